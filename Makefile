@@ -1,0 +1,107 @@
+# expertfs: `make` builds into build/, `make demo` shows it, `make test` tests it; `make help` lists the rest.
+#
+# One room a folder; a room's sources are found, not listed:
+#   kernels/*.c sched/*.c engine/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
+#   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
+# V=1 shows commands; SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
+MAKEFLAGS += --no-builtin-rules
+VERSION := 0.1.0
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+PREFIX ?= /usr/local
+DESTDIR ?=
+SAN ?=
+comma := ,
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+Q := $(if $(V),,@)
+
+PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson numa 2>/dev/null) -lpthread -lm
+FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
+
+WARN := -Wall -Wextra -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+        -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
+OPT ?= -O2
+BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-omit-frame-pointer $(WARN) \
+        $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
+        -DEFS_VERSION_STRING='"$(VERSION)"' $(CFLAGS)
+BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
+
+# What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
+INC_kernels := -Ikernels
+INC_sched := -Isched
+INC_engine := -Iengine -Ikernels -Isched $(PKG_CFLAGS)
+INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
+INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
+INC_tests := -Iengine -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+
+ifeq ($(ARCH),x86_64)
+KERNEL_SKIP := %_neon.c
+FLAGS_avx2 := -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
+else
+KERNEL_SKIP := %_avx2.c %_avx512.c
+endif
+FLAGS_kernels := -O3
+# $(call isa_flags,path): the processor flags that the file's name asks for
+isa_flags = $(foreach i,avx2 avx512 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
+
+SRC_kernels := $(filter-out $(KERNEL_SKIP),$(wildcard kernels/*.c))
+SRC_sched := $(wildcard sched/*.c)
+SRC_engine := $(wildcard engine/*.c)
+SRC_expertfs := $(wildcard expertfs/*.c)
+SRC_common := $(wildcard tools/common/*.c)
+TOOLS := $(filter-out common,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
+SRC_tests_common := $(wildcard tests/common/*.c)
+TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+LIBS := $(BUILD)/libexpertfs.a
+PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
+LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
+
+.PHONY: all
+all: $(LIBS) $(PROGRAMS)
+
+define room
+$(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
+	@mkdir -p $$(@D)
+	$$(if $$(V),,@echo "  CC      $$<")
+	$$(Q)$$(CC) $$(BASE_CFLAGS) $$(FLAGS_$(1)) $$(call isa_flags,$$<) $$(INC_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach r,kernels sched engine expertfs tools tests,$(eval $(call room,$(r))))
+
+$(BUILD)/libexpertfs.a: $(LIB_OBJS)
+	$(if $(V),,@echo "  AR      $@")
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+link = $(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+
+$(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(FUSE_LIBS) $(ENGINE_LIBS)
+
+define tool
+$(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
+	$$(if $$(V),,@echo "  LINK    $$@")
+	$$(link) $$(ENGINE_LIBS)
+endef
+$(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
+
+TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%)
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
+.PRECIOUS: $(BUILD)/obj/%.o
+
+.PHONY: tests-build clean
+tests-build: all $(TEST_PROGRAMS)
+clean:
+	rm -rf build build-*
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,63 @@
+/*
+ * catalog.h - what a checkpoint on disk consists of: files, tensors, experts. Made by source_*.c, used by the packer.
+ *
+ * The catalogue holds names and places, never weights. All offsets were checked against the files' sizes: every
+ * tensor lies inside its file, tensors of one file do not overlap, and sizes agree with dtype and shape.
+ */
+#ifndef EFS_CATALOG_H
+#define EFS_CATALOG_H
+
+#include "layout.h"
+#include "libexpertfs.h"
+
+/* One file of the checkpoint. Tensor files and all others alike. */
+struct efs_source_file {
+    char *path; /* relative to the source, '/' between parts */
+    uint64_t bytes;
+    bool has_tensors;
+};
+
+enum efs_tensor_class {
+    EFS_CLASS_EXPERT, /* belongs to one expert */
+    EFS_CLASS_FUSED,  /* slowest dimension counts experts */
+    EFS_CLASS_DENSE
+};
+
+struct efs_source_tensor {
+    char *name;
+    enum efs_dtype dtype;
+    enum efs_tensor_class tensor_class;
+    uint32_t file;
+    uint32_t dims;
+    uint64_t shape[EFS_MAX_DIMS]; /* slowest first */
+    uint64_t offset, bytes;       /* in the file; bytes may be 0 */
+    uint32_t expert_first;        /* EXPERT, FUSED: index into experts[] (FUSED: of slice 0; slices follow in order) */
+};
+
+/* An expert of the model; experts[] is sorted by (stack, layer, expert) and has no duplicates. */
+struct efs_source_expert {
+    char *stack; /* "", "encoder", "decoder" */
+    uint32_t layer, expert;
+};
+
+struct efs_catalog {
+    char *root; /* directory that the paths are relative to */
+    struct efs_source_file *files; /* sorted by path (bytes) */
+    size_t file_count;
+    struct efs_source_tensor *tensors; /* sorted by (file, offset) */
+    size_t tensor_count;
+    struct efs_source_expert *experts;
+    size_t expert_count;
+    char *family; /* "qwen-moe", "mixtral", "gguf", ..., "dense": for the report */
+};
+
+/*
+ * Reads SRC: a directory (every regular file below it, subdirectories too; *.safetensors and *.gguf are parsed) or one
+ * file. Symbolic links to files are followed (as hub caches use them), links that lead nowhere are an error, special
+ * files are refused. Blocks on I/O. 0 or -errno, with err saying file, offset and what is wrong: -EUCLEAN for a file
+ * that violates its format, -ENOENT, -EACCES, ... for what the system says.
+ */
+errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err);
+void efs_catalog_free(struct efs_catalog *catalog);
+
+#endif

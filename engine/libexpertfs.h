@@ -1,0 +1,264 @@
+/*
+ * libexpertfs.h - the public interface of the engine: pack a checkpoint, look into a store, serve it.
+ *
+ * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
+ * file, offset and the way out, is put into struct efs_error for the caller to print once.
+ */
+#ifndef LIBEXPERTFS_H
+#define LIBEXPERTFS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int errint_t; /* 0 or -errno */
+
+#define EFS_API __attribute__((visibility("default")))
+
+struct efs_error {
+    char text[1024]; /* one line, no newline; "" when there is none */
+};
+/* printf into err (may be NULL) and return code. */
+EFS_API errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+EFS_API const char *efs_version(void); /* "0.1.0" */
+
+/* ---- element types ------------------------------------------------------------------------------------------ */
+
+/* dtypes as safetensors names them; a GGUF block type is EFS_DTYPE_GGML + its ggml number. Values are on disk. */
+enum efs_dtype {
+    EFS_DTYPE_NONE = 0,
+    EFS_DTYPE_BOOL, EFS_DTYPE_U8, EFS_DTYPE_I8, EFS_DTYPE_U16, EFS_DTYPE_I16, EFS_DTYPE_F16, EFS_DTYPE_BF16,
+    EFS_DTYPE_U32, EFS_DTYPE_I32, EFS_DTYPE_F32, EFS_DTYPE_U64, EFS_DTYPE_I64, EFS_DTYPE_F64, EFS_DTYPE_C64,
+    EFS_DTYPE_F8_E4M3, EFS_DTYPE_F8_E5M2, EFS_DTYPE_F8_E8M0, EFS_DTYPE_F4, EFS_DTYPE_F6_E2M3, EFS_DTYPE_F6_E3M2,
+    EFS_DTYPE_COUNT,
+    EFS_DTYPE_GGML = 256
+};
+/* "BF16", "ggml:Q4_0", ...; writes into a static table, never NULL. */
+EFS_API const char *efs_dtype_name(enum efs_dtype dtype);
+
+/* ---- long work ---------------------------------------------------------------------------------------------- */
+
+/* Called from the calling thread now and then, at most some ten times a second, while packing, verifying or
+ * unpacking. Return true to cancel: the call then returns -ECANCELED and leaves nothing behind. */
+typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase);
+
+/* ---- packing ------------------------------------------------------------------------------------------------ */
+
+enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4, EFS_CHOOSE_RAW };
+
+struct efs_pack_options {
+    enum efs_codec_choice codec;
+    unsigned threads;        /* 0: all cores */
+    uint32_t shard_elements; /* 0: the default */
+    bool force;              /* replace an existing store */
+    bool verify;             /* decode and compare everything before the store gets its name */
+    efs_progress_fn *progress;
+    void *progress_arg;
+};
+
+/* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */
+struct efs_pack_row {
+    char tensor_class[8];
+    char dtype[16];
+    uint64_t tensors, raw_bytes, coded_bytes; /* coded: E and SM chunks with their padding */
+    uint64_t elements;                        /* of formats with a coded exponent; else 0 */
+    double exponent_bits, entropy_bits;       /* mean per element: as coded, and the entropy of one table a tensor */
+    double bound_bytes;                       /* bytes at the entropy bound, per tensor */
+};
+
+#define EFS_PACK_ROWS 96
+struct efs_pack_report {
+    uint64_t source_bytes, store_bytes, files, experts, tensors;
+    double seconds;
+    char family[32];
+    char notice[512]; /* "" or what the user should know: unknown family, hidden names */
+    unsigned row_count;
+    struct efs_pack_row rows[EFS_PACK_ROWS];
+};
+
+/*
+ * Pack src (directory or file) into the store out. The store appears under its name only when complete and synced; a
+ * failed or cancelled run leaves nothing. Blocks; uses at most 512 MiB whatever the model's size. The bytes depend on
+ * the source, codec and shard size alone.
+ */
+EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
+                          struct efs_pack_report *report, struct efs_error *err);
+
+/* ---- looking into a store ----------------------------------------------------------------------------------- */
+
+struct efs_store; /* an open store: its index in memory, read-only, shared by any number of threads */
+
+/* Open and check superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: made by a later version. */
+EFS_API errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err);
+EFS_API void efs_store_close(struct efs_store *store); /* NULL is fine */
+
+struct efs_store_info {
+    uint64_t store_bytes, source_bytes, index_bytes, content_hash, files, tensors, experts, layers, groups, objects,
+        shards;
+    uint64_t codec_shards[4], codec_raw_bytes[4], codec_coded_bytes[4]; /* by enum efs_disk_codec */
+    uint64_t expert_raw_bytes, expert_coded_bytes;
+    uint32_t version, shard_elements;
+    const char *report_json; /* what packing measured; lives as long as the store; not terminated */
+    size_t report_bytes;
+};
+EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
+
+/*
+ * Read every chunk and check its checksum; decode it and check the raw checksum too if decode is set. Damage is told
+ * to the callback (one line each: file, tensor, offset, chunk) and counted; the call goes on. 0 when all is well,
+ * -EUCLEAN when damage was found, -EIO, -ECANCELED, ...
+ */
+typedef void efs_damage_fn(void *arg, const char *line);
+EFS_API errint_t efs_store_verify(struct efs_store *store, bool decode, unsigned threads, efs_progress_fn *progress,
+                                  efs_damage_fn *damage, void *arg, uint64_t *damaged_chunks, struct efs_error *err);
+
+/* Restore all files below directory (made if missing; existing files are refused unless force). A file appears under
+ * its name when it is complete. */
+EFS_API errint_t efs_store_unpack(struct efs_store *store, const char *directory, bool force, unsigned threads,
+                                  efs_progress_fn *progress, void *arg, struct efs_error *err);
+
+/* ---- serving a store ---------------------------------------------------------------------------------------- */
+
+struct efs; /* a store being served: I/O thread, decode workers, caches, one hard budget. Thread-safe. */
+
+enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
+
+struct efs_options {
+    uint64_t budget_bytes;     /* 0: auto (what cgroup and machine leave) */
+    unsigned workers;          /* decode threads L; 0: all cores */
+    uint64_t readahead_bytes;  /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
+    bool full_pool;            /* keep leased experts in memfds (for passthrough and the client runtime) */
+    bool lease_wait;           /* all leased and no room: true wait, false -ENOMEM */
+    bool no_direct;            /* read the store through the page cache (also chosen when O_DIRECT is refused) */
+    void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
+    void *log_arg;
+};
+
+/* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
+EFS_API errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs,
+                          struct efs_error *err);
+/* Finish or fail (-ECANCELED) what is under way, join all threads, free everything. No other call may be active. */
+EFS_API void efs_close(struct efs *fs);
+EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
+
+/*
+ * The files served, by number from 0: first the checkpoint's own, then those under "experts/": one safetensors file
+ * an expert (experts/L03/E017.safetensors, with a stack: experts/encoder-L03/E017.safetensors), the other tensors
+ * (experts/dense.safetensors), the small files beside the weights again (config, tokenizer), and
+ * experts/model.safetensors.index.json. A checkpoint that has a top-level "experts" or ".expertfs" itself is served
+ * alone: view_hidden is then true.
+ */
+enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT, EFS_FILE_VIEW };
+struct efs_file_info {
+    char path[1024];   /* relative to the root, no leading '/' */
+    uint64_t bytes;
+    enum efs_file_kind kind;
+    uint32_t expert;   /* EFS_FILE_EXPERT: expert number, else UINT32_MAX */
+};
+EFS_API uint32_t efs_file_count(const struct efs *fs);
+EFS_API bool efs_view_hidden(const struct efs *fs);
+EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info);
+
+/* One open handle's memory of where it read, for read-ahead. Owned by the caller; zero it first. */
+struct efs_stream {
+    uint64_t next_offset; /* where a sequential reader would go on */
+    uint64_t ahead_until; /* read-ahead was asked for up to here */
+    uint32_t run;         /* sequential reads so far */
+    uint32_t reserved;
+};
+
+/* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */
+typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
+
+/*
+ * Read up to len bytes of file at offset into dst (less at the end of the file, 0 past it). done is called exactly
+ * once, from this thread before the call returns (all was in memory) or from a worker. Never blocks on I/O. dst must
+ * stay valid until done. stream may be NULL (no read-ahead) and is touched only inside the call; two calls with one
+ * stream must not overlap.
+ */
+EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
+                      efs_done_fn *done, void *arg);
+
+/*
+ * Lease an expert's file in full: it is decoded into a memfd that has the file's own offsets, and stays there,
+ * unchanged, until every lease on it was released. done gets the lease (owned by the caller) or an error.
+ */
+struct efs_lease;
+typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
+EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
+EFS_API int efs_lease_fd(const struct efs_lease *lease);            /* the memfd, owned by the engine */
+EFS_API const void *efs_lease_data(const struct efs_lease *lease);  /* mapped read-only in this process */
+EFS_API void efs_lease_release(struct efs_lease *lease);
+
+/* ---- what it does ------------------------------------------------------------------------------------------- */
+
+/* name, kind (counter or gauge), unit, help. The numbers of a served store; they add up as expertfs-proc(5) says. */
+#define EFS_STATS(X)                                                                                                   \
+    X(reads, counter, "", "read requests of files")                                                                    \
+    X(read_bytes, counter, "bytes", "bytes handed to readers by read requests")                                        \
+    X(read_errors, counter, "", "read requests that ended in an error")                                                \
+    X(reads_f, counter, "", "pieces of reads copied from the full pool")                                               \
+    X(reads_c, counter, "", "pieces of reads decoded from chunks that were in memory")                                 \
+    X(reads_m, counter, "", "pieces of reads that waited for the disk")                                                \
+    X(reads_generated, counter, "", "pieces of reads of generated headers and indexes")                                \
+    X(leases, counter, "", "leases of full experts")                                                                   \
+    X(leases_f, counter, "", "leases that found the expert full")                                                      \
+    X(leases_c, counter, "", "leases filled from chunks that were in memory")                                          \
+    X(leases_m, counter, "", "leases that waited for the disk")                                                        \
+    X(leases_shared, counter, "", "leases that joined one being filled")                                               \
+    X(lease_errors, counter, "", "leases that ended in an error")                                                      \
+    X(lease_waits, counter, "", "leases that waited for room")                                                         \
+    X(disk_reads, counter, "", "reads of the store submitted")                                                         \
+    X(disk_bytes, counter, "bytes", "bytes read from the store")                                                       \
+    X(disk_errors, counter, "", "reads of the store that failed")                                                      \
+    X(disk_ns, counter, "ns", "time with at least one read of the store in flight")                                    \
+    X(readahead_units, counter, "", "units read ahead")                                                                \
+    X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
+    X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
+    X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \
+    X(chunks_damaged, counter, "", "chunks whose checksum or code was wrong")                                          \
+    X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
+    X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
+    X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
+    X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
+    X(chunk_pool_bytes, gauge, "bytes", "held by the chunk pool")                                                      \
+    X(chunk_used_bytes, gauge, "bytes", "of it in use")                                                                \
+    X(chunk_units, gauge, "", "units in the chunk pool")                                                               \
+    X(full_pool_bytes, gauge, "bytes", "held by the full pool")                                                        \
+    X(full_experts, gauge, "", "experts in the full pool")                                                             \
+    X(leased_bytes, gauge, "bytes", "of the full pool, leased")                                                        \
+    X(leased_experts, gauge, "", "experts leased")                                                                     \
+    X(inflight_reads, gauge, "", "read requests not yet answered")                                                     \
+    X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
+    X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
+    X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")
+
+struct efs_stats {
+#define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;
+    EFS_STATS(EFS_STATS_FIELD)
+#undef EFS_STATS_FIELD
+};
+EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats);
+
+/* Residency of one expert, for the experts file. */
+struct efs_expert_info {
+    char name[64];  /* "L03/E017", "encoder-L03/E017" */
+    uint32_t layer, expert;
+    uint32_t file;  /* its file number, UINT32_MAX while the view is hidden */
+    char state;     /* 'F' full, 'C' all chunks in memory, 'P' some, 'M' missing */
+    uint32_t leases;
+    uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
+};
+EFS_API uint32_t efs_expert_count(const struct efs *fs);
+EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,104 @@
+/*
+ * kernels.h - arithmetic on memory: split and merge floats, code and decode exponents.
+ *
+ * Nothing here does I/O, starts threads or allocates. Every function is reentrant. The only state is the
+ * dispatch table, which is filled once from the CPU's features (or from EXPERTFS_CPU, see efs_cpu_name()).
+ *
+ * A float of any supported format is cut in two (ZipMoE 3.1, "bit-field decomposition"):
+ *   E   one byte an element that holds the exponent field (BYTES: the whole byte),
+ *   SM  sign and mantissa, packed (see efs_sm_bytes()).
+ * Elements are handled in blocks of EFS_BLOCK; E and SM of a block can be reached without the blocks before it.
+ */
+#ifndef EFS_KERNELS_H
+#define EFS_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Elements per block: the unit of random access inside a chunk. */
+#define EFS_BLOCK_LOG2 13
+#define EFS_BLOCK (1u << EFS_BLOCK_LOG2)
+
+/* Formats that have an exponent worth coding. The values are part of the store format. */
+enum efs_format {
+    EFS_FORMAT_BYTES = 0, /* E = the byte itself, no SM: scales, text, anything */
+    EFS_FORMAT_BF16 = 1,  /* 1 sign, 8 exponent, 7 mantissa */
+    EFS_FORMAT_F16 = 2,   /* 1, 5, 10 */
+    EFS_FORMAT_F32 = 3,   /* 1, 8, 23 */
+    EFS_FORMAT_E4M3 = 4,  /* 1, 4, 3 */
+    EFS_FORMAT_E5M2 = 5,  /* 1, 5, 2 */
+    EFS_FORMAT_COUNT
+};
+
+/* Bytes of one element; 0 for an unknown format. */
+size_t efs_format_bytes(enum efs_format format);
+/* Number of values that an E byte can take: 256, 32 or 16; 0 for an unknown format. */
+unsigned efs_format_symbols(enum efs_format format);
+/*
+ * Bytes of the SM stream of n elements, n in elements from a block boundary. The SM of block b begins at
+ * b * efs_sm_bytes(format, EFS_BLOCK). Inside a block of m elements (m = EFS_BLOCK but for the last) lie, in order:
+ *   BF16  m bytes: sign << 7 | mantissa
+ *   F32   m bytes: sign << 7 | top 7 mantissa bits, then m little-endian u16: the low 16
+ *   F16   m bytes: low 8 mantissa bits, then ceil(m/4) bytes: the top two mantissa bits in 2-bit planes, then
+ *         ceil(m/8) bytes: the signs in 1-bit planes
+ *   E4M3  ceil(m/2) bytes: sign << 3 | mantissa in 4-bit planes
+ *   E5M2  ceil(m/4) bytes: mantissa in 2-bit planes, then ceil(m/8) bytes: the signs in 1-bit planes
+ * A b-bit plane stream of m values has w = ceil(m * b / 8) bytes; byte j holds, from its low bits up, the
+ * values j, w + j, 2w + j, ... (absent values are 0), so that unpacking is a shift and a mask.
+ */
+size_t efs_sm_bytes(enum efs_format format, size_t n);
+
+/* Split n elements of src into E (n bytes) and SM (efs_sm_bytes(format, n) bytes). Buffers must not overlap. */
+void efs_split(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm);
+/* The inverse: n elements, from a block boundary, into dst. */
+void efs_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t n, void *dst);
+
+/* Add the byte counts of data to counts[256]. */
+void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
+
+/*
+ * The cascade coder (DESIGN.md section 4). Symbols of a block are ranked by frequency; level 1 gives each symbol
+ * 2 bits: rank 0, 1, 2 or escape; the escaped symbols, in order, form level 2, and so on for up to 5 levels; what is
+ * left is stored as bytes. The codes of a level lie in 2-bit planes. All blocks are self-contained.
+ *
+ * Chunk (little-endian):
+ *   u32 symbols, u32 blocks (= ceil(symbols / EFS_BLOCK)), u32 code_bytes (all of it, slack included), u32 0
+ *   u32 offset[blocks]  of each block from the chunk's start
+ *   blocks: u8 levels (0..5), u8 0, u16 count[5], u8 table[15], u8 0, then the planes of level 1..levels
+ *           (ceil(n/4) bytes each, n = symbols of the block at level 1, count[l-2] at level l), then the rest:
+ *           count[levels-1] bytes (levels = 0: all symbols as bytes). count[l-1] = symbols that escape level l;
+ *           table[3*(l-1) + r] = the symbol of rank r at level l. Unused counts and table entries are 0.
+ *   EFS_CASCADE_SLACK zero bytes, so that vector loads may run past the last block
+ */
+#define EFS_CASCADE_SLACK 64
+/* Upper bound of a chunk's bytes for n symbols. */
+size_t efs_cascade_bound(size_t n);
+/* Code n symbols (n <= 2^30) into dst of at least efs_cascade_bound(n) bytes; returns the bytes used. The result is
+ * the same on every processor. */
+size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst);
+/* Decode symbols [first, first + count) of a chunk of exactly chunk_bytes bytes. 0, or -EUCLEAN when the chunk is not
+ * well formed: then out holds anything, but nothing outside out and chunk was touched. -EINVAL: range past the end. */
+int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out);
+/*
+ * Decode and merge in one pass: elements [first, first + count) of a shard whose E is the cascade chunk and whose SM
+ * is sm (sm_bytes bytes: the whole shard's). dst takes count elements. stream: use non-temporal stores (the target is
+ * larger than the cache and not read soon). Errors as efs_cascade_decode(); -EUCLEAN also when sm_bytes does not fit.
+ */
+int efs_cascade_merge(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
+                      size_t sm_bytes, size_t first, size_t count, void *dst, bool stream);
+
+/* Name of the code path in use: "scalar", "avx2", "avx512", "neon". EXPERTFS_CPU=scalar|avx2|avx512|neon|auto in the
+ * environment of the first call chooses; a path that the processor lacks falls back to the best that it has. */
+const char *efs_cpu_name(void);
+/* For tests and benchmarks: choose a path now; false if the processor lacks it. Not thread-safe. */
+bool efs_cpu_force(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
