@@ -1,0 +1,40 @@
+/*
+ * store.h - an open store: superblock and index, checked once at open, then read in place by any number of threads.
+ *
+ * After efs_store_open() every offset, length and number in the tables is known to be in bounds (store_check.c says
+ * which rules), so accessors need no further checks. Chunk contents are not: check their hash before decoding.
+ */
+#ifndef EFS_STORE_H
+#define EFS_STORE_H
+
+#include "layout.h"
+#include "libexpertfs.h"
+
+struct efs_store {
+    char *path;
+    int fd;        /* buffered */
+    int direct_fd; /* O_DIRECT, or -1 where the filesystem refuses it */
+    struct efs_disk_superblock sb;
+    void *index; /* all tables, as on disk */
+    size_t index_bytes;
+    const char *strings;
+    const struct efs_disk_file *files;
+    const struct efs_disk_extent *extents;
+    const struct efs_disk_tensor *tensors;
+    const struct efs_disk_group *groups;
+    const struct efs_disk_object *objects;
+    const struct efs_disk_shard *shards;
+    const char *report;
+    uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
+    uint32_t expert_count; /* groups [0, expert_count) are experts */
+};
+
+/* Elements of shard `shard` (table index) of object. */
+uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard);
+/* Names a place for a message: "FILE: tensor NAME, shard 3, E-chunk at store offset 4096 (177123 bytes)". */
+void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32_t shard, bool sm, char *text,
+                          size_t bytes);
+/* Check tables for a store of sb.store_bytes bytes; used by efs_store_open(). */
+errint_t efs_store_check(const struct efs_store *store, struct efs_error *err);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * sys.h - every system call of the engine, and nothing else, so that tests can make each fail in turn.
+ *
+ * sys.c passes the calls on. The fault tests link another object with the same names (tests/fault/). All return the
+ * result or -errno; none retries, but for EINTR.
+ */
+#ifndef EFS_SYS_H
+#define EFS_SYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+int efs_sys_open(const char *path, int flags, mode_t mode);
+int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
+int efs_sys_close(int fd);
+int efs_sys_fstat(int fd, struct stat *st);
+ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
+ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
+int efs_sys_fsync(int fd);
+int efs_sys_ftruncate(int fd, uint64_t bytes);
+int efs_sys_fallocate(int fd, int mode, uint64_t offset, uint64_t bytes);
+int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
+int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to);
+int efs_sys_unlinkat(int dir, const char *path, int flags);
+int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
+int efs_sys_memfd_create(const char *name, unsigned flags);
+void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset); /* NULL: failed, see errno */
+int efs_sys_munmap(void *addr, size_t bytes);
+int efs_sys_madvise(void *addr, size_t bytes, int advice);
+/* Memory: NULL when there is none. */
+void *efs_sys_malloc(size_t bytes);
+void *efs_sys_calloc(size_t count, size_t bytes);
+void *efs_sys_realloc(void *p, size_t bytes);
+void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
+
+/* Read exactly bytes bytes: 0, -errno, or -ENODATA when the file ends before. */
+int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset);
+int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset);
+
+#endif
