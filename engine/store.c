@@ -1,0 +1,239 @@
+/* store.c - open a store, read its index, name its parts. */
+#include "store.h"
+
+#include "hash.h"
+#include "kernels.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint32_t record_bytes[EFS_TABLE_COUNT] = {
+    [EFS_TABLE_STRINGS] = 1,
+    [EFS_TABLE_FILES] = sizeof(struct efs_disk_file),
+    [EFS_TABLE_EXTENTS] = sizeof(struct efs_disk_extent),
+    [EFS_TABLE_TENSORS] = sizeof(struct efs_disk_tensor),
+    [EFS_TABLE_GROUPS] = sizeof(struct efs_disk_group),
+    [EFS_TABLE_OBJECTS] = sizeof(struct efs_disk_object),
+    [EFS_TABLE_SHARDS] = sizeof(struct efs_disk_shard),
+    [EFS_TABLE_REPORT] = 1,
+};
+static const char *const table_names[EFS_TABLE_COUNT] = {"strings", "files",   "extents", "tensors",
+                                                         "groups",  "objects", "shards",  "report"};
+
+static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t file_bytes, const char *path,
+                                 struct efs_error *err)
+{
+    if (memcmp(sb->magic, EFS_MAGIC, sizeof(sb->magic)) != 0)
+        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (no magic at offset 0)", path);
+    if (sb->version != EFS_VERSION)
+        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u", path, sb->version,
+                        EFS_VERSION);
+    if (sb->superblock_bytes != sizeof(*sb) || sb->hash != efs_hash(sb, offsetof(struct efs_disk_superblock, hash)))
+        return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)", path);
+    if (sb->incompat != 0)
+        return efs_fail(err, -EPROTONOSUPPORT, "%s: store uses features 0x%llx that this program does not know", path,
+                        (unsigned long long)sb->incompat);
+    if (sb->store_bytes != file_bytes)
+        return efs_fail(err, -EUCLEAN, "%s: file has %llu bytes, the store %llu: it was cut or appended to", path,
+                        (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes);
+    if (sb->block_elements != EFS_BLOCK || sb->shard_elements < EFS_SHARD_ELEMENTS_MIN ||
+        sb->shard_elements > EFS_SHARD_ELEMENTS_MAX || sb->shard_elements % EFS_BLOCK != 0)
+        return efs_fail(err, -EUCLEAN, "%s: superblock names a shard of %u elements", path, sb->shard_elements);
+    uint64_t end = EFS_ALIGN;
+    for (int t = 0; t < EFS_TABLE_COUNT; t++) {
+        const struct efs_disk_table *table = &sb->tables[t];
+        uint64_t bytes;
+        if (table->record_bytes != record_bytes[t] ||
+            __builtin_mul_overflow((uint64_t)table->count, record_bytes[t], &bytes) || bytes != table->bytes ||
+            table->offset % EFS_ALIGN != 0 || table->offset < end || table->offset > file_bytes ||
+            bytes > file_bytes - table->offset)
+            return efs_fail(err, -EUCLEAN, "%s: table %s (offset %llu, %llu bytes) does not fit the store", path,
+                            table_names[t], (unsigned long long)table->offset, (unsigned long long)table->bytes);
+        end = table->offset + bytes;
+    }
+    return 0;
+}
+
+static void *table_at(const struct efs_store *store, int t)
+{
+    return (char *)store->index + (store->sb.tables[t].offset - store->sb.tables[0].offset);
+}
+
+static errint_t read_index(struct efs_store *store, struct efs_error *err)
+{
+    const struct efs_disk_table *tables = store->sb.tables;
+    const struct efs_disk_table *last = &tables[EFS_TABLE_COUNT - 1];
+    store->index_bytes = last->offset + last->bytes - tables[0].offset;
+    store->index = efs_sys_aligned_alloc(EFS_ALIGN, store->index_bytes ? store->index_bytes : 1);
+    if (!store->index)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the index (%zu bytes)", store->path, store->index_bytes);
+    int rc = efs_sys_pread_all(store->fd, store->index, store->index_bytes, tables[0].offset);
+    if (rc < 0)
+        return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the index at offset %llu: %s",
+                        store->path, (unsigned long long)tables[0].offset, strerror(-rc));
+    for (int t = 0; t < EFS_TABLE_COUNT; t++)
+        if (efs_hash(table_at(store, t), tables[t].bytes) != tables[t].hash)
+            return efs_fail(err, -EUCLEAN, "%s: table %s at offset %llu is damaged (checksum differs)", store->path,
+                            table_names[t], (unsigned long long)tables[t].offset);
+    store->strings = table_at(store, EFS_TABLE_STRINGS);
+    store->files = table_at(store, EFS_TABLE_FILES);
+    store->extents = table_at(store, EFS_TABLE_EXTENTS);
+    store->tensors = table_at(store, EFS_TABLE_TENSORS);
+    store->groups = table_at(store, EFS_TABLE_GROUPS);
+    store->objects = table_at(store, EFS_TABLE_OBJECTS);
+    store->shards = table_at(store, EFS_TABLE_SHARDS);
+    store->report = table_at(store, EFS_TABLE_REPORT);
+    store->file_count = tables[EFS_TABLE_FILES].count;
+    store->extent_count = tables[EFS_TABLE_EXTENTS].count;
+    store->tensor_count = tables[EFS_TABLE_TENSORS].count;
+    store->group_count = tables[EFS_TABLE_GROUPS].count;
+    store->object_count = tables[EFS_TABLE_OBJECTS].count;
+    store->shard_count = tables[EFS_TABLE_SHARDS].count;
+    while (store->expert_count < store->group_count && store->groups[store->expert_count].kind == EFS_GROUP_EXPERT)
+        store->expert_count++;
+    return efs_store_check(store, err);
+}
+
+static errint_t open_files(struct efs_store *store, struct efs_error *err)
+{
+    struct stat st;
+    store->fd = efs_sys_open(store->path, O_RDONLY, 0);
+    if (store->fd < 0)
+        return efs_fail(err, store->fd, "%s: cannot open: %s", store->path, strerror(-store->fd));
+    int rc = efs_sys_fstat(store->fd, &st);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot stat: %s", store->path, strerror(-rc));
+    if (!S_ISREG(st.st_mode))
+        return efs_fail(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, "%s: not a regular file", store->path);
+    if ((uint64_t)st.st_size < sizeof(store->sb))
+        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %lld bytes)", store->path,
+                        (long long)st.st_size);
+    rc = efs_sys_pread_all(store->fd, &store->sb, sizeof(store->sb), 0);
+    if (rc < 0)
+        return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the superblock: %s", store->path,
+                        strerror(-rc));
+    store->direct_fd = efs_sys_open(store->path, O_RDONLY | O_DIRECT, 0);
+    if (store->direct_fd < 0)
+        store->direct_fd = -1;
+    return check_superblock(&store->sb, (uint64_t)st.st_size, store->path, err);
+}
+
+errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_error *err)
+{
+    *out = NULL;
+    struct efs_store *store = efs_sys_calloc(1, sizeof(*store));
+    if (!store)
+        return efs_fail(err, -ENOMEM, "%s: no memory", path);
+    store->fd = store->direct_fd = -1;
+    store->path = strdup(path);
+    errint_t rc = store->path ? open_files(store, err) : efs_fail(err, -ENOMEM, "%s: no memory", path);
+    if (rc == 0)
+        rc = read_index(store, err);
+    if (rc < 0) {
+        efs_store_close(store);
+        return rc;
+    }
+    *out = store;
+    return 0;
+}
+
+void efs_store_close(struct efs_store *store)
+{
+    if (!store)
+        return;
+    if (store->fd >= 0)
+        efs_sys_close(store->fd);
+    if (store->direct_fd >= 0)
+        efs_sys_close(store->direct_fd);
+    free(store->index);
+    free(store->path);
+    free(store);
+}
+
+uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard)
+{
+    uint64_t elements = object->bytes / efs_format_bytes((enum efs_format)object->format);
+    uint64_t before = (uint64_t)(shard - object->shard_first) * store->sb.shard_elements;
+    uint64_t left = elements - before;
+    return left < store->sb.shard_elements ? (uint32_t)left : store->sb.shard_elements;
+}
+
+/* The file that holds byte `offset` of the object: the first extent that covers it. Linear: for messages only. */
+static const struct efs_disk_extent *extent_of(const struct efs_store *store, uint32_t object, uint64_t offset,
+                                               uint32_t *file)
+{
+    for (uint32_t f = 0; f < store->file_count; f++)
+        for (uint32_t i = 0; i < store->files[f].extent_count; i++) {
+            const struct efs_disk_extent *x = &store->extents[store->files[f].extent_first + i];
+            if (x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes) {
+                *file = f;
+                return x;
+            }
+        }
+    return NULL;
+}
+
+void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32_t shard, bool sm, char *text,
+                          size_t bytes)
+{
+    const struct efs_disk_object *o = &store->objects[object];
+    const struct efs_disk_shard *s = &store->shards[shard];
+    uint32_t file = 0;
+    uint64_t in_object = (uint64_t)(shard - o->shard_first) * store->sb.shard_elements *
+                         efs_format_bytes((enum efs_format)o->format);
+    const struct efs_disk_extent *x = extent_of(store, object, in_object, &file);
+    const struct efs_disk_file *f = x ? &store->files[file] : NULL;
+    const struct efs_disk_tensor *t = o->tensor == EFS_NONE ? NULL : &store->tensors[o->tensor];
+    snprintf(text, bytes, "%s: %.*s offset %llu, %s%.*s%sshard %u, %s-chunk at store offset %llu (%u bytes)",
+             store->path, f ? (int)f->path_bytes : 1, f ? store->strings + f->path_offset : "?",
+             (unsigned long long)(x ? x->file_offset + (in_object - x->object_offset) : 0), t ? "tensor \"" : "",
+             t ? (int)t->name_bytes : 0, t ? store->strings + t->name_offset : "", t ? "\", " : "",
+             shard - o->shard_first, sm ? "SM" : "E", (unsigned long long)(sm ? s->sm_offset : s->e_offset),
+             sm ? s->sm_bytes : s->e_bytes);
+}
+
+void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
+{
+    *info = (struct efs_store_info){
+        .store_bytes = store->sb.store_bytes,
+        .source_bytes = store->sb.source_bytes,
+        .index_bytes = store->index_bytes,
+        .content_hash = store->sb.content_hash,
+        .files = store->file_count,
+        .tensors = store->tensor_count,
+        .experts = store->expert_count,
+        .groups = store->group_count,
+        .objects = store->object_count,
+        .shards = store->shard_count,
+        .version = store->sb.version,
+        .shard_elements = store->sb.shard_elements,
+        .report_json = store->report,
+        .report_bytes = store->sb.tables[EFS_TABLE_REPORT].bytes,
+    };
+    for (uint32_t g = 0; g < store->expert_count; g++) {
+        const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;
+        if (!b || a->layer != b->layer || a->stack_bytes != b->stack_bytes ||
+            memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) != 0)
+            info->layers++;
+    }
+    for (uint32_t o = 0; o < store->object_count; o++) {
+        const struct efs_disk_object *object = &store->objects[o];
+        for (uint32_t i = object->shard_first; i < object->shard_first + object->shard_count; i++) {
+            const struct efs_disk_shard *s = &store->shards[i];
+            uint64_t raw = (uint64_t)efs_store_shard_elements(store, object, i) *
+                           efs_format_bytes((enum efs_format)object->format);
+            uint64_t coded = (uint64_t)s->e_bytes + s->sm_bytes;
+            info->codec_shards[s->codec]++;
+            info->codec_raw_bytes[s->codec] += raw;
+            info->codec_coded_bytes[s->codec] += coded;
+            if (object->group < store->expert_count) {
+                info->expert_raw_bytes += raw;
+                info->expert_coded_bytes += coded;
+            }
+        }
+    }
+}
