@@ -1,0 +1,335 @@
+/*
+ * test_cascade.c - the cascade coder: chunks as kernels.h describes them, the same on every path, decoded whole, in
+ * part and merged with any format.
+ */
+#include "cases.h"
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+/* A decoder straight from the text of kernels.h: symbol after symbol, a cursor a level. */
+static void decode_by_the_text(const uint8_t *chunk, size_t n, uint8_t *out, bool levels_seen[6])
+{
+    for (size_t b = 0; b < (n + 8191) / 8192; b++) {
+        const uint8_t *block = chunk + get_u32(chunk + 16 + 4 * b);
+        size_t m = n - b * 8192 < 8192 ? n - b * 8192 : 8192;
+        unsigned levels = block[0];
+        size_t cursor[6] = {0}, width[5], offset[6] = {28};
+        size_t entering = m;
+
+        assert_in_range(levels, 0, 5);
+        levels_seen[levels] = true;
+        for (unsigned l = 0; l < levels; l++) {
+            width[l] = (entering + 3) / 4;
+            offset[l + 1] = offset[l] + width[l];
+            entering = block[2 + 2 * l] + 256u * block[3 + 2 * l];
+        }
+        for (size_t i = 0; i < m; i++) {
+            unsigned l = 0, code = 3;
+            for (; l < levels && code == 3; l++) {
+                size_t at = cursor[l]++;
+                code = block[offset[l] + at % width[l]] >> (2 * (at / width[l])) & 3;
+                if (code != 3)
+                    out[b * 8192 + i] = block[12 + 3 * l + code];
+            }
+            if (code == 3)
+                out[b * 8192 + i] = block[offset[levels] + cursor[levels]++];
+        }
+        for (unsigned l = 0; l < levels; l++) /* every escape was used */
+            assert_int_equal(cursor[l + 1], block[2 + 2 * l] + 256u * block[3 + 2 * l]);
+    }
+}
+
+static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
+{
+    size_t bound = efs_cascade_bound(n);
+    uint8_t *reference = malloc(bound), *decoded = malloc(n + 1);
+
+    assert_true(reference && decoded);
+    assert_true(efs_cpu_force("scalar"));
+    size_t bytes = efs_cascade_encode(symbols, n, reference);
+    assert_true(bytes <= bound);
+    assert_int_equal(get_u32(reference), n);
+    assert_int_equal(get_u32(reference + 4), (n + 8191) / 8192);
+    assert_int_equal(get_u32(reference + 8), bytes);
+    for (size_t i = bytes - EFS_CASCADE_SLACK; i < bytes; i++)
+        assert_int_equal(reference[i], 0);
+    decode_by_the_text(reference, n, decoded, levels_seen);
+    assert_memory_equal(decoded, symbols, n);
+
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]))
+            continue;
+        struct guarded in = guarded_copy(symbols, n), chunk = guarded_new(bound), out = guarded_new(n);
+        memset(chunk.data, 0xa5, bound);
+        assert_int_equal(efs_cascade_encode(in.data, n, chunk.data), bytes);
+        assert_memory_equal(chunk.data, reference, bytes);
+        struct guarded exact = guarded_copy(reference, bytes);
+        assert_int_equal(efs_cascade_decode(exact.data, bytes, 0, n, out.data), 0);
+        assert_memory_equal(out.data, symbols, n);
+        guarded_free(&in);
+        guarded_free(&chunk);
+        guarded_free(&out);
+        guarded_free(&exact);
+    }
+    free(reference);
+    free(decoded);
+}
+
+static void every_kind_and_size(void **state)
+{
+    uint8_t *symbols = malloc(SIZE_MAX_TESTED);
+    bool levels_seen[6] = {false};
+    uint64_t rng = 11;
+
+    (void)state;
+    assert_non_null(symbols);
+    for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
+        for (size_t i = 0; i < SIZES; i++) {
+            symbols_fill((enum symbol_kind)kind, symbols, size_at(i), &rng);
+            check_symbols(symbols, size_at(i), levels_seen);
+        }
+    }
+    for (unsigned levels = 0; levels <= 5; levels++)
+        assert_true(levels_seen[levels]);
+    free(symbols);
+}
+
+/* The number of levels is the best one, the lower of equals: recomputed here from the definition of the sizes. */
+static void fewest_bytes(void **state)
+{
+    uint8_t symbols[8192];
+    uint64_t rng = 12;
+
+    (void)state;
+    for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
+        uint8_t *chunk = malloc(efs_cascade_bound(sizeof(symbols)));
+        uint32_t counts[256] = {0};
+        size_t sizes[6], best = 0, planes = 0, left = sizeof(symbols);
+
+        assert_non_null(chunk);
+        symbols_fill((enum symbol_kind)kind, symbols, sizeof(symbols), &rng);
+        for (size_t i = 0; i < sizeof(symbols); i++)
+            counts[symbols[i]]++;
+        sizes[0] = left;
+        for (size_t level = 1; level <= 5; level++) {
+            planes += (left + 3) / 4;
+            for (int r = 0; r < 3; r++) {
+                size_t top = 0;
+                for (size_t s = 1; s < 256; s++)
+                    top = counts[s] > counts[top] ? s : top;
+                left -= counts[top];
+                counts[top] = 0;
+            }
+            sizes[level] = planes + left;
+            best = sizes[level] < sizes[best] ? level : best;
+        }
+        assert_true(efs_cpu_force("auto"));
+        size_t bytes = efs_cascade_encode(symbols, sizeof(symbols), chunk);
+        assert_int_equal(chunk[20], best);
+        assert_int_equal(bytes, 16 + 4 + 28 + sizes[best] + EFS_CASCADE_SLACK);
+        free(chunk);
+    }
+}
+
+/* Elements of format whose exponents are `symbols` (as far as the format has room), all other bits random. */
+static void make_elements(enum efs_format format, const uint8_t *symbols, size_t n, uint8_t *raw, uint64_t *rng)
+{
+    size_t sm_bytes = efs_sm_bytes(format, n);
+    uint8_t *e = malloc(n + 1), *sm = malloc(sm_bytes + 1);
+
+    assert_true(e && sm);
+    for (size_t i = 0; i < n; i++)
+        e[i] = symbols[i] & (uint8_t)(efs_format_symbols(format) - 1);
+    for (size_t i = 0; i < sm_bytes; i++)
+        sm[i] = (uint8_t)random_u64(rng);
+    efs_merge(format, e, sm, n, raw);
+    free(e);
+    free(sm);
+}
+
+struct shard {
+    enum efs_format format;
+    size_t n, chunk_bytes, sm_bytes;
+    uint8_t *raw, *e, *sm, *chunk;
+};
+
+static struct shard shard_new(enum efs_format format, enum symbol_kind kind, size_t n, uint64_t *rng)
+{
+    struct shard s = {.format = format, .n = n, .sm_bytes = efs_sm_bytes(format, n)};
+    uint8_t *symbols = malloc(n + 1);
+
+    s.raw = malloc(n * efs_format_bytes(format) + 1);
+    s.e = malloc(n + 1);
+    s.sm = malloc(s.sm_bytes + 1);
+    s.chunk = malloc(efs_cascade_bound(n));
+    assert_true(symbols && s.raw && s.e && s.sm && s.chunk);
+    assert_true(efs_cpu_force("scalar"));
+    symbols_fill(kind, symbols, n, rng);
+    make_elements(format, symbols, n, s.raw, rng);
+    efs_split(format, s.raw, n, s.e, s.sm);
+    s.chunk_bytes = efs_cascade_encode(s.e, n, s.chunk);
+    free(symbols);
+    return s;
+}
+
+static void shard_free(struct shard *s)
+{
+    free(s->raw);
+    free(s->e);
+    free(s->sm);
+    free(s->chunk);
+}
+
+/* A range of the shard into dst at an offset from an aligned address, with bytes around it that must stay. */
+static void check_range(const struct shard *s, const uint8_t *chunk, const uint8_t *sm, size_t first, size_t count,
+                        size_t offset, bool stream)
+{
+    size_t bytes = efs_format_bytes(s->format);
+    size_t room = offset + count * bytes + 128;
+    uint8_t *dst = aligned_alloc(128, (room + 127) / 128 * 128);
+
+    assert_non_null(dst);
+    memset(dst, 0x5c, room);
+    assert_int_equal(
+        efs_cascade_merge(s->format, chunk, s->chunk_bytes, sm, s->sm_bytes, first, count, dst + offset, stream), 0);
+    for (size_t i = 0; i < offset; i++)
+        assert_int_equal(dst[i], 0x5c);
+    assert_memory_equal(dst + offset, s->raw + first * bytes, count * bytes);
+    for (size_t i = offset + count * bytes; i < room; i++)
+        assert_int_equal(dst[i], 0x5c);
+    free(dst);
+
+    struct guarded out = guarded_new(count);
+    assert_int_equal(efs_cascade_decode(chunk, s->chunk_bytes, first, count, out.data), 0);
+    assert_memory_equal(out.data, s->e + first, count);
+    guarded_free(&out);
+}
+
+static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
+{
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]))
+            continue;
+        struct guarded chunk = guarded_copy(s->chunk, s->chunk_bytes), sm = guarded_copy(s->sm, s->sm_bytes);
+        struct guarded whole = guarded_new(s->n * efs_format_bytes(s->format));
+        for (int stream = 0; stream < 2; stream++) {
+            memset(whole.data, 0, whole.bytes);
+            assert_int_equal(efs_cascade_merge(s->format, chunk.data, s->chunk_bytes, sm.data, s->sm_bytes, 0, s->n,
+                                               whole.data, stream != 0),
+                             0);
+            assert_memory_equal(whole.data, s->raw, whole.bytes);
+            check_range(s, chunk.data, sm.data, 0, s->n, 0, stream != 0);
+            check_range(s, chunk.data, sm.data, 0, s->n, 1, stream != 0);
+        }
+        for (unsigned i = 0; i < ranges; i++) {
+            size_t first = random_below(rng, (uint32_t)s->n + 1);
+            size_t count = random_below(rng, (uint32_t)(s->n - first) + 1);
+            check_range(s, chunk.data, sm.data, first, count, random_below(rng, 128), i % 2 != 0);
+        }
+        guarded_free(&chunk);
+        guarded_free(&sm);
+        guarded_free(&whole);
+    }
+}
+
+static void merge_every_format_and_size(void **state)
+{
+    uint64_t rng = 13;
+
+    (void)state;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
+        for (size_t i = 0; i < SIZES; i += i < SMALL_SIZES - 7 ? 7 : 1) {
+            struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, size_at(i), &rng);
+            check_shard(&s, &rng, 4);
+            shard_free(&s);
+        }
+    }
+}
+
+static void merge_every_kind(void **state)
+{
+    uint64_t rng = 14;
+
+    (void)state;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
+        for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
+            struct shard s = shard_new((enum efs_format)format, (enum symbol_kind)kind, 2 * 8192 + 731, &rng);
+            check_shard(&s, &rng, 6);
+            shard_free(&s);
+        }
+    }
+}
+
+/* Every alignment of the destination, aligned and streaming, over more than one block. */
+static void merge_every_alignment(void **state)
+{
+    uint64_t rng = 15;
+
+    (void)state;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
+        struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, 2 * 8192, &rng);
+        for (size_t p = 0; p < PATH_COUNT; p++) {
+            if (!efs_cpu_force(path_names[p]))
+                continue;
+            for (size_t offset = 0; offset <= 64; offset++)
+                check_range(&s, s.chunk, s.sm, 0, s.n, offset, true);
+        }
+        shard_free(&s);
+    }
+}
+
+static void bad_arguments(void **state)
+{
+    uint64_t rng = 16;
+    struct shard s = shard_new(EFS_FORMAT_BF16, SYMBOLS_WEIGHTS, 10000, &rng);
+    uint8_t out[16];
+
+    (void)state;
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10001, 0, out), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 9999, 2, out), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 1, SIZE_MAX, out), -EINVAL);
+    assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10000, 0, out), 0);
+    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 9999, 0, 1, out, false),
+                     -EUCLEAN);
+    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10001, 0, 1, out, false),
+                     -EUCLEAN);
+    assert_int_equal(efs_cascade_merge(EFS_FORMAT_COUNT, s.chunk, s.chunk_bytes, s.sm, 10000, 0, 1, out, false),
+                     -EINVAL);
+    assert_int_equal(efs_cascade_merge(EFS_FORMAT_BF16, s.chunk, s.chunk_bytes, s.sm, 10000, 9999, 1, out, false), 0);
+    assert_memory_equal(out, s.raw + 2 * 9999, 2);
+    shard_free(&s);
+}
+
+static void paths(void **state)
+{
+    (void)state;
+    assert_true(efs_cpu_force("scalar"));
+    assert_string_equal(efs_cpu_name(), "scalar");
+    assert_false(efs_cpu_force("abacus"));
+    assert_string_equal(efs_cpu_name(), "scalar");
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        bool here = efs_cpu_force(path_names[p]);
+        print_message("path %s: %s\n", path_names[p], here ? "tested" : "not on this processor");
+        assert_true(!here || strcmp(efs_cpu_name(), path_names[p]) == 0);
+    }
+    assert_true(efs_cpu_force("auto"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paths),
+        cmocka_unit_test(every_kind_and_size),
+        cmocka_unit_test(fewest_bytes),
+        cmocka_unit_test(merge_every_format_and_size),
+        cmocka_unit_test(merge_every_kind),
+        cmocka_unit_test(merge_every_alignment),
+        cmocka_unit_test(bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
