@@ -1,0 +1,66 @@
+/*
+ * source.h - what the readers of the source formats share: one open file to read from, a list to put tensors in.
+ *
+ * source.c        efs_catalog_read(): walk, parse, name
+ * source_dir.c    which files there are
+ * source_safetensors.c, source_gguf.c   the tensors of one file
+ * source_names.c  which tensors are whose expert
+ */
+#ifndef EFS_SOURCE_H
+#define EFS_SOURCE_H
+
+#include "catalog.h"
+
+/* Limits of what a checkpoint may be; beyond them it is refused (-E2BIG, -ENAMETOOLONG) or is not an expert. */
+#define EFS_SOURCE_MAX_FILES 1000000u
+#define EFS_SOURCE_MAX_TENSORS 16000000u
+#define EFS_SOURCE_MAX_PATH 1023u  /* bytes; struct efs_file_info has room for so many */
+#define EFS_SOURCE_MAX_DEPTH 64u   /* directories in each other */
+#define EFS_SOURCE_MAX_NAME 65535u /* bytes of a tensor's name */
+
+/* A file being parsed. bytes is what it had when it was found; reads stay inside. Nothing here is owned. */
+struct efs_source_input {
+    int fd;
+    const char *path; /* as messages name it */
+    uint64_t bytes;
+    uint32_t file; /* index into the catalogue's files */
+};
+
+/* Read exactly len bytes at offset, all inside the file. Blocks. -EUCLEAN: the file became shorter; -EIO, ... */
+errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
+                         struct efs_error *err);
+
+/* A tensor as its file describes it. known: dtype and shape fit in a catalogue; else its bytes are carried verbatim. */
+struct efs_source_entry {
+    struct efs_source_tensor tensor;
+    bool known;
+};
+
+struct efs_source_list {
+    struct efs_source_entry *entries;
+    size_t count, capacity;
+};
+
+/* Append. The list owns entry->tensor.name from then on, also when this fails. -ENOMEM, -E2BIG. */
+errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry);
+void efs_source_list_free(struct efs_source_list *list);
+/* Order by place: (offset, bytes, name). */
+void efs_source_list_sort(struct efs_source_list *list);
+
+/* Parse one file; entries come sorted by place and checked: inside the file, no overlap. -EUCLEAN, -ENOMEM, -EIO. */
+errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
+errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
+
+/* Fill catalog's root and files. */
+errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err);
+/* Whether the file's name says that it holds tensors. */
+bool efs_source_is_safetensors(const char *path);
+bool efs_source_is_gguf(const char *path);
+
+/* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */
+errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);
+
+/* Make room for one more of element_bytes in *array: doubles *capacity. -ENOMEM. */
+errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t element_bytes);
+
+#endif

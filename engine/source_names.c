@@ -1,0 +1,364 @@
+/*
+ * source_names.c - which tensors are whose expert, by their names.
+ *
+ * A name is a prefix (which part of the model), then what the table describes. The prefix names the stack: parts that
+ * every checkpoint uses ("model", "language_model") are dropped, so that "model.layers.3..." is of stack "" and
+ * "encoder.block.3..." of stack "encoder".
+ *
+ * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, a * at the end is one
+ * character or more, everything else is itself. The first row that fits decides.
+ */
+#include "source.h"
+
+#include "dtype.h"
+#include "sys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYER_MAX 99999u /* larger numbers are not taken for layers and experts */
+#define EXPERT_MAX 999999u
+#define FUSED_EXPERTS_MAX 65536u
+#define EXPERTS_MAX (1u << 24)
+#define STACK_BYTES_MAX 31u /* with layer and expert it makes a file name */
+#define STACKS_MAX 256u
+
+enum row_kind { ROW_EXPERT, ROW_FUSED };
+
+struct row {
+    const char *family;
+    enum row_kind kind;
+    const char *pattern;
+};
+
+/* Families whose names say more come before those whose names are a part of theirs: a checkpoint is named by its
+ * first. */
+static const struct row table[] = {
+    {"mixtral", ROW_EXPERT, "layers.{L}.block_sparse_moe.experts.{E}.*"},
+    {"switch", ROW_EXPERT, "block.{L}.layer.{1|2}.mlp.experts.expert_{E}.*"},
+    {"llama4", ROW_FUSED, "layers.{L}.feed_forward.experts.{gate_up_proj|down_proj}"},
+    {"llama4", ROW_EXPERT, "layers.{L}.feed_forward.experts.{E}.*"},
+    {"gpt-oss", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}_{blocks|scales|bias}"},
+    {"qwen-moe", ROW_EXPERT, "layers.{L}.mlp.experts.{E}.*"},
+    {"qwen3.5-moe", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}"},
+    {"mlx", ROW_FUSED, "layers.{L}.{mlp|block_sparse_moe}.switch_mlp.*"},
+    {"gguf", ROW_FUSED, "blk.{L}.ffn_{gate_up|gate|up|down}_exps.{weight|bias}"},
+};
+#define ROWS (sizeof(table) / sizeof(table[0]))
+
+/* Parts of a prefix that do not tell one stack from another. */
+static const char *const common_parts[] = {"model", "language_model", "transformer"};
+
+struct match {
+    const struct row *row;
+    uint32_t layer, expert;
+    char stack[STACK_BYTES_MAX + 1];
+};
+
+/* A number of at most max, without leading zeros; returns what follows it or NULL. */
+static const char *match_number(const char *text, uint32_t max, uint32_t *number)
+{
+    uint64_t n = 0;
+
+    if (!isdigit((unsigned char)*text) || (text[0] == '0' && isdigit((unsigned char)text[1])))
+        return NULL;
+    for (; isdigit((unsigned char)*text); text++) {
+        n = n * 10 + (uint64_t)(*text - '0');
+        if (n > max)
+            return NULL;
+    }
+    *number = (uint32_t)n;
+    return text;
+}
+
+/* One of the words of "{a|b}" (pattern points behind the brace) that text begins with; returns what follows it. A
+ * word that begins another comes after it in the table. */
+static const char *match_word(const char *pattern, const char *text)
+{
+    while (*pattern != '}') {
+        size_t n = strcspn(pattern, "|}");
+        if (strncmp(pattern, text, n) == 0)
+            return text + n;
+        pattern += n + (pattern[n] == '|');
+    }
+    return NULL;
+}
+
+static bool match_pattern(const char *pattern, const char *text, struct match *match)
+{
+    while (*pattern) {
+        if (*pattern == '*')
+            return *text != '\0';
+        if (*pattern != '{') {
+            if (*pattern++ != *text++)
+                return false;
+            continue;
+        }
+        if (strncmp(pattern, "{L}", 3) == 0)
+            text = match_number(text, LAYER_MAX, &match->layer);
+        else if (strncmp(pattern, "{E}", 3) == 0)
+            text = match_number(text, EXPERT_MAX, &match->expert);
+        else
+            text = match_word(pattern + 1, text);
+        if (!text)
+            return false;
+        pattern = strchr(pattern, '}') + 1;
+    }
+    return *text == '\0';
+}
+
+static bool is_common_part(const char *part, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof(common_parts) / sizeof(common_parts[0]); i++)
+        if (strlen(common_parts[i]) == bytes && memcmp(common_parts[i], part, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* "model.encoder." to "encoder", "thinker.model." to "thinker". False: it would not do as a part of a file name. */
+static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MAX + 1])
+{
+    size_t used = 0;
+
+    while (bytes > 0) {
+        size_t part = (size_t)((const char *)memchr(prefix, '.', bytes) - prefix);
+        if (!is_common_part(prefix, part)) {
+            if (part == 0 || used + part + 1 > STACK_BYTES_MAX)
+                return false;
+            if (used)
+                stack[used++] = '-';
+            for (size_t i = 0; i < part; i++) {
+                if (!isalnum((unsigned char)prefix[i]) && prefix[i] != '_')
+                    return false;
+                stack[used++] = prefix[i];
+            }
+        }
+        prefix += part + 1;
+        bytes -= part + 1;
+    }
+    stack[used] = '\0';
+    return true;
+}
+
+/* The first row that fits the name behind any prefix of whole parts. */
+static bool match_name(const char *name, struct match *match)
+{
+    for (const char *text = name; text; text = strchr(text, '.'), text = text ? text + 1 : NULL)
+        for (size_t i = 0; i < ROWS; i++) {
+            match->row = &table[i];
+            match->expert = 0;
+            if (match_pattern(table[i].pattern, text, match))
+                return stack_of(name, (size_t)(text - name), match->stack);
+        }
+    return false;
+}
+
+/* A fused tensor that can be cut: at least two dimensions, whole bytes an expert. */
+static bool can_cut(const struct efs_source_tensor *tensor)
+{
+    const struct efs_dtype_info *info = efs_dtype_info(tensor->dtype);
+    uint64_t experts = tensor->shape[0], slice;
+
+    if (!info || tensor->dims < 2 || tensor->bytes == 0 || experts > FUSED_EXPERTS_MAX)
+        return false;
+    return efs_dtype_tensor_bytes(tensor->dtype, tensor->dims - 1, tensor->shape + 1, &slice) == 0 &&
+           tensor->bytes % experts == 0 && tensor->bytes / experts == slice;
+}
+
+/* The experts that one tensor holds, or one expert. count 0: none, the tensor is dense. */
+struct holding {
+    uint32_t stack; /* index into stacks */
+    uint32_t layer, expert, count;
+};
+
+struct naming {
+    struct efs_catalog *catalog;
+    struct holding *holdings; /* one a tensor */
+    char **stacks;
+    size_t stack_count, stack_capacity;
+    struct holding *experts; /* one an expert; doubles until they are sorted */
+    size_t expert_count, expert_capacity;
+    const struct row *first_row; /* the first row that any tensor fits */
+};
+
+/* The number of a stack, added if it is new. STACKS_MAX when there are too many. */
+static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *index)
+{
+    for (*index = 0; *index < naming->stack_count; ++*index)
+        if (strcmp(naming->stacks[*index], stack) == 0)
+            return 0;
+    if (naming->stack_count == STACKS_MAX)
+        return 0;
+    errint_t ret = efs_source_grow((void **)&naming->stacks, naming->stack_count, &naming->stack_capacity,
+                                   sizeof(*naming->stacks));
+    if (ret < 0)
+        return ret;
+    naming->stacks[naming->stack_count] = strdup(stack);
+    if (!naming->stacks[naming->stack_count])
+        return -ENOMEM;
+    naming->stack_count++;
+    return 0;
+}
+
+/* Class of one tensor, and what it holds. */
+static errint_t classify(struct naming *naming, struct efs_source_tensor *tensor, struct holding *holding)
+{
+    struct match match;
+
+    if (!match_name(tensor->name, &match) || (match.row->kind == ROW_FUSED && !can_cut(tensor)))
+        return 0;
+    errint_t ret = stack_index(naming, match.stack, &holding->stack);
+    if (ret < 0 || holding->stack == STACKS_MAX)
+        return ret;
+    bool fused = match.row->kind == ROW_FUSED;
+    tensor->tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
+    holding->layer = match.layer;
+    holding->expert = match.expert;
+    holding->count = fused ? (uint32_t)tensor->shape[0] : 1;
+    if (!naming->first_row || match.row < naming->first_row)
+        naming->first_row = match.row;
+    return 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct efs_source_tensor *x = *(struct efs_source_tensor *const *)a;
+    const struct efs_source_tensor *y = *(struct efs_source_tensor *const *)b;
+    int order = strcmp(x->name, y->name);
+
+    return order ? order : x < y ? -1 : x > y;
+}
+
+/*
+ * A directory may hold the same model twice (two quantisations, say). An expert has one tensor of a name: that of the
+ * first file; the others are dense.
+ */
+static errint_t drop_doubles(struct naming *naming)
+{
+    struct efs_catalog *catalog = naming->catalog;
+    size_t count = 0;
+
+    struct efs_source_tensor **sorted = efs_sys_calloc(catalog->tensor_count, sizeof(struct efs_source_tensor *));
+    if (!sorted)
+        return -ENOMEM;
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (naming->holdings[i].count)
+            sorted[count++] = &catalog->tensors[i];
+    qsort(sorted, count, sizeof(struct efs_source_tensor *), compare_names);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0) {
+            sorted[i]->tensor_class = EFS_CLASS_DENSE;
+            naming->holdings[sorted[i] - catalog->tensors].count = 0;
+        }
+    free(sorted);
+    return 0;
+}
+
+static int compare_experts(const void *a, const void *b, void *arg)
+{
+    const struct holding *x = a, *y = b;
+    char *const *stacks = arg;
+    int order = x->stack == y->stack ? 0 : strcmp(stacks[x->stack], stacks[y->stack]);
+
+    if (order)
+        return order;
+    if (x->layer != y->layer)
+        return x->layer < y->layer ? -1 : 1;
+    return x->expert < y->expert ? -1 : x->expert > y->expert;
+}
+
+/* All experts of all tensors, sorted, each once. */
+static errint_t collect_experts(struct naming *naming)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < naming->catalog->tensor_count; i++) {
+        struct holding expert = naming->holdings[i];
+        for (uint32_t left = expert.count; left > 0; left--, expert.expert++) {
+            errint_t ret = naming->expert_count < EXPERTS_MAX ? 0 : -E2BIG;
+            if (ret == 0)
+                ret = efs_source_grow((void **)&naming->experts, naming->expert_count, &naming->expert_capacity,
+                                      sizeof(*naming->experts));
+            if (ret < 0)
+                return ret;
+            naming->experts[naming->expert_count++] = expert;
+        }
+    }
+    if (naming->expert_count == 0)
+        return 0;
+    qsort_r(naming->experts, naming->expert_count, sizeof(*naming->experts), compare_experts, naming->stacks);
+    for (size_t i = 0; i < naming->expert_count; i++)
+        if (i == 0 || compare_experts(&naming->experts[count - 1], &naming->experts[i], naming->stacks))
+            naming->experts[count++] = naming->experts[i];
+    naming->expert_count = count;
+    return 0;
+}
+
+/* Where in the sorted experts this one is. */
+static uint32_t find_expert(const struct naming *naming, const struct holding *expert)
+{
+    size_t low = 0, high = naming->expert_count;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (compare_experts(&naming->experts[middle], expert, naming->stacks) <= 0)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (uint32_t)low;
+}
+
+static errint_t fill_catalog(const struct naming *naming)
+{
+    struct efs_catalog *catalog = naming->catalog;
+
+    catalog->family = strdup(naming->first_row ? naming->first_row->family : "dense");
+    if (!catalog->family)
+        return -ENOMEM;
+    if (naming->expert_count == 0)
+        return 0;
+    catalog->experts = efs_sys_calloc(naming->expert_count, sizeof(*catalog->experts));
+    if (!catalog->experts)
+        return -ENOMEM;
+    for (size_t i = 0; i < naming->expert_count; i++) {
+        const struct holding *expert = &naming->experts[i];
+        char *stack = strdup(naming->stacks[expert->stack]);
+        if (!stack)
+            return -ENOMEM;
+        catalog->experts[catalog->expert_count++] =
+            (struct efs_source_expert){.stack = stack, .layer = expert->layer, .expert = expert->expert};
+    }
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (naming->holdings[i].count)
+            catalog->tensors[i].expert_first = find_expert(naming, &naming->holdings[i]);
+    return 0;
+}
+
+errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err)
+{
+    struct naming naming = {.catalog = catalog};
+    errint_t ret = 0;
+
+    naming.holdings = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*naming.holdings));
+    if (!naming.holdings)
+        ret = -ENOMEM;
+    for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
+        ret = classify(&naming, &catalog->tensors[i], &naming.holdings[i]);
+    if (ret == 0 && catalog->tensor_count)
+        ret = drop_doubles(&naming);
+    if (ret == 0)
+        ret = collect_experts(&naming);
+    if (ret == 0)
+        ret = fill_catalog(&naming);
+    if (ret < 0)
+        efs_fail(err, ret, "%s: %s", catalog->root, ret == -E2BIG ? "too many experts" : "out of memory");
+    for (size_t i = 0; i < naming.stack_count; i++)
+        free(naming.stacks[i]);
+    free(naming.stacks);
+    free(naming.experts);
+    free(naming.holdings);
+    return ret;
+}
