@@ -13,7 +13,8 @@
 struct efs_codec_scratch;
 errint_t efs_codec_scratch_new(uint32_t shard_elements, struct efs_codec_scratch **scratch);
 void efs_codec_scratch_free(struct efs_codec_scratch *scratch); /* NULL is fine */
-/* Bytes that such a scratch holds at most, for the budget. */
+/* Bytes that such a scratch holds for decoding, for the budget. The first efs_shard_encode() adds to it: another buffer
+ * of efs_shard_e_bound(shard_elements) bytes and the contexts of zstd and lz4, 2 MiB at most. */
 size_t efs_codec_scratch_bytes(uint32_t shard_elements);
 
 /* A shard's chunks in memory, and what they are. */
@@ -36,16 +37,23 @@ errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size
 size_t efs_shard_e_bound(size_t elements);
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements);
 /*
- * Code a shard. Chooses a codec by `choice` (AUTO: cascade where it is within 3 % of the entropy of E, else the
- * smallest of cascade, zstd, lz4). A BYTES shard for which no codec pays gets codec NONE: no E, SM = the raw bytes. For
- * other formats the chosen codec is used even if it gains nothing (the split needs an E-chunk).
+ * Code a shard. Chooses a codec by `choice`: AUTO takes cascade where it is within 3 % of the entropy of E, else what
+ * takes the fewest disk blocks of cascade, zstd (Huffman-only), lz4, in this order. For formats with an exponent the
+ * choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard is coded by choice (AUTO: the
+ * smallest; zstd tries a normal level, too) where that saves 1/16 and a disk block, else it gets codec NONE: no E,
+ * SM = the raw bytes. e takes efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES
+ * they may be the same memory, as only one of them is used. 0, -EINVAL (no such format, more than the scratch's
+ * elements, RAW of a format with an exponent), -ENOMEM.
  */
 struct efs_shard_coded {
-    uint32_t codec;
+    uint32_t codec; /* enum efs_disk_codec */
     size_t e_bytes, sm_bytes;
+    uint64_t counts[256]; /* how often E has each value; BYTES: the bytes; all 0 for RAW */
 };
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
                           uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded, struct efs_codec_scratch *scratch);
+/* Entropy of a histogram in bits, all symbols together: what one ideal table would need. */
+double efs_entropy_bits(const uint64_t counts[256]);
 /* The format that an object of this dtype is split by under this choice (RAW: BYTES). */
 enum efs_format efs_object_format(enum efs_dtype dtype, enum efs_codec_choice choice);
 

@@ -1,0 +1,307 @@
+/* test_codec.c - shards to chunks and back: every format, codec, size and range; damaged chunks are refused. */
+#include "codec.h"
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_ELEMENTS (64u << 10)
+
+static uint64_t random_state;
+
+static uint32_t next_random(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33);
+}
+
+static float normal(void)
+{
+    double a = (next_random() + 1.0) / 2147483650.0, b = next_random() / 2147483648.0;
+    return (float)(0.02 * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
+}
+
+enum content { WEIGHTS, NOISE, CONSTANT, TEXT, CONTENT_COUNT };
+
+static void fill(enum efs_format format, enum content content, uint8_t *raw, size_t elements)
+{
+    size_t width = efs_format_bytes(format);
+    float row_scale = 1;
+    for (size_t i = 0; i < elements; i++) {
+        uint32_t bits;
+        if (i % 2048 == 0) /* rows of a matrix differ in scale */
+            row_scale = expf(25 * normal());
+        float f = normal() * row_scale;
+        memcpy(&bits, &f, sizeof(bits));
+        if (format == EFS_FORMAT_BF16 || format == EFS_FORMAT_F16)
+            bits >>= 16;
+        else if (format != EFS_FORMAT_F32)
+            bits >>= 24;
+        if (content == NOISE)
+            bits = next_random() ^ next_random() << 16;
+        else if (content == CONSTANT)
+            bits = 0x3f803f80;
+        else if (content == TEXT)
+            bits = (uint32_t) "a store of weights "[i % 19] * 0x01010101u;
+        memcpy(raw + i * width, &bits, width);
+    }
+}
+
+struct shard {
+    uint8_t *raw, *e, *sm, *out;
+    struct efs_shard_coded coded;
+    struct efs_shard_view view;
+};
+
+static struct efs_codec_scratch *scratch;
+
+static void code(struct shard *s, enum efs_format format, enum efs_codec_choice choice, enum content content,
+                 size_t elements)
+{
+    size_t width = efs_format_bytes(format);
+    /* Exactly as large as promised, so that a sanitizer sees every byte too far. */
+    s->raw = malloc(elements * width);
+    s->out = malloc(elements * width);
+    s->e = malloc(efs_shard_e_bound(elements));
+    s->sm = malloc(efs_shard_sm_bound(format, elements));
+    fill(format, content, s->raw, elements);
+    assert_int_equal(efs_shard_encode(format, choice, s->raw, elements, s->e, s->sm, &s->coded, scratch), 0);
+    assert_true(s->coded.e_bytes <= efs_shard_e_bound(elements));
+    assert_true(s->coded.sm_bytes <= efs_shard_sm_bound(format, elements));
+    /* A reader has the chunk's bytes and no more. */
+    s->e = realloc(s->e, s->coded.e_bytes ? s->coded.e_bytes : 1);
+    s->view =
+        (struct efs_shard_view){format, s->coded.codec, elements, s->e, s->sm, s->coded.e_bytes, s->coded.sm_bytes};
+}
+
+static void release(struct shard *s)
+{
+    free(s->raw);
+    free(s->out);
+    free(s->e);
+    free(s->sm);
+}
+
+static void check_range(struct shard *s, size_t first, size_t count)
+{
+    size_t width = efs_format_bytes(s->view.format);
+    memset(s->out, 0xA5, s->view.elements * width);
+    assert_int_equal(efs_shard_decode(&s->view, first, count, s->out, false, scratch), 0);
+    assert_memory_equal(s->out, s->raw + first * width, count * width);
+    for (size_t i = count * width; i < s->view.elements * width; i++)
+        assert_int_equal(s->out[i], 0xA5);
+}
+
+static void round_trips(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 2, 7, 63, 64, 65, 1000, 4096, 8191, 8192, 8193, 20000, 40960, MAX_ELEMENTS};
+    random_state = 1;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++)
+        for (int choice = EFS_CHOOSE_AUTO; choice <= EFS_CHOOSE_RAW; choice++)
+            for (int content = 0; content < CONTENT_COUNT; content++)
+                for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+                    size_t n = sizes[i];
+                    if (choice == EFS_CHOOSE_RAW && format != EFS_FORMAT_BYTES)
+                        continue;
+                    struct shard s;
+                    code(&s, (enum efs_format)format, (enum efs_codec_choice)choice, (enum content)content, n);
+                    check_range(&s, 0, n);
+                    for (int r = 0; r < 6; r++) {
+                        size_t first = next_random() % n, count = next_random() % (n - first + 1);
+                        check_range(&s, first, count);
+                    }
+                    check_range(&s, n, 0);
+                    release(&s);
+                }
+}
+
+static void codecs_are_as_asked(void **state)
+{
+    (void)state;
+    static const uint32_t codec_of[] = {
+        [EFS_CHOOSE_CASCADE] = EFS_CODEC_CASCADE, [EFS_CHOOSE_ZSTD] = EFS_CODEC_ZSTD, [EFS_CHOOSE_LZ4] = EFS_CODEC_LZ4};
+    random_state = 2;
+    for (int format = EFS_FORMAT_BF16; format < EFS_FORMAT_COUNT; format++)
+        for (int choice = EFS_CHOOSE_CASCADE; choice <= EFS_CHOOSE_LZ4; choice++)
+            for (int content = 0; content < CONTENT_COUNT; content++) {
+                struct shard s;
+                code(&s, (enum efs_format)format, (enum efs_codec_choice)choice, (enum content)content, 20000);
+                assert_int_equal(s.coded.codec, codec_of[choice]);
+                release(&s);
+            }
+}
+
+static void auto_chooses(void **state)
+{
+    (void)state;
+    struct shard s;
+    random_state = 3;
+    code(&s, EFS_FORMAT_BF16, EFS_CHOOSE_AUTO, WEIGHTS, MAX_ELEMENTS);
+    assert_int_equal(s.coded.codec, EFS_CODEC_CASCADE);
+    double entropy = efs_entropy_bits(s.coded.counts) / 8;
+    assert_true((double)s.coded.e_bytes <= 1.03 * entropy);
+    assert_true((double)s.coded.e_bytes >=
+                0.9 * entropy); /* blocks have their own tables: a little below is possible */
+    release(&s);
+    /* A constant exponent costs the cascade 2 bits; the others nearly none. */
+    code(&s, EFS_FORMAT_BF16, EFS_CHOOSE_AUTO, CONSTANT, MAX_ELEMENTS);
+    assert_int_not_equal(s.coded.codec, EFS_CODEC_CASCADE);
+    assert_true(s.coded.e_bytes < 4096);
+    release(&s);
+    code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, NOISE, MAX_ELEMENTS);
+    assert_int_equal(s.coded.codec, EFS_CODEC_NONE);
+    assert_int_equal(s.coded.sm_bytes, MAX_ELEMENTS);
+    release(&s);
+    code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, TEXT, MAX_ELEMENTS);
+    assert_int_equal(s.coded.codec, EFS_CODEC_ZSTD);
+    release(&s);
+    /* One disk block cannot become smaller. */
+    code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, TEXT, 4096);
+    assert_int_equal(s.coded.codec, EFS_CODEC_NONE);
+    release(&s);
+}
+
+static void bytes_may_share_memory(void **state)
+{
+    (void)state;
+    size_t n = 50000;
+    uint8_t *raw = malloc(n), *slot = malloc(efs_shard_e_bound(n)), *out = malloc(n);
+    for (int content = 0; content < CONTENT_COUNT; content++) {
+        struct efs_shard_coded c;
+        random_state = 4;
+        fill(EFS_FORMAT_BYTES, (enum content)content, raw, n);
+        assert_int_equal(efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, n, slot, slot, &c, scratch), 0);
+        struct efs_shard_view view = {EFS_FORMAT_BYTES, c.codec, n, slot, slot, c.e_bytes, c.sm_bytes};
+        assert_int_equal(efs_shard_decode(&view, 0, n, out, false, scratch), 0);
+        assert_memory_equal(raw, out, n);
+    }
+    free(raw);
+    free(slot);
+    free(out);
+}
+
+static void damage_is_refused_or_harmless(void **state)
+{
+    (void)state;
+    random_state = 5;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++)
+        for (int choice = EFS_CHOOSE_CASCADE; choice <= EFS_CHOOSE_LZ4; choice++) {
+            struct shard s;
+            code(&s, (enum efs_format)format, (enum efs_codec_choice)choice, format ? WEIGHTS : TEXT, 20000);
+            assert_true(s.coded.e_bytes > 0);
+            /* Any bit: -EUCLEAN or other bytes (the checksum above this layer finds them), never a stray access. */
+            for (int i = 0; i < 300; i++) {
+                size_t at = i < 32 ? (size_t)i % s.coded.e_bytes : next_random() % s.coded.e_bytes;
+                uint8_t bit = (uint8_t)(1u << next_random() % 8);
+                s.e[at] ^= bit;
+                errint_t rc = efs_shard_decode(&s.view, 0, 20000, s.out, false, scratch);
+                assert_true(rc == 0 || rc == -EUCLEAN);
+                s.e[at] ^= bit;
+            }
+            /* Cut anywhere: the chunk no longer tells all its elements. */
+            for (int i = 0; i < 64; i++) {
+                size_t cut = next_random() % s.coded.e_bytes;
+                struct efs_shard_view view = s.view;
+                view.e = malloc(cut ? cut : 1);
+                memcpy((uint8_t *)(uintptr_t)view.e, s.e, cut);
+                view.e_bytes = cut;
+                assert_int_equal(efs_shard_decode(&view, 0, 20000, s.out, false, scratch), -EUCLEAN);
+                free((void *)(uintptr_t)view.e);
+            }
+            release(&s);
+        }
+}
+
+static void wrong_sizes_are_refused(void **state)
+{
+    (void)state;
+    random_state = 6;
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++)
+        for (int choice = EFS_CHOOSE_CASCADE; choice <= EFS_CHOOSE_LZ4; choice++) {
+            struct shard s;
+            code(&s, (enum efs_format)format, (enum efs_codec_choice)choice, format ? WEIGHTS : TEXT, 20000);
+            struct efs_shard_view view = s.view;
+            view.elements--; /* 19999 elements have another SM size in no format but by rounding */
+            view.sm_bytes = efs_sm_bytes(view.format, view.elements);
+            assert_int_equal(efs_shard_decode(&view, 0, view.elements, s.out, false, scratch), -EUCLEAN);
+            view = s.view;
+            view.sm_bytes++;
+            assert_int_equal(efs_shard_decode(&view, 0, 20000, s.out, false, scratch), -EUCLEAN);
+            view = s.view;
+            view.codec = EFS_CODEC_COUNT;
+            assert_int_equal(efs_shard_decode(&view, 0, 20000, s.out, false, scratch), -EUCLEAN);
+            view.codec = EFS_CODEC_NONE;
+            assert_int_equal(efs_shard_decode(&view, 0, 20000, s.out, false, scratch), -EUCLEAN);
+            assert_int_equal(efs_shard_decode(&s.view, 20001, 0, s.out, false, scratch), -EINVAL);
+            assert_int_equal(efs_shard_decode(&s.view, 1, 20000, s.out, false, scratch), -EINVAL);
+            assert_int_equal(efs_shard_decode(&s.view, SIZE_MAX, 2, s.out, false, scratch), -EINVAL);
+            release(&s);
+        }
+    struct efs_shard_coded coded;
+    uint8_t raw[16] = {0}, e[4096], sm[64];
+    assert_int_equal(efs_shard_encode(EFS_FORMAT_BF16, EFS_CHOOSE_RAW, raw, 8, e, sm, &coded, scratch), -EINVAL);
+    assert_int_equal(efs_shard_encode(EFS_FORMAT_COUNT, EFS_CHOOSE_AUTO, raw, 8, e, sm, &coded, scratch), -EINVAL);
+    assert_int_equal(efs_shard_encode(EFS_FORMAT_BF16, EFS_CHOOSE_AUTO, raw, MAX_ELEMENTS + 1, e, sm, &coded, scratch),
+                     -EINVAL);
+    struct efs_codec_scratch *none;
+    assert_int_equal(efs_codec_scratch_new(0, &none), -EINVAL);
+    assert_int_equal(efs_codec_scratch_new(EFS_SHARD_ELEMENTS_MAX + 1, &none), -EINVAL);
+}
+
+static void formats_of_dtypes(void **state)
+{
+    (void)state;
+    assert_int_equal(efs_object_format(EFS_DTYPE_BF16, EFS_CHOOSE_AUTO), EFS_FORMAT_BF16);
+    assert_int_equal(efs_object_format(EFS_DTYPE_F16, EFS_CHOOSE_ZSTD), EFS_FORMAT_F16);
+    assert_int_equal(efs_object_format(EFS_DTYPE_F32, EFS_CHOOSE_LZ4), EFS_FORMAT_F32);
+    assert_int_equal(efs_object_format(EFS_DTYPE_F8_E4M3, EFS_CHOOSE_AUTO), EFS_FORMAT_E4M3);
+    assert_int_equal(efs_object_format(EFS_DTYPE_F8_E5M2, EFS_CHOOSE_AUTO), EFS_FORMAT_E5M2);
+    assert_int_equal(efs_object_format(EFS_DTYPE_F8_E8M0, EFS_CHOOSE_AUTO), EFS_FORMAT_BYTES);
+    assert_int_equal(efs_object_format((enum efs_dtype)(EFS_DTYPE_GGML + 8), EFS_CHOOSE_AUTO), EFS_FORMAT_BYTES);
+    assert_int_equal(efs_object_format(EFS_DTYPE_BF16, EFS_CHOOSE_RAW), EFS_FORMAT_BYTES);
+}
+
+static void entropy_of_known_histograms(void **state)
+{
+    (void)state;
+    uint64_t counts[256] = {0};
+    assert_true(efs_entropy_bits(counts) == 0);
+    counts[7] = 1000;
+    assert_true(fabs(efs_entropy_bits(counts)) < 1e-9);
+    counts[9] = 1000;
+    assert_true(fabs(efs_entropy_bits(counts) - 2000) < 1e-6);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return efs_codec_scratch_new(MAX_ELEMENTS, &scratch);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    efs_codec_scratch_free(scratch);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips),
+        cmocka_unit_test(codecs_are_as_asked),
+        cmocka_unit_test(auto_chooses),
+        cmocka_unit_test(bytes_may_share_memory),
+        cmocka_unit_test(damage_is_refused_or_harmless),
+        cmocka_unit_test(wrong_sizes_are_refused),
+        cmocka_unit_test(formats_of_dtypes),
+        cmocka_unit_test(entropy_of_known_histograms),
+    };
+    return cmocka_run_group_tests_name("codec", tests, setup, teardown);
+}
