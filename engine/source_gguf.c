@@ -1,8 +1,340 @@
-/* source_gguf.c - placeholder */
+/*
+ * source_gguf.c - the header of a GGUF file to tensors with checked places.
+ *
+ * A file is: "GGUF", u32 version, u64 tensors, u64 metadata entries; the metadata (key, type, value); the tensors
+ * (name, dimensions, type, offset from the data's start); padding to the alignment; the data. Versions 2 and 3,
+ * little-endian. Checked as ggml's reader and the gguf package do, but gaps between tensors and any order of them are
+ * accepted (the package does too), arrays of arrays as well, and types that are not known, whose bytes are carried
+ * unread. A model split over several files is several files.
+ */
 #include "source.h"
+
+#include "dtype.h"
+#include "source_cursor.h"
+#include "sys.h"
+
 #include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define VERSION_MIN 2u
+#define VERSION_MAX 3u
+#define ALIGNMENT_DEFAULT 32u
+#define ALIGNMENT_KEY "general.alignment"
+#define METADATA_MAX 1000000u
+#define KEY_BYTES_MAX 65535u /* as the specification has it */
+#define ARRAY_DEPTH_MAX 8u   /* arrays in arrays; the specification names no limit */
+/* The fewest bytes that one of them takes: what bounds their counts. */
+#define METADATA_BYTES_MIN 13u
+#define TENSOR_BYTES_MIN 24u
+
+/* Types of metadata values, and their bytes; 0: not of fixed size. */
+enum { VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
+static const uint8_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+struct header {
+    uint64_t tensors, metadata;
+    uint32_t alignment;
+    uint64_t data_offset, data_bytes;
+};
+
+static errint_t read_header(struct efs_cursor *cursor, struct header *header)
+{
+    uint8_t magic[4];
+    uint32_t version;
+    errint_t ret;
+
+    efs_cursor_part(cursor, "header", EFS_CURSOR_ONLY);
+    if ((ret = efs_cursor_take(cursor, magic, sizeof(magic))) < 0)
+        return ret;
+    if (memcmp(magic, "GGUF", sizeof(magic)) != 0)
+        return efs_cursor_fail(cursor, "it does not begin with \"GGUF\"");
+    if ((ret = efs_cursor_u32(cursor, &version)) < 0)
+        return ret;
+    if (version != 0 && (version & 0xFFFF) == 0)
+        return efs_cursor_fail(cursor, "the file is big-endian; only little-endian files are read");
+    if (version < VERSION_MIN || version > VERSION_MAX)
+        return efs_cursor_fail(cursor, "GGUF version %" PRIu32 "; versions %u to %u are read", version, VERSION_MIN,
+                               VERSION_MAX);
+    if ((ret = efs_cursor_u64(cursor, &header->tensors)) < 0 || (ret = efs_cursor_u64(cursor, &header->metadata)) < 0)
+        return ret;
+    if (header->metadata > METADATA_MAX || header->metadata > efs_cursor_left(cursor) / METADATA_BYTES_MIN)
+        return efs_cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold",
+                               header->metadata);
+    if (header->tensors > EFS_SOURCE_MAX_TENSORS || header->tensors > efs_cursor_left(cursor) / TENSOR_BYTES_MIN)
+        return efs_cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
+    return 0;
+}
+
+/* A string of at most max bytes, terminated; the caller frees *text. */
+static errint_t take_string(struct efs_cursor *cursor, uint32_t max, char **text, size_t *bytes)
+{
+    uint64_t length;
+
+    *text = NULL;
+    errint_t ret = efs_cursor_u64(cursor, &length);
+    if (ret < 0)
+        return ret;
+    if (length > max)
+        return efs_cursor_fail(cursor, "its name has %" PRIu64 " bytes; %" PRIu32 " are the most", length, max);
+    char *copy = efs_sys_malloc((size_t)length + 1);
+    if (!copy)
+        return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
+    ret = efs_cursor_take(cursor, copy, (size_t)length);
+    if (ret < 0) {
+        free(copy);
+        return ret;
+    }
+    copy[length] = '\0';
+    *text = copy;
+    *bytes = (size_t)length;
+    return 0;
+}
+
+static errint_t skip_value(struct efs_cursor *cursor, uint32_t type, unsigned depth);
+
+static errint_t skip_array(struct efs_cursor *cursor, unsigned depth)
+{
+    uint32_t type;
+    uint64_t count;
+    errint_t ret;
+
+    if (depth == ARRAY_DEPTH_MAX)
+        return efs_cursor_fail(cursor, "more than %u arrays in each other", ARRAY_DEPTH_MAX);
+    if ((ret = efs_cursor_u32(cursor, &type)) < 0 || (ret = efs_cursor_u64(cursor, &count)) < 0)
+        return ret;
+    if (type >= VALUE_TYPES)
+        return efs_cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
+    /* Every element takes a byte at least: this bounds the loop and the product. */
+    uint64_t each = value_bytes[type] ? value_bytes[type] : 8;
+    if (count > efs_cursor_left(cursor) / each)
+        return efs_cursor_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
+    if (value_bytes[type])
+        return efs_cursor_skip(cursor, count * each);
+    for (uint64_t i = 0; ret == 0 && i < count; i++)
+        ret = skip_value(cursor, type, depth + 1);
+    return ret;
+}
+
+static errint_t skip_value(struct efs_cursor *cursor, uint32_t type, unsigned depth)
+{
+    uint64_t length;
+    errint_t ret;
+
+    if (type >= VALUE_TYPES)
+        return efs_cursor_fail(cursor, "a value of the unknown type %" PRIu32, type);
+    if (type == VALUE_ARRAY)
+        return skip_array(cursor, depth);
+    if (type != VALUE_STRING)
+        return efs_cursor_skip(cursor, value_bytes[type]);
+    ret = efs_cursor_u64(cursor, &length);
+    return ret < 0 ? ret : efs_cursor_skip(cursor, length);
+}
+
+static errint_t read_alignment(struct efs_cursor *cursor, uint32_t type, uint32_t *alignment)
+{
+    if (type != VALUE_U32)
+        return efs_cursor_fail(cursor, ALIGNMENT_KEY " is of type %" PRIu32 "; %d (UINT32) is right", type, VALUE_U32);
+    errint_t ret = efs_cursor_u32(cursor, alignment);
+    if (ret == 0 && (*alignment == 0 || (*alignment & (*alignment - 1))))
+        ret = efs_cursor_fail(cursor, ALIGNMENT_KEY " %" PRIu32 " is not a power of two", *alignment);
+    return ret;
+}
+
+static int compare_hashes(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Keys are compared by hash: the metadata of a hostile file must not fill the memory. */
+static errint_t check_keys(const struct efs_cursor *cursor, uint64_t *hashes, size_t count)
+{
+    qsort(hashes, count, sizeof(*hashes), compare_hashes);
+    for (size_t i = 1; i < count; i++)
+        if (hashes[i - 1] == hashes[i])
+            return efs_fail(cursor->err, -EUCLEAN, "%s: metadata at offset 24: a key is there twice", cursor->in->path);
+    return 0;
+}
+
+static errint_t read_metadata(struct efs_cursor *cursor, struct header *header)
+{
+    errint_t ret = 0;
+
+    header->alignment = ALIGNMENT_DEFAULT;
+    uint64_t *hashes = efs_sys_calloc((size_t)header->metadata + 1, sizeof(*hashes));
+    if (!hashes)
+        return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
+    for (uint64_t i = 0; ret == 0 && i < header->metadata; i++) {
+        char *key;
+        size_t key_bytes;
+        uint32_t type;
+
+        efs_cursor_part(cursor, "metadata entry", i);
+        if ((ret = take_string(cursor, KEY_BYTES_MAX, &key, &key_bytes)) < 0)
+            break;
+        hashes[i] = XXH3_64bits(key, key_bytes);
+        if ((ret = efs_cursor_u32(cursor, &type)) == 0)
+            ret = key_bytes == strlen(ALIGNMENT_KEY) && memcmp(key, ALIGNMENT_KEY, key_bytes) == 0
+                      ? read_alignment(cursor, type, &header->alignment)
+                      : skip_value(cursor, type, 0);
+        free(key);
+    }
+    if (ret == 0)
+        ret = check_keys(cursor, hashes, (size_t)header->metadata);
+    free(hashes);
+    return ret;
+}
+
+/* Name, dimensions, type; *offset is from the data's start. The caller owns the name, also after a failure. */
+static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
+{
+    struct efs_source_tensor *tensor = &entry->tensor;
+    size_t name_bytes;
+    uint32_t type;
+    errint_t ret;
+
+    if ((ret = take_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
+        return ret;
+    if (!efs_source_utf8(tensor->name, name_bytes))
+        return efs_cursor_fail(cursor, "its name is not UTF-8 text");
+    if ((ret = efs_cursor_u32(cursor, &tensor->dims)) < 0)
+        return ret;
+    if (tensor->dims > EFS_MAX_DIMS)
+        return efs_cursor_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name,
+                               tensor->dims, EFS_MAX_DIMS);
+    /* GGUF names the fastest dimension first. */
+    for (uint32_t i = tensor->dims; i-- > 0;)
+        if ((ret = efs_cursor_u64(cursor, &tensor->shape[i])) < 0)
+            return ret;
+    if ((ret = efs_cursor_u32(cursor, &type)) < 0 || (ret = efs_cursor_u64(cursor, offset)) < 0)
+        return ret;
+    tensor->dtype = efs_dtype_from_ggml(type);
+    entry->known = tensor->dtype != EFS_DTYPE_NONE;
+    if (!entry->known)
+        return 0;
+    ret = efs_dtype_tensor_bytes(tensor->dtype, tensor->dims, tensor->shape, &tensor->bytes);
+    if (ret == -EOVERFLOW)
+        return efs_cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
+    if (ret < 0)
+        return efs_cursor_fail(cursor, "the rows of \"%.200s\" are no whole number of %s blocks", tensor->name,
+                               efs_dtype_name(tensor->dtype));
+    return 0;
+}
+
+/* The tensors' descriptions. Their offsets stay relative until the end of all descriptions is known. */
+static errint_t read_infos(struct efs_cursor *cursor, const struct header *header, struct efs_source_list *list)
+{
+    errint_t ret = 0;
+
+    for (uint64_t i = 0; ret == 0 && i < header->tensors; i++) {
+        struct efs_source_entry entry = {
+            .tensor = {.file = cursor->in->file, .tensor_class = EFS_CLASS_DENSE},
+        };
+        efs_cursor_part(cursor, "tensor", i);
+        ret = read_info(cursor, &entry, &entry.tensor.offset);
+        if (ret == 0 && entry.tensor.offset % header->alignment)
+            ret = efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is no multiple of the alignment, %" PRIu32,
+                                  entry.tensor.offset, entry.tensor.name, header->alignment);
+        if (ret < 0) {
+            free(entry.tensor.name);
+            break;
+        }
+        ret = efs_source_list_add(list, &entry);
+        if (ret < 0)
+            efs_fail(cursor->err, ret, "%s: %s", cursor->in->path,
+                     ret == -E2BIG ? "too many tensors" : "out of memory");
+    }
+    return ret;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static errint_t check_names(const struct efs_cursor *cursor, const struct efs_source_list *list)
+{
+    errint_t ret = 0;
+
+    char **names = efs_sys_calloc(list->count + 1, sizeof(char *));
+    if (!names)
+        return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
+    for (size_t i = 0; i < list->count; i++)
+        names[i] = list->entries[i].tensor.name;
+    qsort(names, list->count, sizeof(char *), compare_names);
+    for (size_t i = 1; ret == 0 && i < list->count; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            ret = efs_cursor_fail(cursor, "two tensors are called \"%.200s\"", names[i]);
+    free(names);
+    return ret;
+}
+
+/* Places in the file, each inside the data and past the one before. A tensor of unknown type reaches to the next. */
+static errint_t place_tensors(const struct efs_cursor *cursor, const struct header *header,
+                              struct efs_source_list *list)
+{
+    efs_source_list_sort(list);
+    for (size_t i = 0; i < list->count; i++) {
+        struct efs_source_tensor *tensor = &list->entries[i].tensor;
+        struct efs_source_tensor *next = i + 1 < list->count ? &list->entries[i + 1].tensor : NULL;
+        uint64_t limit = next ? next->offset : header->data_bytes;
+
+        if (tensor->offset > header->data_bytes)
+            return efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is past the data (%" PRIu64 " bytes)",
+                                   tensor->offset, tensor->name, header->data_bytes);
+        if (!list->entries[i].known && limit <= header->data_bytes)
+            tensor->bytes = limit - tensor->offset;
+        if (tensor->bytes > header->data_bytes - tensor->offset)
+            return efs_cursor_fail(cursor,
+                                   "\"%.200s\", %" PRIu64 " bytes at %" PRIu64
+                                   " of the data, reaches past the data (%" PRIu64 " bytes)",
+                                   tensor->name, tensor->bytes, tensor->offset, header->data_bytes);
+        if (next && tensor->bytes > next->offset - tensor->offset)
+            return efs_cursor_fail(
+                cursor, "\"%.200s\", %" PRIu64 " bytes at %" PRIu64 " of the data, overlaps \"%.200s\" at %" PRIu64,
+                tensor->name, tensor->bytes, tensor->offset, next->name, next->offset);
+    }
+    for (size_t i = 0; i < list->count; i++)
+        list->entries[i].tensor.offset += header->data_offset;
+    return 0;
+}
+
+/* Where the data begins: behind the descriptions, aligned. A file without tensors need not have it. */
+static errint_t find_data(struct efs_cursor *cursor, struct header *header)
+{
+    uint64_t mask = (uint64_t)header->alignment - 1;
+
+    header->data_offset = (cursor->offset + mask) & ~mask; /* both are far below 2^63 */
+    if (header->tensors > 0 && header->data_offset > cursor->in->bytes)
+        return efs_cursor_fail(cursor, "it begins past the end of the file (%" PRIu64 " bytes)", cursor->in->bytes);
+    header->data_bytes = header->tensors > 0 ? cursor->in->bytes - header->data_offset : 0;
+    cursor->offset = header->tensors > 0 ? header->data_offset : cursor->offset;
+    efs_cursor_part(cursor, "data", EFS_CURSOR_ONLY);
+    return 0;
+}
+
 errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err)
 {
-    (void)list;
-    return efs_fail(err, -ENOTSUP, "%s: GGUF is not read yet", in->path);
+    struct efs_cursor cursor;
+    struct header header = {0};
+
+    errint_t ret = efs_cursor_open(&cursor, in, err);
+    if (ret == 0)
+        ret = read_header(&cursor, &header);
+    if (ret == 0)
+        ret = read_metadata(&cursor, &header);
+    if (ret == 0)
+        ret = read_infos(&cursor, &header, list);
+    if (ret == 0)
+        ret = check_names(&cursor, list);
+    if (ret == 0)
+        ret = find_data(&cursor, &header);
+    if (ret == 0)
+        ret = place_tensors(&cursor, &header, list);
+    efs_cursor_close(&cursor);
+    return ret;
 }
