@@ -13,8 +13,9 @@
 /* Bytes that hold no float must shrink by this part at least to be coded: block-quantised weights (3.8 of 4 bits a
  * code, 7.7 of 8 a byte) are left as they are, their scales are coded. */
 #define BYTES_GAIN_MIN (1.0 / 16)
-/* The cascade is taken without asking the others while it is this close to the entropy. */
-#define CASCADE_NEAR 1.03
+/* The cascade is taken without asking the others while E and SM together are this close to their size at the entropy.
+ */
+#define CASCADE_NEAR 1.014
 #define BYTES_LEVEL 3 /* zstd's level for text and other bytes */
 #define SAMPLE_BYTES 16384u
 
@@ -167,6 +168,12 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
     coded->sm_bytes = n;
 }
 
+static bool near_entropy(const struct efs_shard_coded *coded)
+{
+    double sm = (double)coded->sm_bytes;
+    return sm + (double)coded->e_bytes <= CASCADE_NEAR * (sm + efs_entropy_bits(coded->counts) / 8);
+}
+
 static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbols, size_t n, uint8_t *e,
                              struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
@@ -178,8 +185,7 @@ static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbol
     if (coded->e_bytes != 0)
         return;
     encode_cascade(symbols, n, e, coded);
-    if (choice != EFS_CHOOSE_AUTO || (double)coded->e_bytes <= CASCADE_NEAR * efs_entropy_bits(coded->counts) / 8 ||
-        padded(coded->e_bytes) == EFS_ALIGN)
+    if (choice != EFS_CHOOSE_AUTO || near_entropy(coded) || padded(coded->e_bytes) == EFS_ALIGN)
         return;
     try_other(zstd_huffman, EFS_CODEC_ZSTD, symbols, n, e, coded, s);
     try_other(lz4, EFS_CODEC_LZ4, symbols, n, e, coded, s);
@@ -203,7 +209,7 @@ errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, 
     }
     efs_split(format, raw, elements, scratch->e, sm);
     efs_histogram(scratch->e, elements, coded->counts);
-    encode_exponents(choice, scratch->e, elements, e, coded, scratch);
     coded->sm_bytes = efs_sm_bytes(format, elements);
+    encode_exponents(choice, scratch->e, elements, e, coded, scratch);
     return 0;
 }
