@@ -1,0 +1,164 @@
+/*
+ * schedule.c - from an order of tasks to an order of operations; which order to take.
+ */
+#include "schedule.h"
+#include "bounds.h"
+#include "schedule_order.h"
+#include "simulate.h"
+
+#include <errno.h>
+
+/* Decodes that Algorithm 1 may simulate. A request of 8 experts x 3 tensors x 3 shards uses 1,000 on average, 6,000 at
+ * the most; among other candidates the last of them gain nothing (tools/schedcmp). */
+#define EFFORT 6000u
+#define EFFORT_AS_CANDIDATE 1200u
+
+static void list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        const struct efs_task *task = &graph->tasks[schedule->order.task[i]];
+        for (uint32_t k = 0; task->read_e != EFS_OP_NONE && k < task->shards; k++)
+            schedule->io[schedule->io_count++] = task->read_e + k;
+    }
+    for (uint32_t i = from; i < to; i++) {
+        const struct efs_task *task = &graph->tasks[schedule->order.task[i]];
+        if (task->read_sm != EFS_OP_NONE)
+            schedule->io[schedule->io_count++] = task->read_sm;
+    }
+}
+
+static void list_runs(const struct efs_graph *graph, struct efs_schedule *schedule)
+{
+    uint64_t listed = 0;
+    uint32_t count = 0;
+    for (uint32_t n = 0; n < graph->expert_count; n++) {
+        if (graph->ops[graph->first_run + n].needs)
+            continue;
+        listed |= UINT64_C(1) << n;
+        schedule->run[count++] = (uint16_t)n;
+    }
+    for (uint32_t i = 0; i < schedule->order.count; i++) {
+        uint32_t n = graph->tasks[schedule->order.task[i]].expert;
+        if (listed >> n & 1)
+            continue;
+        listed |= UINT64_C(1) << n;
+        schedule->run[count++] = (uint16_t)n;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        schedule->rank[graph->first_run + schedule->run[i]] = i;
+}
+
+void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule)
+{
+    const struct efs_order *order = &schedule->order;
+    schedule->io_count = schedule->worker_count = 0;
+    for (uint32_t from = 0, to; from < order->count; from = to) {
+        for (to = from + 1; to < order->count && order->block[to] == order->block[from]; to++)
+            ;
+        list_io(graph, schedule, from, to);
+    }
+    schedule->block_count = order->count ? order->block[order->count - 1] + 1u : 0;
+    for (uint32_t i = 0; i < order->count; i++) {
+        const struct efs_task *task = &graph->tasks[order->task[i]];
+        for (uint32_t k = 0; k <= task->shards; k++) /* the recovery comes behind the last decode */
+            schedule->worker[schedule->worker_count++] = task->decode + k;
+    }
+    for (uint32_t i = 0; i < schedule->io_count; i++)
+        schedule->rank[schedule->io[i]] = i;
+    for (uint32_t i = 0; i < schedule->worker_count; i++)
+        schedule->rank[schedule->worker[i]] = i;
+    list_runs(graph, schedule);
+}
+
+/* The parts of the memory for a schedule; with base NULL only their sum counts. */
+struct parts {
+    uint8_t *base;
+    size_t used;
+};
+
+static void *part(struct parts *parts, size_t bytes)
+{
+    size_t at = parts->used;
+    parts->used += (bytes + 7) / 8 * 8;
+    return parts->base ? parts->base + at : NULL;
+}
+
+static void lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
+{
+    schedule->io = part(parts, graph->reads * sizeof *schedule->io);
+    schedule->worker = part(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
+    schedule->rank = part(parts, graph->op_count * sizeof *schedule->rank);
+    schedule->order.task = part(parts, graph->task_count * sizeof *schedule->order.task);
+    schedule->order.block = part(parts, graph->task_count * sizeof *schedule->order.block);
+}
+
+size_t efs_schedule_bytes(const struct efs_graph *graph)
+{
+    struct efs_schedule schedule;
+    struct parts parts = {0};
+    lay_out(graph, &schedule, &parts);
+    return parts.used + efs_simulate_bytes(graph);
+}
+
+static void make_order(const struct efs_graph *graph, enum efs_schedule_kind kind, uint32_t effort,
+                       struct efs_order *order)
+{
+    switch (kind) {
+    case EFS_SCHEDULE_PAPER:
+    case EFS_SCHEDULE_ORDERED:
+        efs_order_paper(graph, kind == EFS_SCHEDULE_ORDERED, effort, order);
+        break;
+    case EFS_SCHEDULE_JOHNSON:
+    case EFS_SCHEDULE_JOHNSON_ONE:
+        efs_order_johnson(graph, kind == EFS_SCHEDULE_JOHNSON_ONE, order);
+        break;
+    default:
+        efs_order_request(graph, order);
+    }
+}
+
+/* Simulate candidate after candidate, stop at one that meets the lower bound, and keep what ended first. */
+static void make_best(const struct efs_graph *graph, struct efs_schedule *schedule, void *scratch)
+{
+    static const enum efs_schedule_kind candidates[] = {EFS_SCHEDULE_JOHNSON_ONE, EFS_SCHEDULE_JOHNSON,
+                                                        EFS_SCHEDULE_REQUEST, EFS_SCHEDULE_ORDERED};
+    const uint32_t count = sizeof candidates / sizeof candidates[0];
+    struct efs_bounds bounds;
+    efs_bounds_compute(graph, &bounds);
+    schedule->makespan_ns = UINT64_MAX;
+    enum efs_schedule_kind listed = EFS_SCHEDULE_BEST;
+    for (uint32_t i = 0; i < count && schedule->makespan_ns > bounds.lower_ns; i++) {
+        struct efs_sim_result result;
+        make_order(graph, candidates[i], EFFORT_AS_CANDIDATE, &schedule->order);
+        efs_schedule_list(graph, schedule);
+        efs_simulate(graph, schedule, scratch, NULL, &result);
+        listed = candidates[i];
+        if (result.makespan_ns < schedule->makespan_ns) {
+            schedule->makespan_ns = result.makespan_ns;
+            schedule->chosen = listed;
+        }
+    }
+    if (schedule->chosen == listed)
+        return;
+    make_order(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
+    efs_schedule_list(graph, schedule);
+}
+
+int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
+                      struct efs_schedule *schedule)
+{
+    if ((unsigned)kind >= EFS_SCHEDULE_KINDS || !memory)
+        return -EINVAL;
+    if (bytes < efs_schedule_bytes(graph))
+        return -ENOSPC;
+    *schedule = (struct efs_schedule){.chosen = kind};
+    struct parts parts = {.base = memory};
+    lay_out(graph, schedule, &parts);
+    if (kind == EFS_SCHEDULE_BEST) {
+        make_best(graph, schedule, part(&parts, efs_simulate_bytes(graph)));
+    } else {
+        make_order(graph, kind, EFFORT, &schedule->order);
+        efs_schedule_list(graph, schedule);
+    }
+    return 0;
+}
