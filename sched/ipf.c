@@ -1,0 +1,252 @@
+/*
+ * ipf.c - iterative proportional fitting (ZipMoE appendix D). See ipf.h for why the sums below are exact enough.
+ */
+#include "ipf.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The experts that are neither certain nor impossible, and the tables of Eq. 24 over them. */
+struct fit {
+    unsigned count;  /* of them */
+    unsigned chosen; /* k less the certain ones */
+    double *f, *q, *w, *got, *without;
+    double *prefix; /* [count + 1][chosen + 1]: P(j of the first i are drawn) */
+    double *suffix; /* the same of those from i on */
+    void *memory;
+};
+
+static int fit_alloc(struct fit *fit, unsigned experts, unsigned chosen)
+{
+    size_t row = (size_t)chosen + 1, cells = ((size_t)experts + 1) * row;
+    double *p = malloc((5 * (size_t)experts + 2 * cells) * sizeof(*p));
+
+    if (!p)
+        return -ENOMEM;
+    *fit = (struct fit){.memory = p, .f = p, .q = p + experts, .w = p + 2 * (size_t)experts};
+    fit->got = p + 3 * (size_t)experts;
+    fit->without = p + 4 * (size_t)experts;
+    fit->prefix = p + 5 * (size_t)experts;
+    fit->suffix = fit->prefix + cells;
+    return 0;
+}
+
+/* Scale w so that the probabilities w s / (1 + w s) sum to k: the count that is conditioned on is then the likely one.
+ */
+static void rescale(struct fit *fit)
+{
+    double scale = 1;
+
+    for (unsigned round = 0; round < 64; round++) {
+        double sum = 0, slope = 0;
+
+        for (unsigned i = 0; i < fit->count; i++) {
+            double q = fit->w[i] * scale / (1 + fit->w[i] * scale);
+
+            fit->q[i] = q;
+            sum += q;
+            slope += q / (1 + fit->w[i] * scale);
+        }
+        double off = fit->chosen - sum;
+
+        /* Newton in log scale; a step is kept short where the slope says little (all q near 0 or 1). */
+        if (fabs(off) <= 1e-13 * fit->chosen || slope <= 0)
+            break;
+        scale *= exp(fmax(-2, fmin(2, off / slope)));
+    }
+    for (unsigned i = 0; i < fit->count; i++)
+        fit->w[i] *= scale;
+}
+
+/* One more expert in a Poisson-binomial row of max + 1 entries: the transition of Algorithm 2. */
+static void add_expert(const double *from, double *to, unsigned max, double q)
+{
+    double stay = 1 - q;
+
+    to[0] = from[0] * stay;
+    for (unsigned j = 1; j <= max; j++)
+        to[j] = from[j] * stay + from[j - 1] * q;
+}
+
+/* got[i] = P(i is drawn | chosen are drawn), without[i] = 1 - got[i] without cancellation, for the present q. false
+ * when chosen cannot be drawn. */
+static bool forward(struct fit *fit)
+{
+    unsigned n = fit->count, k = fit->chosen;
+    size_t row = (size_t)k + 1;
+
+    memset(fit->prefix, 0, row * sizeof(double));
+    fit->prefix[0] = 1;
+    for (unsigned i = 0; i < n; i++)
+        add_expert(fit->prefix + i * row, fit->prefix + (i + 1) * row, k, fit->q[i]);
+    memset(fit->suffix + n * row, 0, row * sizeof(double));
+    fit->suffix[n * row] = 1;
+    for (unsigned i = n; i-- > 0;)
+        add_expert(fit->suffix + (i + 1) * row, fit->suffix + i * row, k, fit->q[i]);
+
+    double all = fit->prefix[n * row + k];
+
+    if (!(all > 0))
+        return false;
+    for (unsigned i = 0; i < n; i++) {
+        const double *left = fit->prefix + i * row, *right = fit->suffix + (i + 1) * row;
+        double others = 0, enough = left[k] * right[0];
+
+        for (unsigned j = 0; j < k; j++) {
+            others += left[j] * right[k - 1 - j];
+            enough += left[j] * right[k - j];
+        }
+        fit->got[i] = fit->q[i] * others / all;
+        fit->without[i] = (1 - fit->q[i]) * enough / all;
+    }
+    return true;
+}
+
+static double worst_error(const struct fit *fit)
+{
+    double worst = 0;
+
+    for (unsigned i = 0; i < fit->count; i++)
+        worst = fmax(worst, fabs(fit->got[i] - fit->f[i]));
+    return worst;
+}
+
+/* Make the sum of f exactly k by scaling; a value that would pass 1 stays just below it. */
+static void normalise(struct fit *fit)
+{
+    for (unsigned round = 0; round < 8; round++) {
+        double sum = 0;
+
+        for (unsigned i = 0; i < fit->count; i++)
+            sum += fit->f[i];
+        if (sum == fit->chosen)
+            return;
+        for (unsigned i = 0; i < fit->count; i++)
+            fit->f[i] = fmin(fit->f[i] * (fit->chosen / sum), 1 - DBL_EPSILON);
+    }
+}
+
+static int check(const double *value, unsigned experts, unsigned chosen)
+{
+    if (!value || !experts || experts > EFS_IPF_MAX_EXPERTS || !chosen || chosen > experts)
+        return -EINVAL;
+    for (unsigned i = 0; i < experts; i++)
+        if (!(value[i] >= 0 && value[i] <= 1))
+            return -EDOM;
+    return 0;
+}
+
+/* What is taken out: below and above these f the expert never or always belongs to the choice. */
+static bool is_never(double f)
+{
+    return f < DBL_MIN;
+}
+static bool is_always(double f)
+{
+    return f >= 1 - DBL_EPSILON;
+}
+
+/* The weights' fixed point, from w = f / (1 - f), which is near it when k is not small. */
+static int iterate(struct fit *fit, double tolerance, unsigned max_iterations, bool eq24, struct efs_ipf_report *report)
+{
+    for (unsigned i = 0; i < fit->count; i++)
+        fit->w[i] = fit->f[i] / (1 - fit->f[i]);
+    for (report->iterations = 0;; report->iterations++) {
+        rescale(fit);
+        if (!forward(fit))
+            return -EDOM;
+        report->worst_error = worst_error(fit);
+        if (report->worst_error <= tolerance)
+            return 0;
+        if (report->iterations == max_iterations)
+            return -ELOOP;
+        for (unsigned i = 0; i < fit->count; i++) {
+            double step = fit->f[i] / fit->got[i];
+
+            if (!eq24) {
+                step *= fit->without[i] / (1 - fit->f[i]);
+                step = report->iterations % 2 ? sqrt(step) : step;
+            }
+            fit->w[i] *= step;
+        }
+    }
+}
+
+int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, const struct efs_ipf_options *options,
+                double *q, double *weights, struct efs_ipf_report *report)
+{
+    double tolerance = options && options->tolerance != 0 ? options->tolerance : 1e-12;
+    unsigned max_iterations = options && options->max_iterations ? options->max_iterations : 10000;
+    struct efs_ipf_report unused;
+    struct fit fit;
+    double sum = 0;
+    int rc = check(inclusion, experts, chosen);
+
+    if (rc || !q || !(tolerance > 0))
+        return rc ? rc : -EINVAL;
+    for (unsigned i = 0; i < experts; i++)
+        sum += inclusion[i];
+    if (fabs(sum - chosen) > 1e-6 * chosen)
+        return -EDOM;
+    rc = fit_alloc(&fit, experts, chosen);
+    if (rc)
+        return rc;
+    if (!report)
+        report = &unused;
+    *report = (struct efs_ipf_report){0};
+
+    unsigned always = 0;
+
+    for (unsigned i = 0; i < experts; i++) {
+        if (is_always(inclusion[i]))
+            always++;
+        else if (!is_never(inclusion[i]))
+            fit.f[fit.count++] = inclusion[i];
+    }
+    fit.chosen = chosen - always; /* the sum says that neither this nor count - this is negative */
+    if (fit.chosen > 0 && fit.chosen < fit.count) {
+        normalise(&fit);
+        rc = iterate(&fit, tolerance, max_iterations, options && options->eq24, report);
+    } else { /* what is left is a crumb of rounding: all of them never, or all of them always */
+        for (unsigned i = 0; i < fit.count; i++) {
+            fit.q[i] = fit.chosen ? 1 : 0;
+            fit.w[i] = fit.chosen ? INFINITY : 0;
+        }
+    }
+    for (unsigned i = 0, j = 0; i < experts; i++) {
+        bool always_in = is_always(inclusion[i]), fitted = !always_in && !is_never(inclusion[i]);
+
+        q[i] = always_in ? 1 : fitted ? fit.q[j] : 0;
+        if (weights)
+            weights[i] = always_in ? INFINITY : fitted ? fit.w[j] : 0;
+        j += fitted;
+    }
+    free(fit.memory);
+    return rc;
+}
+
+int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double *inclusion)
+{
+    struct fit fit;
+    int rc = check(q, experts, chosen);
+
+    if (rc || !inclusion)
+        return rc ? rc : -EINVAL;
+    rc = fit_alloc(&fit, experts, chosen);
+    if (rc)
+        return rc;
+    fit.count = experts;
+    fit.chosen = chosen;
+    memcpy(fit.q, q, experts * sizeof(*q));
+    if (forward(&fit))
+        memcpy(inclusion, fit.got, experts * sizeof(*inclusion));
+    else
+        rc = -EDOM;
+    free(fit.memory);
+    return rc;
+}

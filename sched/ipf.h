@@ -1,0 +1,66 @@
+/*
+ * ipf.h - from inclusion probabilities to selection probabilities: iterative proportional fitting.
+ *
+ * ZipMoE appendix D, Eq. 15 to 24. A layer chooses exactly k of its N experts. Of all distributions over k-subsets that
+ * include expert i with probability f_i (constraint C2) the one of maximum entropy draws every expert i independently
+ * with a probability q_i and keeps the draws that have k experts. Fitting finds the weights w_i = q_i / (1 - q_i).
+ *
+ * How it stays exact for 512 experts and k = 16. The elementary symmetric polynomials R(n, C) of Eq. 23 are never
+ * formed: with w scaled so that the q_i sum to k, R(n, C) * prod(1 - q_i) is the probability that n experts of C are
+ * drawn, a Poisson-binomial number of ordinary size. Those of N without i come from tables over prefixes and suffixes,
+ * joined by a sum of products, so nothing is divided out and nothing subtracted: every term is positive, and the
+ * relative error stays at about N roundings. Experts that are certain (f = 1) or impossible (f = 0) are taken out
+ * first.
+ *
+ * How it stays fast. Eq. 24 moves w_i by f_i / f_i(t), which crawls where f_i is near 1: thousands of rounds on skewed
+ * layers. By default the odds are fitted, w_i by [f_i / (1 - f_i)] / [f_i(t) / (1 - f_i(t))], the step that would meet
+ * f_i at once if the other weights stood still; the fixed point is the same and tens of rounds are enough. As all move
+ * at once, a pair that trades places with each other overshoots by up to two: every other round takes half the step (in
+ * logarithms), which ends just that.
+ *
+ * Pure. Allocates scratch of about 16 (k + 4) N bytes and frees it.
+ */
+#ifndef EFS_IPF_H
+#define EFS_IPF_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EFS_IPF_MAX_EXPERTS 4096u
+
+struct efs_ipf_options {
+    double tolerance;        /* of |f_i(t) - f_i|, of all i; 0: 1e-12 */
+    unsigned max_iterations; /* 0: 10000 */
+    bool eq24;               /* the step of Eq. 24 as published */
+};
+
+struct efs_ipf_report {
+    unsigned iterations;
+    double worst_error; /* the largest |f_i(t) - f_i| at the end */
+};
+
+/*
+ * Fit. inclusion: experts values in [0, 1] whose sum is chosen; a sum that is off by rounding (1e-6 of chosen) is made
+ * right first by scaling the values between 0 and 1. q: experts values out, which sum to chosen. weights (may be NULL):
+ * the same as w = q / (1 - q), INFINITY where q is 1. options and report may be NULL.
+ *
+ * -EINVAL: no experts, more than EFS_IPF_MAX_EXPERTS, chosen 0 or above experts, or a bad option; -EDOM: a value
+ * outside [0, 1] or a sum that no distribution can have; -ENOMEM; -ELOOP: not within tolerance after max_iterations
+ * (q and report hold what was reached).
+ */
+int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, const struct efs_ipf_options *options,
+                double *q, double *weights, struct efs_ipf_report *report);
+
+/*
+ * The way back (Eq. 24): the inclusion probability of every expert when each is drawn with q_i, given that chosen are
+ * drawn. Errors as above; -EDOM also when chosen cannot be drawn at all.
+ */
+int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double *inclusion);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+/*
+ * cases.h - what the tests of the planner and the policies share: cmocka, a random stream, inclusion probabilities.
+ */
+#ifndef EFS_TEST_SCHED_CASES_H
+#define EFS_TEST_SCHED_CASES_H
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#undef assert_double_equal
+#define assert_double_equal(a, b, tolerance)                                                                           \
+    do {                                                                                                               \
+        double cases_a = (a), cases_b = (b), cases_t = (tolerance);                                                    \
+        if (!(fabs(cases_a - cases_b) <= cases_t))                                                                     \
+            fail_msg("%s = %.17g, %s = %.17g, further apart than %g", #a, cases_a, #b, cases_b, cases_t);              \
+    } while (0)
+
+/* A stream of random numbers (splitmix64), the same everywhere. */
+struct cases {
+    uint64_t seed;
+};
+
+static inline uint64_t cases_next(struct cases *cases)
+{
+    uint64_t z = cases->seed += UINT64_C(0x9E3779B97F4A7C15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+/* In [0, 1). */
+static inline double cases_uniform(struct cases *cases)
+{
+    return (double)(cases_next(cases) >> 11) * 0x1p-53;
+}
+
+/* 0 .. n - 1. */
+static inline uint32_t cases_below(struct cases *cases, uint32_t n)
+{
+    return (uint32_t)(cases_next(cases) % n);
+}
+
+/*
+ * Inclusion probabilities of n experts that sum to k, falling like rank^-skew, or random with that skew. Feasible by
+ * construction: w / (1 + w) of scaled weights.
+ */
+static inline void cases_inclusion(struct cases *cases, double *f, unsigned n, unsigned k, double skew, bool random)
+{
+    double low = -2000, high = 2000;
+
+    for (unsigned i = 0; i < n; i++)
+        f[i] = skew * (random ? log(1e-3 + cases_uniform(cases)) : -log(i + 1.0));
+    for (unsigned round = 0; round < 200; round++) {
+        double middle = (low + high) / 2, sum = 0;
+
+        for (unsigned i = 0; i < n; i++)
+            sum += 1 / (1 + exp(-f[i] - middle));
+        if (sum > k)
+            high = middle;
+        else
+            low = middle;
+    }
+    for (unsigned i = 0; i < n; i++)
+        f[i] = 1 / (1 + exp(-f[i] - low));
+}
+
+#endif
