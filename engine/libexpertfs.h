@@ -33,10 +33,28 @@ EFS_API const char *efs_version(void); /* "0.1.0" */
 /* dtypes as safetensors names them; a GGUF block type is EFS_DTYPE_GGML + its ggml number. Values are on disk. */
 enum efs_dtype {
     EFS_DTYPE_NONE = 0,
-    EFS_DTYPE_BOOL, EFS_DTYPE_U8, EFS_DTYPE_I8, EFS_DTYPE_U16, EFS_DTYPE_I16, EFS_DTYPE_F16, EFS_DTYPE_BF16,
-    EFS_DTYPE_U32, EFS_DTYPE_I32, EFS_DTYPE_F32, EFS_DTYPE_U64, EFS_DTYPE_I64, EFS_DTYPE_F64, EFS_DTYPE_C64,
-    EFS_DTYPE_F8_E4M3, EFS_DTYPE_F8_E5M2, EFS_DTYPE_F8_E8M0, EFS_DTYPE_F4, EFS_DTYPE_F6_E2M3, EFS_DTYPE_F6_E3M2,
-    EFS_DTYPE_F8_E4M3FNUZ, EFS_DTYPE_F8_E5M2FNUZ,
+    EFS_DTYPE_BOOL,
+    EFS_DTYPE_U8,
+    EFS_DTYPE_I8,
+    EFS_DTYPE_U16,
+    EFS_DTYPE_I16,
+    EFS_DTYPE_F16,
+    EFS_DTYPE_BF16,
+    EFS_DTYPE_U32,
+    EFS_DTYPE_I32,
+    EFS_DTYPE_F32,
+    EFS_DTYPE_U64,
+    EFS_DTYPE_I64,
+    EFS_DTYPE_F64,
+    EFS_DTYPE_C64,
+    EFS_DTYPE_F8_E4M3,
+    EFS_DTYPE_F8_E5M2,
+    EFS_DTYPE_F8_E8M0,
+    EFS_DTYPE_F4,
+    EFS_DTYPE_F6_E2M3,
+    EFS_DTYPE_F6_E3M2,
+    EFS_DTYPE_F8_E4M3FNUZ,
+    EFS_DTYPE_F8_E5M2FNUZ,
     EFS_DTYPE_COUNT,
     EFS_DTYPE_GGML = 256
 };
@@ -131,12 +149,13 @@ struct efs; /* a store being served: I/O thread, decode workers, caches, one har
 enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
 
 struct efs_options {
-    uint64_t budget_bytes;     /* 0: auto (what cgroup and machine leave) */
-    unsigned workers;          /* decode threads L; 0: all cores */
-    uint64_t readahead_bytes;  /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
-    bool full_pool;            /* keep leased experts in memfds (for passthrough and the client runtime) */
-    bool lease_wait;           /* all leased and no room: true wait, false -ENOMEM */
-    bool no_direct;            /* read the store through the page cache (also chosen when O_DIRECT is refused) */
+    uint64_t budget_bytes;    /* 0: auto (what cgroup and machine leave) */
+    unsigned workers;         /* decode threads L; 0: all cores */
+    uint64_t readahead_bytes; /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
+    uint64_t reserved_bytes;  /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
+    bool full_pool;           /* keep leased experts in memfds (for passthrough and the client runtime) */
+    bool lease_wait;          /* all leased and no room: true wait, false -ENOMEM */
+    bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };
@@ -157,10 +176,10 @@ EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
  */
 enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT, EFS_FILE_VIEW };
 struct efs_file_info {
-    char path[1024];   /* relative to the root, no leading '/' */
+    char path[1024]; /* relative to the root, no leading '/' */
     uint64_t bytes;
     enum efs_file_kind kind;
-    uint32_t expert;   /* EFS_FILE_EXPERT: expert number, else UINT32_MAX */
+    uint32_t expert; /* EFS_FILE_EXPERT: expert number, else UINT32_MAX */
 };
 EFS_API uint32_t efs_file_count(const struct efs *fs);
 EFS_API bool efs_view_hidden(const struct efs *fs);
@@ -193,8 +212,8 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
-EFS_API int efs_lease_fd(const struct efs_lease *lease);            /* the memfd, owned by the engine */
-EFS_API const void *efs_lease_data(const struct efs_lease *lease);  /* mapped read-only in this process */
+EFS_API int efs_lease_fd(const struct efs_lease *lease);           /* the memfd, owned by the engine */
+EFS_API const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
 EFS_API void efs_lease_release(struct efs_lease *lease);
 
 /* ---- what it does ------------------------------------------------------------------------------------------- */
@@ -249,10 +268,10 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats);
 
 /* Residency of one expert, for the experts file. */
 struct efs_expert_info {
-    char name[64];  /* "L03/E017", "encoder-L03/E017" */
+    char name[64]; /* "L03/E017", "encoder-L03/E017" */
     uint32_t layer, expert;
-    uint32_t file;  /* its file number, UINT32_MAX while the view is hidden */
-    char state;     /* 'F' full, 'C' all chunks in memory, 'P' some, 'M' missing */
+    uint32_t file; /* its file number, UINT32_MAX while the view is hidden */
+    char state;    /* 'F' full, 'C' all chunks in memory, 'P' some, 'M' missing */
     uint32_t leases;
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };

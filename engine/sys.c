@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -47,9 +48,25 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
     return RETRY(pwrite(fd, buf, bytes, (off_t)offset));
 }
 
+ssize_t efs_sys_pwritev(int fd, const struct iovec *iov, int count, uint64_t offset)
+{
+    return RETRY(pwritev(fd, iov, count, (off_t)offset));
+}
+
 int efs_sys_fsync(int fd)
 {
     return (int)RETRY(fsync(fd));
+}
+
+int efs_sys_writeback(int fd, uint64_t offset, uint64_t bytes, int wait)
+{
+    unsigned flags = SYNC_FILE_RANGE_WRITE;
+    if (wait)
+        flags |= SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
+    int rc = (int)RETRY(sync_file_range(fd, (off_t)offset, (off_t)bytes, flags));
+    if (rc == 0 && wait)
+        posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED);
+    return rc;
 }
 
 int efs_sys_ftruncate(int fd, uint64_t bytes)
@@ -122,6 +139,26 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes)
 {
     void *p;
     return posix_memalign(&p, alignment, bytes) ? NULL : p;
+}
+
+int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
+{
+    /* one thread submits and reaps: completions then need no interrupt of it; older kernels know neither flag */
+    int rc = io_uring_queue_init(depth, ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    return rc == -EINVAL ? io_uring_queue_init(depth, ring, 0) : rc;
+}
+
+int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
+{
+    struct iovec iov = {bytes ? base : NULL, bytes};
+    __u64 tag = 0;
+    int rc = io_uring_register_buffers_update_tag(ring, slot, &iov, &tag, 1);
+    return rc < 0 ? rc : 0;
+}
+
+int efs_sys_uring_result(int result)
+{
+    return result;
 }
 
 int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset)

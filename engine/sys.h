@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
@@ -18,7 +19,10 @@ int efs_sys_close(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
+ssize_t efs_sys_pwritev(int fd, const struct iovec *iov, int count, uint64_t offset);
 int efs_sys_fsync(int fd);
+/* Start writing dirty pages of the range to disk; wait: also wait until they are there and drop them from memory. */
+int efs_sys_writeback(int fd, uint64_t offset, uint64_t bytes, int wait);
 int efs_sys_ftruncate(int fd, uint64_t bytes);
 int efs_sys_fallocate(int fd, int mode, uint64_t offset, uint64_t bytes);
 int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
@@ -26,7 +30,8 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_memfd_create(const char *name, unsigned flags);
-void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset); /* NULL: failed, see errno */
+void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
+                   uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);
 int efs_sys_madvise(void *addr, size_t bytes, int advice);
 /* Memory: NULL when there is none. */
@@ -34,6 +39,13 @@ void *efs_sys_malloc(size_t bytes);
 void *efs_sys_calloc(size_t count, size_t bytes);
 void *efs_sys_realloc(void *p, size_t bytes);
 void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
+
+/* io_uring: set up (0 or -errno), register a buffer in a slot (0 or -errno), and what a completed read returned, which
+ * is where tests put failed and short reads. */
+struct io_uring;
+int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
+int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unpin */
+int efs_sys_uring_result(int result);
 
 /* Read exactly bytes bytes: 0, -errno, or -ENODATA when the file ends before. */
 int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset);

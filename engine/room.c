@@ -1,0 +1,113 @@
+/*
+ * room.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
+ * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment.
+ */
+#include "serve.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+uint64_t efs_room_used(const struct efs *fs)
+{
+    return fs->fixed_bytes + (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes + fs->full_bytes;
+}
+
+bool efs_room_for_segment(struct efs *fs)
+{
+    uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
+    if (fs->arena.segment_count == fs->arena.segment_max)
+        return false;
+    if (efs_room_used(fs) + bytes > budget)
+        efs_full_drop_free_slots(fs, efs_room_used(fs) + bytes - budget);
+    return efs_room_used(fs) + bytes <= budget;
+}
+
+/* ---- a segment leaves: its units go, then its registration, then its memory ---- */
+
+struct retirement {
+    struct efs_disk_request request;
+    struct efs *fs;
+};
+
+static void unpinned(struct efs_disk_request *request, errint_t error)
+{
+    (void)error;
+    struct retirement *r = (struct retirement *)((char *)request - offsetof(struct retirement, request));
+    struct efs *fs = r->fs;
+    pthread_mutex_lock(&fs->lock);
+    efs_arena_drop(&fs->arena, request->segment);
+    fs->segments_leaving--;
+    pthread_mutex_unlock(&fs->lock);
+    free(r);
+    efs_full_retry(fs);
+    efs_active_end(fs);
+}
+
+void efs_room_retire(struct efs *fs, struct efs_disk_request **submit)
+{
+    for (uint32_t i = 0; fs->segments_leaving && i < fs->arena.segment_max; i++) {
+        struct efs_segment *s = &fs->arena.segments[i];
+        if (!s->retiring || s->unpinning || !efs_arena_segment_empty(&fs->arena, i))
+            continue;
+        struct retirement *r = efs_sys_calloc(1, sizeof(*r));
+        if (!r)
+            return; /* tried again when the next unit is put */
+        s->unpinning = true;
+        r->fs = fs;
+        r->request = (struct efs_disk_request){.next = *submit, .segment = i, .complete = unpinned};
+        *submit = &r->request;
+        fs->active++;
+    }
+}
+
+/* Choose the segment with the most free room and let it go. */
+static bool begin_retirement(struct efs *fs, struct efs_disk_request **submit)
+{
+    uint32_t best = EFS_NONE;
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
+        const struct efs_segment *s = &fs->arena.segments[i];
+        if (s->base && !s->retiring && (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
+            best = i;
+    }
+    if (best == EFS_NONE)
+        return false;
+    fs->arena.segments[best].retiring = true;
+    fs->segments_leaving++;
+    efs_units_leave_segment(fs, best);
+    efs_room_retire(fs, submit);
+    return true;
+}
+
+/* Segments that stay, when those that are leaving have left. */
+static uint64_t staying(const struct efs *fs)
+{
+    return fs->arena.segment_count - fs->segments_leaving;
+}
+
+errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit)
+{
+    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    for (;;) {
+        /* the floor of the chunk pool is kept free even while the pool is smaller */
+        uint64_t segments = fs->arena.segment_count > fs->floor_segments ? fs->arena.segment_count : fs->floor_segments;
+        uint64_t used = fs->fixed_bytes + segments * segment + fs->full_bytes;
+        if (used + bytes <= budget)
+            return 0;
+        uint64_t excess = used + bytes - budget, before = fs->full_bytes;
+        efs_full_drop_free_slots(fs, excess);
+        if (fs->full_bytes < before)
+            continue;
+        if (fs->segments_leaving * segment >= excess)
+            return -EAGAIN;
+        bool above_half = staying(fs) * segment > (budget - fs->fixed_bytes) / 2 && staying(fs) > fs->floor_segments;
+        if (above_half && begin_retirement(fs, submit))
+            continue;
+        if (efs_full_evict_oldest(fs))
+            continue;
+        if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
+            continue;
+        return fs->segments_leaving ? -EAGAIN : -ENOMEM;
+    }
+}

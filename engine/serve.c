@@ -1,0 +1,288 @@
+/* serve.c - start and stop serving a store; what it can tell of itself. */
+#include "serve.h"
+
+#include "limits_auto.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
+#define UNIT_BYTES_MAX (8 * MIB)
+#define SEGMENT_BYTES_MAX (32 * MIB)
+#define SEGMENT_BYTES_MIN (8 * MIB)
+#define HUGE_PAGE (2 * MIB)
+
+void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
+{
+    char line[2048];
+    va_list args;
+    if (!fs->options.log)
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    fs->options.log(fs->options.log_arg, level, line);
+}
+
+void efs_active_begin(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->active++;
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_active_end(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    if (--fs->active == 0)
+        pthread_cond_broadcast(&fs->quiet);
+    pthread_mutex_unlock(&fs->lock);
+}
+
+/* ---- sizes ---- */
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Chunks of the largest shard, as they lie in memory. */
+static uint64_t largest_shard(const struct efs_store *store)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < store->shard_count; i++) {
+        uint64_t bytes = round_up(store->shards[i].e_bytes, EFS_ALIGN) + round_up(store->shards[i].sm_bytes, EFS_ALIGN);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static uint64_t fixed_bytes(const struct efs *fs)
+{
+    const struct efs_store *s = fs->store;
+    uint64_t threads =
+        fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
+    return PROCESS_BYTES + fs->options.reserved_bytes + s->index_bytes + fs->view.memory_bytes + threads +
+           EFS_STACK_BYTES + (uint64_t)s->shard_count * sizeof(struct efs_unit) + /* at most a unit a shard */
+           (uint64_t)s->object_count * sizeof(uint32_t) +
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 2 * sizeof(uint64_t));
+}
+
+/* Sizes of units and segments follow from the budget: small budgets take small bites. */
+static errint_t size_pools(struct efs *fs, struct efs_error *err)
+{
+    uint64_t budget = fs->options.budget_bytes, shard = largest_shard(fs->store);
+    fs->fixed_bytes = fixed_bytes(fs);
+    uint64_t segment = budget / 32 > SEGMENT_BYTES_MAX ? SEGMENT_BYTES_MAX : budget / 32;
+    segment = segment < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : segment;
+    segment = segment < 2 * shard ? 2 * shard : segment;
+    segment = round_up(segment, HUGE_PAGE);
+    fs->unit_max_bytes = segment / 4 < UNIT_BYTES_MAX ? segment / 4 : UNIT_BYTES_MAX;
+    uint64_t floor = fs->fixed_bytes + segment;
+    if (budget < floor)
+        return efs_fail(err, -ENOMEM,
+                        "%s: a budget of %llu bytes is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
+                        "pool %llu MiB): raise the budget",
+                        fs->store->path, (unsigned long long)budget, (unsigned long long)((floor + MIB - 1) / MIB),
+                        (unsigned long long)(fs->fixed_bytes / MIB), (unsigned long long)(segment / MIB));
+    fs->floor_segments = (budget - fs->fixed_bytes) / 8 / segment;
+    if (fs->floor_segments < 1)
+        fs->floor_segments = 1;
+    if (fs->floor_segments > 8)
+        fs->floor_segments = 8;
+    uint64_t most = (budget - fs->fixed_bytes) / segment;
+    if (most > 16384) /* slots of registered buffers */
+        most = 16384;
+    uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
+    uint64_t room = most * segment / 4;
+    fs->options.readahead_bytes = ahead < room ? ahead : room;
+    fs->ahead_max_bytes = most * segment / 2;
+    if (efs_arena_init(&fs->arena, segment, (uint32_t)most) < 0)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
+    return 0;
+}
+
+static errint_t count_experts(struct efs *fs)
+{
+    uint32_t n = fs->store->expert_count;
+    fs->touches = efs_sys_calloc(n + 1u, sizeof(*fs->touches));
+    fs->expert_bytes = efs_sys_calloc(n + 1u, sizeof(*fs->expert_bytes));
+    if (!fs->touches || !fs->expert_bytes)
+        return -ENOMEM;
+    for (uint32_t o = 0; o < fs->store->object_count; o++) {
+        const struct efs_disk_object *object = &fs->store->objects[o];
+        for (uint32_t s = object->shard_first; object->group < n && s < object->shard_first + object->shard_count; s++)
+            fs->expert_bytes[object->group] +=
+                round_up(fs->store->shards[s].e_bytes, EFS_ALIGN) + round_up(fs->store->shards[s].sm_bytes, EFS_ALIGN);
+    }
+    return 0;
+}
+
+/* ---- open and close ---- */
+
+static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
+{
+    errint_t rc = efs_store_open(path, &fs->store, err);
+    if (rc == 0)
+        rc = efs_view_build(&fs->view, fs->store, err);
+    if (rc < 0)
+        return rc;
+    if (fs->options.workers == 0) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        fs->options.workers = cores > 0 ? (unsigned)cores : 1;
+    }
+    if (fs->options.workers > EFS_WORKERS_MAX)
+        fs->options.workers = EFS_WORKERS_MAX;
+    if (fs->options.budget_bytes == 0)
+        fs->options.budget_bytes = efs_budget_auto();
+    rc = size_pools(fs, err);
+    if (rc == 0)
+        rc = efs_units_build(fs, err);
+    if (rc < 0)
+        return rc;
+    if (count_experts(fs) < 0 || efs_full_build(fs) < 0)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
+    bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
+    fs->stats.direct_io = direct;
+    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, direct, &fs->arena, &fs->stats};
+    rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
+    if (rc == 0)
+        rc = efs_disk_start(&disk, &fs->disk);
+    return rc < 0 ? efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc)) : 0;
+}
+
+static void stop(struct efs *fs)
+{
+    efs_disk_stop(fs->disk);
+    efs_workers_stop(fs->workers);
+    if (fs->full)
+        efs_full_destroy(fs);
+    if (fs->arena.segments)
+        efs_arena_destroy(&fs->arena);
+    free(fs->units);
+    free(fs->object_unit);
+    free(fs->touches);
+    free(fs->expert_bytes);
+    efs_view_destroy(&fs->view);
+    efs_store_close(fs->store);
+    pthread_cond_destroy(&fs->quiet);
+    pthread_mutex_destroy(&fs->lock);
+    free(fs);
+}
+
+errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
+{
+    *out = NULL;
+    struct efs *fs = efs_sys_calloc(1, sizeof(*fs));
+    if (!fs)
+        return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
+    fs->options = *options;
+    pthread_mutex_init(&fs->lock, NULL);
+    pthread_cond_init(&fs->quiet, NULL);
+    errint_t rc = start(fs, store_path, err);
+    if (rc < 0) {
+        stop(fs);
+        return rc;
+    }
+    *out = fs;
+    return 0;
+}
+
+void efs_close(struct efs *fs)
+{
+    struct efs_disk_request *submit = NULL;
+    if (!fs)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    fs->closing = true;
+    efs_units_retry(fs, &submit); /* cancels those that wait for memory */
+    pthread_mutex_unlock(&fs->lock);
+    efs_full_retry(fs); /* cancels leases that wait for room */
+    pthread_mutex_lock(&fs->lock);
+    while (fs->active)
+        pthread_cond_wait(&fs->quiet, &fs->lock);
+    pthread_mutex_unlock(&fs->lock);
+    stop(fs);
+}
+
+/* ---- what it tells ---- */
+
+const struct efs_store *efs_get_store(const struct efs *fs)
+{
+    return fs->store;
+}
+
+uint32_t efs_file_count(const struct efs *fs)
+{
+    return fs->view.file_count;
+}
+
+bool efs_view_hidden(const struct efs *fs)
+{
+    return fs->view.hidden;
+}
+
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
+{
+    return efs_view_info(&fs->view, file, info);
+}
+
+void efs_stats(struct efs *fs, struct efs_stats *stats)
+{
+#define COPY(name, kind, unit, help) stats->name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
+    EFS_STATS(COPY)
+#undef COPY
+    pthread_mutex_lock(&fs->lock);
+    stats->budget_bytes = fs->options.budget_bytes;
+    stats->fixed_bytes = fs->fixed_bytes;
+    stats->chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
+    stats->chunk_used_bytes = fs->arena.used_bytes;
+    stats->chunk_units = fs->unit_ready_count;
+    stats->full_pool_bytes = fs->full_bytes;
+    stats->full_experts = fs->full_ready_count;
+    stats->leased_bytes = fs->leased_bytes;
+    stats->leased_experts = fs->leased_count;
+    stats->inflight_reads = fs->active;
+    pthread_mutex_unlock(&fs->lock);
+}
+
+uint32_t efs_expert_count(const struct efs *fs)
+{
+    return fs->store->expert_count;
+}
+
+errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+{
+    if (expert >= fs->store->expert_count)
+        return -ENOENT;
+    const struct efs_disk_group *g = &fs->store->groups[expert];
+    *info = (struct efs_expert_info){.layer = g->layer, .expert = g->expert, .file = UINT32_MAX};
+    efs_view_expert_name(&fs->view, expert, info->name, sizeof(info->name));
+    if (!fs->view.hidden)
+        info->file = fs->view.expert_first + expert;
+    info->coded_bytes = fs->expert_bytes[expert];
+    uint32_t first = g->object_first, end = first + g->object_count, ready = 0;
+    for (uint32_t o = first; o < end; o++)
+        info->raw_bytes += fs->store->objects[o].bytes;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t u = fs->object_unit[first]; u < fs->object_unit[end]; u++)
+        if (fs->units[u].state == EFS_UNIT_READY) {
+            ready++;
+            info->resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
+        }
+    uint32_t units = fs->object_unit[end] - fs->object_unit[first];
+    const struct efs_full *f = &fs->full[expert];
+    info->state = f->state == EFS_FULL_READY ? 'F' : ready == 0 ? 'M' : ready == units ? 'C' : 'P';
+    info->leases = f->leases;
+    if (f->slot)
+        info->resident_bytes += f->slot->bytes;
+    info->touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}

@@ -1,0 +1,165 @@
+/*
+ * serve.h - what a served store consists of, for the files of the engine that serve it.
+ *
+ *   read.c    a read request, cut in pieces, one a unit         full.c   leases: expert files in memfds
+ *   unit.c    units: the chunk pool's loading and eviction      view.c   the virtual files and what they consist of
+ *   disk.c    the I/O thread       workers.c  decode threads    room.c   the budget: who gives way to whom
+ *
+ * One lock (efs.lock) guards units, arena, full pool and budget; it is never held over I/O, decoding or a callback.
+ */
+#ifndef EFS_SERVE_H
+#define EFS_SERVE_H
+
+#include "arena.h"
+#include "disk.h"
+#include "layout.h"
+#include "libexpertfs.h"
+#include "stats.h"
+#include "store.h"
+#include "view.h"
+#include "workers.h"
+
+#include <pthread.h>
+
+/*
+ * A unit is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
+ * SM-chunks are too. An expert's tensor is one unit, or several if it is large.
+ */
+enum efs_unit_state { EFS_UNIT_MISSING, EFS_UNIT_STARVED, EFS_UNIT_LOADING, EFS_UNIT_READY };
+
+#define EFS_UNIT_SHARDS 64
+
+struct efs_unit {
+    uint32_t object, shard_first;
+    uint16_t shard_count;
+    uint8_t state; /* enum efs_unit_state */
+    bool ahead;    /* was read ahead and not used yet */
+    bool doomed;   /* damaged: drop when the last reference goes */
+    uint32_t refs; /* users of the memory; a unit with users is not evicted */
+    struct efs_block e, sm;
+    _Atomic uint64_t checked; /* a bit a shard: checksums were right */
+    uint32_t newer, older;    /* the list of READY units by last use; EFS_NONE ends it */
+    struct efs_unit_waiter *waiters;
+    struct efs_unit *next_starved;
+};
+
+/* Someone who needs a unit: its task is pushed to the workers once, with error set, or 0 and the unit referenced. */
+struct efs_unit_waiter {
+    struct efs_unit_waiter *next;
+    struct efs_task task;
+    uint32_t unit;
+    errint_t error;
+};
+
+/* One expert in the full pool. */
+struct efs_slot { /* a memfd and its mapping; recycled */
+    struct efs_slot *next;
+    int fd;
+    uint8_t *data;
+    size_t bytes; /* whole pages */
+};
+enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
+struct efs_full {
+    uint8_t state;            /* enum efs_full_state */
+    uint32_t leases, readers; /* readers: copying out of it right now */
+    struct efs_slot *slot;
+    struct efs_full_waiter *waiters;
+    uint32_t newer, older; /* list of READY experts by last use */
+};
+
+struct efs_lru { /* newest and oldest of a list through newer/older */
+    uint32_t newest, oldest;
+};
+
+struct efs {
+    struct efs_store *store;
+    struct efs_options options;
+    struct efs_view view;
+    struct efs_stats_counters stats;
+    struct efs_workers *workers;
+    struct efs_disk *disk;
+
+    struct efs_unit *units;
+    uint32_t unit_count;
+    uint32_t *object_unit; /* first unit of each object; one more entry at the end */
+    size_t unit_max_bytes; /* coded bytes of a unit at most (one shard at least) */
+
+    pthread_mutex_t lock;
+    pthread_cond_t quiet; /* signalled when active reaches 0 while closing */
+    struct efs_arena arena;
+    struct efs_lru unit_lru;
+    struct efs_unit *starved, **starved_tail;
+    uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
+    struct efs_full *full;
+    struct efs_lru full_lru;
+    struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
+    struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
+    struct efs_full_waiter *queue_next;                      /* behind the head that is being tried */
+    uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
+    uint64_t floor_segments;          /* of the chunk pool: always left to it */
+    uint64_t segments_leaving;        /* retiring */
+    unsigned active;                  /* loads and reads under way */
+    bool closing;
+    _Atomic uint64_t *touches; /* by expert: how often it was asked for */
+    uint64_t *expert_bytes;    /* by expert: coded */
+    uint32_t unit_ready_count, full_ready_count, leased_count;
+    uint64_t leased_bytes;
+};
+
+/* ---- unit.c ---- */
+errint_t efs_units_build(struct efs *fs, struct efs_error *err);
+/* true: the unit is in memory and referenced; false: waiter->task comes later. */
+bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);
+void efs_unit_put(struct efs *fs, uint32_t unit);
+/* Start loading without waiting, if there is room for read-ahead. */
+void efs_unit_ahead(struct efs *fs, uint32_t unit);
+/* The same for the units of a group. */
+void efs_group_ahead(struct efs *fs, uint32_t group);
+/* Raw bytes [begin, begin + bytes) of the unit's object, all inside the unit, into dst; the unit is referenced.
+ * Chunks are checked before their first use. 0, -EUCLEAN. */
+errint_t efs_unit_decode(struct efs *fs, uint32_t unit, uint64_t begin, size_t bytes, void *dst, bool stream,
+                         struct efs_codec_scratch *scratch);
+/* Can efs_unit_decode() do without scratch? */
+bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
+/* The unit that holds raw byte `offset` of the object, and the byte after its last. */
+uint32_t efs_unit_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
+uint64_t efs_unit_begin(const struct efs *fs, uint32_t unit); /* its first raw byte in the object */
+/* With lock held: */
+bool efs_unit_evict_oldest(struct efs *fs);
+void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
+void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
+/* Without lock: the first to go. */
+void efs_unit_make_oldest(struct efs *fs, uint32_t unit);
+/* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
+void efs_units_leave_segment(struct efs *fs, uint32_t segment);
+
+/* ---- room.c: with lock held ---- */
+uint64_t efs_room_used(const struct efs *fs);
+/* Is there room for one more segment without taking it from a full expert? */
+bool efs_room_for_segment(struct efs *fs);
+/* Make room for bytes more of memfds: gives up recycled memfds, segments above half of the budget, experts that nobody
+ * holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
+ * -ENOMEM: everything is held. */
+errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* Segments that were to leave and are empty now: put their unpinning on *submit. */
+void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
+
+/* ---- full.c ---- */
+errint_t efs_full_build(struct efs *fs);
+void efs_full_destroy(struct efs *fs);
+/* If the expert is full: its bytes, held until efs_full_unhold(). Else NULL. Takes the lock. */
+const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert);
+void efs_full_unhold(struct efs *fs, uint32_t expert);
+/* With lock held: drop the oldest expert that nobody holds, its memfd goes to free_slots. false: none. */
+bool efs_full_evict_oldest(struct efs *fs);
+void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
+void efs_full_retry(struct efs *fs); /* without lock: waiting leases may have room now */
+
+/* One more, one fewer thing under way; the last one wakes efs_close(). Without lock. */
+void efs_active_begin(struct efs *fs);
+void efs_active_end(struct efs *fs);
+
+void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,27 @@
+/*
+ * stats.h - the counters of libexpertfs.h as atomics. Counters only grow; gauges are set when they are read.
+ */
+#ifndef EFS_STATS_H
+#define EFS_STATS_H
+
+#include "libexpertfs.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+struct efs_stats_counters {
+#define EFS_STATS_ATOMIC(name, kind, unit, help) _Atomic uint64_t name;
+    EFS_STATS(EFS_STATS_ATOMIC)
+#undef EFS_STATS_ATOMIC
+};
+
+#define efs_count(stats, name, n) atomic_fetch_add_explicit(&(stats)->name, (uint64_t)(n), memory_order_relaxed)
+
+static inline uint64_t efs_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

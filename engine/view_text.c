@@ -1,0 +1,330 @@
+/*
+ * view_text.c - see view_text.h. A safetensors header must describe its data without holes, so only the header is
+ * padded (with spaces) to 4 KiB; tensors that are whole pages come first, then the data of all of them is aligned.
+ */
+#include "view_text.h"
+
+#include "sys.h"
+#include "text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct efs_disk_tensor *tensor_of(const struct efs_store *store, uint32_t object)
+{
+    return &store->tensors[store->objects[object].tensor];
+}
+
+static const char *name_of(const struct efs_store *store, const struct efs_disk_tensor *t)
+{
+    return store->strings + t->name_offset;
+}
+
+static bool same_name(const struct efs_store *store, const struct efs_disk_tensor *a, const struct efs_disk_tensor *b)
+{
+    return a->name_bytes == b->name_bytes && memcmp(name_of(store, a), name_of(store, b), a->name_bytes) == 0;
+}
+
+uint32_t efs_view_expert_parts(const struct efs_view *view, uint32_t expert,
+                               struct efs_expert_part parts[EFS_EXPERT_OBJECTS])
+{
+    const struct efs_store *store = view->store;
+    const struct efs_disk_group *g = &store->groups[expert];
+    uint32_t n = 0;
+    uint64_t at = view->expert_header_bytes[expert]; /* 0 while the header is being measured: then order is enough */
+    for (int whole_pages = 1; whole_pages >= 0; whole_pages--)
+        for (uint32_t o = g->object_first; o < g->object_first + g->object_count && n < EFS_EXPERT_OBJECTS; o++) {
+            if ((store->objects[o].bytes % EFS_ALIGN == 0) != whole_pages)
+                continue;
+            bool known = false; /* two copies of a tensor in one checkpoint: the first one stands */
+            for (uint32_t i = 0; i < n; i++)
+                known = known || same_name(store, tensor_of(store, parts[i].object), tensor_of(store, o));
+            if (known)
+                continue;
+            parts[n++] = (struct efs_expert_part){o, at};
+            at += store->objects[o].bytes;
+        }
+    return n;
+}
+
+/* `"name":{"dtype":"BF16","shape":[...],"data_offsets":[a,b]}`; a slice is shown without the expert dimension. */
+static void put_tensor(struct efs_text *text, const struct efs_store *store, const struct efs_disk_tensor *t,
+                       bool slice, uint64_t begin, uint64_t bytes)
+{
+    bool ggml = t->dtype >= EFS_DTYPE_GGML; /* block types have no name in safetensors: bytes */
+    efs_text_json(text, name_of(store, t), t->name_bytes);
+    efs_text_format(text, ":{\"dtype\":\"%s\",\"shape\":[", ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+    if (ggml)
+        efs_text_format(text, "%" PRIu64, bytes);
+    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++)
+        efs_text_format(text, "%s%" PRIu64, d > (slice ? 1 : 0) ? "," : "", t->shape[d]);
+    efs_text_format(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + bytes);
+}
+
+/* What safetensors cannot say of a tensor, as an entry of __metadata__: its ggml type and shape, or whose slice it is.
+ */
+static void put_note(struct efs_text *text, const struct efs_store *store, const struct efs_disk_tensor *t, bool slice,
+                     uint32_t expert)
+{
+    if (t->dtype < EFS_DTYPE_GGML && !slice)
+        return;
+    efs_text_bytes(text, ",", 1);
+    struct efs_text key = {0};
+    char name[4096 + 16];
+    key.data = name;
+    key.capacity = sizeof(name);
+    efs_text_format(&key, "expertfs.tensor.");
+    efs_text_bytes(&key, name_of(store, t), t->name_bytes);
+    efs_text_json(text, name, key.bytes < sizeof(name) ? key.bytes : sizeof(name));
+    efs_text_format(text, ":\"%s [", efs_dtype_name((enum efs_dtype)t->dtype));
+    for (int d = 0; d < t->dims; d++)
+        efs_text_format(text, "%s%" PRIu64, d ? ", " : "", t->shape[d]);
+    efs_text_format(text, "]");
+    if (slice)
+        efs_text_format(text, ", slice %u", expert);
+    efs_text_format(text, "\"");
+}
+
+/* Pad to whole pages and put the length in front. Returns the header's bytes. */
+static size_t finish_header(struct efs_text *text)
+{
+    size_t all = (text->bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN;
+    uint64_t json = all - 8;
+    if (text->data && text->capacity >= all) {
+        memset(text->data + text->bytes, ' ', all - text->bytes);
+        memcpy(text->data, &json, sizeof(json));
+    }
+    return all;
+}
+
+size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *out, size_t bytes)
+{
+    const struct efs_store *store = view->store;
+    const struct efs_disk_group *g = &store->groups[expert];
+    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+    uint32_t n = efs_view_expert_parts(view, expert, parts);
+    struct efs_text text = {.data = out, .capacity = bytes, .bytes = 8};
+    efs_text_format(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"%u\",\"expertfs.expert\":\"%u\"",
+                    g->layer, g->expert);
+    if (g->stack_bytes)
+        efs_text_format(&text, ",\"expertfs.stack\":\"%.*s\"", (int)g->stack_bytes, store->strings + g->stack_offset);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct efs_disk_tensor *t = tensor_of(store, parts[i].object);
+        put_note(&text, store, t, t->expert_dim, g->expert);
+    }
+    efs_text_bytes(&text, "}", 1);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct efs_disk_tensor *t = tensor_of(store, parts[i].object);
+        efs_text_bytes(&text, ",", 1);
+        put_tensor(&text, store, t, t->expert_dim, at, store->objects[parts[i].object].bytes);
+        at += store->objects[parts[i].object].bytes;
+    }
+    efs_text_bytes(&text, "}", 1);
+    return finish_header(&text);
+}
+
+/* ---- dense.safetensors ---- */
+
+struct dense_tensor { /* a tensor that stands whole in dense.safetensors */
+    const struct efs_disk_tensor *tensor;
+    uint32_t first_object; /* into objects_by_tensor */
+    uint32_t object_count;
+};
+
+struct dense_plan {
+    const struct efs_store *store;
+    uint32_t *objects; /* objects of tensors, by (tensor, tensor_offset) */
+    uint32_t object_count;
+    struct dense_tensor *tensors;
+    uint32_t tensor_count;
+};
+
+static int by_tensor(const void *pa, const void *pb, void *arg)
+{
+    const struct efs_store *store = arg;
+    const struct efs_disk_object *a = &store->objects[*(const uint32_t *)pa],
+                                 *b = &store->objects[*(const uint32_t *)pb];
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return (a->tensor_offset > b->tensor_offset) - (a->tensor_offset < b->tensor_offset);
+}
+
+static int by_name(const void *pa, const void *pb, void *arg)
+{
+    const struct efs_store *store = arg;
+    const struct dense_tensor *a = pa, *b = pb;
+    uint32_t an = a->tensor->name_bytes, bn = b->tensor->name_bytes;
+    int c = memcmp(name_of(store, a->tensor), name_of(store, b->tensor), an < bn ? an : bn);
+    if (c)
+        return c;
+    if (an != bn)
+        return an < bn ? -1 : 1;
+    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+}
+
+static int by_pages(const void *pa, const void *pb, void *arg)
+{
+    (void)arg;
+    const struct dense_tensor *a = pa, *b = pb;
+    int pages_a = a->tensor->bytes % EFS_ALIGN == 0, pages_b = b->tensor->bytes % EFS_ALIGN == 0;
+    if (pages_a != pages_b)
+        return pages_b - pages_a;
+    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+}
+
+/* Whole in one place: not an expert's own tensor. */
+static bool stands_whole(const struct efs_store *store, const struct efs_disk_tensor *t, const uint32_t *objects,
+                         uint32_t count)
+{
+    uint64_t covered = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_disk_object *o = &store->objects[objects[i]];
+        if (o->tensor_offset != covered)
+            return false;
+        covered += o->bytes;
+    }
+    if (covered != t->bytes)
+        return false;
+    return count != 1 || store->groups[store->objects[objects[0]].group].kind != EFS_GROUP_EXPERT || t->expert_dim;
+}
+
+static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *store)
+{
+    *plan = (struct dense_plan){.store = store};
+    plan->objects = efs_sys_calloc(store->object_count + 1u, sizeof(uint32_t));
+    plan->tensors = efs_sys_calloc(store->tensor_count + 1u, sizeof(*plan->tensors));
+    if (!plan->objects || !plan->tensors)
+        return -ENOMEM;
+    for (uint32_t o = 0; o < store->object_count; o++)
+        if (store->objects[o].tensor != EFS_NONE)
+            plan->objects[plan->object_count++] = o;
+    qsort_r(plan->objects, plan->object_count, sizeof(uint32_t), by_tensor, (void *)(uintptr_t)store);
+    uint32_t at = 0;
+    for (uint32_t t = 0; t < store->tensor_count; t++) {
+        uint32_t first = at;
+        while (at < plan->object_count && store->objects[plan->objects[at]].tensor == t)
+            at++;
+        if (stands_whole(store, &store->tensors[t], plan->objects + first, at - first))
+            plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, at - first};
+    }
+    qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_name, (void *)(uintptr_t)store);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < plan->tensor_count; i++)
+        if (kept == 0 || !same_name(store, plan->tensors[kept - 1].tensor, plan->tensors[i].tensor))
+            plan->tensors[kept++] = plan->tensors[i];
+    plan->tensor_count = kept;
+    qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_pages, NULL);
+    return 0;
+}
+
+static size_t dense_text(const struct dense_plan *plan, char *out, size_t bytes)
+{
+    struct efs_text text = {.data = out, .capacity = bytes, .bytes = 8};
+    efs_text_format(&text, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (uint32_t i = 0; i < plan->tensor_count; i++)
+        put_note(&text, plan->store, plan->tensors[i].tensor, false, 0);
+    efs_text_bytes(&text, "}", 1);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        efs_text_bytes(&text, ",", 1);
+        put_tensor(&text, plan->store, plan->tensors[i].tensor, false, at, plan->tensors[i].tensor->bytes);
+        at += plan->tensors[i].tensor->bytes;
+    }
+    efs_text_bytes(&text, "}", 1);
+    return finish_header(&text);
+}
+
+static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
+{
+    size_t header = dense_text(plan, NULL, 0);
+    view->dense_header = efs_sys_malloc(header);
+    view->dense = efs_sys_calloc(plan->object_count + 1u, sizeof(*view->dense));
+    view->dense_tensors = efs_sys_calloc(plan->tensor_count + 1u, sizeof(uint32_t));
+    if (!view->dense_header || !view->dense || !view->dense_tensors)
+        return -ENOMEM;
+    view->dense_header_bytes = dense_text(plan, view->dense_header, header);
+    uint64_t at = header;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        view->dense_tensors[view->dense_tensor_count++] = (uint32_t)(plan->tensors[i].tensor - view->store->tensors);
+        for (uint32_t o = 0; o < plan->tensors[i].object_count; o++) {
+            uint32_t object = plan->objects[plan->tensors[i].first_object + o];
+            view->dense[view->dense_count++] = (struct efs_dense_part){at, object};
+            at += view->store->objects[object].bytes;
+        }
+    }
+    view->dense_bytes = at;
+    view->memory_bytes +=
+        header + (plan->object_count + 1u) * sizeof(*view->dense) + (plan->tensor_count + 1u) * sizeof(uint32_t);
+    return 0;
+}
+
+errint_t efs_view_build_dense(struct efs_view *view)
+{
+    struct dense_plan plan;
+    errint_t rc = plan_dense(&plan, view->store);
+    if (rc == 0)
+        rc = fill_dense(view, &plan);
+    free(plan.objects);
+    free(plan.tensors);
+    return rc;
+}
+
+/* ---- the index ---- */
+
+static void index_dense(struct efs_text *text, const struct efs_view *view, bool *first)
+{
+    for (uint32_t i = 0; i < view->dense_tensor_count; i++) {
+        const struct efs_disk_tensor *t = &view->store->tensors[view->dense_tensors[i]];
+        efs_text_format(text, "%s\n    ", *first ? "" : ",");
+        *first = false;
+        efs_text_json(text, name_of(view->store, t), t->name_bytes);
+        efs_text_format(text, ": \"dense.safetensors\"");
+    }
+}
+
+static void index_experts(struct efs_text *text, const struct efs_view *view, bool *first)
+{
+    for (uint32_t e = 0; e < view->store->expert_count; e++) {
+        struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+        uint32_t n = efs_view_expert_parts(view, e, parts);
+        char file[80];
+        efs_view_expert_name(view, e, file, sizeof(file));
+        for (uint32_t i = 0; i < n; i++) {
+            const struct efs_disk_tensor *t = tensor_of(view->store, parts[i].object);
+            if (t->expert_dim) /* stands whole in dense.safetensors under this name */
+                continue;
+            efs_text_format(text, "%s\n    ", *first ? "" : ",");
+            *first = false;
+            efs_text_json(text, name_of(view->store, t), t->name_bytes);
+            efs_text_format(text, ": \"%s.safetensors\"", file);
+        }
+    }
+}
+
+static size_t index_text(const struct efs_view *view, char *out, size_t bytes)
+{
+    struct efs_text text = {.data = out, .capacity = bytes};
+    uint64_t total = 0;
+    for (uint32_t t = 0; t < view->store->tensor_count; t++)
+        total += view->store->tensors[t].bytes;
+    bool first = true;
+    efs_text_format(&text, "{\n  \"metadata\": {\"total_size\": %" PRIu64 "},\n  \"weight_map\": {", total);
+    index_dense(&text, view, &first);
+    index_experts(&text, view, &first);
+    efs_text_format(&text, "\n  }\n}\n");
+    return text.bytes;
+}
+
+errint_t efs_view_build_index(struct efs_view *view)
+{
+    view->index_bytes = index_text(view, NULL, 0);
+    view->index_text = efs_sys_malloc(view->index_bytes);
+    if (!view->index_text)
+        return -ENOMEM;
+    index_text(view, view->index_text, view->index_bytes);
+    view->memory_bytes += view->index_bytes;
+    return 0;
+}

@@ -1,0 +1,123 @@
+/* workers.c - see workers.h. lock guards the queue. */
+#include "workers.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+struct worker {
+    struct efs_workers *pool;
+    struct efs_codec_scratch *scratch;
+    unsigned long thread;
+};
+
+struct efs_workers {
+    pthread_mutex_t lock;
+    pthread_cond_t ready;
+    struct efs_task *head, **tail;
+    bool stop;
+    unsigned count, idle;
+    struct worker worker[EFS_WORKERS_MAX];
+};
+
+errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread)
+{
+    pthread_attr_t attr;
+    pthread_t id;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&id, &attr, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (rc)
+        return -rc;
+    pthread_setname_np(id, name);
+    *thread = id;
+    return 0;
+}
+
+static void *work(void *arg)
+{
+    struct worker *self = arg;
+    struct efs_workers *w = self->pool;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->head && !w->stop) {
+            w->idle++;
+            pthread_cond_wait(&w->ready, &w->lock);
+            w->idle--;
+        }
+        struct efs_task *task = w->head;
+        if (!task)
+            break;
+        w->head = task->next;
+        if (!w->head)
+            w->tail = &w->head;
+        pthread_mutex_unlock(&w->lock);
+        task->run(task, self->scratch);
+        pthread_mutex_lock(&w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+errint_t efs_workers_start(unsigned count, uint32_t shard_elements, struct efs_workers **out)
+{
+    *out = NULL;
+    struct efs_workers *w = efs_sys_calloc(1, sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->ready, NULL);
+    w->tail = &w->head;
+    for (unsigned i = 0; i < count && i < EFS_WORKERS_MAX; i++) {
+        struct worker *worker = &w->worker[i];
+        worker->pool = w;
+        errint_t rc = efs_codec_scratch_new(shard_elements, &worker->scratch);
+        if (rc == 0)
+            rc = efs_thread_start(work, worker, "efs-decode", &worker->thread);
+        if (rc < 0) {
+            efs_codec_scratch_free(worker->scratch);
+            efs_workers_stop(w);
+            return rc;
+        }
+        w->count++;
+    }
+    *out = w;
+    return 0;
+}
+
+void efs_workers_stop(struct efs_workers *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_broadcast(&w->ready);
+    pthread_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->count; i++) {
+        pthread_join(w->worker[i].thread, NULL);
+        efs_codec_scratch_free(w->worker[i].scratch);
+    }
+    pthread_cond_destroy(&w->ready);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+void efs_workers_push(struct efs_workers *w, struct efs_task *task)
+{
+    task->next = NULL;
+    pthread_mutex_lock(&w->lock);
+    *w->tail = task;
+    w->tail = &task->next;
+    bool wake = w->idle > 0;
+    pthread_mutex_unlock(&w->lock);
+    if (wake)
+        pthread_cond_signal(&w->ready);
+}
