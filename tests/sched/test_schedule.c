@@ -1,0 +1,298 @@
+/*
+ * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests, the ready set.
+ */
+#include "request_random.h"
+#include "schedule.h"
+#include "simulate.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static uint64_t graph_memory[1 << 16], memory[1 << 16], other_memory[1 << 16];
+
+static struct efs_graph build(const struct efs_task_request *request)
+{
+    struct efs_graph graph;
+    assert_int_equal(efs_graph_build(request, graph_memory, sizeof graph_memory, &graph), 0);
+    return graph;
+}
+
+/* Experts of one tensor and one shard: state and p_n of each; e = 2, u = 10, c = 3. */
+static struct efs_graph build_small(const char *states, const uint64_t *run_ns, uint32_t workers)
+{
+    static struct efs_task_expert experts[16];
+    static struct efs_task_tensor tensors[16];
+    uint32_t count = (uint32_t)strlen(states);
+    assert_in_range(count, 1, COUNT(experts));
+    for (uint32_t n = 0; n < count; n++) {
+        experts[n] = (struct efs_task_expert){.tensors = 1, .run_ns = run_ns[n]};
+        tensors[n] = (struct efs_task_tensor){.state = (enum efs_task_state)(strchr("FCSEM", states[n]) - "FCSEM"),
+                                              .shards = 1,
+                                              .e_read_ns = 2,
+                                              .sm_read_ns = 10,
+                                              .decode_ns = 3};
+    }
+    struct efs_task_request request = {
+        .experts = experts, .expert_count = count, .tensors = tensors, .tensor_count = count, .workers = workers};
+    return build(&request);
+}
+
+/* "2 0 1|3": experts in order, blocks cut by |. */
+static void check_order(const struct efs_graph *graph, enum efs_schedule_kind kind, const char *expected)
+{
+    struct efs_schedule s;
+    char text[256] = "";
+    assert_int_equal(efs_schedule_make(graph, kind, memory, sizeof memory, &s), 0);
+    for (uint32_t i = 0; i < s.order.count; i++) {
+        const char *gap = i == 0 ? "" : s.order.block[i] == s.order.block[i - 1] ? " " : "|";
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s%u", gap, graph->tasks[s.order.task[i]].expert);
+    }
+    assert_string_equal(text, expected);
+}
+
+/*
+ * L = 1, one M task and C tasks. The M task alone: reads until 12, decodes 2..5, charge 2. It is compute-dominant when
+ * the decode thread ends at 14 or later. Each C task fits at the front without charge: the thread ends at 6, 9, 12, 15,
+ * so four of them complete the block, and the fifth forms a last one.
+ */
+static void blocks_by_hand(void **unused)
+{
+    (void)unused;
+    const uint64_t run_ns[] = {1, 2, 9, 4, 3, 5};
+    struct efs_graph g = build_small("CCMCCC", run_ns, 1);
+    check_order(&g, EFS_SCHEDULE_PAPER, "1 4 3 5 2|0");
+    check_order(&g, EFS_SCHEDULE_ORDERED, "5 3 4 1 2|0");
+    check_order(&g, EFS_SCHEDULE_REQUEST, "0|1|2|3|4|5");
+}
+
+/* Two decode threads never catch up with the reads: everything joins the first block, Type I behind Type II. */
+static void one_block_when_disk_bound(void **unused)
+{
+    (void)unused;
+    const uint64_t run_ns[] = {5, 7, 6, 8};
+    struct efs_graph g = build_small("MEMM", run_ns, 2);
+    check_order(&g, EFS_SCHEDULE_ORDERED, "3 1 2 0");
+    g = build_small("FFFF", run_ns, 2);
+    check_order(&g, EFS_SCHEDULE_PAPER, "");
+    check_order(&g, EFS_SCHEDULE_BEST, "");
+}
+
+/* With no Type-I task the Type-II tasks form blocks by themselves, in falling p_n; equal ones as asked for. */
+static void type_two_alone(void **unused)
+{
+    (void)unused;
+    const uint64_t run_ns[] = {5, 7, 5, 8};
+    struct efs_graph g = build_small("CCCC", run_ns, 1);
+    check_order(&g, EFS_SCHEDULE_ORDERED, "3|1|0|2"); /* each alone is compute-dominant: nothing to read */
+    g = build_small("SSSS", run_ns, 1);
+    /* 3 alone: reads until 2, decodes 2..5, dominant from 4 on. The next one reads until 4 and decodes 5..8. */
+    check_order(&g, EFS_SCHEDULE_ORDERED, "3|1|0|2");
+}
+
+/* Johnson: reads 12 (M) or 10 (E) against p. Those with read <= p by rising read, then by falling p. */
+static void johnson_by_hand(void **unused)
+{
+    (void)unused;
+    const uint64_t run_ns[] = {20, 3, 15, 11, 7};
+    struct efs_graph g = build_small("MMMEM", run_ns, 2);
+    check_order(&g, EFS_SCHEDULE_JOHNSON, "3|0|2|4|1");
+    check_order(&g, EFS_SCHEDULE_JOHNSON_ONE, "3 0 2 4 1");
+}
+
+/* Is list a permutation of the operations of these kinds? */
+static void check_list(const struct efs_graph *graph, const struct efs_schedule *schedule, const uint32_t *list,
+                       uint32_t count, enum efs_op_kind a, enum efs_op_kind b)
+{
+    uint32_t expected = 0;
+    uint8_t seen[4096] = {0};
+    for (uint32_t op = 0; op < graph->op_count; op++)
+        expected += graph->ops[op].kind == a || graph->ops[op].kind == b;
+    assert_int_equal(count, expected);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_in_range(list[i], 0, graph->op_count - 1);
+        assert_true(graph->ops[list[i]].kind == a || graph->ops[list[i]].kind == b);
+        assert_false(seen[list[i]]);
+        seen[list[i]] = 1;
+        assert_int_equal(schedule->rank[list[i]], i);
+    }
+}
+
+/* Every task once, blocks in order, in each block all E-chunks before all SM-chunks, both in the order of tasks. */
+static void check_schedule(const struct efs_graph *graph, const struct efs_schedule *s)
+{
+    uint8_t seen[EFS_TASK_MAX_TASKS] = {0};
+    uint32_t place[EFS_TASK_MAX_TASKS] = {0};
+    assert_int_equal(s->order.count, graph->task_count);
+    for (uint32_t i = 0; i < s->order.count; i++) {
+        assert_in_range(s->order.task[i], 0, graph->task_count - 1);
+        assert_false(seen[s->order.task[i]]);
+        seen[s->order.task[i]] = 1;
+        place[s->order.task[i]] = i;
+        assert_int_equal(i ? s->order.block[i] - s->order.block[i - 1] : s->order.block[i],
+                         i && s->order.block[i] != s->order.block[i - 1]);
+    }
+    assert_int_equal(s->block_count, s->order.count ? s->order.block[s->order.count - 1] + 1 : 0);
+    check_list(graph, s, s->io, s->io_count, EFS_OP_READ_E, EFS_OP_READ_SM);
+    check_list(graph, s, s->worker, s->worker_count, EFS_OP_DECODE, EFS_OP_RECOVER);
+    for (uint32_t i = 1; i < s->io_count; i++) {
+        const struct efs_op *before = &graph->ops[s->io[i - 1]], *op = &graph->ops[s->io[i]];
+        uint32_t block_before = s->order.block[place[before->task]], block = s->order.block[place[op->task]];
+        assert_true(block_before <= block);
+        if (block_before < block)
+            continue;
+        assert_true(before->kind <= op->kind);
+        if (before->kind == op->kind)
+            assert_true(place[before->task] <= place[op->task]);
+    }
+    for (uint32_t i = 1; i < s->worker_count; i++)
+        assert_true(place[graph->ops[s->worker[i - 1]].task] <= place[graph->ops[s->worker[i]].task]);
+    uint64_t experts = 0;
+    for (uint32_t i = 0; i < graph->expert_count; i++) {
+        experts |= UINT64_C(1) << s->run[i];
+        assert_int_equal(s->rank[graph->first_run + s->run[i]], i);
+    }
+    assert_int_equal(__builtin_popcountll(experts), graph->expert_count);
+}
+
+static void every_kind_is_sound(void **unused)
+{
+    (void)unused;
+    uint64_t state = 2;
+    const struct random_limits limits = {10, 4, 5, 5, 9, 30, 30, 9, 60, 0, false};
+    static struct random_request r;
+    static uint64_t run_memory[1 << 12];
+    for (unsigned round = 0; round < 2000; round++) {
+        random_request(&state, &limits, &r);
+        r.request.fused = round % 4 == 0;
+        struct efs_graph g = build(&r.request);
+        uint64_t makespan_ns[EFS_SCHEDULE_KINDS];
+        assert_in_range(efs_simulate_bytes(&g), 1, sizeof run_memory);
+        for (enum efs_schedule_kind kind = 0; kind < EFS_SCHEDULE_KINDS; kind++) {
+            struct efs_schedule s, again;
+            struct efs_sim_result result;
+            size_t bytes = efs_schedule_bytes(&g);
+            memset((char *)memory + bytes, 0x5a, 64);
+            assert_int_equal(efs_schedule_make(&g, kind, memory, bytes, &s), 0);
+            for (size_t i = 0; i < 64; i++)
+                assert_int_equal(((unsigned char *)memory)[bytes + i], 0x5a);
+            check_schedule(&g, &s);
+            efs_simulate(&g, &s, run_memory, NULL, &result);
+            makespan_ns[kind] = result.makespan_ns;
+            if (kind == EFS_SCHEDULE_BEST) {
+                assert_int_equal(s.makespan_ns, result.makespan_ns);
+                assert_int_not_equal(s.chosen, EFS_SCHEDULE_BEST);
+            }
+            /* the same again in other memory */
+            memset(other_memory, 0xff, sizeof other_memory);
+            assert_int_equal(efs_schedule_make(&g, kind, other_memory, sizeof other_memory, &again), 0);
+            assert_memory_equal(s.io, again.io, s.io_count * sizeof *s.io);
+            assert_memory_equal(s.worker, again.worker, s.worker_count * sizeof *s.worker);
+            assert_memory_equal(s.rank, again.rank, g.op_count * sizeof *s.rank);
+        }
+        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_REQUEST]);
+        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_JOHNSON]);
+        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_JOHNSON_ONE]);
+    }
+}
+
+static void wrong_calls_are_refused(void **unused)
+{
+    (void)unused;
+    const uint64_t run_ns[] = {1, 2};
+    struct efs_graph g = build_small("MC", run_ns, 2);
+    struct efs_schedule s;
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_KINDS, memory, sizeof memory, &s), -EINVAL);
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, NULL, sizeof memory, &s), -EINVAL);
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, memory, efs_schedule_bytes(&g) - 1, &s), -ENOSPC);
+}
+
+/* The largest request there is: 64 experts of 8 tensors of 256 shards, all missing. */
+static void largest_request(void **unused)
+{
+    (void)unused;
+    static struct random_request r;
+    for (uint32_t n = 0; n < EFS_TASK_MAX_EXPERTS; n++)
+        r.experts[n] = (struct efs_task_expert){.tensors = EFS_TASK_MAX_TENSORS, .run_ns = 1000 + n};
+    for (uint32_t i = 0; i < EFS_TASK_MAX_TASKS; i++)
+        r.tensors[i] = (struct efs_task_tensor){.state = EFS_TASK_M,
+                                                .shards = EFS_TASK_MAX_SHARDS,
+                                                .e_read_ns = 7,
+                                                .sm_read_ns = 900,
+                                                .decode_ns = 400,
+                                                .recover_ns = 10};
+    r.request = (struct efs_task_request){.experts = r.experts,
+                                          .expert_count = EFS_TASK_MAX_EXPERTS,
+                                          .tensors = r.tensors,
+                                          .tensor_count = EFS_TASK_MAX_TASKS,
+                                          .workers = EFS_TASK_MAX_WORKERS};
+    size_t bytes = efs_graph_bytes(&r.request);
+    void *own = malloc(bytes);
+    struct efs_graph g;
+    assert_non_null(own);
+    assert_int_equal(efs_graph_build(&r.request, own, bytes, &g), 0);
+    size_t schedule_bytes = efs_schedule_bytes(&g);
+    void *own_schedule = malloc(schedule_bytes), *run = malloc(efs_simulate_bytes(&g));
+    assert_non_null(own_schedule);
+    assert_non_null(run);
+    struct efs_schedule s;
+    struct efs_sim_result result;
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, own_schedule, schedule_bytes, &s), 0);
+    efs_simulate(&g, &s, run, NULL, &result);
+    assert_int_equal(s.makespan_ns, result.makespan_ns);
+    assert_int_equal(result.busy_ns[EFS_ON_IO], EFS_TASK_MAX_TASKS * (UINT64_C(7) * EFS_TASK_MAX_SHARDS + 900));
+    free(run);
+    free(own_schedule);
+    free(own);
+}
+
+/* The ready set against a plain array. */
+static void ready_set(void **unused)
+{
+    (void)unused;
+    static uint64_t words[1 << 12];
+    static uint8_t in[140000];
+    static const uint32_t sizes[] = {1, 63, 64, 65, 4095, 4096, 4097, 140000};
+    uint64_t state = 3;
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        struct efs_ready ready;
+        assert_in_range(efs_ready_memory(sizes[i]), 1, COUNT(words));
+        efs_ready_init(&ready, sizes[i], words);
+        memset(in, 0, sizeof in);
+        for (unsigned round = 0; round < 3000; round++) {
+            uint32_t first = EFS_READY_NONE;
+            if (random_between(&state, 0, 1)) {
+                uint32_t rank = (uint32_t)random_between(&state, 0, sizes[i] - 1);
+                in[rank] = 1;
+                efs_ready_put(&ready, rank);
+                continue;
+            }
+            const uint8_t *found = memchr(in, 1, sizes[i]);
+            if (found)
+                first = (uint32_t)(found - in);
+            assert_int_equal(efs_ready_take(&ready), first);
+            if (found)
+                in[first] = 0;
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_by_hand),      cmocka_unit_test(one_block_when_disk_bound),
+        cmocka_unit_test(type_two_alone),      cmocka_unit_test(johnson_by_hand),
+        cmocka_unit_test(every_kind_is_sound), cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(largest_request),     cmocka_unit_test(ready_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
