@@ -1,0 +1,82 @@
+/*
+ * hits.c - Algorithm 2 of ZipMoE, and its rows kept for the planner.
+ */
+#include "hits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct efs_hits_table {
+    unsigned experts, max_hits;
+    double *q;
+    double **row; /* row[first]: (experts - first + 1) distributions of max_hits + 1 each, or NULL */
+};
+
+/* One more expert, drawn with probability q: the transition rule. Downwards, so that it works in place. */
+static void add_expert(double *phi, unsigned max_hits, double q)
+{
+    for (unsigned h = max_hits; h > 0; h--)
+        phi[h] = phi[h] * (1 - q) + phi[h - 1] * q;
+    phi[0] *= 1 - q;
+}
+
+void efs_hits_distribution(const double *q, unsigned count, unsigned max_hits, double *phi)
+{
+    memset(phi, 0, (max_hits + 1) * sizeof(*phi));
+    phi[0] = 1;
+    for (unsigned i = 0; i < count; i++)
+        add_expert(phi, max_hits, q[i]);
+}
+
+struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, unsigned max_hits)
+{
+    struct efs_hits_table *table;
+
+    if (!q || !experts || experts > EFS_HITS_MAX_EXPERTS)
+        return NULL;
+    table = calloc(1, sizeof(*table));
+    if (!table)
+        return NULL;
+    table->experts = experts;
+    table->max_hits = max_hits < experts ? max_hits : experts;
+    table->q = malloc(experts * sizeof(*q));
+    table->row = calloc((size_t)experts + 1, sizeof(*table->row));
+    if (!table->q || !table->row) {
+        efs_hits_table_free(table);
+        return NULL;
+    }
+    memcpy(table->q, q, experts * sizeof(*q));
+    return table;
+}
+
+void efs_hits_table_free(struct efs_hits_table *table)
+{
+    if (!table)
+        return;
+    for (unsigned first = 0; table->row && first <= table->experts; first++)
+        free(table->row[first]);
+    free(table->row);
+    free(table->q);
+    free(table);
+}
+
+const double *efs_hits_range(struct efs_hits_table *table, unsigned first, unsigned count)
+{
+    size_t width = (size_t)table->max_hits + 1;
+
+    if (!table->row[first]) {
+        unsigned last = table->experts - first;
+        double *row = malloc((last + (size_t)1) * width * sizeof(*row));
+
+        if (!row)
+            return NULL;
+        memset(row, 0, width * sizeof(*row));
+        row[0] = 1;
+        for (unsigned i = 0; i < last; i++) {
+            memcpy(row + (i + 1) * width, row + i * width, width * sizeof(*row));
+            add_expert(row + (i + 1) * width, table->max_hits, table->q[first + i]);
+        }
+        table->row[first] = row;
+    }
+    return table->row[first] + count * width;
+}

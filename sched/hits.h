@@ -1,0 +1,42 @@
+/*
+ * hits.h - how many of the experts that a layer chooses lie in a pool: Poisson-binomial distributions.
+ *
+ * ZipMoE 3.4 and Algorithm 2. Experts are drawn independently with selection probabilities q (ipf.h); the number drawn
+ * from a range of ranks is a Poisson-binomial variable; given that exactly k are drawn in all, the hits of pools that
+ * share the ranks out among them have the probability  Phi_F(h_F) Phi_C(h_C) ... Phi_M(rest) / Phi_N(k).
+ * All terms are positive sums of products, so the relative error is some N roundings.
+ *
+ * Pure.
+ */
+#ifndef EFS_HITS_H
+#define EFS_HITS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EFS_HITS_MAX_EXPERTS 4096u
+
+/* Algorithm 2: phi[h] = P(h of these count experts are drawn), h = 0 .. max_hits (what lies above is left out). */
+void efs_hits_distribution(const double *q, unsigned count, unsigned max_hits, double *phi);
+
+/*
+ * The distributions of all ranges of ranks of one layer, each computed once, when it is first asked for: a row per
+ * first rank holds the ranges that begin there, as each is one transition from the one before.
+ */
+struct efs_hits_table;
+
+/* Keeps a copy of q. NULL: no memory, no experts, or more than EFS_HITS_MAX_EXPERTS. Owned by the caller. */
+struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, unsigned max_hits);
+void efs_hits_table_free(struct efs_hits_table *table); /* NULL is fine */
+
+/*
+ * phi[0 .. max_hits] of the ranks first .. first + count - 1 (first + count <= experts), owned by the table. NULL: no
+ * memory.
+ */
+const double *efs_hits_range(struct efs_hits_table *table, unsigned first, unsigned count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

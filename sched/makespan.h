@@ -1,0 +1,54 @@
+/*
+ * makespan.h - the estimated time of a sparse layer when its experts are found in given pools.
+ *
+ * ZipMoE appendix C, Algorithm 3: the larger of the I/O time and of the decoding time shared out over L threads. What
+ * running the experts takes is the same for every plan and left out.
+ *
+ * Pure; times in nanoseconds.
+ */
+#ifndef EFS_MAKESPAN_H
+#define EFS_MAKESPAN_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The pools of ZipMoE 3.4 in their order, which is the order of ranks too; the values of enum efs_task_state. */
+enum efs_pool { EFS_POOL_F, EFS_POOL_C, EFS_POOL_S, EFS_POOL_E, EFS_POOL_M };
+#define EFS_POOLS 4 /* that hold something: all but M */
+
+/* What a machine, a store and a model cost. Averages over the tensors of the experts. */
+struct efs_cost {
+    double sm_read_ns; /* u: read one SM-chunk (one tensor) */
+    double e_read_ns;  /* v: read one E-chunk (one shard) */
+    double decode_ns;  /* c: decode one E-chunk; with merging and writing it out, as measured, if extended */
+    unsigned threads;  /* L */
+    unsigned shards;   /* K: E-chunks of a tensor */
+    unsigned tensors;  /* n: tensors of an expert */
+
+    /*
+     * Beyond the paper. Algorithm 3 charges a worker for the reads of the E-chunks that it decodes, takes a hit in F
+     * as free and the rest as perfectly overlapped. Extended, the CPU pays for what was measured: decoding, and a copy
+     * of each F hit; reads are charged to the disk alone, with a fixed cost for each request to it; and the last shard
+     * read is decoded after all I/O.
+     */
+    bool extended;
+    double copy_ns;    /* hand out an expert that is full (0: mapped) */
+    double request_ns; /* of each separate read: an S or E hit or a miss makes one per expert */
+};
+
+/*
+ * Algorithm 3. hits: experts found in F, C, S and E (EFS_POOLS values); the rest of chosen are missing. More hits than
+ * chosen is the caller's error and counts as no misses. threads, shards and tensors of 0 count as 1.
+ */
+double efs_makespan_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS]);
+
+/* The I/O part alone, T_I/O of Algorithm 3 (with request_ns if extended). */
+double efs_makespan_io_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
