@@ -30,7 +30,7 @@ static inline uint64_t random_between(uint64_t *state, uint64_t from, uint64_t t
 struct random_limits {
     uint32_t experts, tensors, shards, workers;     /* at most; at least 1 */
     uint64_t e_read, sm_read, decode, recover, run; /* at most */
-    uint64_t least;                                 /* of each time but recover */
+    uint64_t least;                                 /* of each time; a recover of at most 0 is 0 */
     bool same_tensors;                              /* all tensors cost the same, as in the paper */
 };
 
@@ -56,7 +56,7 @@ static inline void random_request(uint64_t *state, const struct random_limits *l
                 .e_read_ns = random_between(state, limits->least, limits->e_read),
                 .sm_read_ns = random_between(state, limits->least, limits->sm_read),
                 .decode_ns = random_between(state, limits->least, limits->decode),
-                .recover_ns = random_between(state, 0, limits->recover),
+                .recover_ns = limits->recover ? random_between(state, limits->least, limits->recover) : 0,
             };
             if (out->request.tensor_count == 0)
                 same = tensor;
