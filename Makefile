@@ -38,6 +38,8 @@ INC_engine := -Iengine -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
 INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+# The benchmark of the kernels measures them themselves.
+$(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
 
 ifeq ($(ARCH),x86_64)
 KERNEL_SKIP := %_neon.c
@@ -47,6 +49,8 @@ else
 KERNEL_SKIP := %_avx2.c %_avx512.c
 endif
 FLAGS_kernels := -O3
+# mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
+FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for
 isa_flags = $(foreach i,avx2 avx512 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
 
@@ -105,3 +109,62 @@ clean:
 	rm -rf build build-*
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+
+# ---- the two commands, and what they consist of ----------------------------------------------------------------------
+.PHONY: help demo test test-quick check san bench setup format tidy install uninstall
+help:
+	@echo "make            build into build/ (needs the packages of tools/setup build)"
+	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
+	@echo "make test       install what is missing, build, run all tests, the C tests under sanitizers too"
+	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
+	@echo "make san        the C tests under ASan and UBSan, and TSan"
+	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
+	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured"
+	@echo "make format tidy clean"
+
+demo:
+	@tools/setup build test
+	@tools/setup-python basic
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/demo $(if $(MODEL),"$(MODEL)")
+
+test:
+	@tools/setup build test cross runtime
+	@tools/setup-python basic runtimes
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 tests-build
+	@tests/all
+
+check: tests-build
+	@tests/run $(T)
+
+san:
+	@tests/all sanitizers
+
+bench:
+	@tools/setup build test bench
+	@tools/setup-python basic
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/run
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+tidy:
+	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
+	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mbmi2 -mpopcnt -mfma \
+	  -Iengine -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
+
+MAN := $(wildcard man/*.[1-8])
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libexpertfs.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 engine/libexpertfs.h $(DESTDIR)$(PREFIX)/include/
+	printf 'prefix=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${prefix}/lib -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
+	  '$(PREFIX)' '$(VERSION)' '$(ENGINE_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc
+	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl) $(DESTDIR)$(PREFIX)/lib/libexpertfs.a \
+	  $(DESTDIR)$(PREFIX)/include/libexpertfs.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
+	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))

@@ -1,0 +1,56 @@
+#!/bin/bash
+# The rules of the house (README, "the map"): who may include whom, and which symbols a room may use.
+set -u
+cd "$(dirname "$0")/../.."
+bad=0
+complain() { echo "$1"; bad=1; }
+
+includes() { grep -HnE '^[[:space:]]*#[[:space:]]*include' "$@" 2>/dev/null; }
+# $1 room, $2 files, $3 pattern of quoted includes that are allowed besides the room's own
+room() {
+    local room=$1 allowed=$2 line file header
+    while IFS= read -r line; do
+        file=${line%%:*}
+        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
+        [ -n "$header" ] || continue
+        [ -e "$(dirname "$file")/$header" ] || [ -e "$room/$header" ] && continue
+        [[ $header =~ ^($allowed)$ ]] || complain "$line: $room/ must not use it"
+    done < <(includes $(find "$room" -name '*.[ch]'))
+}
+engine_private='none'
+room kernels "$engine_private"
+room sched "$engine_private"
+room engine '[a-z_0-9]+\.h' # kernels/ and sched/ headers: checked below by name
+for header in $(includes engine/*.[ch] | sed -nE 's/.*"([^"]*)".*/\1/p' | sort -u); do
+    [ -e "engine/$header" ] || [ -e "kernels/$header" ] || [ -e "sched/$header" ] || complain "engine/ uses $header"
+done
+includes engine/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
+room expertfs 'libexpertfs\.h'
+for tool in tools/*/; do
+    tool=${tool%/}
+    case $tool in
+    tools/bench_kernels) ok='libexpertfs\.h|kernels\.h' ;; # the kernels' own bench
+    *) ok='libexpertfs\.h' ;;
+    esac
+    while IFS= read -r line; do
+        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
+        [ -n "$header" ] || continue
+        [ -e "$tool/$header" ] || [ -e "tools/common/$header" ] || [ -e "sched/$header" ] && continue
+        [[ $header =~ ^($ok)$ ]] || complain "$line: tools/ must not use it"
+    done < <(includes $(find "$tool" -name '*.[ch]'))
+done
+
+# symbols: kernels/ and sched/ neither allocate (kernels), nor do I/O, nor start threads, nor read clocks
+forbidden='open|openat|read|write|pread|pwrite|mmap|ioctl|socket|pthread_create|clock_gettime|gettimeofday|time|nanosleep|printf|fprintf|puts|fopen|fwrite'
+check_symbols() { # ROOM PATTERN
+    local object symbol
+    for object in $(find "${BUILD:-build}/obj/$1" -name '*.o' 2>/dev/null); do
+        for symbol in $(nm -u "$object" | awk '{print $2}' | sed 's/@.*//'); do
+            [[ $symbol =~ ^($2)$ ]] && complain "$object: uses $symbol"
+        done
+    done
+}
+check_symbols kernels "$forbidden|malloc|calloc|realloc|free"
+check_symbols sched "$forbidden"
+[ "$bad" = 0 ] && echo "the house's rules hold"
+exit $bad
