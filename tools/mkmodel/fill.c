@@ -112,6 +112,24 @@ static void fill_elements(const struct mk_tables *tables, const struct mk_tensor
     }
 }
 
+/* The end of block b of a row. */
+static uint64_t block_end(uint64_t block, uint64_t columns)
+{
+    uint64_t end = (block + 1) * BAND;
+    return end < columns ? end : columns;
+}
+
+/* The largest magnitude of a block's columns in a row, or the one given; as bit patterns, which order alike. */
+static float largest_of(const float *line, uint64_t block, uint64_t columns, float given)
+{
+    uint32_t largest = mk_float_bits(given);
+    for (uint64_t column = block * BAND; column < block_end(block, columns); column++) {
+        uint32_t size = mk_float_bits(line[column]) & 0x7fffffffu;
+        largest = size > largest ? size : largest;
+    }
+    return mk_bits_float(largest);
+}
+
 /* Make band b (BAND rows) of an FP8 tensor as floats, and the largest magnitude of each of its blocks. */
 static int fill_band(const struct mk_tables *tables, const struct mk_tensor *tensor, uint64_t band,
                      struct mk_scratch *scratch)
@@ -131,10 +149,8 @@ static int fill_band(const struct mk_tables *tables, const struct mk_tensor *ten
             n = n > CHUNK ? CHUNK : n;
             memcpy(line + column, row_floats(tables, tensor, 0, first + row, column, n, chunk), n * sizeof(float));
         }
-        for (uint64_t column = 0; column < tensor->columns; column++) {
-            float size = line[column] < 0 ? -line[column] : line[column], *largest = &scratch->largest[column / BAND];
-            *largest = size > *largest ? size : *largest;
-        }
+        for (uint64_t block = 0; block < blocks; block++)
+            scratch->largest[block] = largest_of(line, block, tensor->columns, scratch->largest[block]);
     }
     return 0;
 }
@@ -145,16 +161,18 @@ static int fill_fp8(const struct mk_tables *tables, const struct mk_tensor *tens
 {
     uint64_t made = UINT64_MAX;
     while (count) {
-        uint64_t row = first / tensor->columns, column = first % tensor->columns, n = tensor->columns - column;
+        uint64_t row = first / tensor->columns, column = first % tensor->columns;
+        uint64_t n = block_end(column / BAND, tensor->columns) - column;
         n = n > count ? count : n;
         if (row / BAND != made) {
             made = row / BAND;
             if (fill_band(tables, tensor, made, scratch))
                 return -ENOMEM;
         }
-        const float *line = scratch->floats + (row % BAND) * tensor->columns;
+        const float *line = scratch->floats + (row % BAND) * tensor->columns + column;
+        float factor = 448.0f / scratch->largest[column / BAND];
         for (uint64_t i = 0; i < n; i++)
-            out[i] = mk_e4m3(line[column + i] * (448.0f / scratch->largest[(column + i) / BAND]));
+            out[i] = mk_e4m3(line[i] * factor);
         out += n;
         first += n;
         count -= n;

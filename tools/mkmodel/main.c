@@ -13,7 +13,8 @@
 #include "outdir.h"
 #include "progress.h"
 
-const char *argp_program_version = "mkmodel (expertfs) " EFS_VERSION_STRING;
+/* The C library looks for this by name, so it must be visible. */
+__attribute__((visibility("default"))) const char *argp_program_version = "mkmodel (expertfs) " EFS_VERSION_STRING;
 
 enum { EXIT_USAGE = 2, KEY_PRESET = 0x100, KEY_FORMAT, KEY_DTYPE, KEY_TOP, KEY_VOCAB, KEY_SHARD, KEY_SIZE, KEY_SEED };
 

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Distributions of a tensor's elements before its row scales; each has variance 1. */
 enum mk_shape { MK_NORMAL, MK_STUDENT4, MK_STUDENT5, MK_STUDENT6, MK_SHAPES };
@@ -42,7 +43,11 @@ static inline float mk_pick(const float *half, uint32_t bits)
 {
     uint32_t cell = (bits >> 16) & (MK_CELLS - 1);
     float x = half[cell] + (half[cell + 1] - half[cell]) * (float)(bits & 0xffffu) * (1.0f / 65536.0f);
-    return (bits >> 31) ? -x : x;
+    uint32_t image; /* the sign is put in by bits: a branch on it would be guessed wrong half of the time */
+    memcpy(&image, &x, 4);
+    image |= bits & 0x80000000u;
+    memcpy(&x, &image, 4);
+    return x;
 }
 
 /*
