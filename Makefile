@@ -101,6 +101,18 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
+# Tests of the daemon use its parts; expertfs-fake is the daemon over an engine whose replies can be late or fail.
+$(BUILD)/obj/tests/expertfs/%.o: INC_tests += -Iexpertfs
+EXPERTFS_PARTS := $(call obj,$(filter-out expertfs/main.c,$(SRC_expertfs)))
+$(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
+$(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs/fake_engine.c)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(FUSE_LIBS) -lpthread
+TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 .PHONY: tests-build clean

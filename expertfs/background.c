@@ -1,0 +1,111 @@
+/* background.c - see background.h. What goes through the pipe: one byte, '+' for ready or '-' and the reason. */
+#include "background.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static ssize_t read_all(int fd, char *text, size_t room)
+{
+    size_t used = 0;
+    while (used < room) {
+        ssize_t n = read(fd, text + used, room - used);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            break;
+        }
+        used += (size_t)n;
+    }
+    return (ssize_t)used;
+}
+
+static void write_all(int fd, const char *text, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return; /* the parent is gone: nobody to tell */
+        }
+        text += n;
+        bytes -= (size_t)n;
+    }
+}
+
+__attribute__((noreturn)) static void parent(pid_t child, int fd)
+{
+    char text[2048];
+    ssize_t bytes = read_all(fd, text, sizeof(text) - 1);
+    text[bytes] = '\0';
+    if (text[0] == '+') {
+        _exit(0);
+    }
+    if (text[0] == '-') {
+        fprintf(stderr, "expertfs: %s\n", text + 1);
+        _exit(1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status)) {
+        fprintf(stderr, "expertfs: the daemon was ended by signal %d (%s) before it was ready\n", WTERMSIG(status),
+                strsignal(WTERMSIG(status)));
+    } else {
+        fprintf(stderr, "expertfs: the daemon ended with status %d before it was ready\n", WEXITSTATUS(status));
+    }
+    _exit(1);
+}
+
+errint_t efsd_background_begin(int *status_fd, struct efs_error *err)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC)) {
+        return efs_fail(err, -errno, "pipe: %s", strerror(errno));
+    }
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0) {
+        errint_t rc = efs_fail(err, -errno, "fork: %s", strerror(errno));
+        close(ends[0]);
+        close(ends[1]);
+        return rc;
+    }
+    if (child > 0) {
+        close(ends[1]);
+        parent(child, ends[0]);
+    }
+    close(ends[0]);
+    setsid();
+    *status_fd = ends[1];
+    return chdir("/") ? efs_fail(err, -errno, "chdir /: %s", strerror(errno)) : 0;
+}
+
+void efsd_background_ready(int status_fd)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+        dup2(null, STDERR_FILENO);
+        if (null > STDERR_FILENO) {
+            close(null);
+        }
+    }
+    write_all(status_fd, "+", 1);
+    close(status_fd);
+}
+
+void efsd_background_failed(int status_fd, const char *reason)
+{
+    write_all(status_fd, "-", 1);
+    write_all(status_fd, reason, strlen(reason));
+    close(status_fd);
+}

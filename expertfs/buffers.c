@@ -1,0 +1,66 @@
+/* buffers.c - the fixed pool of reply buffers; see daemon.h. */
+#include "daemon.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
+{
+    *buffers = (struct efsd_buffers){.count = count};
+    pthread_mutex_init(&buffers->lock, NULL);
+    pthread_cond_init(&buffers->given, NULL);
+    buffers->all = calloc(count, sizeof(*buffers->all));
+    void *memory = mmap(NULL, count * EFSD_IO_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || !buffers->all) {
+        if (memory != MAP_FAILED) {
+            munmap(memory, count * EFSD_IO_BYTES);
+        }
+        efsd_buffers_close(buffers);
+        return -ENOMEM;
+    }
+    buffers->memory = memory;
+    for (size_t i = count; i-- > 0;) {
+        struct efsd_buffer *buffer = &buffers->all[i];
+        buffer->data = buffers->memory + i * EFSD_IO_BYTES;
+        buffer->next = buffers->free;
+        buffers->free = buffer;
+    }
+    return 0;
+}
+
+void efsd_buffers_close(struct efsd_buffers *buffers)
+{
+    if (!buffers->count) {
+        return;
+    }
+    if (buffers->memory) {
+        munmap(buffers->memory, buffers->count * EFSD_IO_BYTES);
+    }
+    free(buffers->all);
+    pthread_cond_destroy(&buffers->given);
+    pthread_mutex_destroy(&buffers->lock);
+    *buffers = (struct efsd_buffers){0};
+}
+
+struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited)
+{
+    pthread_mutex_lock(&buffers->lock);
+    *waited = !buffers->free;
+    while (!buffers->free) {
+        pthread_cond_wait(&buffers->given, &buffers->lock);
+    }
+    struct efsd_buffer *buffer = buffers->free;
+    buffers->free = buffer->next;
+    pthread_mutex_unlock(&buffers->lock);
+    return buffer;
+}
+
+void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer)
+{
+    pthread_mutex_lock(&buffers->lock);
+    buffer->next = buffers->free;
+    buffers->free = buffer;
+    pthread_mutex_unlock(&buffers->lock);
+    pthread_cond_signal(&buffers->given);
+}

@@ -1,0 +1,44 @@
+/*
+ * counters.h - what the daemon itself did; the engine counts the rest (EFS_STATS). Shown with the prefix "fuse_".
+ *
+ * They add up: opens = opens_passthrough + opens_direct + opens_cached + opens_control + open_errors +
+ * open_interrupts + those under way.
+ */
+#ifndef EFSD_COUNTERS_H
+#define EFSD_COUNTERS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* name, help */
+#define EFSD_COUNTERS(X)                                                                                               \
+    X(requests, "requests that the kernel sent")                                                                       \
+    X(lookups, "requests to look a name up")                                                                           \
+    X(getattrs, "requests for a file's attributes")                                                                    \
+    X(readdirs, "requests to list a directory")                                                                        \
+    X(opens, "requests to open a file")                                                                                \
+    X(reads, "requests to read a file")                                                                                \
+    X(releases, "files closed for the last time")                                                                      \
+    X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
+    X(opens_direct, "opens whose reads go past the page cache")                                                        \
+    X(opens_cached, "opens whose reads go through the page cache")                                                     \
+    X(opens_control, "opens of files below .expertfs")                                                                 \
+    X(open_errors, "opens that failed")                                                                                \
+    X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
+    X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
+    X(reply_waits, "reads that waited for a free reply buffer")                                                        \
+    X(reply_bytes, "bytes of files sent in replies")                                                                   \
+    X(reply_errors, "reads that were answered with an error")
+
+struct efsd_counters {
+#define EFSD_COUNTER_FIELD(name, help) _Atomic uint64_t name;
+    EFSD_COUNTERS(EFSD_COUNTER_FIELD)
+#undef EFSD_COUNTER_FIELD
+};
+
+static inline void efsd_count(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+#endif

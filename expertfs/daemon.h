@@ -1,0 +1,184 @@
+/*
+ * daemon.h - one mount: what its parts share, and what they offer each other.
+ *
+ *   options -> engine -> tree -> session (mount, INIT) -> receiving threads -> ops -> reads | opens | control
+ *
+ * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
+ * needs no disk; may wait for a reply buffer, never for the disk), the engine's workers (answer reads and opens when
+ * the bytes are there). After start() everything here is constant but what names a lock or is atomic.
+ */
+#ifndef EFSD_DAEMON_H
+#define EFSD_DAEMON_H
+
+#define FUSE_USE_VERSION 314
+
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "counters.h"
+#include "libexpertfs.h"
+#include "options.h"
+#include "tree.h"
+
+/* Largest read that the kernel sends, and the size of a reply buffer. */
+#define EFSD_IO_BYTES (1u << 20)
+
+/* ---- reply buffers (buffers.c) ------------------------------------------------------------------------------ */
+
+struct efsd;
+struct efsd_open;
+
+/* A buffer and the read that it answers; owned by whoever took it. */
+struct efsd_buffer {
+    uint8_t *data; /* EFSD_IO_BYTES, page-aligned */
+    struct efsd_buffer *next;
+    struct efsd *daemon;
+    struct efsd_open *open;
+    fuse_req_t req;
+};
+
+struct efsd_buffers {
+    pthread_mutex_t lock; /* guards free */
+    pthread_cond_t given;
+    struct efsd_buffer *free; /* last given first: it is warm */
+    struct efsd_buffer *all;
+    uint8_t *memory;
+    size_t count;
+};
+
+errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count);
+void efsd_buffers_close(struct efsd_buffers *buffers);
+/* Waits while all are taken; *waited says whether it did. Who holds a buffer never waits for a receiving thread, so
+ * the wait ends. Meanwhile further requests stay in the kernel's queue, where a killed reader can take them back. */
+struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited);
+void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
+
+/* ---- passthrough (passthrough.c) ---------------------------------------------------------------------------- */
+
+/* What the kernel's side of the connection can do; known after the INIT exchange, constant after it. */
+struct efsd_kernel {
+    uint64_t init_unique;     /* id of the INIT request */
+    uint64_t offered;         /* FUSE_* flags, 64 bits */
+    uint32_t minor;           /* of the protocol, 7.minor */
+    bool answered;            /* the INIT reply went out */
+    bool direct_mmap;         /* a file opened with direct_io can be mapped */
+    bool passthrough;         /* the kernel takes backing files, tried with one */
+    char no_passthrough[160]; /* why not; "" when passthrough */
+};
+
+/* Attach to the session in place of libfuse's own reading and writing. After fuse_session_mount(). */
+errint_t efsd_kernel_attach(struct efsd *daemon);
+/* Look at a request before libfuse does: learns from INIT. */
+void efsd_kernel_request(struct efsd *daemon, const void *request, size_t bytes);
+/* After INIT: register a memfd for a try, and fill in passthrough and the reason. */
+void efsd_kernel_probe(struct efsd *daemon);
+/* Register fd (a regular file) as a backing file: an id > 0, or -errno. */
+int efsd_backing_open(struct efsd *daemon, int fd);
+void efsd_backing_close(struct efsd *daemon, int backing_id);
+/* Answer an open request so that the kernel serves the file from the backing. 0 or -errno (-ENOENT: the caller gave
+ * up, there will be no release). */
+int efsd_reply_backed(fuse_req_t req, uint64_t handle, int backing_id);
+
+/* ---- opens (opens.c) ---------------------------------------------------------------------------------------- */
+
+struct efsd_share; /* of all opens of one expert */
+
+/* One open file, its handle in the kernel; alive until release and the last read in flight. */
+struct efsd_open {
+    pthread_mutex_t lock; /* guards stream */
+    struct efs_stream stream;
+    uint32_t node;
+    _Atomic uint32_t references;
+    struct efsd_share *share; /* experts that may have a lease, else NULL */
+    char *text;               /* control files: the whole text, as it was when opened */
+    size_t text_bytes;
+    fuse_req_t req; /* while it waits for a lease; guarded by efsd_opens.lock, like the links */
+    struct efsd_open **link, *after;
+};
+
+struct efsd_opens {
+    pthread_mutex_t lock;       /* guards all of this, and what is in the shares */
+    struct efsd_share **shares; /* by expert number; NULL: not open */
+    struct efsd_open *waiting;  /* those that wait for a lease */
+    struct efsd_open *answered; /* all others */
+};
+
+errint_t efsd_opens_init(struct efsd *daemon);
+/* Also frees what is still open: the kernel's side is gone, the engine closes its leases. */
+void efsd_opens_free(struct efsd *daemon);
+/* Answer an open of a file or expert; maybe later and from another thread. */
+void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
+void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
+/* A read holds the open while it is in flight. */
+void efsd_open_unref(struct efsd_open *open);
+
+/* ---- control files (control.c) ------------------------------------------------------------------------------ */
+
+enum efsd_control {
+    EFSD_CONTROL_VERSION,
+    EFSD_CONTROL_CONFIG,
+    EFSD_CONTROL_STAT,
+    EFSD_CONTROL_POOLS,
+    EFSD_CONTROL_EXPERTS,
+    EFSD_CONTROL_METRICS,
+    EFSD_CONTROL_COUNT
+};
+#define EFSD_CONTROL_DIRECTORY ".expertfs"
+extern const char *const efsd_control_names[EFSD_CONTROL_COUNT];
+/* The file's text as of now, for free(). 0 or -ENOMEM. */
+errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes);
+
+/* ---- the mount ---------------------------------------------------------------------------------------------- */
+
+struct efsd {
+    struct efsd_options options;
+    struct efs *fs;
+    struct efs_store_info info;
+    uint32_t expert_count;
+    struct efsd_tree tree;
+    struct efsd_buffers buffers;
+    struct efsd_opens opens;
+    struct efsd_kernel kernel;
+    struct efsd_counters counters;
+    struct fuse_session *session;
+    int fuse_fd;      /* the session's */
+    int stop_fd;      /* eventfd: readable when receiving threads shall end */
+    int ended_fd;     /* eventfd: readable when one has ended because the mount is gone */
+    unsigned threads; /* receiving threads */
+    pthread_t *thread_ids;
+    uint64_t daemon_bytes; /* held by tree, buffers, receiving threads: part of the budget */
+    struct timespec mtime; /* of all files: the store's */
+    uid_t uid;
+    gid_t gid;
+    dev_t device;             /* st_dev of the mount; 0: not known */
+    bool direct_io;           /* plain opens use direct_io */
+    uint64_t readahead_bytes; /* in force in the kernel; 0: not known */
+    char readahead_note[160]; /* why it is not as asked; "" when it is */
+    char path_note[400];      /* why there is no better path than serving_path, for people */
+    time_t started;
+};
+
+/* "passthrough", "direct_io" or "page_cache": the best path that this mount has. */
+const char *efsd_serving_path(const struct efsd *daemon);
+
+extern const struct fuse_lowlevel_ops efsd_ops; /* ops.c; userdata is struct efsd */
+/* Answer a read of a file with bytes from the engine (reads.c). */
+void efsd_read(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset);
+
+/* session.c: mount and exchange INIT; then threads; then the end. */
+errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err);
+errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err);
+/* Ask the threads to end and join them. Replies can still be sent. */
+void efsd_session_stop(struct efsd *daemon);
+/* Unmount, also with open files (lazily: their readers get errors from now on), and free the session. */
+void efsd_session_end(struct efsd *daemon);
+
+/* readahead.c: raise the mount's read-ahead where allowed; fills readahead_bytes and readahead_note. */
+void efsd_raise_readahead(struct efsd *daemon);
+
+/* serve.c: everything from a checked command line to the end of the mount. ready is called once, when the mount
+ * answers. 0 after a clean end, or -errno with the reason in err. */
+errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg), void *arg, struct efs_error *err);
+
+#endif

@@ -1,0 +1,74 @@
+/* log.c - see log.h. */
+#define FUSE_USE_VERSION 314
+#include "log.h"
+
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <syslog.h>
+
+static struct {
+    bool to_syslog;
+    pthread_mutex_t lock; /* guards last */
+    char last[512];
+} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void write_line(int priority, const char *line)
+{
+    if (log_state.to_syslog) {
+        syslog(priority, "%s", line);
+    } else {
+        fprintf(stderr, "expertfs: %s\n", line);
+    }
+}
+
+static void from_fuse(enum fuse_log_level level, const char *format, va_list arguments)
+{
+    char line[512];
+    vsnprintf(line, sizeof(line), format, arguments);
+    line[strcspn(line, "\n")] = '\0';
+    if (level >= FUSE_LOG_INFO) { /* -d: each request */
+        fprintf(stderr, "%s\n", line);
+        return;
+    }
+    pthread_mutex_lock(&log_state.lock);
+    snprintf(log_state.last, sizeof(log_state.last), "%s", line);
+    pthread_mutex_unlock(&log_state.lock);
+    write_line((int)level, line);
+}
+
+void efsd_log_open(bool foreground)
+{
+    log_state.to_syslog = !foreground;
+    if (!foreground) {
+        openlog("expertfs", LOG_PID, LOG_DAEMON);
+    }
+    fuse_set_log_func(from_fuse);
+}
+
+void efsd_log(enum efs_log_level level, const char *format, ...)
+{
+    char line[1536];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    efsd_log_line(NULL, level, line);
+}
+
+void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
+{
+    (void)arg;
+    static const int priority[] = {
+        [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
+    write_line(level <= EFS_LOG_INFO ? priority[level] : LOG_INFO, line);
+}
+
+void efsd_log_last_fuse(char *text, size_t text_bytes)
+{
+    pthread_mutex_lock(&log_state.lock);
+    snprintf(text, text_bytes, "%s", log_state.last);
+    pthread_mutex_unlock(&log_state.lock);
+}

@@ -1,0 +1,18 @@
+/*
+ * log.h - the daemon's messages: stderr in the foreground, syslog else. Process-wide, as syslog(3) itself is.
+ */
+#ifndef EFSD_LOG_H
+#define EFSD_LOG_H
+
+#include "libexpertfs.h"
+
+/* Choose where messages go, libfuse's too. Call before there are threads. */
+void efsd_log_open(bool foreground);
+/* One line, no newline. Any thread. */
+void efsd_log(enum efs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The form that struct efs_options wants. */
+void efsd_log_line(void *arg, enum efs_log_level level, const char *line);
+/* libfuse's last message since log_open, for the reason of a failed mount; "" when there was none. */
+void efsd_log_last_fuse(char *text, size_t text_bytes);
+
+#endif

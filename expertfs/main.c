@@ -1,0 +1,146 @@
+/* main.c - expertfs STORE MOUNTPOINT: the command line, foreground or background, exit status (0, 1, 2: usage). */
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "background.h"
+#include "daemon.h"
+#include "log.h"
+
+#define EXIT_USAGE 2
+#define KEY_NOTHING 0x100
+
+static const struct argp_option argp_options[] = {
+    {"foreground", 'f', NULL, 0, "stay in the foreground, messages to stderr", 0},
+    {"debug", 'd', NULL, 0, "print every request; implies -f", 0},
+    {NULL, 'o', "OPTION[,OPTION...]", 0, "options in mount(8) style, see below", 0},
+    {0},
+};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+    struct efsd_options *options = state->input;
+    struct efs_error err = {.text = ""};
+    switch (key) {
+    case 'f':
+        options->foreground = true;
+        return 0;
+    case 'd':
+        options->debug = options->foreground = true;
+        return 0;
+    case 'o':
+        if (efsd_options_parse(options, value, &err)) {
+            argp_failure(state, EXIT_USAGE, 0, "%s", err.text);
+        }
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 1) {
+            argp_error(state, "too many arguments: %s", value);
+        }
+        *(state->arg_num ? &options->mountpoint : &options->store) = strdup(value);
+        return 0;
+    case ARGP_KEY_END:
+        if (state->arg_num < 2) {
+            argp_error(state, "a store and a mountpoint are needed");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The list of -o options, from the table that parses them, below argp's own. */
+static char *help_filter(int key, const char *text, void *input)
+{
+    (void)input;
+    if (key != ARGP_KEY_HELP_POST_DOC) {
+        return (char *)(uintptr_t)text;
+    }
+    char *list = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&list, &bytes);
+    if (!out) {
+        return NULL;
+    }
+    efsd_options_help(out);
+    fclose(out);
+    return list;
+}
+
+static void print_version(FILE *out, struct argp_state *state)
+{
+    (void)state;
+    fprintf(out, "expertfs %s (libfuse %s)\n", efs_version(), fuse_pkgversion());
+}
+
+/* Make *path absolute, for a daemon whose directory is "/". A path that is not there is told with its name. */
+static errint_t make_absolute(char **path, struct efs_error *err)
+{
+    char *absolute = realpath(*path, NULL);
+    if (!absolute) {
+        errint_t rc = -errno;
+        return rc == -ENOTCONN
+                   ? efs_fail(err, rc, "%s: a mount whose daemon died is in the way; fusermount3 -u %s", *path, *path)
+                   : efs_fail(err, rc, "%s: %s", *path, strerror(-rc));
+    }
+    free(*path);
+    *path = absolute;
+    return 0;
+}
+
+static void tell_ready(void *arg)
+{
+    int *status_fd = arg;
+    if (*status_fd >= 0) {
+        efsd_background_ready(*status_fd);
+        *status_fd = -1;
+    }
+}
+
+static int fail(const struct efs_error *err, int status_fd)
+{
+    if (status_fd >= 0) {
+        efsd_background_failed(status_fd, err->text);
+    } else {
+        efsd_log(EFS_LOG_ERROR, "%s", err->text);
+    }
+    return EXIT_FAILURE;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp argp = {
+        .options = argp_options,
+        .parser = parse,
+        .args_doc = "STORE MOUNTPOINT",
+        .doc = "Mount a store made by mkexpertfs: the checkpoint's files, byte for byte.\v",
+        .help_filter = help_filter,
+    };
+    struct efsd_options options;
+    struct efs_error err = {.text = ""};
+    int status_fd = -1;
+    argp_err_exit_status = EXIT_USAGE;
+    argp_program_version_hook = print_version;
+    efsd_options_init(&options);
+    if (argp_parse(&argp, argc, argv, 0, NULL, &options)) {
+        return EXIT_USAGE;
+    }
+    efsd_log_open(true); /* until the daemon is ready, its terminal is still there */
+    errint_t rc = make_absolute(&options.store, &err);
+    if (!rc) {
+        rc = make_absolute(&options.mountpoint, &err);
+    }
+    if (!rc && !options.foreground) {
+        rc = efsd_background_begin(&status_fd, &err);
+        efsd_log_open(false);
+    }
+    if (!rc) {
+        rc = efsd_serve(&options, tell_ready, &status_fd, &err);
+    }
+    if (rc) {
+        rc = fail(&err, status_fd);
+    }
+    efsd_options_free(&options);
+    return rc;
+}

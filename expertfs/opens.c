@@ -1,0 +1,323 @@
+/*
+ * opens.c - open and release. All opens of an expert share one lease and one backing file, from the first open to the
+ * last release; in between they are all of one kind, because the kernel does not mix them (see passthrough.c).
+ *
+ *   first open -> FILLING (the engine decodes the expert into a memfd; opens queue up)
+ *              -> BACKED  (they are answered with the backing; later ones at once)
+ *              -> PLAIN   (no lease to be had: they are answered as ordinary files, which the engine reads)
+ *   last release: the backing is closed, the lease released, the share gone
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+enum share_state { SHARE_FILLING, SHARE_BACKED, SHARE_PLAIN };
+
+struct efsd_share {
+    struct efsd *daemon;
+    enum share_state state;
+    uint32_t expert;
+    uint32_t users;          /* opens that wait or were answered, and the filling */
+    struct efs_lease *lease; /* BACKED */
+    int backing_id;          /* BACKED */
+};
+
+errint_t efsd_opens_init(struct efsd *daemon)
+{
+    pthread_mutex_init(&daemon->opens.lock, NULL);
+    daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
+    return daemon->opens.shares ? 0 : -ENOMEM;
+}
+
+static void list_add(struct efsd_open **head, struct efsd_open *open)
+{
+    open->link = head;
+    open->after = *head;
+    if (open->after) {
+        open->after->link = &open->after;
+    }
+    *head = open;
+}
+
+static void list_remove(struct efsd_open *open)
+{
+    *open->link = open->after;
+    if (open->after) {
+        open->after->link = open->link;
+    }
+}
+
+static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
+{
+    struct efsd_open *open = calloc(1, sizeof(*open));
+    if (!open) {
+        return NULL;
+    }
+    pthread_mutex_init(&open->lock, NULL);
+    open->node = node;
+    atomic_init(&open->references, 1);
+    pthread_mutex_lock(&daemon->opens.lock);
+    list_add(&daemon->opens.answered, open);
+    pthread_mutex_unlock(&daemon->opens.lock);
+    return open;
+}
+
+void efsd_open_unref(struct efsd_open *open)
+{
+    if (atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel) == 1) {
+        pthread_mutex_destroy(&open->lock);
+        free(open->text);
+        free(open);
+    }
+}
+
+void efsd_opens_free(struct efsd *daemon)
+{
+    struct efsd_opens *opens = &daemon->opens;
+    if (!opens->shares) {
+        return;
+    }
+    for (uint32_t i = 0; i < daemon->expert_count; i++) {
+        free(opens->shares[i]);
+    }
+    free(opens->shares);
+    while (opens->answered) {
+        struct efsd_open *open = opens->answered;
+        list_remove(open);
+        efsd_open_unref(open);
+    }
+    pthread_mutex_destroy(&opens->lock);
+    *opens = (struct efsd_opens){0};
+}
+
+/* One user less. The last one closes the backing and releases the lease; no open can find the share any more then. */
+static void share_leave(struct efsd_share *share)
+{
+    struct efsd *daemon = share->daemon;
+    struct efsd_share **at = &daemon->opens.shares[share->expert];
+    pthread_mutex_lock(&daemon->opens.lock);
+    bool last = --share->users == 0;
+    if (last && *at == share) {
+        *at = NULL;
+    }
+    pthread_mutex_unlock(&daemon->opens.lock);
+    if (!last) {
+        return;
+    }
+    if (share->lease) {
+        efsd_backing_close(daemon, share->backing_id);
+        efs_lease_release(share->lease);
+    }
+    free(share);
+}
+
+void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
+{
+    pthread_mutex_lock(&daemon->opens.lock);
+    list_remove(open);
+    pthread_mutex_unlock(&daemon->opens.lock);
+    if (open->share) {
+        share_leave(open->share);
+    }
+    efsd_open_unref(open);
+}
+
+static void reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, int error)
+{
+    efsd_count(error == EINTR ? &daemon->counters.open_interrupts : &daemon->counters.open_errors, 1);
+    if (open) {
+        efsd_open_release(daemon, open);
+    }
+    fuse_reply_err(req, error);
+}
+
+/* Answer an open; the state of its share, if it has one, does not change any more. */
+static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
+{
+    struct efsd_counters *counters = &daemon->counters;
+    bool backed = open->share && open->share->state == SHARE_BACKED;
+    bool control = open->text != NULL;
+    efsd_count(backed              ? &counters->opens_passthrough
+               : control           ? &counters->opens_control
+               : daemon->direct_io ? &counters->opens_direct
+                                   : &counters->opens_cached,
+               1);
+    uint64_t handle = (uint64_t)(uintptr_t)open;
+    struct fuse_file_info file = {
+        .fh = handle, .direct_io = control || daemon->direct_io, .keep_cache = !control, .noflush = 1};
+    int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
+    if (rc == -ENOENT) { /* the caller gave up: no release will come */
+        efsd_open_release(daemon, open);
+    }
+}
+
+/* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it. */
+static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted)
+{
+    pthread_mutex_lock(&daemon->opens.lock);
+    struct efsd_open *open = daemon->opens.waiting;
+    while (open && open->share != share && open->req != wanted) {
+        open = open->after;
+    }
+    if (open) {
+        list_remove(open);
+        list_add(&daemon->opens.answered, open);
+    }
+    pthread_mutex_unlock(&daemon->opens.lock);
+    return open;
+}
+
+/* What becomes of an expert whose lease failed: 0 for an ordinary file, else the errno of its opens. A damaged or
+ * unreadable one is opened all the same: its sound parts can be read, the others give the error. */
+static int open_error(const struct efsd *daemon, errint_t lease_error)
+{
+    if (lease_error == -ECANCELED) {
+        return EIO;
+    }
+    return lease_error == -ENOMEM && daemon->options.lease == EFSD_LEASE_FAIL ? ENOMEM : 0;
+}
+
+/* Filling an expert takes milliseconds and is not interrupted; a wait for room can take for ever. */
+static bool may_wait_long(const struct efsd *daemon)
+{
+    return daemon->options.lease == EFSD_LEASE_WAIT;
+}
+
+static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct efsd_share *share = arg;
+    struct efsd *daemon = share->daemon;
+    int backing_id = error ? 0 : efsd_backing_open(daemon, efs_lease_fd(lease));
+    if (!error && backing_id < 0) {
+        efs_lease_release(lease);
+        error = backing_id;
+    }
+    int refuse = open_error(daemon, error);
+    if (error && !refuse) {
+        efsd_count(&daemon->counters.lease_fallbacks, 1);
+        if (error != -ENOMEM) {
+            efsd_log(EFS_LOG_WARNING, "expert %u is read without passthrough, its lease failed: %s", share->expert,
+                     strerror(-error));
+        }
+    }
+    pthread_mutex_lock(&daemon->opens.lock);
+    share->state = error ? SHARE_PLAIN : SHARE_BACKED;
+    share->lease = error ? NULL : lease;
+    share->backing_id = backing_id;
+    if (refuse) { /* later opens try again */
+        daemon->opens.shares[share->expert] = NULL;
+    }
+    pthread_mutex_unlock(&daemon->opens.lock);
+    struct efsd_open *open;
+    while ((open = take_waiting(daemon, share, NULL))) {
+        if (refuse) {
+            reply_failed(daemon, open->req, open, refuse);
+        } else {
+            reply_open(daemon, open->req, open);
+        }
+    }
+    share_leave(share);
+}
+
+/*
+ * The caller of an open that waits was interrupted. libfuse calls this with the request locked, before or after the
+ * request was answered; it is answered here only if it still waits.
+ */
+static void interrupted(fuse_req_t req, void *arg)
+{
+    struct efsd *daemon = arg;
+    struct efsd_open *open = take_waiting(daemon, NULL, req);
+    if (open) {
+        reply_failed(daemon, req, open, EINTR);
+    }
+}
+
+enum joined { JOINED_SETTLED, JOINED_WAITING, JOINED_INTERRUPTED };
+
+/*
+ * Join the share of an expert, or begin it with fresh. SETTLED: the open can be answered now; WAITING: lease_done() or
+ * interrupted() will answer it, it may be gone already; INTERRUPTED: the caller gave up before it could wait.
+ */
+static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efsd_share *fresh,
+                              bool *begun)
+{
+    enum joined joined = JOINED_SETTLED;
+    pthread_mutex_lock(&daemon->opens.lock);
+    struct efsd_share **at = &daemon->opens.shares[fresh->expert];
+    *begun = !*at;
+    if (*begun) {
+        *at = fresh;
+    }
+    open->share = *at;
+    open->share->users++;
+    if (open->share->state == SHARE_FILLING) {
+        joined = may_wait_long(daemon) && fuse_req_interrupted(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
+    }
+    if (joined == JOINED_WAITING) {
+        open->req = req;
+        list_remove(open);
+        list_add(&daemon->opens.waiting, open);
+    }
+    pthread_mutex_unlock(&daemon->opens.lock);
+    return joined;
+}
+
+static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
+{
+    const struct efsd_node *node = &daemon->tree.nodes[open->node];
+    struct efsd_share *fresh = calloc(1, sizeof(*fresh));
+    if (!fresh) {
+        reply_failed(daemon, req, open, ENOMEM);
+        return;
+    }
+    *fresh = (struct efsd_share){.daemon = daemon, .state = SHARE_FILLING, .expert = node->expert, .users = 1};
+    if (may_wait_long(daemon)) {
+        fuse_req_interrupt_func(req, interrupted, daemon);
+    }
+    bool begun;
+    switch (share_join(daemon, req, open, fresh, &begun)) {
+    case JOINED_SETTLED:
+        reply_open(daemon, req, open);
+        break;
+    case JOINED_INTERRUPTED:
+        reply_failed(daemon, req, open, EINTR);
+        break;
+    case JOINED_WAITING:
+        break;
+    }
+    if (begun) {
+        efs_lease(daemon->fs, node->id, lease_done, fresh);
+    } else {
+        free(fresh);
+    }
+}
+
+void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
+{
+    efsd_count(&daemon->counters.opens, 1);
+    if ((flags & O_ACCMODE) != O_RDONLY) {
+        reply_failed(daemon, req, NULL, EROFS);
+        return;
+    }
+    const struct efsd_node *file = &daemon->tree.nodes[node];
+    struct efsd_open *open = open_new(daemon, node);
+    if (!open) {
+        reply_failed(daemon, req, NULL, ENOMEM);
+        return;
+    }
+    if (file->kind == EFSD_CONTROL &&
+        efsd_control_render(daemon, (enum efsd_control)file->id, &open->text, &open->text_bytes)) {
+        reply_failed(daemon, req, open, ENOMEM);
+        return;
+    }
+    if (file->kind == EFSD_EXPERT && daemon->kernel.passthrough) {
+        open_expert(daemon, req, open);
+    } else {
+        reply_open(daemon, req, open);
+    }
+}

@@ -1,0 +1,341 @@
+/* ops.c - what the kernel asks about names and attributes, and the table of all operations. */
+#include "daemon.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+/* The tree never changes, so the kernel may keep what it was told. */
+#define KEEP_SECONDS 86400.0
+#define BLOCK_BYTES 4096u
+
+static struct efsd *daemon_of(fuse_req_t req)
+{
+    return fuse_req_userdata(req);
+}
+
+/* The node of an inode number; false for a number that the kernel cannot have from us. */
+static bool node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
+{
+    if (ino < FUSE_ROOT_ID || ino - FUSE_ROOT_ID >= daemon->tree.count) {
+        return false;
+    }
+    *node = (uint32_t)(ino - FUSE_ROOT_ID);
+    return true;
+}
+
+static void fill_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
+{
+    const struct efsd_node *n = &daemon->tree.nodes[node];
+    bool directory = n->kind == EFSD_DIRECTORY;
+    *st = (struct stat){
+        .st_ino = (ino_t)node + FUSE_ROOT_ID,
+        .st_mode = directory ? S_IFDIR | 0555 : S_IFREG | 0444,
+        .st_nlink = directory ? 2 + n->id : 1,
+        .st_uid = daemon->uid,
+        .st_gid = daemon->gid,
+        .st_size = (off_t)n->bytes,
+        .st_blocks = (blkcnt_t)((n->bytes + 511) / 512),
+        .st_blksize = directory || n->kind == EFSD_CONTROL ? BLOCK_BYTES : EFSD_IO_BYTES,
+        .st_atim = daemon->mtime,
+        .st_mtim = daemon->mtime,
+        .st_ctim = daemon->mtime,
+    };
+}
+
+static void fill_entry(const struct efsd *daemon, uint32_t node, struct fuse_entry_param *entry)
+{
+    *entry = (struct fuse_entry_param){
+        .ino = (fuse_ino_t)node + FUSE_ROOT_ID,
+        .generation = 1,
+        .attr_timeout = KEEP_SECONDS,
+        .entry_timeout = KEEP_SECONDS,
+    };
+    fill_attributes(daemon, node, &entry->attr);
+}
+
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+    (void)userdata;
+    const unsigned no = FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
+                        FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_IOCTL_DIR;
+    const unsigned yes = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
+                         FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT;
+    conn->want = (conn->want & ~no) | (conn->capable & yes);
+    conn->max_read = EFSD_IO_BYTES;
+    conn->max_write = EFSD_IO_BYTES; /* nothing is written; libfuse derives the size of reads from it */
+    conn->max_readahead = UINT32_MAX;
+    conn->max_background = 64;
+    conn->congestion_threshold = 48;
+    conn->time_gran = 1;
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct efsd *daemon = daemon_of(req);
+    struct fuse_entry_param entry = {.entry_timeout = KEEP_SECONDS}; /* ino 0: there is no such name */
+    uint32_t directory, node = EFSD_ROOT;
+    efsd_count(&daemon->counters.lookups, 1);
+    if (!node_of(daemon, parent, &directory)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    bool found = true;
+    if (strcmp(name, ".") == 0) { /* "." and "..": from NFS export */
+        node = directory;
+    } else if (strcmp(name, "..") == 0) {
+        node = daemon->tree.nodes[directory].parent;
+    } else {
+        found = efsd_tree_find(&daemon->tree, directory, name, strlen(name), &node);
+    }
+    if (found) {
+        fill_entry(daemon, node, &entry);
+    }
+    fuse_reply_entry(req, &entry);
+}
+
+static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
+{
+    (void)ino;
+    (void)nlookup;
+    fuse_reply_none(req); /* nodes live as long as the mount */
+}
+
+static void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+    (void)count;
+    (void)forgets;
+    fuse_reply_none(req);
+}
+
+static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
+{
+    struct efsd *daemon = daemon_of(req);
+    struct stat st;
+    uint32_t node;
+    (void)file;
+    efsd_count(&daemon->counters.getattrs, 1);
+    if (!node_of(daemon, ino, &node)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    fill_attributes(daemon, node, &st);
+    fuse_reply_attr(req, &st, KEEP_SECONDS);
+}
+
+static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
+{
+    (void)ino;
+    file->cache_readdir = 1;
+    file->keep_cache = 1;
+    fuse_reply_open(req, file);
+}
+
+/* One entry at p, position in the directory: 0 ".", 1 "..", then the children. Bytes that it needs. */
+static size_t add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t directory, off_t position, bool plus,
+                        char *p, size_t room)
+{
+    const struct efsd_node *parent = &daemon->tree.nodes[directory];
+    char name[EFSD_NAME_MAX + 1] = ".";
+    struct fuse_entry_param entry;
+    uint32_t node = directory;
+    if (position == 1) {
+        strcpy(name, "..");
+        node = parent->parent;
+    } else if (position > 1) {
+        node = parent->first + (uint32_t)(position - 2);
+        const struct efsd_node *child = &daemon->tree.nodes[node];
+        memcpy(name, daemon->tree.text + child->name, child->name_bytes);
+        name[child->name_bytes] = '\0';
+    }
+    fill_entry(daemon, node, &entry);
+    if (!plus) {
+        return fuse_add_direntry(req, p, room, name, &entry.attr, position + 1);
+    }
+    if (position < 2) {
+        entry.ino = 0; /* not a look-up */
+    }
+    return fuse_add_direntry_plus(req, p, room, name, &entry, position + 1);
+}
+
+static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, bool plus)
+{
+    struct efsd *daemon = daemon_of(req);
+    uint32_t node;
+    efsd_count(&daemon->counters.readdirs, 1);
+    if (!node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
+        fuse_reply_err(req, ENOTDIR);
+        return;
+    }
+    bool waited;
+    struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
+    size_t room = bytes < EFSD_IO_BYTES ? bytes : EFSD_IO_BYTES, used = 0;
+    off_t end = (off_t)daemon->tree.nodes[node].count + 2;
+    for (; position >= 0 && position < end; position++) {
+        size_t n = add_entry(req, daemon, node, position, plus, (char *)buffer->data + used, room - used);
+        if (n > room - used) {
+            break;
+        }
+        used += n;
+    }
+    fuse_reply_buf(req, (const char *)buffer->data, used);
+    efsd_buffer_give(&daemon->buffers, buffer);
+}
+
+static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, struct fuse_file_info *file)
+{
+    (void)file;
+    list_directory(req, ino, bytes, position, false);
+}
+
+static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, struct fuse_file_info *file)
+{
+    (void)file;
+    list_directory(req, ino, bytes, position, true);
+}
+
+static void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+    struct efsd *daemon = daemon_of(req);
+    (void)ino;
+    struct statvfs st = {
+        .f_bsize = EFSD_IO_BYTES,
+        .f_frsize = BLOCK_BYTES,
+        .f_blocks = (daemon->info.source_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES,
+        .f_files = daemon->tree.count,
+        .f_flag = ST_RDONLY,
+        .f_namemax = EFSD_NAME_MAX,
+    };
+    fuse_reply_statfs(req, &st);
+}
+
+static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
+{
+    struct efsd *daemon = daemon_of(req);
+    uint32_t node;
+    if (!node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind == EFSD_DIRECTORY) {
+        fuse_reply_err(req, node_of(daemon, ino, &node) ? EISDIR : ENOENT);
+        return;
+    }
+    efsd_open_file(daemon, req, node, file->flags);
+}
+
+static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
+{
+    struct efsd *daemon = daemon_of(req);
+    struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
+    (void)ino;
+    efsd_count(&daemon->counters.reads, 1);
+    if (offset < 0) {
+        fuse_reply_err(req, EINVAL);
+    } else if (open->text) {
+        size_t at = (uint64_t)offset < open->text_bytes ? (size_t)offset : open->text_bytes;
+        size_t left = open->text_bytes - at;
+        fuse_reply_buf(req, open->text + at, left < bytes ? left : bytes);
+    } else {
+        efsd_read(daemon, req, open, bytes, (uint64_t)offset);
+    }
+}
+
+static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
+{
+    struct efsd *daemon = daemon_of(req);
+    (void)ino;
+    efsd_count(&daemon->counters.releases, 1);
+    efsd_open_release(daemon, (struct efsd_open *)(uintptr_t)file->fh);
+    fuse_reply_err(req, 0);
+}
+
+/* The mount is read-only, so the kernel refuses these by itself; they are here for a mount that was remounted. */
+static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
+{
+    (void)ino;
+    (void)st;
+    (void)set;
+    (void)file;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)
+{
+    (void)parent;
+    (void)name;
+    (void)mode;
+    (void)device;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    (void)parent;
+    (void)name;
+    (void)mode;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    (void)parent;
+    (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    (void)target;
+    (void)parent;
+    (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_rename(fuse_req_t req, fuse_ino_t from, const char *name, fuse_ino_t to, const char *new_name,
+                      unsigned flags)
+{
+    (void)from;
+    (void)name;
+    (void)to;
+    (void)new_name;
+    (void)flags;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+    (void)ino;
+    (void)parent;
+    (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
+{
+    (void)parent;
+    (void)name;
+    (void)mode;
+    (void)file;
+    fuse_reply_err(req, EROFS);
+}
+
+const struct fuse_lowlevel_ops efsd_ops = {
+    .init = op_init,
+    .lookup = op_lookup,
+    .forget = op_forget,
+    .forget_multi = op_forget_multi,
+    .getattr = op_getattr,
+    .opendir = op_opendir,
+    .readdir = op_readdir,
+    .readdirplus = op_readdirplus,
+    .statfs = op_statfs,
+    .open = op_open,
+    .read = op_read,
+    .release = op_release,
+    .setattr = op_setattr,
+    .mknod = op_mknod,
+    .mkdir = op_mkdir,
+    .unlink = op_remove,
+    .rmdir = op_remove,
+    .symlink = op_symlink,
+    .rename = op_rename,
+    .link = op_link,
+    .create = op_create,
+};

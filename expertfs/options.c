@@ -1,0 +1,310 @@
+/* options.c - see options.h. */
+#include "options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum take {
+    TAKE_SIZE,        /* uint64_t bytes */
+    TAKE_BUDGET,      /* uint64_t bytes or "auto" */
+    TAKE_COUNT,       /* uint64_t, 1 to most */
+    TAKE_CHOICE,      /* unsigned: position in choices */
+    TAKE_FLAG,        /* bool */
+    TAKE_CLEAR,       /* bool, cleared */
+    TAKE_STRING,      /* char * */
+    TAKE_MOUNT,       /* handed to the kernel's mount by name */
+    TAKE_MOUNT_VALUE, /* the same with its value */
+    TAKE_IGNORED,     /* meant for mount(8) or without a meaning here */
+};
+
+struct option {
+    const char *name;
+    enum take take;
+    uint16_t at; /* offset in struct efsd_options */
+    uint64_t most;
+    const char *values; /* as the help shows them; choices are separated by '|' */
+    const char *help;
+};
+
+#define AT(field) ((uint16_t)offsetof(struct efsd_options, field))
+
+static const struct option table[] = {
+    {"budget", TAKE_BUDGET, AT(budget_bytes), 0, "SIZE|auto", "memory that the daemon may hold, all together (auto)"},
+    {"workers", TAKE_COUNT, AT(workers), 1024, "N", "threads that decode (all cores)"},
+    {"threads", TAKE_COUNT, AT(threads), 64, "N", "threads that take requests (half of the cores, 2 to 8)"},
+    {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE",
+     "the kernel's read-ahead in mappings and cached reads (4M)"},
+    {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE",
+     "read-ahead of a sequential reader in the daemon (32M)"},
+    {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL,
+     "the kernel serves open experts from the full pool (default)"},
+    {"nopassthrough", TAKE_FLAG, AT(no_passthrough), 0, NULL, "experts are read like all other files"},
+    {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail",
+     "no room for another open expert: read it without passthrough, wait, ENOMEM (read)"},
+    {"direct_io", TAKE_CHOICE, AT(direct_io), 0, "auto|on|off",
+     "read() goes past the page cache (auto: where mappings still work)"},
+    {"odirect", TAKE_CLEAR, AT(no_direct), 0, NULL, "read the store with O_DIRECT (default)"},
+    {"nodirect", TAKE_FLAG, AT(no_direct), 0, NULL, "read the store through the page cache"},
+    {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the mount's source in /proc/mounts (the store's path)"},
+    {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type after \"fuse.\" in /proc/mounts (expertfs)"},
+    {"allow_other", TAKE_MOUNT, 0, 0, NULL, "other users may use the mount"},
+    {"noexec", TAKE_MOUNT, 0, 0, NULL, "see mount(8)"},
+    {"context", TAKE_MOUNT_VALUE, 0, 0, "LABEL", "see mount(8); also fscontext, defcontext, rootcontext"},
+    {"fscontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
+    {"defcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
+    {"rootcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
+};
+
+/* Accepted because mount(8), fstab and systemd pass them: always so here (ro, nosuid, nodev, default_permissions),
+ * for programs before us, or about times and writes that a read-only file system does not have. */
+static const char *const ignored[] = {
+    "ro",      "rw",       "suid",    "nosuid",   "dev",        "nodev",      "exec",          "user",
+    "nouser",  "users",    "owner",   "group",    "auto",       "noauto",     "defaults",      "nofail",
+    "_netdev", "relatime", "atime",   "noatime",  "diratime",   "nodiratime", "norelatime",    "strictatime",
+    "sync",    "async",    "dirsync", "lazytime", "nolazytime", "silent",     "nostrictatime", "default_permissions",
+};
+
+void efsd_options_init(struct efsd_options *options)
+{
+    *options = (struct efsd_options){.readahead_bytes = EFSD_READAHEAD_DEFAULT};
+}
+
+void efsd_options_free(struct efsd_options *options)
+{
+    free(options->store);
+    free(options->mountpoint);
+    free(options->mount);
+    free(options->fsname);
+    free(options->subtype);
+    *options = (struct efsd_options){0};
+}
+
+errint_t efsd_parse_size(const char *text, uint64_t *bytes)
+{
+    uint64_t whole = 0, part = 0, scale = 1;
+    const char *p = text;
+    if (*p < '0' || *p > '9') {
+        return -EINVAL;
+    }
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (__builtin_mul_overflow(whole, 10u, &whole) || __builtin_add_overflow(whole, (uint64_t)(*p - '0'), &whole)) {
+            return -ERANGE;
+        }
+    }
+    if (*p == '.') {
+        if (p[1] < '0' || p[1] > '9') {
+            return -EINVAL;
+        }
+        for (p++; *p >= '0' && *p <= '9'; p++) {
+            if (scale < 1000000) { /* further digits are below a millionth */
+                part = part * 10 + (uint64_t)(*p - '0');
+                scale *= 10;
+            }
+        }
+    }
+    static const char units[] = "KMGT";
+    unsigned shift = 0;
+    const char *unit = *p ? strchr(units, *p & ~0x20) : NULL;
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        p++;
+        if (p[0] == 'i' && (p[1] == 'B' || p[1] == 'b')) {
+            p += 2;
+        } else if (*p == 'B' || *p == 'b') {
+            p++;
+        }
+    }
+    if (*p || (scale > 1 && !shift)) {
+        return -EINVAL;
+    }
+    uint64_t fraction = (uint64_t)(((unsigned __int128)part << shift) / scale);
+    if (__builtin_mul_overflow(whole, UINT64_C(1) << shift, &whole) || __builtin_add_overflow(whole, fraction, bytes)) {
+        return -ERANGE;
+    }
+    return 0;
+}
+
+static errint_t take_count(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno || n < 1 || n > option->most) {
+        return efs_fail(err, -EINVAL, "option %s=%s: not a number from 1 to %llu", option->name, value,
+                        (unsigned long long)option->most);
+    }
+    *out = n;
+    return 0;
+}
+
+static errint_t take_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+{
+    errint_t rc = efsd_parse_size(value, out);
+    if (rc == -EINVAL) {
+        return efs_fail(err, rc, "option %s=%s: not a size such as 8G, 512M or 65536", option->name, value);
+    }
+    if (rc || (option->most && *out > option->most)) {
+        return efs_fail(err, -EINVAL, "option %s=%s: too large", option->name, value);
+    }
+    return 0;
+}
+
+static errint_t take_choice(const struct option *option, const char *value, unsigned *out, struct efs_error *err)
+{
+    unsigned position = 0;
+    size_t bytes = strlen(value);
+    for (const char *choice = option->values; choice; position++) {
+        const char *bar = strchr(choice, '|');
+        size_t choice_bytes = bar ? (size_t)(bar - choice) : strlen(choice);
+        if (choice_bytes == bytes && memcmp(choice, value, bytes) == 0) {
+            *out = position;
+            return 0;
+        }
+        choice = bar ? bar + 1 : NULL;
+    }
+    return efs_fail(err, -EINVAL, "option %s=%s: must be one of %s", option->name, value, option->values);
+}
+
+static errint_t take_mount(struct efsd_options *options, const char *name, const char *value, struct efs_error *err)
+{
+    char *joined;
+    if (asprintf(&joined, "%s%s%s%s%s", options->mount ? options->mount : "", options->mount ? "," : "", name,
+                 value ? "=" : "", value ? value : "") < 0) {
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    free(options->mount);
+    options->mount = joined;
+    return 0;
+}
+
+static errint_t take_string(char **at, const char *value, struct efs_error *err)
+{
+    char *copy = strdup(value);
+    if (!copy) {
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    free(*at);
+    *at = copy;
+    return 0;
+}
+
+static errint_t take(struct efsd_options *options, const struct option *option, const char *value,
+                     struct efs_error *err)
+{
+    bool wants_value = option->take != TAKE_FLAG && option->take != TAKE_CLEAR && option->take != TAKE_MOUNT;
+    if (wants_value && (!value || !*value)) {
+        return efs_fail(err, -EINVAL, "option %s needs a value: %s=%s", option->name, option->name,
+                        option->values ? option->values : "VALUE");
+    }
+    if (!wants_value && value) {
+        return efs_fail(err, -EINVAL, "option %s takes no value", option->name);
+    }
+    void *at = (char *)options + option->at;
+    switch (option->take) {
+    case TAKE_BUDGET:
+        if (strcmp(value, "auto") == 0) {
+            *(uint64_t *)at = 0;
+            return 0;
+        }
+        if (take_size(option, value, at, err)) {
+            return -EINVAL;
+        }
+        return *(uint64_t *)at ? 0 : efs_fail(err, -EINVAL, "option budget=%s: must be more than nothing", value);
+    case TAKE_SIZE:
+        return take_size(option, value, at, err);
+    case TAKE_COUNT:
+        return take_count(option, value, at, err);
+    case TAKE_CHOICE:
+        return take_choice(option, value, at, err);
+    case TAKE_FLAG:
+        *(bool *)at = true;
+        return 0;
+    case TAKE_CLEAR:
+        *(bool *)at = false;
+        return 0;
+    case TAKE_STRING:
+        return take_string(at, value, err);
+    case TAKE_MOUNT:
+    case TAKE_MOUNT_VALUE:
+        return take_mount(options, option->name, value, err);
+    case TAKE_IGNORED:
+        return 0;
+    }
+    return -EINVAL;
+}
+
+static bool is_ignored(const char *name)
+{
+    if (strncmp(name, "x-", 2) == 0 || strcmp(name, "comment") == 0) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++) {
+        if (strcmp(name, ignored[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static errint_t unknown(const char *name, struct efs_error *err)
+{
+    char list[800] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
+        int n = snprintf(list + used, sizeof(list) - used, "%s%s%s%s", i ? ", " : "", table[i].name,
+                         table[i].values ? "=" : "", table[i].values ? table[i].values : "");
+        if (n > 0 && (size_t)n < sizeof(list) - used) {
+            used += (size_t)n;
+        }
+    }
+    return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; allowed: %s, and those of mount(8) (ro, noauto, x-*, ...)",
+                    name, list);
+}
+
+static errint_t take_one(struct efsd_options *options, char *item, struct efs_error *err)
+{
+    char *value = strchr(item, '=');
+    if (value) {
+        *value++ = '\0';
+    }
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
+        if (strcmp(item, table[i].name) == 0) {
+            return take(options, &table[i], value, err);
+        }
+    }
+    return is_ignored(item) ? 0 : unknown(item, err);
+}
+
+errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)
+{
+    char *copy = strdup(list);
+    if (!copy) {
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    errint_t rc = 0;
+    char *rest = copy, *item;
+    while (!rc && (item = strsep(&rest, ","))) {
+        if (*item) {
+            rc = take_one(options, item, err);
+        }
+    }
+    free(copy);
+    return rc;
+}
+
+void efsd_options_help(FILE *out)
+{
+    fputs("Options of -o (SIZE takes K, M, G, T):\n", out);
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
+        char left[48];
+        if (!table[i].help) {
+            continue;
+        }
+        snprintf(left, sizeof(left), "%s%s%s", table[i].name, table[i].values ? "=" : "",
+                 table[i].values ? table[i].values : "");
+        fprintf(out, "  %-22s %s\n", left, table[i].help);
+    }
+    fputs("  those of mount(8)      ro, noauto, nofail, user, _netdev, x-*, ...: accepted, without effect here\n", out);
+}

@@ -1,0 +1,49 @@
+/*
+ * options.h - the command line and the -o options of mount(8), from one table that parses, checks and explains them.
+ */
+#ifndef EFSD_OPTIONS_H
+#define EFSD_OPTIONS_H
+
+#include <stdio.h>
+
+#include "libexpertfs.h"
+
+enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
+enum efsd_lease_mode {
+    EFSD_LEASE_READ, /* no room for a lease: the open is served without one */
+    EFSD_LEASE_WAIT, /* ... waits until another expert is closed */
+    EFSD_LEASE_FAIL, /* ... fails with ENOMEM */
+};
+
+struct efsd_options {
+    char *store; /* as given; main makes both absolute */
+    char *mountpoint;
+    bool foreground, debug;
+    uint64_t budget_bytes;    /* 0: auto */
+    uint64_t workers;         /* decode threads; 0: all cores */
+    uint64_t threads;         /* receiving threads; 0: half of the cores, 2 to 8 */
+    uint64_t readahead_bytes; /* the kernel's, of mappings and cached reads; 0: as the system has it */
+    uint64_t prefetch_bytes;  /* the engine's, of sequential readers; 0: the engine's default */
+    unsigned direct_io;       /* enum efsd_direct_io */
+    unsigned lease;           /* enum efsd_lease_mode */
+    bool no_passthrough;
+    bool no_direct; /* read the store through the page cache */
+    char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
+    char *fsname;   /* shown as the mount's source; NULL: the store's path */
+    char *subtype;  /* NULL: "expertfs" */
+};
+
+#define EFSD_READAHEAD_DEFAULT (4u << 20)
+
+/* Set the defaults. */
+void efsd_options_init(struct efsd_options *options);
+void efsd_options_free(struct efsd_options *options);
+/* Take one comma-separated list as -o has it. -EINVAL with the reason in err; for an unknown name the list of those
+ * that are allowed. */
+errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
+/* One line for each -o option: name, values, what it does. */
+void efsd_options_help(FILE *out);
+/* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
+errint_t efsd_parse_size(const char *text, uint64_t *bytes);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * readahead.c - the mount's own read-ahead. A FUSE mount begins with the system's 128 KiB, and INIT can only lower it;
+ * the file below /sys/class/bdi raises it. It serves mappings and cached reads; direct reads have the engine's.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* The mount answers by now, so that stat() on it returns. */
+static errint_t find_device(struct efsd *daemon)
+{
+    struct stat st;
+    if (stat(daemon->options.mountpoint, &st)) {
+        return -errno;
+    }
+    daemon->device = st.st_dev;
+    return 0;
+}
+
+static errint_t read_kib(const char *path, uint64_t *kib)
+{
+    char text[32];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -errno;
+    }
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    errint_t rc = n < 0 ? -errno : 0;
+    close(fd);
+    if (!rc) {
+        text[n] = '\0';
+        *kib = strtoull(text, NULL, 10);
+    }
+    return rc;
+}
+
+static errint_t write_kib(const char *path, uint64_t kib)
+{
+    char text[32];
+    int bytes = snprintf(text, sizeof(text), "%llu\n", (unsigned long long)kib);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -errno;
+    }
+    errint_t rc = write(fd, text, (size_t)bytes) < 0 ? -errno : 0;
+    close(fd);
+    return rc;
+}
+
+void efsd_raise_readahead(struct efsd *daemon)
+{
+    char path[64];
+    uint64_t kib = 0, want_kib = (daemon->options.readahead_bytes + 1023) / 1024;
+    errint_t rc = find_device(daemon);
+    if (!rc) {
+        snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(daemon->device),
+                 minor(daemon->device));
+        rc = read_kib(path, &kib);
+    }
+    if (!rc && want_kib && kib != want_kib) {
+        rc = write_kib(path, want_kib);
+        if (!rc) {
+            rc = read_kib(path, &kib);
+        }
+    }
+    daemon->readahead_bytes = kib * 1024;
+    if (rc) {
+        snprintf(daemon->readahead_note, sizeof(daemon->readahead_note), "cannot set it: %s%s", strerror(-rc),
+                 rc == -EACCES ? " (root may)" : "");
+    }
+}

@@ -1,0 +1,265 @@
+/* serve.c - the life of one mount: engine, tree, session, until a signal or an unmount ends it. */
+#include "daemon.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define BUFFERS_MOST 32u
+#define BUFFERS_LEAST 4u
+#define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
+#define MIB (UINT64_C(1) << 20)
+
+const char *efsd_serving_path(const struct efsd *daemon)
+{
+    return daemon->kernel.passthrough ? "passthrough" : daemon->direct_io ? "direct_io" : "page_cache";
+}
+
+static errint_t check_mountpoint(const char *path, struct efs_error *err)
+{
+    struct stat st;
+    if (stat(path, &st)) {
+        errint_t rc = -errno;
+        return rc == -ENOTCONN
+                   ? efs_fail(err, rc, "%s: a mount whose daemon died is in the way; fusermount3 -u %s", path, path)
+                   : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
+    }
+    return S_ISDIR(st.st_mode) ? 0 : efs_fail(err, -ENOTDIR, "%s: not a directory", path);
+}
+
+static unsigned default_threads(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
+}
+
+/* Reply buffers: a 32nd of the budget, within bounds. */
+static size_t buffer_count(uint64_t budget_bytes)
+{
+    uint64_t count = budget_bytes ? budget_bytes / 32 / MIB : BUFFERS_MOST;
+    return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
+}
+
+/* The engine gets what the daemon's own memory leaves of the budget; the tree is not known yet, it is small. */
+static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
+{
+    const struct efsd_options *options = &daemon->options;
+    uint64_t own = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES;
+    if (options->budget_bytes && options->budget_bytes <= own) {
+        return efs_fail(err, -ENOMEM, "budget of %llu MiB is too small: the daemon's reply buffers alone take %llu MiB",
+                        (unsigned long long)(options->budget_bytes / MIB), (unsigned long long)(own / MIB + 1));
+    }
+    const struct efs_options engine = {
+        .budget_bytes = options->budget_bytes ? options->budget_bytes - own : 0,
+        .workers = (unsigned)options->workers,
+        .readahead_bytes = options->prefetch_bytes,
+        .full_pool = !options->no_passthrough && geteuid() == 0,
+        .lease_wait = options->lease == EFSD_LEASE_WAIT,
+        .no_direct = options->no_direct,
+        .log = efsd_log_line,
+    };
+    struct efs_error why = {.text = ""};
+    errint_t rc = efs_open(options->store, &engine, &daemon->fs, &why);
+    if (rc) {
+        bool budget = rc == -ENOMEM && options->budget_bytes;
+        return efs_fail(err, rc, budget ? "%s (the daemon itself takes %llu MiB of the budget more)" : "%s", why.text,
+                        (unsigned long long)(own / MIB + 1));
+    }
+    daemon->daemon_bytes = own;
+    daemon->expert_count = efs_expert_count(daemon->fs);
+    efs_store_info(efs_get_store(daemon->fs), &daemon->info);
+    return 0;
+}
+
+static errint_t add_control_files(struct efsd *daemon)
+{
+    for (uint32_t i = 0; i < EFSD_CONTROL_COUNT; i++) {
+        char path[64];
+        snprintf(path, sizeof(path), "%s/%s", EFSD_CONTROL_DIRECTORY, efsd_control_names[i]);
+        errint_t rc = efsd_tree_add(&daemon->tree, path, EFSD_CONTROL, i, UINT32_MAX, 0);
+        if (rc) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Is path the control directory, or below it? A checkpoint that has one of its own is served without ours. */
+static bool is_control(const char *path)
+{
+    size_t n = strlen(EFSD_CONTROL_DIRECTORY);
+    return strncmp(path, EFSD_CONTROL_DIRECTORY, n) == 0 && (path[n] == '\0' || path[n] == '/');
+}
+
+static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
+{
+    uint32_t files = efs_file_count(daemon->fs);
+    bool control = true;
+    for (uint32_t i = 0; i < files; i++) {
+        struct efs_file_info file;
+        errint_t rc = efs_file_info(daemon->fs, i, &file);
+        if (rc) {
+            return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
+        }
+        bool expert = file.kind == EFS_FILE_EXPERT && file.expert < daemon->expert_count;
+        control = control && !is_control(file.path);
+        rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
+                           expert ? file.expert : UINT32_MAX, file.bytes);
+        if (rc) {
+            return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
+        }
+    }
+    errint_t rc = control ? add_control_files(daemon) : 0;
+    if (rc) {
+        return efs_fail(err, rc, "no memory for the names of %u files", files);
+    }
+    rc = efsd_tree_build(&daemon->tree, err);
+    daemon->daemon_bytes += efsd_tree_bytes(&daemon->tree);
+    return rc;
+}
+
+static void read_times(struct efsd *daemon)
+{
+    struct stat st;
+    daemon->uid = geteuid();
+    daemon->gid = getegid();
+    daemon->started = time(NULL);
+    if (stat(daemon->options.store, &st) == 0) {
+        daemon->mtime = st.st_mtim;
+    } else {
+        daemon->mtime.tv_sec = daemon->started;
+    }
+}
+
+/* After INIT: how plain opens are served, and the words for it. */
+static void choose_path(struct efsd *daemon)
+{
+    const struct efsd_options *options = &daemon->options;
+    const struct efsd_kernel *kernel = &daemon->kernel;
+    daemon->direct_io =
+        options->direct_io == EFSD_DIRECT_IO_ON || (options->direct_io == EFSD_DIRECT_IO_AUTO && kernel->direct_mmap);
+    const char *plain = daemon->direct_io ? "reads go past the page cache"
+                        : options->direct_io == EFSD_DIRECT_IO_OFF
+                            ? "reads go through the page cache: option direct_io=off"
+                            : "reads go through the page cache: the kernel cannot map direct_io files (Linux 6.6)";
+    snprintf(daemon->path_note, sizeof(daemon->path_note), "%s%s; %s",
+             kernel->passthrough ? "open experts are served by the kernel" : "no passthrough: ", kernel->no_passthrough,
+             plain);
+}
+
+static errint_t start(struct efsd *daemon, struct efs_error *err)
+{
+    daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
+    daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
+    daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
+    if (daemon->stop_fd < 0 || daemon->ended_fd < 0) {
+        return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
+    }
+    errint_t rc = check_mountpoint(daemon->options.mountpoint, err);
+    if (!rc) {
+        rc = open_engine(daemon, err);
+    }
+    if (!rc) {
+        rc = build_tree(daemon, err);
+    }
+    if (!rc) {
+        read_times(daemon);
+        size_t count = buffer_count(daemon->options.budget_bytes);
+        rc = efsd_buffers_open(&daemon->buffers, count);
+        if (!rc) {
+            rc = efsd_opens_init(daemon);
+        }
+        if (rc) {
+            efs_fail(err, rc, "no memory for %zu reply buffers", count);
+        }
+    }
+    if (!rc) {
+        rc = efsd_session_mount(daemon, err);
+    }
+    if (rc) {
+        return rc;
+    }
+    choose_path(daemon);
+    return efsd_session_start(daemon, err);
+}
+
+/* Until a signal asks for the end, or the mount is gone. */
+static void wait_for_end(struct efsd *daemon, int signal_fd)
+{
+    struct pollfd wait[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
+    while (poll(wait, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (wait[0].revents) {
+        struct signalfd_siginfo info;
+        if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal((int)info.ssi_signo), daemon->options.mountpoint);
+        }
+    }
+}
+
+/*
+ * The order matters: threads end first, so that no call into the engine is active when it closes; the engine answers
+ * what is in flight, so the device must still be open; then the mount goes, and readers of what is still open get
+ * errors. Leases are not released before: the kernel may still serve their pages to an open file.
+ */
+static void end(struct efsd *daemon)
+{
+    if (daemon->thread_ids) {
+        efsd_session_stop(daemon);
+    }
+    if (daemon->fs) {
+        efs_close(daemon->fs);
+        daemon->fs = NULL;
+    }
+    efsd_session_end(daemon);
+    efsd_opens_free(daemon);
+    efsd_buffers_close(&daemon->buffers);
+    efsd_tree_free(&daemon->tree);
+    if (daemon->stop_fd >= 0) {
+        close(daemon->stop_fd);
+    }
+    if (daemon->ended_fd >= 0) {
+        close(daemon->ended_fd);
+    }
+    free(daemon);
+}
+
+errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg), void *arg, struct efs_error *err)
+{
+    struct efsd *daemon = calloc(1, sizeof(*daemon));
+    if (!daemon) {
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    daemon->options = *options;
+    daemon->stop_fd = daemon->ended_fd = -1;
+
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* threads inherit it */
+    signal(SIGPIPE, SIG_IGN);
+    int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : start(daemon, err);
+    if (!rc) {
+        efsd_raise_readahead(daemon);
+        efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
+                 daemon->path_note);
+        ready(arg);
+        wait_for_end(daemon, signal_fd);
+    }
+    end(daemon);
+    if (signal_fd >= 0) {
+        close(signal_fd);
+    }
+    return rc;
+}

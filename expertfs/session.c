@@ -1,0 +1,217 @@
+/*
+ * session.c - the connection to the kernel: mount, the INIT exchange, receiving threads, unmount.
+ *
+ * The device is read without blocking, and threads sleep in poll() on it and on stop_fd, so that they can be ended
+ * at any time without signals and without closing the device under them.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "log.h"
+
+/* The kernel insists on room for the largest write, though none comes; what is not touched takes no memory. */
+#define RECEIVE_BYTES (EFSD_IO_BYTES + 65536u)
+#define INIT_SECONDS 30
+
+static void notify(int fd)
+{
+    uint64_t one = 1;
+    if (write(fd, &one, sizeof(one)) < 0) {
+        efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
+    }
+}
+
+static errint_t session_new(struct efsd *daemon, struct efs_error *err)
+{
+    const struct efsd_options *options = &daemon->options;
+    struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+    char fixed[128];
+    char *list = NULL, *name = NULL;
+    snprintf(fixed, sizeof(fixed), "ro,nosuid,nodev,default_permissions,max_read=%u", EFSD_IO_BYTES);
+    bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&
+              fuse_opt_add_opt(&list, fixed) == 0 && fuse_opt_add_opt_escaped(&list, name) == 0;
+    if (ok) {
+        free(name);
+        name = NULL;
+        ok = asprintf(&name, "subtype=%s", options->subtype ? options->subtype : "expertfs") >= 0 &&
+             fuse_opt_add_opt_escaped(&list, name) == 0;
+    }
+    ok = ok && (!options->mount || fuse_opt_add_opt(&list, options->mount) == 0) &&
+         fuse_opt_add_arg(&args, "expertfs") == 0 && fuse_opt_add_arg(&args, "-o") == 0 &&
+         fuse_opt_add_arg(&args, list) == 0 && (!options->debug || fuse_opt_add_arg(&args, "-d") == 0);
+    if (ok) {
+        daemon->session = fuse_session_new(&args, &efsd_ops, sizeof(efsd_ops), daemon);
+    }
+    fuse_opt_free_args(&args);
+    free(list);
+    free(name);
+    if (!daemon->session) {
+        char why[512];
+        efsd_log_last_fuse(why, sizeof(why));
+        return efs_fail(err, ok ? -EINVAL : -ENOMEM, "cannot set up FUSE: %s", ok ? why : "no memory");
+    }
+    return 0;
+}
+
+/* Why a mount failed, with the way out for the usual reasons. */
+static errint_t mount_failed(const struct efsd *daemon, struct efs_error *err)
+{
+    char why[512];
+    efsd_log_last_fuse(why, sizeof(why));
+    if (access("/dev/fuse", F_OK)) {
+        return efs_fail(err, -ENODEV,
+                        "cannot mount on %s: there is no /dev/fuse (load the kernel module: modprobe fuse)",
+                        daemon->options.mountpoint);
+    }
+    return efs_fail(err, -EPERM, "cannot mount on %s: %s", daemon->options.mountpoint,
+                    *why ? why : "fusermount3 refused; its message is above");
+}
+
+/* Take one request and answer it, or begin to. 1: done, 0: nothing there, -ENODEV: unmounted, -errno. */
+static int take_request(struct efsd *daemon, void *memory)
+{
+    ssize_t n = read(daemon->fuse_fd, memory, RECEIVE_BYTES);
+    if (n < 0) {
+        /* ENOENT: the request was taken back before we read it */
+        return errno == EAGAIN ? 0 : errno == EINTR || errno == ENOENT ? 1 : -errno;
+    }
+    struct fuse_buf buf = {.size = (size_t)n, .mem = memory};
+    efsd_count(&daemon->counters.requests, 1);
+    efsd_kernel_request(daemon, memory, (size_t)n);
+    fuse_session_process_buf(daemon->session, &buf);
+    return 1;
+}
+
+static void *receive_memory(void)
+{
+    void *memory = mmap(NULL, RECEIVE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* The kernel sends INIT first and nothing else before the answer. */
+static errint_t exchange_init(struct efsd *daemon, struct efs_error *err)
+{
+    void *memory = receive_memory();
+    int rc = memory ? 0 : -ENOMEM;
+    for (time_t begin = time(NULL); rc >= 0 && !daemon->kernel.answered;) {
+        struct pollfd device = {.fd = daemon->fuse_fd, .events = POLLIN};
+        rc = poll(&device, 1, 1000) < 0 && errno != EINTR ? -errno : take_request(daemon, memory);
+        if (fuse_session_exited(daemon->session)) {
+            rc = -EPROTO;
+        } else if (rc == 0 && time(NULL) - begin > INIT_SECONDS) {
+            rc = -ETIMEDOUT;
+        }
+    }
+    if (memory) {
+        munmap(memory, RECEIVE_BYTES);
+    }
+    if (rc < 0) {
+        return efs_fail(err, rc, "the kernel's FUSE and the daemon did not come to terms: %s", strerror(-rc));
+    }
+    return 0;
+}
+
+errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
+{
+    errint_t rc = session_new(daemon, err);
+    if (rc) {
+        return rc;
+    }
+    if (fuse_session_mount(daemon->session, daemon->options.mountpoint)) {
+        rc = mount_failed(daemon, err);
+        fuse_session_destroy(daemon->session);
+        daemon->session = NULL;
+        return rc;
+    }
+    rc = efsd_kernel_attach(daemon);
+    int flags = fcntl(daemon->fuse_fd, F_GETFL);
+    if (!rc && (flags < 0 || fcntl(daemon->fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
+        rc = -errno;
+    }
+    if (rc) {
+        efs_fail(err, rc, "cannot use the FUSE device: %s", strerror(-rc));
+    } else {
+        rc = exchange_init(daemon, err);
+    }
+    if (rc) {
+        efsd_session_end(daemon);
+        return rc;
+    }
+    efsd_kernel_probe(daemon);
+    return 0;
+}
+
+static void *receive(void *arg)
+{
+    struct efsd *daemon = arg;
+    void *memory = receive_memory();
+    int rc = memory ? 0 : -ENOMEM;
+    struct pollfd wait[2] = {{.fd = daemon->fuse_fd, .events = POLLIN}, {.fd = daemon->stop_fd, .events = POLLIN}};
+    while (rc >= 0 && !fuse_session_exited(daemon->session)) {
+        rc = take_request(daemon, memory);
+        if (rc == 0) {
+            if (poll(wait, 2, -1) < 0 && errno != EINTR) {
+                rc = -errno;
+            }
+            if (wait[1].revents) {
+                break;
+            }
+        }
+    }
+    if (rc < 0 && rc != -ENODEV) {
+        efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));
+    }
+    if (memory) {
+        munmap(memory, RECEIVE_BYTES);
+    }
+    notify(daemon->ended_fd);
+    return NULL;
+}
+
+errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
+{
+    daemon->thread_ids = calloc(daemon->threads, sizeof(*daemon->thread_ids));
+    unsigned want = daemon->threads;
+    daemon->threads = 0;
+    if (!daemon->thread_ids) {
+        return efs_fail(err, -ENOMEM, "no memory for %u receiving threads", want);
+    }
+    while (daemon->threads < want) {
+        int rc = pthread_create(&daemon->thread_ids[daemon->threads], NULL, receive, daemon);
+        if (rc) {
+            efsd_session_stop(daemon);
+            return efs_fail(err, -rc, "cannot start receiving thread %u of %u: %s", daemon->threads + 1, want,
+                            strerror(rc));
+        }
+        daemon->threads++;
+    }
+    return 0;
+}
+
+void efsd_session_stop(struct efsd *daemon)
+{
+    notify(daemon->stop_fd);
+    for (unsigned i = 0; i < daemon->threads; i++) {
+        pthread_join(daemon->thread_ids[i], NULL);
+    }
+    free(daemon->thread_ids);
+    daemon->thread_ids = NULL;
+    daemon->threads = 0;
+}
+
+void efsd_session_end(struct efsd *daemon)
+{
+    if (daemon->session) {
+        fuse_session_unmount(daemon->session);
+        fuse_session_destroy(daemon->session);
+        daemon->session = NULL;
+    }
+}

@@ -1,0 +1,258 @@
+/* tree.c - see tree.h. */
+#include "tree.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct efsd_entry {
+    uint64_t bytes;
+    uint32_t path;
+    uint32_t id, expert;
+    uint16_t path_bytes;
+    uint8_t kind;
+};
+
+static bool path_is_sound(const char *path, size_t bytes)
+{
+    if (bytes == 0 || bytes > UINT16_MAX) {
+        return false;
+    }
+    size_t start = 0;
+    for (size_t i = 0; i <= bytes; i++) {
+        if (i < bytes && path[i] != '/') {
+            continue;
+        }
+        size_t part = i - start;
+        const char *name = path + start;
+        if (part == 0 || part > EFSD_NAME_MAX || (part == 1 && name[0] == '.') ||
+            (part == 2 && name[0] == '.' && name[1] == '.')) {
+            return false;
+        }
+        start = i + 1;
+    }
+    return true;
+}
+
+static errint_t room_for(struct efsd_tree *tree, size_t path_bytes)
+{
+    if (tree->entry_count == tree->entry_room) {
+        uint32_t room = tree->entry_room ? tree->entry_room * 2 : 64;
+        struct efsd_entry *entries = reallocarray(tree->entries, room, sizeof(*entries));
+        if (!entries) {
+            return -ENOMEM;
+        }
+        tree->entries = entries;
+        tree->entry_room = room;
+    }
+    if (tree->text_bytes + path_bytes > UINT32_MAX || tree->entry_count >= UINT32_MAX / 2) {
+        return -ENOMEM;
+    }
+    if (tree->text_bytes + path_bytes > tree->text_room) {
+        uint64_t room = (tree->text_bytes + path_bytes) * 2;
+        char *text = realloc(tree->text, room);
+        if (!text) {
+            return -ENOMEM;
+        }
+        tree->text = text;
+        tree->text_room = room;
+    }
+    return 0;
+}
+
+errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind kind, uint32_t id, uint32_t expert,
+                       uint64_t bytes)
+{
+    size_t path_bytes = strlen(path);
+    if (!path_is_sound(path, path_bytes)) {
+        return -EINVAL;
+    }
+    errint_t rc = room_for(tree, path_bytes);
+    if (rc) {
+        return rc;
+    }
+    memcpy(tree->text + tree->text_bytes, path, path_bytes);
+    tree->entries[tree->entry_count++] = (struct efsd_entry){
+        .bytes = bytes,
+        .path = (uint32_t)tree->text_bytes,
+        .path_bytes = (uint16_t)path_bytes,
+        .id = id,
+        .expert = expert,
+        .kind = (uint8_t)kind,
+    };
+    tree->text_bytes += path_bytes;
+    return 0;
+}
+
+/* Order in which a directory's entries are neighbours: '/' sorts before every other byte. */
+static int compare_entries(const void *a, const void *b, void *text_arg)
+{
+    const struct efsd_entry *x = a, *y = b;
+    const char *text = text_arg;
+    const char *p = text + x->path, *q = text + y->path;
+    size_t n = x->path_bytes < y->path_bytes ? x->path_bytes : y->path_bytes;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] != q[i]) {
+            unsigned c = p[i] == '/' ? 0 : (unsigned char)p[i];
+            unsigned d = q[i] == '/' ? 0 : (unsigned char)q[i];
+            return c < d ? -1 : 1;
+        }
+    }
+    return x->path_bytes < y->path_bytes ? -1 : x->path_bytes > y->path_bytes;
+}
+
+/* Bytes of the part of entry's path that begins at depth. */
+static size_t part_bytes(const char *text, const struct efsd_entry *entry, size_t depth)
+{
+    const char *part = text + entry->path + depth;
+    size_t left = entry->path_bytes - depth;
+    const char *slash = memchr(part, '/', left);
+    return slash ? (size_t)(slash - part) : left;
+}
+
+static errint_t twice(const struct efsd_tree *tree, const struct efsd_entry *entry, struct efs_error *err)
+{
+    return efs_fail(err, -EEXIST, "the store has the path \"%.*s\" twice, or as a file and as a directory",
+                    (int)entry->path_bytes, tree->text + entry->path);
+}
+
+/* One directory on its way: which entries are below it, and how long their common prefix is. */
+struct span {
+    uint32_t from, to;
+    size_t depth;
+};
+
+/*
+ * Append the children of directory at; spans[] has a span for each node. One name is one child: a run of entries that
+ * share their part at this depth.
+ */
+static errint_t add_children(struct efsd_tree *tree, uint32_t at, struct span *spans, struct efs_error *err)
+{
+    const struct span span = spans[at];
+    struct efsd_node *directory = &tree->nodes[at];
+    directory->first = tree->count;
+    for (uint32_t i = span.from; i < span.to;) {
+        const struct efsd_entry *entry = &tree->entries[i];
+        const char *name = tree->text + entry->path + span.depth;
+        size_t bytes = part_bytes(tree->text, entry, span.depth);
+        bool is_file = span.depth + bytes == entry->path_bytes;
+        uint32_t end = i + 1;
+        while (end < span.to && part_bytes(tree->text, &tree->entries[end], span.depth) == bytes &&
+               memcmp(tree->text + tree->entries[end].path + span.depth, name, bytes) == 0) {
+            end++;
+        }
+        if (is_file && end - i > 1) {
+            return twice(tree, entry, err);
+        }
+        struct efsd_node *node = &tree->nodes[tree->count];
+        *node = (struct efsd_node){
+            .name = entry->path + (uint32_t)span.depth,
+            .name_bytes = (uint16_t)bytes,
+            .parent = at,
+            .kind = EFSD_DIRECTORY,
+            .expert = UINT32_MAX,
+        };
+        if (is_file) {
+            node->kind = entry->kind;
+            node->id = entry->id;
+            node->expert = entry->expert;
+            node->bytes = entry->bytes;
+        } else {
+            directory->id++;
+            spans[tree->count] = (struct span){.from = i, .to = end, .depth = span.depth + bytes + 1};
+        }
+        tree->count++;
+        directory->count++;
+        i = end;
+    }
+    return 0;
+}
+
+/* Upper bound of the nodes: the root, each file, and each '/' at most one directory that was not there before. */
+static size_t count_bound(const struct efsd_tree *tree)
+{
+    size_t bound = 1 + (size_t)tree->entry_count;
+    const struct efsd_entry *before = NULL;
+    for (uint32_t i = 0; i < tree->entry_count; i++) {
+        const struct efsd_entry *entry = &tree->entries[i];
+        const char *path = tree->text + entry->path;
+        for (size_t k = 0; k < entry->path_bytes; k++) {
+            bool known = before && k < before->path_bytes && memcmp(tree->text + before->path, path, k + 1) == 0;
+            bound += path[k] == '/' && !known;
+        }
+        before = entry;
+    }
+    return bound;
+}
+
+errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
+{
+    if (tree->entry_count) {
+        qsort_r(tree->entries, tree->entry_count, sizeof(*tree->entries), compare_entries, tree->text);
+    }
+    size_t bound = count_bound(tree);
+    struct span *spans = calloc(bound, sizeof(*spans));
+    tree->nodes = calloc(bound, sizeof(*tree->nodes));
+    if (!spans || !tree->nodes) {
+        free(spans);
+        return efs_fail(err, -ENOMEM, "no memory for the names of %u files", tree->entry_count);
+    }
+    tree->nodes[EFSD_ROOT] = (struct efsd_node){.kind = EFSD_DIRECTORY, .expert = UINT32_MAX};
+    spans[EFSD_ROOT] = (struct span){.from = 0, .to = tree->entry_count, .depth = 0};
+    tree->count = 1;
+    errint_t rc = 0;
+    for (uint32_t at = 0; at < tree->count && !rc; at++) {
+        if (tree->nodes[at].kind == EFSD_DIRECTORY) {
+            rc = add_children(tree, at, spans, err);
+        }
+    }
+    free(spans);
+    if (rc) {
+        return rc;
+    }
+    free(tree->entries);
+    tree->entries = NULL;
+    tree->entry_room = 0;
+    char *text = realloc(tree->text, tree->text_bytes ? tree->text_bytes : 1);
+    tree->text = text ? text : tree->text;
+    return 0;
+}
+
+void efsd_tree_free(struct efsd_tree *tree)
+{
+    free(tree->nodes);
+    free(tree->text);
+    free(tree->entries);
+    *tree = (struct efsd_tree){0};
+}
+
+bool efsd_tree_find(const struct efsd_tree *tree, uint32_t directory, const char *name, size_t name_bytes,
+                    uint32_t *node)
+{
+    const struct efsd_node *parent = &tree->nodes[directory];
+    if (parent->kind != EFSD_DIRECTORY) {
+        return false;
+    }
+    uint32_t low = parent->first, high = parent->first + parent->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct efsd_node *child = &tree->nodes[middle];
+        size_t n = child->name_bytes < name_bytes ? child->name_bytes : name_bytes;
+        int order = memcmp(tree->text + child->name, name, n);
+        if (order == 0 && child->name_bytes == name_bytes) {
+            *node = middle;
+            return true;
+        }
+        if (order < 0 || (order == 0 && child->name_bytes < name_bytes)) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return false;
+}
+
+uint64_t efsd_tree_bytes(const struct efsd_tree *tree)
+{
+    return (uint64_t)tree->count * sizeof(*tree->nodes) + tree->text_bytes;
+}

@@ -1,0 +1,383 @@
+/*
+ * fake_engine.c - the serving half of libexpertfs.h over a directory of plain files, for tests of the daemon: every
+ * reply can be late, can fail, or can come from inside the call. Linked into tests/expertfs/expertfs-fake.
+ *
+ * "STORE" is a directory. Files below experts/ whose name ends in .safetensors are experts. The environment injects:
+ *   EFS_FAKE_SYNC=1      reads are answered from inside efs_read()
+ *   EFS_FAKE_DELAY_US=N  every other reply comes N microseconds late
+ *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
+ *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
+ * In a file whose name contains "damaged", reads that touch [64 KiB, 128 KiB) fail with -EUCLEAN, and so do leases.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libexpertfs.h"
+
+#define WORKERS 2
+#define FILES 65536u
+
+struct file {
+    char *path; /* absolute */
+    struct efs_file_info info;
+};
+
+struct job {
+    struct job *next;
+    uint32_t file;
+    uint64_t offset;
+    uint8_t *dst; /* NULL: a lease */
+    size_t len;
+    efs_done_fn *done;
+    efs_leased_fn *leased;
+    void *arg;
+};
+
+struct efs_lease {
+    struct efs *fs;
+    int fd;
+    void *data;
+    size_t bytes;
+};
+
+struct efs {
+    pthread_mutex_t lock; /* guards all below but files */
+    pthread_cond_t wake;
+    struct job *first, **last, *parked; /* parked: leases that wait for room */
+    pthread_t workers[WORKERS];
+    unsigned leased, room;
+    bool stop;
+    struct efs_stats stats;
+    struct efs_options options;
+    struct file *files;
+    uint32_t file_count, expert_count;
+    unsigned delay_us, lease_errno;
+    bool sync;
+    char root[4096];
+};
+
+struct efs_store {
+    struct efs fs;
+};
+
+static struct efs *scanning; /* nftw() has no argument */
+
+static unsigned env_number(const char *name, unsigned otherwise)
+{
+    const char *value = getenv(name);
+    return value ? (unsigned)strtoul(value, NULL, 10) : otherwise;
+}
+
+static int scan(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)ftw;
+    struct efs *fs = scanning;
+    if (type != FTW_F || fs->file_count == FILES) {
+        return 0;
+    }
+    struct file *file = &fs->files[fs->file_count++];
+    file->path = strdup(path);
+    snprintf(file->info.path, sizeof(file->info.path), "%s", path + strlen(fs->root) + 1);
+    file->info.bytes = (uint64_t)st->st_size;
+    file->info.expert = UINT32_MAX;
+    size_t n = strlen(path);
+    if (strncmp(file->info.path, "experts/", 8) == 0 && n > 12 && strcmp(path + n - 12, ".safetensors") == 0) {
+        file->info.kind = EFS_FILE_EXPERT;
+        file->info.expert = fs->expert_count++;
+    }
+    return 0;
+}
+
+static void run_read(struct efs *fs, const struct job *job)
+{
+    const struct file *file = &fs->files[job->file];
+    if (strstr(file->path, "damaged") && job->offset < (128u << 10) && job->offset + job->len > (64u << 10)) {
+        job->done(job->arg, -EUCLEAN, 0);
+        return;
+    }
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : pread(fd, job->dst, job->len, (off_t)job->offset);
+    errint_t rc = n < 0 ? -errno : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    job->done(job->arg, rc, n < 0 ? 0 : (size_t)n);
+}
+
+static errint_t fill(const struct file *file, struct efs_lease *lease)
+{
+    int from = open(file->path, O_RDONLY | O_CLOEXEC);
+    lease->fd = memfd_create("fake-expert", MFD_CLOEXEC);
+    if (from < 0 || lease->fd < 0 || ftruncate(lease->fd, (off_t)file->info.bytes)) {
+        return -errno;
+    }
+    lease->bytes = file->info.bytes;
+    lease->data = mmap(NULL, lease->bytes + 1, PROT_READ | PROT_WRITE, MAP_SHARED, lease->fd, 0);
+    errint_t rc = lease->data == MAP_FAILED ? -errno : 0;
+    if (!rc && pread(from, lease->data, lease->bytes, 0) != (ssize_t)lease->bytes) {
+        rc = -EIO;
+    }
+    close(from);
+    return rc;
+}
+
+static void run_lease(struct efs *fs, const struct job *job)
+{
+    const struct file *file = &fs->files[job->file];
+    struct efs_lease *lease = calloc(1, sizeof(*lease));
+    errint_t rc = fs->lease_errno ? -(errint_t)fs->lease_errno : strstr(file->path, "damaged") ? -EUCLEAN : 0;
+    lease->fs = fs;
+    lease->fd = -1;
+    if (!rc) {
+        rc = fill(file, lease);
+    }
+    if (rc) {
+        efs_lease_release(lease);
+    }
+    job->leased(job->arg, rc, rc ? NULL : lease);
+}
+
+static void *work(void *arg)
+{
+    struct efs *fs = arg;
+    unsigned n = 0;
+    pthread_mutex_lock(&fs->lock);
+    for (;;) {
+        while (!fs->first && !fs->stop) {
+            pthread_cond_wait(&fs->wake, &fs->lock);
+        }
+        struct job *job = fs->first;
+        if (!job) {
+            break;
+        }
+        fs->first = job->next;
+        if (!fs->first) {
+            fs->last = &fs->first;
+        }
+        pthread_mutex_unlock(&fs->lock);
+        if (fs->delay_us && n++ % 2 == 0) {
+            usleep(fs->delay_us);
+        }
+        if (job->dst) {
+            run_read(fs, job);
+        } else {
+            run_lease(fs, job);
+        }
+        free(job);
+        pthread_mutex_lock(&fs->lock);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    return NULL;
+}
+
+static void queue(struct efs *fs, struct job *job)
+{
+    job->next = NULL;
+    *fs->last = job;
+    fs->last = &job->next;
+    pthread_cond_signal(&fs->wake);
+}
+
+errint_t efs_open(const char *path, const struct efs_options *options, struct efs **out, struct efs_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
+        return efs_fail(err, -EUCLEAN, "%s: not a directory, which is what the fake engine serves", path);
+    }
+    struct efs *fs = calloc(1, sizeof(struct efs_store));
+    fs->files = calloc(FILES, sizeof(*fs->files));
+    fs->options = *options;
+    fs->last = &fs->first;
+    fs->delay_us = env_number("EFS_FAKE_DELAY_US", 0);
+    fs->lease_errno = env_number("EFS_FAKE_LEASE_ERRNO", 0);
+    fs->room = env_number("EFS_FAKE_ROOM", 1u << 30);
+    fs->sync = env_number("EFS_FAKE_SYNC", 0);
+    snprintf(fs->root, sizeof(fs->root), "%s", path);
+    pthread_mutex_init(&fs->lock, NULL);
+    pthread_cond_init(&fs->wake, NULL);
+    scanning = fs;
+    nftw(path, scan, 16, FTW_PHYS);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        pthread_create(&fs->workers[i], NULL, work, fs);
+    }
+    *out = fs;
+    return 0;
+}
+
+void efs_close(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->stop = true;
+    pthread_cond_broadcast(&fs->wake);
+    pthread_mutex_unlock(&fs->lock);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        pthread_join(fs->workers[i], NULL);
+    }
+    while (fs->parked) {
+        struct job *job = fs->parked;
+        fs->parked = job->next;
+        job->leased(job->arg, -ECANCELED, NULL);
+        free(job);
+    }
+    for (uint32_t i = 0; i < fs->file_count; i++) {
+        free(fs->files[i].path);
+    }
+    free(fs->files);
+    pthread_cond_destroy(&fs->wake);
+    pthread_mutex_destroy(&fs->lock);
+    free(fs);
+}
+
+const struct efs_store *efs_get_store(const struct efs *fs)
+{
+    return (const struct efs_store *)(const void *)fs;
+}
+
+void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
+{
+    *info = (struct efs_store_info){.version = 1, .files = store->fs.file_count, .experts = store->fs.expert_count};
+    for (uint32_t i = 0; i < store->fs.file_count; i++) {
+        info->source_bytes += store->fs.files[i].info.bytes;
+    }
+}
+
+uint32_t efs_file_count(const struct efs *fs)
+{
+    return fs->file_count;
+}
+
+bool efs_view_hidden(const struct efs *fs)
+{
+    (void)fs;
+    return false;
+}
+
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
+{
+    if (file >= fs->file_count) {
+        return -EINVAL;
+    }
+    *info = fs->files[file].info;
+    return 0;
+}
+
+void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
+              efs_done_fn *done, void *arg)
+{
+    stream->next_offset = offset + len;
+    struct job *job = calloc(1, sizeof(*job));
+    *job = (struct job){.file = file, .offset = offset, .dst = dst, .len = len, .done = done, .arg = arg};
+    if (fs->sync) {
+        run_read(fs, job);
+        free(job);
+        return;
+    }
+    pthread_mutex_lock(&fs->lock);
+    fs->stats.reads++;
+    queue(fs, job);
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    struct job *job = calloc(1, sizeof(*job));
+    *job = (struct job){.file = file, .leased = done, .arg = arg};
+    pthread_mutex_lock(&fs->lock);
+    fs->stats.leases++;
+    bool room = fs->leased < fs->room;
+    fs->leased += room;
+    if (room) {
+        queue(fs, job);
+    } else if (fs->options.lease_wait) {
+        job->next = fs->parked;
+        fs->parked = job;
+    }
+    bool refuse = !room && !fs->options.lease_wait;
+    pthread_mutex_unlock(&fs->lock);
+    if (refuse) {
+        free(job);
+        done(arg, -ENOMEM, NULL);
+    }
+}
+
+int efs_lease_fd(const struct efs_lease *lease)
+{
+    return lease->fd;
+}
+
+const void *efs_lease_data(const struct efs_lease *lease)
+{
+    return lease->data;
+}
+
+void efs_lease_release(struct efs_lease *lease)
+{
+    struct efs *fs = lease->fs;
+    if (lease->data && lease->data != MAP_FAILED) {
+        munmap(lease->data, lease->bytes + 1);
+    }
+    if (lease->fd >= 0) {
+        close(lease->fd);
+    }
+    free(lease);
+    pthread_mutex_lock(&fs->lock);
+    struct job *job = fs->parked;
+    if (job) {
+        fs->parked = job->next;
+        queue(fs, job);
+    } else {
+        fs->leased--;
+    }
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_stats(struct efs *fs, struct efs_stats *stats)
+{
+    pthread_mutex_lock(&fs->lock);
+    *stats = fs->stats;
+    stats->leased_experts = fs->leased;
+    pthread_mutex_unlock(&fs->lock);
+}
+
+uint32_t efs_expert_count(const struct efs *fs)
+{
+    return fs->expert_count;
+}
+
+errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+{
+    for (uint32_t i = 0; i < fs->file_count; i++) {
+        if (fs->files[i].info.expert == expert) {
+            *info = (struct efs_expert_info){.file = i, .expert = expert, .state = 'M'};
+            info->raw_bytes = fs->files[i].info.bytes;
+            snprintf(info->name, sizeof(info->name), "%.60s", fs->files[i].info.path);
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+const char *efs_version(void)
+{
+    return EFS_VERSION_STRING;
+}
+
+errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
+{
+    if (err) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(err->text, sizeof(err->text), format, arguments);
+        va_end(arguments);
+    }
+    return code;
+}
