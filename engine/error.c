@@ -1,6 +1,8 @@
 /* error.c - how the engine says what went wrong, and which version it is. */
 #include "libexpertfs.h"
 
+#include "utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,20 +16,22 @@ const char *efs_version(void)
     return EFS_VERSION_STRING;
 }
 
-/* Cut a UTF-8 character that does not end inside text. */
-static void trim_partial_character(char *text)
+/* Names come from outside: make the text one line of UTF-8 with nothing in it that a terminal obeys. */
+static void make_printable(char *text)
 {
-    size_t n = strlen(text);
-    size_t tail = 0;
+    size_t left = strlen(text);
 
-    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xC0) == 0x80)
-        tail++;
-    if (tail == n)
-        return;
-    unsigned char lead = (unsigned char)text[n - 1 - tail];
-    size_t wanted = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : lead >= 0xC0 ? 1 : 0;
-    if (tail < wanted)
-        text[n - 1 - tail] = '\0';
+    while (left > 0) {
+        unsigned char c = (unsigned char)text[0];
+        size_t n = efs_utf8_character(text, left);
+        bool control = c < 0x20 || c == 0x7F || (n == 2 && c == 0xC2 && (unsigned char)text[1] < 0xA0);
+        if (n == 0 || control) {
+            n = n ? n : 1;
+            memset(text, '?', n);
+        }
+        text += n;
+        left -= n;
+    }
 }
 
 errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
@@ -37,15 +41,9 @@ errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
     if (!err)
         return code;
     va_start(args, format);
-    int n = vsnprintf(err->text, sizeof(err->text), format, args);
-    va_end(args);
-    if (n < 0)
+    if (vsnprintf(err->text, sizeof(err->text), format, args) < 0)
         err->text[0] = '\0';
-    if (n >= (int)sizeof(err->text))
-        trim_partial_character(err->text);
-    /* Names come from outside: one line, and nothing that a terminal obeys. */
-    for (char *c = err->text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            *c = '?';
+    va_end(args);
+    make_printable(err->text);
     return code;
 }

@@ -27,41 +27,6 @@ errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t el
     return 0;
 }
 
-/* Bytes of the character that text begins with; 0: it is none. The second byte's range keeps out what has a shorter
- * form, surrogates, and numbers past U+10FFFF (RFC 3629, section 4). */
-static size_t utf8_character(const unsigned char *text, size_t bytes)
-{
-    unsigned char lead = text[0], low = 0x80, high = 0xBF;
-    size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-
-    if (n == 0 || n > bytes || lead == 0)
-        return 0;
-    if (lead == 0xE0)
-        low = 0xA0;
-    else if (lead == 0xED)
-        high = 0x9F;
-    else if (lead == 0xF0)
-        low = 0x90;
-    else if (lead == 0xF4)
-        high = 0x8F;
-    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xBF)
-        if (text[i] < low || text[i] > high)
-            return 0;
-    return n;
-}
-
-bool efs_source_utf8(const char *text, size_t bytes)
-{
-    while (bytes > 0) {
-        size_t n = utf8_character((const unsigned char *)text, bytes);
-        if (n == 0)
-            return false;
-        text += n;
-        bytes -= n;
-    }
-    return true;
-}
-
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err)
 {

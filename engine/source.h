@@ -60,9 +60,6 @@ bool efs_source_is_gguf(const char *path);
 /* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */
 errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);
 
-/* Whether the bytes are UTF-8 text without NUL characters. */
-bool efs_source_utf8(const char *text, size_t bytes);
-
 /* Make room for one more of element_bytes in *array: doubles *capacity. -ENOMEM. */
 errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t element_bytes);
 

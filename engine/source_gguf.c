@@ -12,6 +12,7 @@
 #include "dtype.h"
 #include "source_cursor.h"
 #include "sys.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -199,7 +200,7 @@ static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *en
 
     if ((ret = take_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
         return ret;
-    if (!efs_source_utf8(tensor->name, name_bytes))
+    if (!efs_utf8_text(tensor->name, name_bytes))
         return efs_cursor_fail(cursor, "its name is not UTF-8 text");
     if ((ret = efs_cursor_u32(cursor, &tensor->dims)) < 0)
         return ret;
@@ -310,7 +311,9 @@ static errint_t find_data(struct efs_cursor *cursor, struct header *header)
 
     header->data_offset = (cursor->offset + mask) & ~mask; /* both are far below 2^63 */
     if (header->tensors > 0 && header->data_offset > cursor->in->bytes)
-        return efs_cursor_fail(cursor, "it begins past the end of the file (%" PRIu64 " bytes)", cursor->in->bytes);
+        return efs_fail(cursor->err, -EUCLEAN,
+                        "%s: data at offset %" PRIu64 ": it begins past the end of the file (%" PRIu64 " bytes)",
+                        cursor->in->path, header->data_offset, cursor->in->bytes);
     header->data_bytes = header->tensors > 0 ? cursor->in->bytes - header->data_offset : 0;
     cursor->offset = header->tensors > 0 ? header->data_offset : cursor->offset;
     efs_cursor_part(cursor, "data", EFS_CURSOR_ONLY);

@@ -1,0 +1,199 @@
+/* source_files.c - checkpoints for tests, made byte by byte. */
+#include "source_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+void sf_zero(struct sf_bytes *bytes, size_t count)
+{
+    if (bytes->capacity - bytes->count < count) {
+        bytes->capacity = (bytes->count + count) * 2;
+        bytes->data = realloc(bytes->data, bytes->capacity);
+        assert_non_null(bytes->data);
+    }
+    if (count)
+        memset(bytes->data + bytes->count, 0, count);
+    bytes->count += count;
+}
+
+void sf_put(struct sf_bytes *bytes, const void *data, size_t count)
+{
+    sf_zero(bytes, count);
+    if (count)
+        memcpy(bytes->data + bytes->count - count, data, count);
+}
+
+void sf_number(struct sf_bytes *bytes, uint64_t value, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        uint8_t byte = (uint8_t)(value >> (8 * i));
+        sf_put(bytes, &byte, 1);
+    }
+}
+
+void sf_string(struct sf_bytes *bytes, const char *text)
+{
+    sf_number(bytes, strlen(text), 8);
+    sf_put(bytes, text, strlen(text));
+}
+
+void sf_align(struct sf_bytes *bytes, size_t alignment)
+{
+    while (bytes->count % alignment)
+        sf_zero(bytes, 1);
+}
+
+char *sf_mkdir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *path = NULL;
+
+    assert_true(asprintf(&path, "%s/expertfs-test-XXXXXX", tmp ? tmp : "/tmp") > 0);
+    assert_non_null(mkdtemp(path));
+    return path;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void sf_rmdir(char *directory)
+{
+    assert_int_equal(nftw(directory, remove_entry, 16, FTW_DEPTH | FTW_PHYS), 0);
+    free(directory);
+}
+
+void sf_write(const char *directory, const char *name, const void *data, size_t count)
+{
+    char *path = NULL;
+
+    assert_true(asprintf(&path, "%s/%s", directory, name) > 0);
+    for (char *slash = strchr(path + strlen(directory) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_true(count == 0 || fwrite(data, count, 1, file) == 1);
+    assert_int_equal(fclose(file), 0);
+    free(path);
+}
+
+void sf_safetensors(struct sf_bytes *out, const char *header, size_t header_bytes, size_t data_bytes)
+{
+    sf_number(out, header_bytes, 8);
+    sf_put(out, header, header_bytes);
+    for (size_t i = 0; i < data_bytes; i++)
+        sf_number(out, i, 1);
+}
+
+void sf_gguf_header(struct sf_bytes *out, uint32_t version, uint64_t tensors, uint64_t metadata)
+{
+    sf_put(out, "GGUF", 4);
+    sf_number(out, version, 4);
+    sf_number(out, tensors, 8);
+    sf_number(out, metadata, 8);
+}
+
+void sf_gguf_tensor(struct sf_bytes *out, const char *name, uint32_t dims, const uint64_t *shape, uint32_t type,
+                    uint64_t offset)
+{
+    sf_string(out, name);
+    sf_number(out, dims, 4);
+    for (uint32_t i = 0; i < dims; i++)
+        sf_number(out, shape[i], 8);
+    sf_number(out, type, 4);
+    sf_number(out, offset, 8);
+}
+
+static void check_tensors(const struct efs_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->tensor_count; i++) {
+        const struct efs_source_tensor *tensor = &catalog->tensors[i];
+        assert_true(tensor->file < catalog->file_count);
+        assert_true(catalog->files[tensor->file].has_tensors);
+        assert_true(tensor->offset <= catalog->files[tensor->file].bytes);
+        assert_true(tensor->bytes <= catalog->files[tensor->file].bytes - tensor->offset);
+        assert_true(tensor->dims <= EFS_MAX_DIMS);
+        if (i > 0 && tensor[-1].file == tensor->file)
+            assert_true(tensor[-1].offset + tensor[-1].bytes <= tensor->offset);
+        if (i > 0)
+            assert_true(tensor[-1].file <= tensor->file);
+        if (tensor->tensor_class == EFS_CLASS_EXPERT)
+            assert_true(tensor->expert_first < catalog->expert_count);
+        if (tensor->tensor_class == EFS_CLASS_FUSED) {
+            assert_true(tensor->dims >= 2 && tensor->shape[0] >= 1 && tensor->bytes % tensor->shape[0] == 0);
+            assert_true(tensor->shape[0] <= catalog->expert_count - tensor->expert_first);
+            for (uint64_t e = 0; e < tensor->shape[0]; e++)
+                assert_int_equal(catalog->experts[tensor->expert_first + e].expert, e);
+        }
+    }
+}
+
+static void check_order(const struct efs_catalog *catalog)
+{
+    for (size_t i = 1; i < catalog->file_count; i++)
+        assert_true(strcmp(catalog->files[i - 1].path, catalog->files[i].path) < 0);
+    for (size_t i = 1; i < catalog->expert_count; i++) {
+        const struct efs_source_expert *a = &catalog->experts[i - 1], *b = &catalog->experts[i];
+        int stack = strcmp(a->stack, b->stack);
+        assert_true(stack <= 0);
+        if (stack == 0)
+            assert_true(a->layer < b->layer || (a->layer == b->layer && a->expert < b->expert));
+    }
+}
+
+void sf_accept(const char *directory, struct efs_catalog *catalog)
+{
+    struct efs_error err = {""};
+    errint_t ret = efs_catalog_read(directory, catalog, &err);
+
+    if (ret < 0)
+        fail_msg("refused (%d): %s", ret, err.text);
+    assert_non_null(catalog->family);
+    check_tensors(catalog);
+    check_order(catalog);
+}
+
+void sf_refuse(const char *directory, const char *name, errint_t code, const char *reason)
+{
+    struct efs_catalog catalog;
+    struct efs_error err = {""};
+    errint_t ret = efs_catalog_read(directory, &catalog, &err);
+
+    if (ret == 0) {
+        efs_catalog_free(&catalog);
+        fail_msg("accepted, though it should be refused with: %s", reason);
+    }
+    if (ret != code || !strstr(err.text, reason) || strncmp(err.text, name, strlen(name)) != 0 ||
+        !strstr(err.text, "offset"))
+        fail_msg("refused with %d, \"%s\"; wanted %d, \"%s: ... offset ... %s\"", ret, err.text, code, name, reason);
+    /* A refusal leaves nothing to free. */
+    assert_null(catalog.files);
+    assert_null(catalog.tensors);
+    assert_null(catalog.root);
+}
+
+const struct efs_source_tensor *sf_tensor(const struct efs_catalog *catalog, const char *name)
+{
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (strcmp(catalog->tensors[i].name, name) == 0)
+            return &catalog->tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}

@@ -1,0 +1,293 @@
+/* Which files a checkpoint has: subdirectories, links, and what is refused. */
+#include "source_files.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HEADER "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}"
+
+static void write_model(const char *dir, const char *name)
+{
+    struct sf_bytes file = {0};
+
+    sf_safetensors(&file, HEADER, strlen(HEADER), 2);
+    sf_write(dir, name, file.data, file.count);
+    free(file.data);
+}
+
+static void link_to(const char *target, const char *dir, const char *name)
+{
+    char *path = NULL;
+
+    assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
+    assert_int_equal(symlink(target, path), 0);
+    free(path);
+}
+
+static void make_dir(const char *dir, const char *name)
+{
+    char *path = NULL;
+
+    assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
+    assert_int_equal(mkdir(path, 0755), 0);
+    free(path);
+}
+
+static void expect_paths(const struct efs_catalog *catalog, const char *const *paths, size_t count)
+{
+    assert_int_equal(catalog->file_count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(catalog->files[i].path, paths[i]);
+}
+
+static void expect_failure(const char *src, errint_t code, const char *text)
+{
+    struct efs_catalog catalog;
+    struct efs_error err = {""};
+    errint_t ret = efs_catalog_read(src, &catalog, &err);
+
+    if (ret == 0)
+        efs_catalog_free(&catalog);
+    if (ret != code || !strstr(err.text, text))
+        fail_msg("got %d \"%s\", wanted %d \"%s\"", ret, err.text, code, text);
+}
+
+static void finds_all_files_in_order(void **state)
+{
+    static const char *const paths[] = {"a\nb\x01.txt",
+                                        "config.json",
+                                        "empty",
+                                        "model-1.safetensors",
+                                        "model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "sub-x",
+                                        "sub/.hidden",
+                                        "sub/deep/er/x.safetensors",
+                                        "x.SAFETENSORS",
+                                        "\xC3\xA9.gguf.bak",
+                                        "\xFFnot UTF-8"};
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        if (strstr(paths[i], ".safetensors") && !strstr(paths[i], ".json"))
+            write_model(dir, paths[i]);
+        else
+            sf_write(dir, paths[i], "hello", strcmp(paths[i], "empty") ? 5 : 0);
+    }
+    make_dir(dir, "void");
+    sf_accept(dir, &catalog);
+    assert_string_equal(catalog.root, dir);
+    expect_paths(&catalog, paths, sizeof(paths) / sizeof(paths[0]));
+    assert_int_equal(catalog.tensor_count, 3);
+    assert_true(catalog.files[3].has_tensors && catalog.files[4].has_tensors && catalog.files[8].has_tensors);
+    assert_false(catalog.files[1].has_tensors || catalog.files[5].has_tensors || catalog.files[9].has_tensors);
+    assert_int_equal(catalog.files[0].bytes, 5);
+    assert_int_equal(catalog.files[2].bytes, 0);
+    assert_int_equal(catalog.tensors[0].file, 3);
+    assert_int_equal(catalog.tensors[2].file, 8);
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+/* As hub caches lay a checkpoint out. */
+static void follows_links(void **state)
+{
+    static const char *const paths[] = {"config.json", "model.safetensors", "onnx/a.txt", "tokenizer/a.txt"};
+    char *dir = sf_mkdir(), *snapshot = NULL;
+    struct efs_catalog catalog;
+
+    (void)state;
+    write_model(dir, "blobs/0a1b");
+    sf_write(dir, "blobs/2c3d", "{}", 2);
+    sf_write(dir, "shared/a.txt", "abc", 3);
+    make_dir(dir, "snapshot");
+    assert_true(asprintf(&snapshot, "%s/snapshot", dir) > 0);
+    link_to("../blobs/0a1b", snapshot, "model.safetensors");
+    link_to("../blobs/2c3d", snapshot, "config.json");
+    link_to("../shared", snapshot, "tokenizer"); /* the same directory by two names: no cycle */
+    link_to("tokenizer", snapshot, "onnx");
+    sf_accept(snapshot, &catalog);
+    expect_paths(&catalog, paths, 4);
+    assert_int_equal(catalog.tensor_count, 1);
+    assert_int_equal(catalog.files[0].bytes, 2);
+    efs_catalog_free(&catalog);
+    free(snapshot);
+    sf_rmdir(dir);
+}
+
+static void reads_a_single_file(void **state)
+{
+    char *dir = sf_mkdir(), *path = NULL, *cwd = getcwd(NULL, 0);
+    struct efs_catalog catalog;
+
+    (void)state;
+    write_model(dir, "blob");
+    sf_write(dir, "beside", "x", 1);
+    link_to("blob", dir, "model.safetensors");
+    assert_true(asprintf(&path, "%s/model.safetensors", dir) > 0);
+    sf_accept(path, &catalog);
+    assert_int_equal(catalog.file_count, 1);
+    assert_string_equal(catalog.files[0].path, "model.safetensors");
+    assert_string_equal(catalog.root, dir);
+    assert_int_equal(catalog.tensor_count, 1);
+    efs_catalog_free(&catalog);
+    assert_non_null(cwd);
+    assert_int_equal(chdir(dir), 0);
+    sf_accept("model.safetensors", &catalog);
+    assert_string_equal(catalog.root, ".");
+    assert_int_equal(catalog.tensor_count, 1);
+    efs_catalog_free(&catalog);
+    sf_accept("blob", &catalog); /* its name promises no tensors */
+    assert_int_equal(catalog.tensor_count, 0);
+    assert_int_equal(catalog.file_count, 1);
+    efs_catalog_free(&catalog);
+    assert_int_equal(chdir(cwd), 0);
+    free(cwd);
+    free(path);
+    sf_rmdir(dir);
+}
+
+static void refuses_links_that_lead_nowhere(void **state)
+{
+    char *dir = sf_mkdir();
+
+    (void)state;
+    write_model(dir, "model.safetensors");
+    link_to("missing", dir, "gone.json");
+    expect_failure(dir, -ENOENT, "gone.json: the symbolic link leads nowhere");
+    sf_rmdir(dir);
+    dir = sf_mkdir();
+    link_to("b", dir, "a");
+    link_to("a", dir, "b");
+    expect_failure(dir, -ELOOP, ": the symbolic link leads to itself");
+    sf_rmdir(dir);
+}
+
+static void refuses_cycles_of_directories(void **state)
+{
+    char *dir = sf_mkdir();
+
+    (void)state;
+    write_model(dir, "sub/model.safetensors");
+    link_to("..", dir, "sub/up");
+    expect_failure(dir, -ELOOP, "sub/up: the symbolic link leads back");
+    sf_rmdir(dir);
+    dir = sf_mkdir();
+    sf_write(dir, "a/x", "", 0);
+    sf_write(dir, "b/y", "", 0);
+    link_to("../b", dir, "a/to_b");
+    link_to("../a", dir, "b/to_a");
+    expect_failure(dir, -ELOOP, ": the symbolic link leads back");
+    sf_rmdir(dir);
+}
+
+static void refuses_what_is_no_file(void **state)
+{
+    char *dir = sf_mkdir(), *path = NULL;
+
+    (void)state;
+    write_model(dir, "model.safetensors");
+    /* By name it would be parsed: opening it must not wait for a writer. */
+    assert_true(asprintf(&path, "%s/pipe.safetensors", dir) > 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_failure(dir, -EINVAL, "pipe.safetensors: neither a file nor a directory");
+    expect_failure(path, -EINVAL, "neither a file nor a directory");
+    free(path);
+    sf_rmdir(dir);
+    expect_failure("/dev/null", -EINVAL, "/dev/null: neither a file nor a directory");
+}
+
+static void refuses_what_is_not_there(void **state)
+{
+    char *dir = sf_mkdir(), *path = NULL;
+
+    (void)state;
+    expect_failure(dir, -ENOENT, "the directory holds no files");
+    make_dir(dir, "empty");
+    expect_failure(dir, -ENOENT, "the directory holds no files");
+    assert_true(asprintf(&path, "%s/none", dir) > 0);
+    expect_failure(path, -ENOENT, "none: No such file");
+    expect_failure("", -ENOENT, "No such file");
+    free(path);
+    sf_rmdir(dir);
+}
+
+static void refuses_what_may_not_be_read(void **state)
+{
+    char *dir = sf_mkdir(), *path = NULL;
+
+    (void)state;
+    if (geteuid() == 0) {
+        sf_rmdir(dir);
+        print_message("skipped: root may read everything\n");
+        skip();
+    }
+    write_model(dir, "model.safetensors");
+    assert_true(asprintf(&path, "%s/model.safetensors", dir) > 0);
+    assert_int_equal(chmod(path, 0), 0);
+    expect_failure(dir, -EACCES, "model.safetensors: cannot open: Permission denied");
+    free(path);
+    sf_rmdir(dir);
+}
+
+static void refuses_deep_trees_and_long_paths(void **state)
+{
+    char *dir = sf_mkdir();
+    struct sf_bytes path = {0};
+
+    (void)state;
+    for (int i = 0; i < 65; i++)
+        sf_put(&path, "d/", 2);
+    sf_put(&path, "x", 2);
+    sf_write(dir, (const char *)path.data, "", 0);
+    expect_failure(dir, -ELOOP, "more than 64 directories deep");
+    sf_rmdir(dir);
+
+    path.count = 0;
+    for (int i = 0; i < 4; i++) { /* 4 * 255 + 4 bytes */
+        for (int j = 0; j < 255; j++)
+            sf_put(&path, "n", 1);
+        sf_put(&path, "/", 1);
+    }
+    dir = sf_mkdir();
+    path.data[path.count - 1] = '\0'; /* 1023 bytes: the most */
+    sf_write(dir, (const char *)path.data, "", 0);
+    struct efs_catalog catalog;
+    sf_accept(dir, &catalog);
+    assert_int_equal(strlen(catalog.files[0].path), 1023);
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+    dir = sf_mkdir();
+    path.data[path.count - 1] = '/';
+    sf_put(&path, "x", 2);
+    sf_write(dir, (const char *)path.data, "", 0);
+    expect_failure(dir, -ENAMETOOLONG, "the path has more than 1023 bytes");
+    sf_rmdir(dir);
+    free(path.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_all_files_in_order),
+        cmocka_unit_test(follows_links),
+        cmocka_unit_test(reads_a_single_file),
+        cmocka_unit_test(refuses_links_that_lead_nowhere),
+        cmocka_unit_test(refuses_cycles_of_directories),
+        cmocka_unit_test(refuses_what_is_no_file),
+        cmocka_unit_test(refuses_what_is_not_there),
+        cmocka_unit_test(refuses_what_may_not_be_read),
+        cmocka_unit_test(refuses_deep_trees_and_long_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+/* Safetensors headers: what violates the format is refused with file and offset, what is only odd is read. */
+#include "source_files.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NAME "model.safetensors"
+
+/* A header, how much data follows it, and what the refusal says. */
+struct bad_case {
+    const char *header;
+    size_t data_bytes;
+    const char *reason;
+};
+
+#define T(name, dtype, shape, begin, end)                                                                              \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
+
+static const struct bad_case bad_cases[] = {
+    /* places */
+    {"{" T("x", "U8", "900", 0, 900) "}", 800, "tensor \"x\": data_offsets end 900 is past the data (800 bytes)"},
+    {"{" T("x", "U8", "2", 4, 2) "}", 4, "begin 4 is past their end 2"},
+    {"{" T("a", "U8", "4", 0, 4) "," T("b", "U8", "4", 2, 6) "}", 6, "tensor \"b\": data_offsets begin 2 is inside"},
+    {"{" T("b", "U8", "4", 2, 6) "," T("a", "U8", "4", 0, 4) "}", 6, "inside tensor \"a\", which ends at 4"},
+    {"{" T("a", "U8", "4", 0, 4) "," T("b", "U8", "4", 0, 4) "}", 4, "inside tensor \"a\""},
+    {"{" T("a", "U8", "4", 0, 4) "," T("e", "U8", "0", 2, 2) "}", 4, "tensor \"e\": data_offsets begin 2 is inside"},
+    {"{" T("a", "U8", "2", 0, 2) "," T("b", "U8", "2", 3, 5) "}", 5,
+     "tensor \"b\": data_offsets begin 3 leaves a hole"},
+    {"{" T("a", "U8", "2", 1, 3) "}", 3, "leaves a hole: no tensor holds the data from 0"},
+    {"{" T("a", "U8", "2", 0, 2) "}", 3, "tensors end at 2, the data has 3 bytes"},
+    {"{}", 1, "tensors end at 0, the data has 1 bytes"},
+    {"{\"__metadata__\":{}}", 1, "tensors end at 0"},
+    /* lengths */
+    {"{" T("a", "F32", "2", 0, 4) "}", 4, "shape and dtype F32 need 8 bytes, data_offsets span 4"},
+    {"{" T("a", "BF16", "", 0, 4) "}", 4, "need 2 bytes"},
+    {"{" T("a", "U8", "0", 0, 1) "}", 1, "need 0 bytes"},
+    {"{" T("a", "F4", "3", 0, 2) "}", 2, "no whole number of bytes"},
+    {"{" T("a", "F6_E2M3", "2", 0, 2) "}", 2, "no whole number of bytes"},
+    {"{" T("a", "U8", "4294967296,4294967296", 0, 0) "}", 0, "more than 64 bits hold"},
+    {"{" T("a", "F64", "4611686018427387904", 0, 0) "}", 0, "more than 64 bits hold"},
+    {"{" T("a", "U8", "9223372036854775807,9223372036854775807,0", 0, 0) "}", 0, "more than 64 bits hold"},
+    {"{" T("a", "U8", "4294967296,4294967296,1,1,1,1,1,1,1", 0, 0) "}", 0, "more than 64 bits hold"},
+    {"{" T("a", "U8", "1,1,1,1,1,1,1,1,3", 0, 2) "}", 2, "need 3 bytes"},
+    /* numbers */
+    {"{" T("a", "U8", "-2", 0, 2) "}", 2, "dimension 0 of shape is not a whole number"},
+    {"{" T("a", "U8", "2.0", 0, 2) "}", 2, "dimension 0 of shape is not a whole number"},
+    {"{" T("a", "U8", "1,2e0", 0, 2) "}", 2, "dimension 1 of shape is not a whole number"},
+    {"{" T("a", "U8", "\"2\"", 0, 2) "}", 2, "dimension 0 of shape is not a whole number"},
+    {"{" T("a", "U8", "true", 0, 2) "}", 2, "dimension 0 of shape is not a whole number"},
+    {"{" T("a", "U8", "18446744073709551618", 0, 2) "}", 2, "too big integer"},
+    {"{" T("a", "U8", "2", 0, 9223372036854775808) "}", 2, "too big integer"},
+    {"{" T("a", "U8", "2", 0, 9223372036854775807) "}", 2, "is past the data"},
+    {"{" T("a", "U8", "2", -2, 0) "}", 2, "data_offsets has something that is not a whole number"},
+    {"{" T("a", "U8", "2", 0.0, 2) "}", 2, "data_offsets has something that is not a whole number"},
+    {"{" T("a", "U8", "2", 00, 2) "}", 2, "JSON at offset"},
+    /* fields */
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2]}}", 2, "data_offsets is not a pair"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2,2]}}", 2, "data_offsets is not a pair"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0]}}", 2, "data_offsets is not a pair"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":{\"0\":0}}}", 2, "data_offsets is not a pair"},
+    {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,2]}}", 2, "shape is missing"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":2,\"data_offsets\":[0,2]}}", 2, "shape is missing or not an array"},
+    {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "dtype is missing"},
+    {"{\"a\":{\"dtype\":8,\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "dtype is missing or not a string"},
+    {"{\"a\":[\"U8\",[2],[0,2]]}", 2, "its description is not an object"},
+    {"{\"a\":null}", 0, "its description is not an object"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
+    {"{\"__metadata__\":{\"n\":1}}", 0, "__metadata__ \"n\" is not a string"},
+    {"{\"__metadata__\":{\"n\":\"1\",\"n\":\"2\"}}", 0, "duplicate"},
+    /* an unknown dtype's place is checked like any other's */
+    {"{" T("a", "F3", "2", 0, 3) "}", 2, "is past the data"},
+    {"{" T("a", "F3", "2", 0, 2) "," T("b", "U8", "2", 1, 3) "}", 3, "inside tensor \"a\""},
+    {"{" T("a", "F3", "2.5", 0, 2) "}", 2, "dimension 0"},
+    /* JSON */
+    {"{" T("a", "U8", "2", 0, 2) "," T("a", "U8", "2", 2, 4) "}", 4, "duplicate"},
+    {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "duplicate"},
+    {" {" T("a", "U8", "2", 0, 2) "}", 2, "does not begin with '{'"},
+    {"[]", 0, "does not begin with '{'"},
+    {"\"x\"", 0, "does not begin with '{'"},
+    {"{", 0, "JSON at offset"},
+    {"{" T("a", "U8", "2", 0, 2), 2, "JSON at offset"},
+    {"{" T("a", "U8", "2", 0, 2) ",}", 2, "JSON at offset"},
+    {"{" T("a", "U8", "2", 0, 2) "} x", 2, "JSON at offset"},
+    {"{" T("a", "U8", "2", 0, 2) "}{}", 2, "JSON at offset"},
+    {"{'a':1}", 0, "JSON at offset"},
+    {"{" T("\xFF", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("\xC0\xAF", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("\xED\xA0\x80", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("\\ud800", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("a\\u0000", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("a\nb", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+};
+
+static void write_model(const char *dir, const char *header, size_t header_bytes, size_t data_bytes)
+{
+    struct sf_bytes file = {0};
+
+    sf_safetensors(&file, header, header_bytes, data_bytes);
+    sf_write(dir, NAME, file.data, file.count);
+    free(file.data);
+}
+
+static void refuses_violations(void **state)
+{
+    char *dir = sf_mkdir();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad_cases) / sizeof(bad_cases[0]); i++) {
+        const struct bad_case *c = &bad_cases[i];
+        write_model(dir, c->header, strlen(c->header), c->data_bytes);
+        sf_refuse(dir, NAME, -EUCLEAN, c->reason);
+    }
+    sf_rmdir(dir);
+}
+
+/* Write a file that says its header has length bytes and has body_bytes behind that. */
+static void refuse_length(const char *dir, uint64_t length, const char *body, size_t body_bytes, const char *reason)
+{
+    struct sf_bytes file = {0};
+
+    sf_number(&file, length, 8);
+    sf_put(&file, body, body_bytes);
+    sf_write(dir, NAME, file.data, file.count);
+    free(file.data);
+    sf_refuse(dir, NAME, -EUCLEAN, reason);
+}
+
+static void refuses_header_lengths(void **state)
+{
+    char *dir = sf_mkdir();
+
+    (void)state;
+    refuse_length(dir, 3, "{}", 2, "a header of 3 bytes is past the end of the file (10 bytes)");
+    refuse_length(dir, 1, "", 0, "past the end of the file");
+    refuse_length(dir, 0, "", 0, "a header of 0 bytes");
+    refuse_length(dir, 0, "{}", 2, "a header of 0 bytes");
+    refuse_length(dir, 1, "{}", 2, "JSON at offset");
+    refuse_length(dir, 100000000, "{}", 2, "past the end of the file");
+    refuse_length(dir, 100000001, "{}", 2, "100000000 are the most");
+    refuse_length(dir, UINT64_MAX, "{}", 2, "a header of 18446744073709551615 bytes");
+    refuse_length(dir, UINT64_MAX - 7, "{}", 2, "100000000 are the most");
+    refuse_length(dir, INT64_MAX, "{}", 2, "100000000 are the most");
+    sf_write(dir, NAME, "", 0);
+    sf_refuse(dir, NAME, -EUCLEAN, "0 bytes at offset 0: too short");
+    sf_write(dir, NAME, "version https://git-lfs.github.com/spec/v1\n", 43);
+    sf_refuse(dir, NAME, -EUCLEAN, "Git LFS pointer");
+    sf_rmdir(dir);
+}
+
+static void refuses_nul_behind_header(void **state)
+{
+    static const char header[] = "{" T("a", "U8", "2", 0, 2) "}";
+    char *dir = sf_mkdir();
+
+    (void)state;
+    write_model(dir, header, sizeof(header), 2); /* with its terminator */
+    sf_refuse(dir, NAME, -EUCLEAN, "JSON at offset");
+    sf_rmdir(dir);
+}
+
+static void refuses_every_truncation(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"}," T("a.b", "BF16", "2,3", 0, 12) "," T("c", "F32", "", 12, 16) "}";
+    struct sf_bytes file = {0};
+    struct efs_catalog catalog;
+    char *dir = sf_mkdir();
+
+    (void)state;
+    sf_safetensors(&file, header, strlen(header), 16);
+    for (size_t n = 0; n < file.count; n++) {
+        sf_write(dir, NAME, file.data, n);
+        sf_refuse(dir, NAME, -EUCLEAN, "");
+    }
+    sf_write(dir, NAME, file.data, file.count);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 2);
+    efs_catalog_free(&catalog);
+    free(file.data);
+    sf_rmdir(dir);
+}
+
+static void reads_odd_header_length_and_order(void **state)
+{
+    /* 3 spaces behind: the header's length is odd, so that no tensor is aligned. Names unlike data order. */
+    static const char header[] =
+        "{" T("z", "F32", "2", 8, 16) "," T("m", "F32", "1", 16, 20) "," T("a", "F32", "2,1", 0, 8) "}   ";
+    size_t n = strlen(header) | 1;
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+
+    (void)state;
+    char *padded = malloc(n + 1);
+    assert_non_null(padded);
+    snprintf(padded, n + 1, "%-*s", (int)n, header);
+    write_model(dir, padded, n, 20);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 3);
+    assert_string_equal(catalog.tensors[0].name, "a");
+    assert_string_equal(catalog.tensors[1].name, "z");
+    assert_string_equal(catalog.tensors[2].name, "m");
+    assert_int_equal(catalog.tensors[0].offset, 8 + n);
+    assert_int_equal(catalog.tensors[0].offset % 2, 1);
+    assert_int_equal(catalog.tensors[2].offset, 8 + n + 16);
+    assert_int_equal(catalog.tensors[0].dims, 2);
+    assert_int_equal(catalog.tensors[0].shape[0], 2);
+    assert_int_equal(catalog.tensors[0].shape[1], 1);
+    assert_int_equal(catalog.tensors[0].tensor_class, EFS_CLASS_DENSE);
+    assert_string_equal(catalog.family, "dense");
+    efs_catalog_free(&catalog);
+    free(padded);
+    sf_rmdir(dir);
+}
+
+static void reads_scalars_and_empty_tensors(void **state)
+{
+    static const char header[] =
+        "{" T("scalar", "F32", "", 0, 4) "," T("none", "BF16", "3,0,5", 4, 4) "," T("first", "U8", "0", 0, 0) "," T(
+            "wide", "U8", "0,9223372036854775807,9223372036854775807", 4, 4) ",\"__metadata__\":null}";
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+
+    (void)state;
+    write_model(dir, header, strlen(header), 4);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 4);
+    assert_string_equal(catalog.tensors[0].name, "first");
+    assert_string_equal(catalog.tensors[1].name, "scalar");
+    assert_string_equal(catalog.tensors[2].name, "none");
+    assert_string_equal(catalog.tensors[3].name, "wide");
+    assert_int_equal(catalog.tensors[1].dims, 0);
+    assert_int_equal(catalog.tensors[1].bytes, 4);
+    assert_int_equal(catalog.tensors[2].dims, 3);
+    assert_int_equal(catalog.tensors[2].bytes, 0);
+    efs_catalog_free(&catalog);
+
+    write_model(dir, "{}", 2, 0);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 0);
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+static const struct {
+    const char *name;
+    enum efs_dtype dtype;
+    unsigned bits;
+} dtypes[] = {
+    {"BOOL", EFS_DTYPE_BOOL, 8},
+    {"U8", EFS_DTYPE_U8, 8},
+    {"I8", EFS_DTYPE_I8, 8},
+    {"U16", EFS_DTYPE_U16, 16},
+    {"I16", EFS_DTYPE_I16, 16},
+    {"F16", EFS_DTYPE_F16, 16},
+    {"BF16", EFS_DTYPE_BF16, 16},
+    {"U32", EFS_DTYPE_U32, 32},
+    {"I32", EFS_DTYPE_I32, 32},
+    {"F32", EFS_DTYPE_F32, 32},
+    {"U64", EFS_DTYPE_U64, 64},
+    {"I64", EFS_DTYPE_I64, 64},
+    {"F64", EFS_DTYPE_F64, 64},
+    {"C64", EFS_DTYPE_C64, 64},
+    {"F8_E4M3", EFS_DTYPE_F8_E4M3, 8},
+    {"F8_E5M2", EFS_DTYPE_F8_E5M2, 8},
+    {"F8_E8M0", EFS_DTYPE_F8_E8M0, 8},
+    {"F8_E4M3FNUZ", EFS_DTYPE_F8_E4M3FNUZ, 8},
+    {"F8_E5M2FNUZ", EFS_DTYPE_F8_E5M2FNUZ, 8},
+    {"F4", EFS_DTYPE_F4, 4},
+    {"F6_E2M3", EFS_DTYPE_F6_E2M3, 6},
+    {"F6_E3M2", EFS_DTYPE_F6_E3M2, 6},
+};
+
+static void reads_every_dtype(void **state)
+{
+    char *dir = sf_mkdir();
+
+    (void)state;
+    assert_int_equal(sizeof(dtypes) / sizeof(dtypes[0]), EFS_DTYPE_COUNT - 1);
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+        struct efs_catalog catalog;
+        unsigned bytes = dtypes[i].bits; /* 8 elements */
+        char header[200];
+        int n = snprintf(header, sizeof(header), "{\"t\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%u]}}",
+                         dtypes[i].name, bytes);
+        write_model(dir, header, (size_t)n, bytes);
+        sf_accept(dir, &catalog);
+        assert_int_equal(catalog.tensor_count, 1);
+        assert_int_equal(catalog.tensors[0].dtype, dtypes[i].dtype);
+        assert_int_equal(catalog.tensors[0].bytes, bytes);
+        assert_string_equal(efs_dtype_name(catalog.tensors[0].dtype), dtypes[i].name);
+        efs_catalog_free(&catalog);
+    }
+    sf_rmdir(dir);
+}
+
+static void reads_odd_names_and_fields(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"\\u00e9\":\"\\n\"},\n\t" T("\xC3\xA9.\xE6\x9D\x83", "U8", "2", 0, 2) "," T(
+            "\\u00fc\\n\\ud83d\\ude00", "U8", "1", 2,
+            3) "," T("", "U8", "1", 3,
+                     4) ",\"x\":{\"extra\":[{}],\"data_offsets\":[4,5],\"shape\":[1],\"dtype\":\"U8\"}} \n\t\r";
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+
+    (void)state;
+    write_model(dir, header, strlen(header), 5);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 4);
+    assert_string_equal(catalog.tensors[0].name, "\xC3\xA9.\xE6\x9D\x83");
+    assert_string_equal(catalog.tensors[1].name, "\xC3\xBC\n\xF0\x9F\x98\x80");
+    assert_string_equal(catalog.tensors[2].name, "");
+    assert_string_equal(catalog.tensors[3].name, "x");
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+/* What a later revision of the format may bring is no tensor here: its bytes stay what they are. */
+static void leaves_out_what_it_cannot_describe(void **state)
+{
+    static const char header[] = "{" T("a", "U8", "2", 0, 2) "," T("future", "F3", "7", 2, 5) "," T(
+        "deep", "U8", "1,1,1,1,1,1,1,1,2", 5, 7) "," T("eight", "U8", "1,1,1,1,1,1,1,2", 7, 9) "}";
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+
+    (void)state;
+    write_model(dir, header, strlen(header), 9);
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 2);
+    assert_string_equal(catalog.tensors[0].name, "a");
+    assert_string_equal(catalog.tensors[1].name, "eight");
+    assert_int_equal(catalog.tensors[1].dims, 8);
+    assert_int_equal(catalog.tensors[1].shape[7], 2);
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+/* A name that would fill the message leaves it one line of text, with the reason cut and not the file. */
+static void keeps_messages_to_a_line(void **state)
+{
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+    struct efs_error err;
+    struct sf_bytes header = {0};
+
+    (void)state;
+    sf_put(&header, "{\"", 2);
+    for (int i = 0; i < 3000; i++)
+        sf_put(&header, "\\n\xC3\xA9", 4);
+    sf_put(&header, "\":{}}", 5);
+    write_model(dir, (const char *)header.data, header.count, 0);
+    assert_int_equal(efs_catalog_read(dir, &catalog, &err), -EUCLEAN);
+    assert_null(strchr(err.text, '\n'));
+    assert_non_null(strstr(err.text, "dtype is missing"));
+    free(header.data);
+    sf_rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_violations),
+        cmocka_unit_test(refuses_header_lengths),
+        cmocka_unit_test(refuses_nul_behind_header),
+        cmocka_unit_test(refuses_every_truncation),
+        cmocka_unit_test(reads_odd_header_length_and_order),
+        cmocka_unit_test(reads_scalars_and_empty_tensors),
+        cmocka_unit_test(reads_every_dtype),
+        cmocka_unit_test(reads_odd_names_and_fields),
+        cmocka_unit_test(leaves_out_what_it_cannot_describe),
+        cmocka_unit_test(keeps_messages_to_a_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
