@@ -125,7 +125,7 @@ static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MA
     while (bytes > 0) {
         size_t part = (size_t)((const char *)memchr(prefix, '.', bytes) - prefix);
         if (!is_common_part(prefix, part)) {
-            if (part == 0 || used + part + 1 > STACK_BYTES_MAX)
+            if (part == 0 || used + (used > 0) + part > STACK_BYTES_MAX)
                 return false;
             if (used)
                 stack[used++] = '-';

@@ -1,0 +1,509 @@
+/* Which tensors are whose expert: every family of the table, two layers, several experts, and what is dense. */
+#include "source_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A checkpoint of U8 tensors by name and shape, written as one safetensors file. */
+struct model {
+    struct sf_bytes header;
+    size_t data_bytes;
+};
+
+static void add(struct model *model, const char *name, unsigned dims, const uint64_t *shape)
+{
+    char text[256];
+    size_t bytes = 1;
+
+    snprintf(text, sizeof(text), "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[", model->header.count ? "," : "{", name);
+    sf_put(&model->header, text, strlen(text));
+    for (unsigned i = 0; i < dims; i++) {
+        snprintf(text, sizeof(text), "%s%llu", i ? "," : "", (unsigned long long)shape[i]);
+        sf_put(&model->header, text, strlen(text));
+        bytes *= shape[i];
+    }
+    snprintf(text, sizeof(text), "],\"data_offsets\":[%zu,%zu]}", model->data_bytes, model->data_bytes + bytes);
+    sf_put(&model->header, text, strlen(text));
+    model->data_bytes += bytes;
+}
+
+/* A tensor of shape [first, 2, 3]; name is printf. */
+static void add_of(struct model *model, uint64_t first, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add_of(struct model *model, uint64_t first, const char *format, ...)
+{
+    const uint64_t shape[] = {first, 2, 3};
+    char name[200];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(name, sizeof(name), format, args);
+    va_end(args);
+    add(model, name, 3, shape);
+}
+
+static void write_model(struct model *model, const char *dir, const char *name)
+{
+    struct sf_bytes file = {0};
+
+    sf_put(&model->header, "}", 1);
+    sf_safetensors(&file, (const char *)model->header.data, model->header.count, model->data_bytes);
+    sf_write(dir, name, file.data, file.count);
+    free(file.data);
+    free(model->header.data);
+    *model = (struct model){0};
+}
+
+/* Write the model alone into a new directory and read it. */
+static void read_model(struct model *model, struct efs_catalog *catalog)
+{
+    char *dir = sf_mkdir();
+
+    write_model(model, dir, "model.safetensors");
+    sf_accept(dir, catalog);
+    sf_rmdir(dir);
+}
+
+static void expect_expert(const struct efs_catalog *catalog, size_t index, const char *stack, uint32_t layer,
+                          uint32_t expert)
+{
+    assert_true(index < catalog->expert_count);
+    assert_string_equal(catalog->experts[index].stack, stack);
+    assert_int_equal(catalog->experts[index].layer, layer);
+    assert_int_equal(catalog->experts[index].expert, expert);
+}
+
+/* The tensor is of this class and its (first) expert is (stack, layer, expert). */
+static void expect_tensor(const struct efs_catalog *catalog, const char *name, enum efs_tensor_class tensor_class,
+                          const char *stack, uint32_t layer, uint32_t expert)
+{
+    const struct efs_source_tensor *tensor = sf_tensor(catalog, name);
+
+    if (tensor->tensor_class != tensor_class)
+        fail_msg("%s is of class %d, not %d", name, tensor->tensor_class, tensor_class);
+    if (tensor_class != EFS_CLASS_DENSE)
+        expect_expert(catalog, tensor->expert_first, stack, layer, expert);
+}
+
+static size_t count_class(const struct efs_catalog *catalog, enum efs_tensor_class tensor_class)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        count += catalog->tensors[i].tensor_class == tensor_class;
+    return count;
+}
+
+/* Families with a tensor an expert: where layer, expert and tensor stand in the name, and what is dense beside it. */
+static const struct {
+    const char *family, *format; /* layer, expert, tensor */
+    const char *tensors[8];
+    const char *dense[6];
+} plain_families[] = {
+    {"mixtral",
+     "model.layers.%u.block_sparse_moe.experts.%u.%s",
+     {"w1.weight", "w2.weight", "w3.weight"},
+     {"model.layers.0.block_sparse_moe.gate.weight", "model.embed_tokens.weight", "lm_head.weight",
+      "model.layers.0.self_attn.q_proj.weight"}},
+    {"qwen-moe",
+     "model.layers.%u.mlp.experts.%u.%s",
+     {"gate_proj.weight", "up_proj.weight", "down_proj.weight", "gate_proj.weight_scale_inv",
+      "up_proj.weight_scale_inv", "down_proj.weight_scale"},
+     {"model.layers.0.mlp.gate.weight", "model.layers.0.mlp.shared_expert.up_proj.weight",
+      "model.layers.0.mlp.shared_experts.up_proj.weight", "model.layers.0.mlp.shared_expert_gate.weight",
+      "model.layers.0.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.up_proj.weight"}},
+    {"qwen-moe",
+     "model.language_model.layers.%u.mlp.experts.%u.%s",
+     {"gate_proj.qweight", "gate_proj.qzeros", "gate_proj.scales"},
+     {"model.visual.blocks.0.mlp.linear_fc1.weight"}},
+    {"llama4",
+     "language_model.model.layers.%u.feed_forward.experts.%u.%s",
+     {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight",
+      "language_model.model.layers.0.feed_forward.router.weight"}},
+};
+
+/* Layers and experts that sort differently as text: 2 before 10. */
+static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100};
+
+static void groups_plain_families(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof(plain_families) / sizeof(plain_families[0]); f++) {
+        struct model model = {0};
+        struct efs_catalog catalog;
+        char name[200];
+        size_t tensors = 0;
+        for (size_t d = 0; d < 6 && plain_families[f].dense[d]; d++)
+            add_of(&model, 4, "%s", plain_families[f].dense[d]);
+        for (size_t l = 0; l < 2; l++)
+            for (size_t e = 0; e < 4; e++)
+                for (size_t t = 0; t < 8 && plain_families[f].tensors[t]; t++, tensors++) {
+                    snprintf(name, sizeof(name), plain_families[f].format, layers[l], experts[e],
+                             plain_families[f].tensors[t]);
+                    add_of(&model, 2, "%s", name);
+                }
+        read_model(&model, &catalog);
+        assert_string_equal(catalog.family, plain_families[f].family);
+        assert_int_equal(catalog.expert_count, 8);
+        assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), tensors);
+        assert_int_equal(count_class(&catalog, EFS_CLASS_FUSED), 0);
+        expect_expert(&catalog, 0, "", 2, 0);
+        expect_expert(&catalog, 1, "", 2, 3);
+        expect_expert(&catalog, 2, "", 2, 11);
+        expect_expert(&catalog, 3, "", 2, 100);
+        expect_expert(&catalog, 4, "", 10, 0);
+        expect_expert(&catalog, 7, "", 10, 100);
+        for (size_t d = 0; d < 6 && plain_families[f].dense[d]; d++)
+            expect_tensor(&catalog, plain_families[f].dense[d], EFS_CLASS_DENSE, "", 0, 0);
+        for (size_t l = 0; l < 2; l++)
+            for (size_t e = 0; e < 4; e++)
+                for (size_t t = 0; t < 8 && plain_families[f].tensors[t]; t++) {
+                    snprintf(name, sizeof(name), plain_families[f].format, layers[l], experts[e],
+                             plain_families[f].tensors[t]);
+                    expect_tensor(&catalog, name, EFS_CLASS_EXPERT, "", layers[l], experts[e]);
+                }
+        efs_catalog_free(&catalog);
+    }
+}
+
+/* Families whose tensors hold all experts of a layer. */
+static const struct {
+    const char *family, *format; /* layer, tensor */
+    const char *tensors[8];
+    const char *dense[4];
+} fused_families[] = {
+    {"llama4",
+     "language_model.model.layers.%u.feed_forward.experts.%s",
+     {"gate_up_proj", "down_proj"},
+     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight"}},
+    {"gpt-oss",
+     "model.layers.%u.mlp.experts.%s",
+     {"gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias", "down_proj_blocks", "down_proj_scales",
+      "down_proj_bias"},
+     {"model.layers.0.mlp.router.weight", "model.layers.0.mlp.router.bias"}},
+    {"gpt-oss", /* as BF16: the names of the next family, and biases */
+     "model.layers.%u.mlp.experts.%s",
+     {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"},
+     {"model.layers.0.mlp.router.weight"}},
+    {"qwen3.5-moe",
+     "model.language_model.layers.%u.mlp.experts.%s",
+     {"gate_up_proj", "down_proj"},
+     {"model.language_model.layers.0.mlp.shared_expert.gate_proj.weight",
+      "model.language_model.layers.0.mlp.gate.weight"}},
+    {"mlx",
+     "model.layers.%u.mlp.switch_mlp.%s",
+     {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases", "up_proj.weight", "down_proj.weight"},
+     {"model.layers.0.mlp.gate.weight"}},
+    {"mlx", "model.layers.%u.block_sparse_moe.switch_mlp.%s", {"gate_proj.weight"}, {NULL}},
+    {"gguf",
+     "blk.%u.%s",
+     {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight", "ffn_gate_up_exps.weight",
+      "ffn_gate_exps.bias"},
+     {"blk.0.ffn_gate_shexp.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_norm.weight", "blk.0.exp_probs_b.bias"}},
+};
+
+static void groups_fused_families(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof(fused_families) / sizeof(fused_families[0]); f++) {
+        struct model model = {0};
+        struct efs_catalog catalog;
+        char name[200];
+        size_t tensors = 0;
+        for (size_t d = 0; d < 4 && fused_families[f].dense[d]; d++)
+            add_of(&model, 5, "%s", fused_families[f].dense[d]);
+        for (size_t l = 0; l < 2; l++)
+            for (size_t t = 0; t < 8 && fused_families[f].tensors[t]; t++, tensors++) {
+                const uint64_t bias[] = {5, 7};
+                snprintf(name, sizeof(name), fused_families[f].format, layers[l], fused_families[f].tensors[t]);
+                if (strstr(name, "bias"))
+                    add(&model, name, 2, bias);
+                else
+                    add_of(&model, 5, "%s", name);
+            }
+        read_model(&model, &catalog);
+        assert_string_equal(catalog.family, fused_families[f].family);
+        assert_int_equal(catalog.expert_count, 10);
+        assert_int_equal(count_class(&catalog, EFS_CLASS_FUSED), tensors);
+        assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 0);
+        for (uint32_t e = 0; e < 10; e++)
+            expect_expert(&catalog, e, "", e < 5 ? 2 : 10, e % 5);
+        for (size_t l = 0; l < 2; l++)
+            for (size_t t = 0; t < 8 && fused_families[f].tensors[t]; t++) {
+                snprintf(name, sizeof(name), fused_families[f].format, layers[l], fused_families[f].tensors[t]);
+                expect_tensor(&catalog, name, EFS_CLASS_FUSED, "", layers[l], 0);
+            }
+        for (size_t d = 0; d < 4 && fused_families[f].dense[d]; d++)
+            expect_tensor(&catalog, fused_families[f].dense[d], EFS_CLASS_DENSE, "", 0, 0);
+        efs_catalog_free(&catalog);
+    }
+}
+
+static void keeps_stacks_apart(void **state)
+{
+    struct model model = {0};
+    struct efs_catalog catalog;
+
+    (void)state;
+    for (uint32_t l = 1; l <= 3; l += 2)
+        for (uint32_t e = 0; e < 2; e++) {
+            add_of(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wi.weight", l, e);
+            add_of(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wo.weight", l, e);
+            add_of(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wi.weight", l, e);
+            add_of(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wo.weight", l, e);
+        }
+    add_of(&model, 1, "encoder.block.1.layer.1.mlp.router.classifier.weight");
+    add_of(&model, 1, "encoder.block.0.layer.1.mlp.wi.weight");
+    add_of(&model, 1, "shared.weight");
+    read_model(&model, &catalog);
+    assert_string_equal(catalog.family, "switch");
+    assert_int_equal(catalog.expert_count, 8);
+    assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 16);
+    expect_expert(&catalog, 0, "decoder", 1, 0);
+    expect_expert(&catalog, 3, "decoder", 3, 1);
+    expect_expert(&catalog, 4, "encoder", 1, 0);
+    expect_expert(&catalog, 7, "encoder", 3, 1);
+    expect_tensor(&catalog, "encoder.block.3.layer.1.mlp.experts.expert_1.wo.weight", EFS_CLASS_EXPERT, "encoder", 3,
+                  1);
+    expect_tensor(&catalog, "decoder.block.1.layer.2.mlp.experts.expert_0.wi.weight", EFS_CLASS_EXPERT, "decoder", 1,
+                  0);
+    expect_tensor(&catalog, "encoder.block.1.layer.1.mlp.router.classifier.weight", EFS_CLASS_DENSE, "", 0, 0);
+    efs_catalog_free(&catalog);
+}
+
+/* Any part of a model that numbers its layers anew is a stack of its own. */
+static void names_stacks_by_prefix(void **state)
+{
+    static const struct {
+        const char *prefix, *stack;
+    } prefixes[] = {{"", ""},
+                    {"model.", ""},
+                    {"language_model.", ""},
+                    {"model.language_model.", ""},
+                    {"language_model.model.", ""},
+                    {"mtp.", "mtp"},
+                    {"thinker.model.", "thinker"},
+                    {"talker.model.", "talker"},
+                    {"model.encoder.", "encoder"},
+                    {"a.b.", "a-b"},
+                    {"a_b.", "a_b"},
+                    {"a123456789012345678901234567890.", "a123456789012345678901234567890"}};
+    char name[200];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        struct model model = {0};
+        struct efs_catalog catalog;
+        snprintf(name, sizeof(name), "%slayers.0.mlp.experts.1.up_proj.weight", prefixes[i].prefix);
+        add_of(&model, 1, "%s", name);
+        add_of(&model, 1, "model.layers.0.mlp.experts.0.gate_proj.weight");
+        read_model(&model, &catalog);
+        expect_tensor(&catalog, name, EFS_CLASS_EXPERT, prefixes[i].stack, 0, 1);
+        expect_tensor(&catalog, "model.layers.0.mlp.experts.0.gate_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
+        assert_int_equal(catalog.expert_count, 2);
+        efs_catalog_free(&catalog);
+    }
+}
+
+/* Names that are only like those of experts. */
+static void leaves_other_names_dense(void **state)
+{
+    static const char *const names[] = {
+        "model.layers.0.mlp.experts.x.up_proj.weight",
+        "model.layers.0.mlp.experts.01.up_proj.weight",
+        "model.layers.00.mlp.experts.1.up_proj.weight",
+        "model.layers.-1.mlp.experts.1.up_proj.weight",
+        "model.layers.+1.mlp.experts.1.up_proj.weight",
+        "model.layers.100000.mlp.experts.1.up_proj.weight",
+        "model.layers.1.mlp.experts.1000000.up_proj.weight",
+        "model.layers.1.mlp.experts.99999999999999999999999.up_proj.weight",
+        "model.layers.0.mlp.experts.1",
+        "model.layers.0.mlp.experts.1.",
+        "model.layers.0.mlp.experts",
+        "model.layers.0.mlp.experts.gate_up_projx",
+        "model.layers.0.mlp.experts.gate_up_proj_foo",
+        "model.layers.0.mlp.myexperts.1.up_proj.weight",
+        "model.sublayers.0.mlp.experts.1.up_proj.weight",
+        "model..layers.0.mlp.experts.1.up_proj.weight",
+        ".layers.0.mlp.experts.1.up_proj.weight",
+        "a/b.layers.0.mlp.experts.1.up_proj.weight",
+        "\xC3\xA9.layers.0.mlp.experts.1.up_proj.weight",
+        "a1234567890123456789012345678901.layers.0.mlp.experts.1.up_proj.weight",
+        "blk.0.ffn_gate_exps",
+        "blk.0.ffn_gate_exps.scale",
+        "blk.0.ffn_gate_shexp.weight",
+        "decoder.block.1.layer.3.mlp.experts.expert_0.wi.weight",
+        "layers.0",
+        "layers",
+        "",
+        ".",
+        "...",
+    };
+    struct model model = {0};
+    struct efs_catalog catalog;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        add_of(&model, 4, "%s", names[i]);
+    read_model(&model, &catalog);
+    assert_int_equal(catalog.tensor_count, sizeof(names) / sizeof(names[0]));
+    for (size_t i = 0; i < catalog.tensor_count; i++)
+        if (catalog.tensors[i].tensor_class != EFS_CLASS_DENSE)
+            fail_msg("\"%s\" was taken for an expert's", catalog.tensors[i].name);
+    assert_int_equal(catalog.expert_count, 0);
+    assert_null(catalog.experts);
+    assert_string_equal(catalog.family, "dense");
+    efs_catalog_free(&catalog);
+}
+
+/* Fused tensors that cannot be cut into experts. */
+static void leaves_uncuttable_tensors_dense(void **state)
+{
+    static const uint64_t one[] = {6}, none[] = {3, 0}, no_expert[] = {0, 3}, many[] = {65537, 1}, most[] = {65536, 1};
+    static const char f4[] = "{\"model.layers.0.mlp.experts.down_proj\":{\"dtype\":\"F4\",\"shape\":[2,3],"
+                             "\"data_offsets\":[0,3]},\"model.layers.1.mlp.experts.down_proj\":{\"dtype\":\"F4\","
+                             "\"shape\":[2,4],\"data_offsets\":[3,7]}}";
+    struct model model = {0};
+    struct efs_catalog catalog;
+    char *dir = sf_mkdir();
+
+    (void)state;
+    add(&model, "model.layers.0.mlp.experts.down_proj", 1, one);
+    add(&model, "model.layers.1.mlp.experts.down_proj", 2, none);
+    add(&model, "model.layers.2.mlp.experts.down_proj", 2, no_expert);
+    add(&model, "model.layers.3.mlp.experts.down_proj", 0, one);
+    add(&model, "model.layers.4.mlp.experts.down_proj", 2, many);
+    add(&model, "model.layers.5.mlp.experts.down_proj", 2, most);
+    write_model(&model, dir, "model.safetensors");
+    sf_accept(dir, &catalog);
+    assert_int_equal(count_class(&catalog, EFS_CLASS_DENSE), 5);
+    expect_tensor(&catalog, "model.layers.5.mlp.experts.down_proj", EFS_CLASS_FUSED, "", 5, 0);
+    assert_int_equal(catalog.expert_count, 65536);
+    efs_catalog_free(&catalog);
+
+    struct sf_bytes file = {0};
+    sf_safetensors(&file, f4, strlen(f4), 7);
+    sf_write(dir, "model.safetensors", file.data, file.count);
+    free(file.data);
+    sf_accept(dir, &catalog);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.down_proj", EFS_CLASS_DENSE, "", 0, 0);
+    expect_tensor(&catalog, "model.layers.1.mlp.experts.down_proj", EFS_CLASS_FUSED, "", 1, 0);
+    assert_int_equal(catalog.expert_count, 2);
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+/* Tensors of a layer that disagree: the experts are all that any of them names. */
+static void unites_expert_counts(void **state)
+{
+    struct model model = {0};
+    struct efs_catalog catalog;
+
+    (void)state;
+    add_of(&model, 2, "model.layers.0.mlp.experts.down_proj");
+    add_of(&model, 4, "model.layers.0.mlp.experts.gate_up_proj");
+    add_of(&model, 4, "model.layers.0.mlp.experts.7.up_proj.weight");
+    add_of(&model, 1, "model.layers.1.mlp.experts.down_proj");
+    read_model(&model, &catalog);
+    assert_int_equal(catalog.expert_count, 6);
+    for (uint32_t e = 0; e < 4; e++)
+        expect_expert(&catalog, e, "", 0, e);
+    expect_expert(&catalog, 4, "", 0, 7);
+    expect_expert(&catalog, 5, "", 1, 0);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.down_proj", EFS_CLASS_FUSED, "", 0, 0);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.gate_up_proj", EFS_CLASS_FUSED, "", 0, 0);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.7.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 7);
+    expect_tensor(&catalog, "model.layers.1.mlp.experts.down_proj", EFS_CLASS_FUSED, "", 1, 0);
+    efs_catalog_free(&catalog);
+}
+
+/* An expert's tensors may lie in several shards; a name that is there twice counts once. */
+static void joins_shards_and_drops_doubles(void **state)
+{
+    struct model model = {0};
+    struct efs_catalog catalog;
+    char *dir = sf_mkdir();
+
+    (void)state;
+    add_of(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
+    add_of(&model, 1, "model.layers.0.mlp.experts.1.up_proj.weight");
+    write_model(&model, dir, "model-00001-of-00002.safetensors");
+    add_of(&model, 1, "model.layers.0.mlp.experts.1.down_proj.weight");
+    add_of(&model, 1, "model.layers.0.mlp.experts.0.down_proj.weight");
+    write_model(&model, dir, "model-00002-of-00002.safetensors");
+    add_of(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
+    add_of(&model, 1, "model.layers.0.mlp.experts.2.up_proj.weight");
+    write_model(&model, dir, "other/model.safetensors");
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.tensor_count, 6);
+    assert_int_equal(catalog.expert_count, 3);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.0.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.1.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 1);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.0.down_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
+    expect_tensor(&catalog, "model.layers.0.mlp.experts.2.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 2);
+    assert_int_equal(count_class(&catalog, EFS_CLASS_DENSE), 1);
+    for (size_t i = 0; i < catalog.tensor_count; i++)
+        if (catalog.tensors[i].tensor_class == EFS_CLASS_DENSE)
+            assert_string_equal(catalog.files[catalog.tensors[i].file].path, "other/model.safetensors");
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+/* A GGUF split over two files: its slowest dimension, the last of GGUF's, counts experts. */
+static void groups_split_gguf(void **state)
+{
+    static const uint64_t q4[] = {64, 3, 4}, bias[] = {6, 4}, router[] = {8, 4};
+    char *dir = sf_mkdir(), name[100];
+    struct efs_catalog catalog;
+
+    (void)state;
+    for (unsigned layer = 0; layer < 2; layer++) {
+        struct sf_bytes file = {0};
+        sf_gguf_header(&file, 3, 3, 0);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_exps.weight", layer);
+        sf_gguf_tensor(&file, name, 3, q4, 2, 0);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_exps.bias", layer);
+        sf_gguf_tensor(&file, name, 2, bias, 0, 448);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", layer);
+        sf_gguf_tensor(&file, name, 2, router, 0, 544);
+        sf_align(&file, 32);
+        sf_zero(&file, 544 + 128);
+        snprintf(name, sizeof(name), "m-0000%u-of-00002.gguf", layer + 1);
+        sf_write(dir, name, file.data, file.count);
+        free(file.data);
+    }
+    sf_accept(dir, &catalog);
+    assert_string_equal(catalog.family, "gguf");
+    assert_int_equal(catalog.expert_count, 8);
+    assert_int_equal(catalog.tensor_count, 6);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_exps.weight", layer);
+        expect_tensor(&catalog, name, EFS_CLASS_FUSED, "", layer, 0);
+        assert_int_equal(sf_tensor(&catalog, name)->shape[0], 4);
+        assert_int_equal(sf_tensor(&catalog, name)->shape[2], 64);
+        assert_int_equal(sf_tensor(&catalog, name)->bytes, 4 * 3 * 2 * 18);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_exps.bias", layer);
+        expect_tensor(&catalog, name, EFS_CLASS_FUSED, "", layer, 0);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", layer);
+        expect_tensor(&catalog, name, EFS_CLASS_DENSE, "", 0, 0);
+    }
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_plain_families),    cmocka_unit_test(groups_fused_families),
+        cmocka_unit_test(keeps_stacks_apart),       cmocka_unit_test(names_stacks_by_prefix),
+        cmocka_unit_test(leaves_other_names_dense), cmocka_unit_test(leaves_uncuttable_tensors_dense),
+        cmocka_unit_test(unites_expert_counts),     cmocka_unit_test(joins_shards_and_drops_doubles),
+        cmocka_unit_test(groups_split_gguf),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
