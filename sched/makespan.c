@@ -8,50 +8,47 @@ static double at_least_one(unsigned n)
     return n ? n : 1;
 }
 
-/* What a hit pattern asks for, in the paper's counts. */
-struct work {
-    double sm_chunks, e_chunks, decodes; /* n_SM, n_E, n_D */
-    double requests;
-};
-
-static struct work count_work(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
+struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool pool)
 {
-    unsigned found = hits[EFS_POOL_F] + hits[EFS_POOL_C] + hits[EFS_POOL_S] + hits[EFS_POOL_E];
-    double missing = found < chosen ? chosen - found : 0, s = hits[EFS_POOL_S], e = hits[EFS_POOL_E];
     double tensors = at_least_one(cost->tensors), chunks = tensors * at_least_one(cost->shards);
+    bool reads_sm = pool == EFS_POOL_E || pool == EFS_POOL_M, reads_e = pool == EFS_POOL_S || pool == EFS_POOL_M;
+    struct efs_share share = {0};
 
-    return (struct work){.sm_chunks = tensors * (missing + e),
-                         .e_chunks = chunks * (missing + s),
-                         .decodes = chunks * (missing + s + e + hits[EFS_POOL_C]),
-                         .requests = missing + s + e};
+    if (reads_sm)
+        share.io_ns += tensors * cost->sm_read_ns;
+    if (reads_e)
+        share.io_ns += chunks * cost->e_read_ns;
+    if (pool != EFS_POOL_F)
+        share.cpu_ns += chunks * cost->decode_ns;
+    if (cost->extended) {
+        share.io_ns += reads_sm || reads_e ? cost->request_ns : 0;
+        share.cpu_ns += pool == EFS_POOL_F ? cost->copy_ns : 0;
+    } else {
+        share.cpu_ns += reads_e ? chunks * cost->e_read_ns : 0;
+    }
+    share.cpu_ns /= at_least_one(cost->threads);
+    return share;
 }
 
-static double io_ns(const struct efs_cost *cost, const struct work *work)
+double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool reads)
 {
-    double ns = work->sm_chunks * cost->sm_read_ns + work->e_chunks * cost->e_read_ns;
+    double io = sum.io_ns + (cost->extended && reads ? cost->decode_ns : 0);
 
-    return cost->extended ? ns + work->requests * cost->request_ns : ns;
-}
-
-double efs_makespan_io_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
-{
-    struct work work = count_work(cost, chosen, hits);
-
-    return io_ns(cost, &work);
+    return io > sum.cpu_ns ? io : sum.cpu_ns;
 }
 
 double efs_makespan_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
 {
-    struct work work = count_work(cost, chosen, hits);
-    double io = io_ns(cost, &work), cpu = work.decodes * cost->decode_ns;
+    unsigned found = hits[EFS_POOL_F] + hits[EFS_POOL_C] + hits[EFS_POOL_S] + hits[EFS_POOL_E];
+    unsigned missing = found < chosen ? chosen - found : 0;
+    struct efs_share sum = {0};
 
-    if (cost->extended) {
-        cpu += hits[EFS_POOL_F] * cost->copy_ns;
-        if (work.requests > 0)
-            io += cost->decode_ns;
-    } else {
-        cpu += work.e_chunks * cost->e_read_ns;
+    for (unsigned pool = 0; pool <= EFS_POOLS; pool++) {
+        struct efs_share share = efs_makespan_share(cost, pool);
+        unsigned count = pool == EFS_POOL_M ? missing : hits[pool];
+
+        sum.io_ns += count * share.io_ns;
+        sum.cpu_ns += count * share.cpu_ns;
     }
-    cpu /= at_least_one(cost->threads);
-    return io > cpu ? io : cpu;
+    return efs_makespan_of(cost, sum, missing || hits[EFS_POOL_S] || hits[EFS_POOL_E]);
 }

@@ -45,8 +45,17 @@ struct efs_cost {
  */
 double efs_makespan_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS]);
 
-/* The I/O part alone, T_I/O of Algorithm 3 (with request_ns if extended). */
-double efs_makespan_io_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS]);
+/*
+ * Both workloads are sums over the chosen experts, so an expert found in pool p (EFS_POOL_M: missing) has its own share
+ * of each. A planner scales them where experts differ in size.
+ */
+struct efs_share {
+    double io_ns, cpu_ns; /* cpu_ns is already divided by L */
+};
+struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool pool);
+
+/* The makespan of summed shares; reads: whether any expert of the sum reads something. */
+double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool reads);
 
 #ifdef __cplusplus
 }

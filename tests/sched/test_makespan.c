@@ -53,7 +53,6 @@ static void threads_divide_the_cpu_part_only(void **state)
 static void extended_by_hand(void **state)
 {
     struct efs_cost c = cost;
-    unsigned s_hits[EFS_POOLS] = {0, 0, 1, 0};
 
     (void)state;
     c.extended = true;
@@ -69,9 +68,10 @@ static void extended_by_hand(void **state)
     assert_double_equal(makespan(&c, 4, 0, 0, 4, 0), 528, 0);
     /* 2 F, 2 C, 1 E, k = 5: I/O 300 + 7 + 20 = 327; CPU (36*20 + 100)/2 = 410 */
     assert_double_equal(makespan(&c, 5, 2, 2, 0, 1), 410, 0);
-    /* the I/O part alone: 120 + 7, and without the extension 120 */
-    assert_double_equal(efs_makespan_io_ns(&c, 1, s_hits), 127, 0);
-    assert_double_equal(efs_makespan_io_ns(&cost, 1, s_hits), 120, 0);
+    /* the share of one S hit: I/O 120 + 7; without the extension 120, and CPU (120 + 240)/2 */
+    assert_double_equal(efs_makespan_share(&c, EFS_POOL_S).io_ns, 127, 0);
+    assert_double_equal(efs_makespan_share(&cost, EFS_POOL_S).io_ns, 120, 0);
+    assert_double_equal(efs_makespan_share(&cost, EFS_POOL_S).cpu_ns, 180, 0);
 }
 
 int main(void)

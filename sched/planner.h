@@ -1,0 +1,80 @@
+/*
+ * planner.h - how much of the memory each cache pool gets: the split with the smallest expected makespan.
+ *
+ * ZipMoE 3.4 and appendix C, Algorithm 4. A layer's experts are ordered by how often they are chosen; F takes the first
+ * ranks, then C, S and E; what is left is missing. Every split of the budget in steps is tried, its expected makespan
+ * is the sum over all hit patterns of their probability (hits.h) times their makespan (makespan.h).
+ *
+ * Beyond the paper, each by a switch: leftovers of the rounding to whole experts are used (fill), sizes may differ by
+ * rank (rank_bytes), layers may get different budgets (efs_plan_layers), costs as measured (efs_cost.extended).
+ *
+ * Pure; times in nanoseconds. Allocates scratch and frees it.
+ */
+#ifndef EFS_PLANNER_H
+#define EFS_PLANNER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "makespan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EFS_PLAN_MAX_EXPERTS 4096u
+#define EFS_PLAN_MAX_CHOSEN 64u
+#define EFS_PLAN_MAX_LAYERS 256u
+
+/* Bit of a pool in efs_plan_request.pools; all four, the paper's Lambda at its largest. */
+#define EFS_PLAN_POOL(pool) (1u << (pool))
+#define EFS_PLAN_ALL_POOLS 15u
+
+/* One layer. What it points to is borrowed for the call. */
+struct efs_plan_request {
+    const double *inclusion;                 /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
+    unsigned experts, chosen;                /* N, k */
+    uint64_t budget_bytes;                   /* of this layer; efs_plan_layers sets it */
+    uint64_t expert_bytes[EFS_POOLS];        /* of an average expert in F, C, S, E: none 0 */
+    const uint64_t (*rank_bytes)[EFS_POOLS]; /* NULL: all are average. Else of the expert of each rank */
+    unsigned pools;                          /* allowed: Lambda, bits EFS_PLAN_POOL */
+    double step;          /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
+    bool fill;            /* what rounding leaves goes to the first allowed pools that it fits */
+    struct efs_cost cost; /* u and v of an average expert */
+};
+
+struct efs_plan {
+    double ratio[EFS_POOLS];        /* gamma: shares of the budget, which sum to 1 */
+    unsigned capacity[EFS_POOLS];   /* S_p: experts */
+    uint64_t used_bytes[EFS_POOLS]; /* what these take */
+    uint64_t budget_bytes;          /* what it was planned for */
+    double makespan_ns;             /* expected, of the layer */
+    double io_ns;                   /* expected I/O part of it */
+    double hits[EFS_POOLS];         /* expected hits in each pool; chosen less their sum are misses */
+    unsigned points;                /* splits that were evaluated (those that round to the same experts count once) */
+};
+
+/*
+ * Algorithm 4. Of splits that are equally good the first counts, in the order of falling F, C, S, E. -EINVAL: a count,
+ * size, step or pool set out of range; -EDOM, -ELOOP: the inclusion probabilities (ipf.h); -ENOMEM.
+ */
+int efs_plan_layer(const struct efs_plan_request *request, struct efs_plan *plan);
+
+/* The same for given capacities: what a split is expected to cost. capacity is cut to the experts that there are. */
+int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned capacity[EFS_POOLS],
+                      struct efs_plan *plan);
+
+/*
+ * Split a budget over layers so that the sum of their makespans is smallest: every layer is planned for each multiple
+ * of a quantum, budget / (count * quanta), and the best sum is found exactly over these. requests[].budget_bytes is
+ * ignored; plans (count of them) and total_ns (may be NULL) are filled. quanta 1 to 64; a layer gets at most four times
+ * the mean. Time grows with quanta and the grid: a step of 0.1 or more is meant here. Errors as above; -E2BIG: too many
+ * layers.
+ */
+int efs_plan_layers(const struct efs_plan_request *requests, unsigned count, uint64_t budget_bytes, unsigned quanta,
+                    struct efs_plan *plans, double *total_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

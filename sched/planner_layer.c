@@ -1,0 +1,254 @@
+/*
+ * planner_layer.c - one layer made ready for the grid search, and what a split of its memory is expected to cost.
+ */
+#include "planner_layer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipf.h"
+
+/* A store of 2^50 bytes per expert is no store; sums of 4096 of them and products with 100 steps stay in 64 bits. */
+#define MAX_EXPERT_BYTES (UINT64_C(1) << 44)
+
+static bool positive(double ns)
+{
+    return ns >= 0 && isfinite(ns);
+}
+
+static int check(const struct efs_plan_request *r)
+{
+    const struct efs_cost *cost = &r->cost;
+
+    if (!r->inclusion || !r->experts || r->experts > EFS_PLAN_MAX_EXPERTS || !r->chosen || r->chosen > r->experts ||
+        r->chosen > EFS_PLAN_MAX_CHOSEN)
+        return -EINVAL;
+    if (!(r->step >= 0.01 && r->step <= 1) || !r->pools || r->pools & ~EFS_PLAN_ALL_POOLS)
+        return -EINVAL;
+    if (!positive(cost->sm_read_ns) || !positive(cost->e_read_ns) || !positive(cost->decode_ns) ||
+        !positive(cost->copy_ns) || !positive(cost->request_ns))
+        return -EINVAL;
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        if (!r->expert_bytes[p] || r->expert_bytes[p] > MAX_EXPERT_BYTES)
+            return -EINVAL;
+        for (unsigned i = 0; r->rank_bytes && i < r->experts; i++)
+            if (!r->rank_bytes[i][p] || r->rank_bytes[i][p] > MAX_EXPERT_BYTES)
+                return -EINVAL;
+    }
+    return 0;
+}
+
+/* Prefix sums, so that any range of ranks costs one subtraction. */
+static int lay_out(struct efs_plan_layer_state *layer)
+{
+    const struct efs_plan_request *r = layer->request;
+    size_t n = (size_t)r->experts + 1;
+
+    layer->f = calloc(n, sizeof(*layer->f));
+    if (!layer->f)
+        return -ENOMEM;
+    for (unsigned i = 0; i < r->experts; i++)
+        layer->f[i + 1] = layer->f[i] + r->inclusion[i];
+    if (!r->rank_bytes)
+        return 0;
+    layer->sized = calloc(n, sizeof(*layer->sized));
+    if (!layer->sized)
+        return -ENOMEM;
+    for (unsigned i = 0; i < r->experts; i++) {
+        double size = (double)r->rank_bytes[i][EFS_POOL_C] / (double)r->expert_bytes[EFS_POOL_C];
+
+        layer->sized[i + 1] = layer->sized[i] + r->inclusion[i] * size;
+    }
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        layer->bytes[p] = calloc(n, sizeof(*layer->bytes[p]));
+        if (!layer->bytes[p])
+            return -ENOMEM;
+        for (unsigned i = 0; i < r->experts; i++)
+            layer->bytes[p][i + 1] = layer->bytes[p][i] + r->rank_bytes[i][p];
+    }
+    return 0;
+}
+
+int efs_plan_open(struct efs_plan_layer_state *layer, const struct efs_plan_request *request)
+{
+    double *q;
+    int rc = check(request);
+
+    memset(layer, 0, sizeof(*layer));
+    if (rc)
+        return rc;
+    layer->request = request;
+    layer->steps = (unsigned)lround(1 / request->step);
+    for (unsigned p = 0; p <= EFS_POOLS; p++)
+        layer->share[p] = efs_makespan_share(&request->cost, p);
+    q = malloc(request->experts * sizeof(*q));
+    if (!q)
+        return -ENOMEM;
+    rc = efs_ipf_fit(request->inclusion, request->experts, request->chosen, NULL, q, NULL, NULL);
+    if (!rc) {
+        const double *row;
+
+        layer->table = efs_hits_table_new(q, request->experts, request->chosen);
+        row = layer->table ? efs_hits_range(layer->table, 0, request->experts) : NULL;
+        if (row)
+            layer->all = row[request->chosen];
+        rc = row ? lay_out(layer) : -ENOMEM;
+    }
+    free(q);
+    if (rc)
+        efs_plan_close(layer);
+    return rc;
+}
+
+void efs_plan_close(struct efs_plan_layer_state *layer)
+{
+    efs_hits_table_free(layer->table);
+    free(layer->f);
+    free(layer->sized);
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        free(layer->bytes[p]);
+    memset(layer, 0, sizeof(*layer));
+}
+
+uint64_t efs_plan_bytes(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, unsigned count)
+{
+    if (!layer->sized)
+        return count * layer->request->expert_bytes[pool];
+    return layer->bytes[pool][first + count] - layer->bytes[pool][first];
+}
+
+unsigned efs_plan_fit(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, uint64_t bytes)
+{
+    unsigned low = 0, high = layer->request->experts - first;
+
+    if (!layer->sized) {
+        uint64_t count = bytes / layer->request->expert_bytes[pool];
+
+        return count < high ? (unsigned)count : high;
+    }
+    while (low < high) {
+        unsigned middle = (low + high + 1) / 2;
+
+        if (efs_plan_bytes(layer, pool, first, middle) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* A pool as the sum over hit patterns sees it. */
+struct interval {
+    const double *phi;
+    struct efs_share share; /* of one hit */
+    unsigned most;          /* hits that it can have */
+};
+
+/* Cut the ranks into the pools' intervals, the missing ones last. */
+static int cut(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS],
+               struct interval interval[EFS_POOLS + 1])
+{
+    const struct efs_plan_request *r = layer->request;
+    unsigned first = 0;
+
+    for (unsigned p = 0; p <= EFS_POOLS; p++) {
+        unsigned count = p == EFS_POOL_M ? r->experts - first : capacity[p];
+        struct interval *in = &interval[p];
+
+        in->phi = efs_hits_range(layer->table, first, count);
+        if (!in->phi)
+            return -ENOMEM;
+        in->share = layer->share[p];
+        in->most = count < r->chosen ? count : r->chosen;
+        if (layer->sized && layer->f[first + count] > layer->f[first]) {
+            /* A hit in this pool is of the mean size of the pool's experts, weighted by how often each is hit. */
+            double size =
+                (layer->sized[first + count] - layer->sized[first]) / (layer->f[first + count] - layer->f[first]);
+
+            in->share.io_ns *= size;
+            in->share.cpu_ns *= size;
+        }
+        first += count;
+    }
+    return 0;
+}
+
+static struct efs_share plus(struct efs_share a, double times, struct efs_share b)
+{
+    return (struct efs_share){a.io_ns + times * b.io_ns, a.cpu_ns + times * b.cpu_ns};
+}
+
+/* The innermost sum of Algorithm 4: over h_E, with the rest of the chosen missing. */
+static double sum_over_e(const struct efs_plan_layer_state *layer, const struct interval *e, const struct interval *m,
+                         unsigned left, struct efs_share base, bool reads)
+{
+    unsigned most = left < e->most ? left : e->most;
+    double sum = 0;
+
+    for (unsigned h = 0; h <= most; h++) {
+        unsigned missing = left - h;
+        struct efs_share work;
+
+        if (missing > m->most)
+            continue;
+        work = plus(plus(base, h, e->share), missing, m->share);
+        sum += e->phi[h] * m->phi[missing] * efs_makespan_of(&layer->request->cost, work, reads || h || missing);
+    }
+    return sum;
+}
+
+int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], double *makespan_ns)
+{
+    struct interval in[EFS_POOLS + 1];
+    unsigned k = layer->request->chosen;
+    double sum = 0;
+    int rc = cut(layer, capacity, in);
+
+    if (rc)
+        return rc;
+    for (unsigned f = 0; f <= in[EFS_POOL_F].most; f++) {
+        struct efs_share with_f = plus((struct efs_share){0}, f, in[EFS_POOL_F].share);
+
+        for (unsigned c = 0; c <= in[EFS_POOL_C].most && f + c <= k; c++) {
+            struct efs_share with_c = plus(with_f, c, in[EFS_POOL_C].share);
+            double p_fc = in[EFS_POOL_F].phi[f] * in[EFS_POOL_C].phi[c];
+
+            for (unsigned s = 0; s <= in[EFS_POOL_S].most && f + c + s <= k; s++) {
+                struct efs_share with_s = plus(with_c, s, in[EFS_POOL_S].share);
+
+                sum += p_fc * in[EFS_POOL_S].phi[s] *
+                       sum_over_e(layer, &in[EFS_POOL_E], &in[EFS_POOL_M], k - f - c - s, with_s, s > 0);
+            }
+        }
+    }
+    *makespan_ns = sum / layer->all;
+    return 0;
+}
+
+int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
+{
+    struct interval in[EFS_POOLS + 1];
+    unsigned first = 0;
+    int rc = cut(layer, capacity, in);
+
+    if (!rc)
+        rc = efs_plan_expect(layer, capacity, &plan->makespan_ns);
+    if (rc)
+        return rc;
+    plan->io_ns = 0;
+    for (unsigned p = 0; p <= EFS_POOLS; p++) {
+        unsigned count = p == EFS_POOL_M ? layer->request->experts - first : capacity[p];
+        double hits = layer->f[first + count] - layer->f[first];
+
+        plan->io_ns += hits * in[p].share.io_ns;
+        if (p < EFS_POOLS) {
+            plan->capacity[p] = count;
+            plan->used_bytes[p] = efs_plan_bytes(layer, p, first, count);
+            plan->hits[p] = hits;
+        }
+        first += count;
+    }
+    return 0;
+}

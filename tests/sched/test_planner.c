@@ -1,0 +1,319 @@
+/*
+ * test_planner.c - Algorithm 4 against brute force: every split, every subset of experts; then each extension.
+ */
+#include "cases.h"
+#include "ipf.h"
+#include "planner.h"
+
+static const uint64_t bytes[EFS_POOLS] = {1000, 667, 500, 167};
+static const struct efs_cost cost = {
+    .sm_read_ns = 100, .e_read_ns = 8, .decode_ns = 9, .threads = 2, .shards = 4, .tensors = 3};
+
+/* Expected makespan of capacities, by all subsets of k experts under Eq. 22. */
+static double expected_by_enumeration(const struct efs_plan_request *r, const double *q, const unsigned *capacity)
+{
+    double sum = 0, all = 0;
+
+    for (uint32_t set = 0; set < 1u << r->experts; set++) {
+        unsigned hits[EFS_POOLS] = {0}, first = 0;
+        double p = 1;
+
+        if ((unsigned)__builtin_popcount(set) != r->chosen)
+            continue;
+        for (unsigned i = 0; i < r->experts; i++)
+            p *= set >> i & 1 ? q[i] : 1 - q[i];
+        for (unsigned pool = 0; pool < EFS_POOLS; pool++)
+            for (unsigned i = 0; i < capacity[pool]; i++)
+                hits[pool] += set >> first++ & 1;
+        sum += p * efs_makespan_ns(&r->cost, r->chosen, hits);
+        all += p;
+    }
+    return sum / all;
+}
+
+/* The best split by brute force, in the order that the header promises. */
+static double best_by_brute_force(const struct efs_plan_request *r, unsigned *best)
+{
+    unsigned steps = (unsigned)lround(1 / r->step), n = 0;
+    double q[12], least = 0;
+
+    assert_int_equal(efs_ipf_fit(r->inclusion, r->experts, r->chosen, NULL, q, NULL, NULL), 0);
+    for (unsigned f = steps + 1; f-- > 0;)
+        for (unsigned c = steps - f + 1; c-- > 0;)
+            for (unsigned s = steps - f - c + 1; s-- > 0;) {
+                unsigned part[EFS_POOLS] = {f, c, s, steps - f - c - s}, capacity[EFS_POOLS], left = r->experts;
+                bool allowed = true;
+
+                for (unsigned p = 0; p < EFS_POOLS; p++) {
+                    uint64_t fits = r->budget_bytes * part[p] / steps / r->expert_bytes[p];
+
+                    allowed = allowed && (!part[p] || r->pools & EFS_PLAN_POOL(p));
+                    capacity[p] = fits < left ? (unsigned)fits : left;
+                    left -= capacity[p];
+                }
+                if (!allowed)
+                    continue;
+                double ns = expected_by_enumeration(r, q, capacity);
+                if (n++ == 0 || ns < least * (1 - 1e-11)) {
+                    least = ns;
+                    memcpy(best, capacity, EFS_POOLS * sizeof(*best));
+                }
+            }
+    return least;
+}
+
+static struct efs_plan_request layer(const double *f, unsigned n, unsigned k, uint64_t budget)
+{
+    struct efs_plan_request r = {.inclusion = f,
+                                 .experts = n,
+                                 .chosen = k,
+                                 .budget_bytes = budget,
+                                 .pools = EFS_PLAN_ALL_POOLS,
+                                 .step = 0.1,
+                                 .cost = cost};
+
+    memcpy(r.expert_bytes, bytes, sizeof(bytes));
+    return r;
+}
+
+static void grid_search_is_brute_force(void **state)
+{
+    struct cases cases = {21};
+
+    (void)state;
+    for (unsigned round = 0; round < 40; round++) {
+        unsigned n = 4 + cases_below(&cases, 6), k = 1 + cases_below(&cases, 3), best[EFS_POOLS];
+        double f[12], least;
+        struct efs_plan plan;
+
+        cases_inclusion(&cases, f, n, k, 2 * cases_uniform(&cases), false);
+        struct efs_plan_request r = layer(f, n, k, (uint64_t)(cases_uniform(&cases) * n * 1000));
+        r.pools = 1 + cases_below(&cases, 15);
+        r.step = round % 2 ? 0.2 : 0.25;
+        r.cost.extended = round % 3 == 0;
+        r.cost.copy_ns = 70;
+        r.cost.request_ns = 11;
+        r.cost.decode_ns = round % 5 == 0 ? 60 : 9; /* once bound by decoding, too */
+        least = best_by_brute_force(&r, best);
+        assert_int_equal(efs_plan_layer(&r, &plan), 0);
+        assert_double_equal(plan.makespan_ns, least, 1e-9 * least);
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            assert_int_equal(plan.capacity[p], best[p]);
+
+        double ratio = 0;
+        uint64_t used = 0;
+        for (unsigned p = 0; p < EFS_POOLS; p++) {
+            ratio += plan.ratio[p];
+            used += plan.used_bytes[p];
+            assert_int_equal(plan.used_bytes[p], plan.capacity[p] * bytes[p]);
+            assert_true(plan.ratio[p] == 0 || r.pools & EFS_PLAN_POOL(p));
+        }
+        assert_double_equal(ratio, 1, 1e-12);
+        assert_true(used <= r.budget_bytes);
+        assert_int_equal(plan.budget_bytes, r.budget_bytes);
+        assert_true(plan.points >= 1);
+    }
+}
+
+static void numbers_of_a_plan(void **state)
+{
+    double f[6] = {0.9, 0.5, 0.3, 0.2, 0.06, 0.04};
+    unsigned capacity[EFS_POOLS] = {1, 1, 1, 1};
+    struct efs_plan_request r = layer(f, 6, 2, 5000);
+    struct efs_plan plan;
+
+    (void)state;
+    assert_int_equal(efs_plan_evaluate(&r, capacity, &plan), 0);
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        assert_double_equal(plan.hits[p], f[p], 1e-15);
+    /* reads: an S hit 12 * 8 = 96, an E hit 300, a miss 396 */
+    assert_double_equal(plan.io_ns, 0.3 * 96 + 0.2 * 300 + 0.1 * 396, 1e-9);
+
+    unsigned too_many[EFS_POOLS] = {4, 4, 4, 4}; /* cut to the six that there are */
+    assert_int_equal(efs_plan_evaluate(&r, too_many, &plan), 0);
+    assert_int_equal(plan.capacity[EFS_POOL_F], 4);
+    assert_int_equal(plan.capacity[EFS_POOL_C], 2);
+    assert_int_equal(plan.capacity[EFS_POOL_S], 0);
+    assert_double_equal(plan.io_ns, 0, 0);
+}
+
+static void nothing_and_everything(void **state)
+{
+    double f[8] = {0.9, 0.8, 0.7, 0.6, 0.4, 0.3, 0.2, 0.1};
+    struct efs_plan_request r = layer(f, 8, 4, 0);
+    struct efs_plan plan;
+
+    (void)state;
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_double_equal(plan.makespan_ns, 4 * 396, 1e-9); /* no memory: four misses, always */
+    assert_int_equal(plan.points, 1);
+    r.budget_bytes = UINT64_C(1) << 62;
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_double_equal(plan.makespan_ns, 0, 0); /* all in F */
+    assert_int_equal(plan.capacity[EFS_POOL_F], 8);
+    r.pools = EFS_PLAN_POOL(EFS_POOL_C);
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_double_equal(plan.makespan_ns, 4 * 12 * 9 / 2.0, 1e-9);
+    assert_double_equal(plan.ratio[EFS_POOL_C], 1, 0);
+}
+
+static void leftovers_are_used(void **state)
+{
+    struct cases cases = {22};
+    double f[32];
+
+    (void)state;
+    cases_inclusion(&cases, f, 32, 4, 1, false);
+    for (uint64_t budget = 500; budget < 20000; budget += 777) {
+        struct efs_plan_request r = layer(f, 32, 4, budget);
+        struct efs_plan plain, filled;
+        uint64_t used = 0;
+
+        assert_int_equal(efs_plan_layer(&r, &plain), 0);
+        r.fill = true;
+        assert_int_equal(efs_plan_layer(&r, &filled), 0);
+        assert_true(filled.makespan_ns <= plain.makespan_ns * (1 + 1e-12));
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            used += filled.used_bytes[p];
+        assert_true(used <= budget);
+        if (filled.capacity[0] + filled.capacity[1] + filled.capacity[2] + filled.capacity[3] < 32)
+            assert_true(budget - used < bytes[EFS_POOL_E]); /* not even one more E fits */
+    }
+}
+
+static void sizes_by_rank(void **state)
+{
+    double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1}, same_ns;
+    uint64_t by_rank[6][EFS_POOLS];
+    struct efs_plan_request r = layer(f, 6, 2, 2700);
+    struct efs_plan plan;
+
+    (void)state;
+    r.pools = EFS_PLAN_POOL(EFS_POOL_C);
+    for (unsigned i = 0; i < 6; i++)
+        memcpy(by_rank[i], bytes, sizeof(bytes));
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    same_ns = plan.makespan_ns;
+    r.rank_bytes = (const uint64_t(*)[EFS_POOLS])by_rank; /* given, but all average: the same plan */
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_double_equal(plan.makespan_ns, same_ns, 1e-9);
+    assert_int_equal(plan.capacity[EFS_POOL_C], 4); /* 4 * 667 = 2668 */
+
+    for (unsigned p = 0; p < EFS_POOLS; p++) { /* the first two are twice as large */
+        by_rank[0][p] *= 2;
+        by_rank[1][p] *= 2;
+    }
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan.capacity[EFS_POOL_C], 2);
+    assert_int_equal(plan.used_bytes[EFS_POOL_C], 4 * 667);
+    assert_double_equal(plan.io_ns, 0.8 * 396, 1e-9); /* what is missing is of average size */
+    r.budget_bytes = 0;
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_double_equal(plan.io_ns, (2 * (0.7 + 0.5) + 0.8) * 396, 1e-9);
+    assert_double_equal(plan.makespan_ns, plan.io_ns, 1e-9); /* bound by I/O: the mean size is exact */
+}
+
+static void layers_share_a_budget(void **state)
+{
+    struct cases cases = {23};
+    double f[3][8], total, least = 0;
+    struct efs_plan_request r[3];
+    struct efs_plan plan[3], even;
+    enum { QUANTA = 4, ALL = 3 * QUANTA };
+    const uint64_t budget = 12 * 667, quantum = budget / ALL;
+
+    (void)state;
+    for (unsigned l = 0; l < 3; l++) {
+        cases_inclusion(&cases, f[l], 8, 2, 0.2 + 1.5 * l, false); /* from flat to steep */
+        r[l] = layer(f[l], 8, 2, 0);
+        r[l].step = 0.25;
+        r[l].fill = true;
+    }
+    assert_int_equal(efs_plan_layers(r, 3, budget, QUANTA, plan, &total), 0);
+    for (unsigned a = 0; a <= ALL; a++)
+        for (unsigned b = 0; a + b <= ALL; b++) {
+            unsigned parts[3] = {a, b, ALL - a - b};
+            double sum = 0;
+
+            for (unsigned l = 0; l < 3; l++) {
+                struct efs_plan_request one = r[l];
+
+                one.budget_bytes = parts[l] * quantum;
+                assert_int_equal(efs_plan_layer(&one, &even), 0);
+                sum += even.makespan_ns;
+            }
+            least = a + b == 0 || sum < least ? sum : least;
+        }
+    assert_double_equal(total, least, 1e-9 * least);
+    assert_double_equal(plan[0].makespan_ns + plan[1].makespan_ns + plan[2].makespan_ns, total, 1e-9 * total);
+    assert_true(plan[0].budget_bytes + plan[1].budget_bytes + plan[2].budget_bytes <= budget);
+    assert_true(plan[0].budget_bytes != plan[1].budget_bytes || plan[1].budget_bytes != plan[2].budget_bytes);
+}
+
+static void large_layers_are_planned(void **state)
+{
+    struct cases cases = {24};
+    double f[512];
+    struct efs_plan plan, all_c;
+    unsigned capacity[EFS_POOLS] = {0};
+
+    (void)state;
+    cases_inclusion(&cases, f, 512, 16, 1, false);
+    struct efs_plan_request r = layer(f, 512, 16, 128 * 1000);
+    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    capacity[EFS_POOL_C] = 128 * 1000 / 667; /* one of the splits of the grid */
+    assert_int_equal(efs_plan_evaluate(&r, capacity, &all_c), 0);
+    assert_true(plan.makespan_ns <= all_c.makespan_ns * (1 + 1e-12));
+    assert_true(plan.io_ns <= plan.makespan_ns * (1 + 1e-9));
+}
+
+static void what_is_refused(void **state)
+{
+    double f[4] = {0.5, 0.5, 0.5, 0.5};
+    const struct efs_plan_request good = layer(f, 4, 2, 1000);
+    struct efs_plan_request r;
+    struct efs_plan plan;
+
+    (void)state;
+#define REFUSED(code, ...)                                                                                             \
+    r = good;                                                                                                          \
+    __VA_ARGS__;                                                                                                       \
+    assert_int_equal(efs_plan_layer(&r, &plan), code)
+    REFUSED(0, );
+    REFUSED(-EINVAL, r.experts = 0);
+    REFUSED(-EINVAL, r.experts = EFS_PLAN_MAX_EXPERTS + 1);
+    REFUSED(-EINVAL, r.chosen = 0);
+    REFUSED(-EINVAL, r.chosen = 5);
+    REFUSED(-EINVAL, r.inclusion = NULL);
+    REFUSED(-EINVAL, r.step = 0);
+    REFUSED(-EINVAL, r.step = 1.5);
+    REFUSED(-EINVAL, r.step = NAN);
+    REFUSED(-EINVAL, r.pools = 0);
+    REFUSED(-EINVAL, r.pools = 16);
+    REFUSED(-EINVAL, r.expert_bytes[2] = 0);
+    REFUSED(-EINVAL, r.expert_bytes[0] = UINT64_C(1) << 63);
+    REFUSED(-EINVAL, r.cost.decode_ns = -1);
+    REFUSED(-EINVAL, r.cost.sm_read_ns = INFINITY);
+    REFUSED(-EDOM, r.chosen = 1);
+    assert_int_equal(efs_plan_layers(&good, 1, 1000, 0, &plan, NULL), -EINVAL);
+    assert_int_equal(efs_plan_layers(&good, 0, 1000, 4, &plan, NULL), -EINVAL);
+    assert_int_equal(efs_plan_layers(&good, EFS_PLAN_MAX_LAYERS + 1, 1000, 4, &plan, NULL), -E2BIG);
+    r.chosen = 1;
+    assert_int_equal(efs_plan_layers(&r, 1, 1000, 4, &plan, NULL), -EDOM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grid_search_is_brute_force),
+        cmocka_unit_test(numbers_of_a_plan),
+        cmocka_unit_test(nothing_and_everything),
+        cmocka_unit_test(leftovers_are_used),
+        cmocka_unit_test(sizes_by_rank),
+        cmocka_unit_test(layers_share_a_budget),
+        cmocka_unit_test(large_layers_are_planned),
+        cmocka_unit_test(what_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
