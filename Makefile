@@ -113,6 +113,11 @@ $(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) -lpthread
 TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
+# tests/fault puts failing system calls in the place of engine/sys.c
+$(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
 .PRECIOUS: $(BUILD)/obj/%.o
 
 .PHONY: tests-build clean

@@ -38,7 +38,7 @@ static uint64_t field(const char *text, const char *name, uint64_t fallback)
 /* A file of one number; "max", none or nonsense: fallback. */
 static uint64_t number(const char *directory, const char *name, uint64_t fallback)
 {
-    char path[TEXT], text[TEXT], *end;
+    char path[TEXT + 64], text[TEXT], *end;
     snprintf(path, sizeof(path), "%s/%s", directory, name);
     slurp(path, text);
     uint64_t value = strtoull(text, &end, 10);
@@ -49,7 +49,7 @@ static uint64_t number(const char *directory, const char *name, uint64_t fallbac
 static uint64_t cgroup_leaves(const char *directory, const char *limit_name, const char *usage_name,
                               const char *cache_name)
 {
-    char path[TEXT], text[TEXT];
+    char path[TEXT + 64], text[TEXT];
     uint64_t limit = number(directory, limit_name, UINT64_MAX);
     if (limit >= (1ull << 60)) /* v1 says "no limit" by a huge number */
         return UINT64_MAX;

@@ -1,0 +1,185 @@
+/* fixture.c - see fixture.h. */
+#include "fixture.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+uint64_t fixture_random(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15u;
+    uint64_t z = *state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+void fixture_begin(struct fixture *f)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(f->directory, sizeof(f->directory), "%s/efs-test-XXXXXX", tmp && *tmp ? tmp : "/var/tmp");
+    assert_non_null(mkdtemp(f->directory));
+    snprintf(f->source, sizeof(f->source), "%s/src", f->directory);
+    snprintf(f->store, sizeof(f->store), "%s/model.efs", f->directory);
+    assert_int_equal(mkdir(f->source, 0755), 0);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+void fixture_end(struct fixture *f)
+{
+    nftw(f->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void fixture_file(const struct fixture *f, const char *path, const void *data, size_t bytes)
+{
+    char full[1400];
+    snprintf(full, sizeof(full), "%s/%s", f->source, path);
+    for (char *p = full + strlen(f->source) + 1; (p = strchr(p, '/')); p++) {
+        *p = 0;
+        mkdir(full, 0755);
+        *p = '/';
+    }
+    FILE *file = fopen(full, "wb");
+    assert_non_null(file);
+    if (bytes)
+        assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* BF16 pairs whose exponents fall off geometrically around 2^-6, as weights do; for other dtypes it is just bytes. */
+static void fill(unsigned char *data, size_t bytes, uint64_t *state)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        uint64_t r = fixture_random(state);
+        if (i % 2 == 0) {
+            data[i] = (unsigned char)r;
+        } else {
+            unsigned exponent = 121u - (unsigned)__builtin_ctzll(r | 1u << 20);
+            data[i] = (unsigned char)((r >> 40 & 1) << 7 | exponent >> 1);
+        }
+    }
+}
+
+void fixture_safetensors(const struct fixture *f, const char *path, const struct fixture_tensor *tensors,
+                         unsigned count, unsigned seed)
+{
+    size_t capacity = 4096 + 512u * count, used = 0;
+    uint64_t total = 0, state = seed;
+    char *header = malloc(capacity);
+    assert_non_null(header);
+    used = (size_t)snprintf(header, capacity, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (unsigned i = 0; i < count; i++) {
+        used += (size_t)snprintf(header + used, capacity - used, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+                                 tensors[i].name, tensors[i].dtype);
+        for (int d = 0; d < tensors[i].dims; d++)
+            used += (size_t)snprintf(header + used, capacity - used, "%s%" PRIu64, d ? "," : "", tensors[i].shape[d]);
+        used += (size_t)snprintf(header + used, capacity - used, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", total,
+                                 total + tensors[i].bytes);
+        total += tensors[i].bytes;
+        assert_true(used < capacity);
+    }
+    header[used++] = '}';
+    unsigned char *all = malloc(8 + used + total);
+    assert_non_null(all);
+    uint64_t length = used;
+    memcpy(all, &length, 8);
+    memcpy(all + 8, header, used);
+    fill(all + 8 + used, total, &state);
+    fixture_file(f, path, all, 8 + used + total);
+    free(all);
+    free(header);
+}
+
+void fixture_moe(const struct fixture *f, unsigned layers, unsigned experts, unsigned rows, unsigned columns)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    unsigned count = 0, most = layers * (experts * 3 + 1) + 1;
+    struct fixture_tensor *t = calloc(most, sizeof(*t));
+    char(*names)[128] = calloc(most, sizeof(*names));
+    assert_non_null(t);
+    assert_non_null(names);
+    snprintf(names[count], sizeof(*names), "model.embed_tokens.weight");
+    t[count] = (struct fixture_tensor){names[count], "BF16", 2, {50, columns}, 100ull * columns};
+    count++;
+    for (unsigned l = 0; l < layers; l++) {
+        snprintf(names[count], sizeof(*names), "model.layers.%u.input_layernorm.weight", l);
+        t[count] = (struct fixture_tensor){names[count], "BF16", 1, {columns + l}, 2ull * (columns + l)};
+        count++;
+        for (unsigned e = 0; e < experts; e++)
+            for (unsigned p = 0; p < 3; p++) {
+                snprintf(names[count], sizeof(*names), "model.layers.%u.mlp.experts.%u.%s.weight", l, e, parts[p]);
+                t[count] = (struct fixture_tensor){names[count], "BF16", 2, {rows, columns}, 2ull * rows * columns};
+                count++;
+            }
+    }
+    fixture_safetensors(f, "model.safetensors", t, count, 7);
+    fixture_file(f, "config.json", "{\"model_type\": \"qwen3_moe\"}\n", 28);
+    fixture_file(f, "sub/empty.txt", "", 0);
+    free(names);
+    free(t);
+}
+
+void fixture_pack(const struct fixture *f, const struct efs_pack_options *options)
+{
+    struct efs_error err = {""};
+    struct efs_pack_options none = {.threads = 2, .shard_elements = 8192, .force = true};
+    struct efs_pack_report *report = calloc(1, sizeof(*report));
+    assert_non_null(report);
+    errint_t rc = efs_pack(f->source, f->store, options ? options : &none, report, &err);
+    if (rc < 0)
+        print_error("%s\n", err.text);
+    assert_int_equal(rc, 0);
+    free(report);
+}
+
+unsigned char *fixture_read(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *bytes = (size_t)ftell(file);
+    rewind(file);
+    unsigned char *data = malloc(*bytes + 1);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, *bytes, file), *bytes);
+    fclose(file);
+    return data;
+}
+
+void fixture_damage(const char *path, uint64_t offset)
+{
+    unsigned char byte;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
+}
+
+unsigned fixture_open_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    unsigned n = 0;
+    assert_non_null(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}

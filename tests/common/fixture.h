@@ -1,0 +1,40 @@
+/*
+ * fixture.h - small checkpoints in a directory of their own, packed, for tests. Failures end the test (cmocka).
+ */
+#ifndef EFS_FIXTURE_H
+#define EFS_FIXTURE_H
+
+#include "libexpertfs.h"
+
+struct fixture_tensor {
+    const char *name;
+    const char *dtype; /* as safetensors names it */
+    int dims;
+    uint64_t shape[4];
+    uint64_t bytes;
+};
+
+struct fixture {
+    char directory[256]; /* holds src/ and model.efs; removed by fixture_end() */
+    char source[300], store[300];
+};
+
+void fixture_begin(struct fixture *fixture);
+void fixture_end(struct fixture *fixture);
+/* A file below src/ (directories are made). */
+void fixture_file(const struct fixture *fixture, const char *path, const void *data, size_t bytes);
+/* src/path as safetensors: the tensors in order, with weights from seed (exponents as trained weights have them). */
+void fixture_safetensors(const struct fixture *fixture, const char *path, const struct fixture_tensor *tensors,
+                         unsigned count, unsigned seed);
+/* layers x experts of three BF16 tensors rows x columns each, a dense tensor, norms of odd sizes, config.json. */
+void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
+void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
+/* The whole of a file; free() it. */
+unsigned char *fixture_read(const char *path, size_t *bytes);
+/* A byte of the file is changed. */
+void fixture_damage(const char *path, uint64_t offset);
+/* How many descriptors this process has open. */
+unsigned fixture_open_fds(void);
+uint64_t fixture_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,480 @@
+/*
+ * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
+ */
+#include "fixture.h"
+#include "libexpertfs.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#define MIB (1ull << 20)
+
+static struct fixture model; /* 2 layers of 6 experts, 3 tensors of 384 x 512: 1.1 MiB an expert */
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, 2, 6, 384, 512);
+    fixture_pack(&model, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+/* ---- calling and waiting ---- */
+
+struct wait {
+    sem_t done;
+    errint_t error;
+    size_t bytes;
+    struct efs_lease *lease;
+};
+
+static void read_done(void *arg, errint_t error, size_t bytes)
+{
+    struct wait *w = arg;
+    w->error = error;
+    w->bytes = bytes;
+    sem_post(&w->done);
+}
+
+static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct wait *w = arg;
+    w->error = error;
+    w->lease = lease;
+    sem_post(&w->done);
+}
+
+static ssize_t read_wait(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst,
+                         size_t bytes)
+{
+    struct wait w;
+    sem_init(&w.done, 0, 0);
+    efs_read(fs, file, stream, offset, dst, bytes, read_done, &w);
+    sem_wait(&w.done);
+    sem_destroy(&w.done);
+    return w.error ? w.error : (ssize_t)w.bytes;
+}
+
+static errint_t lease_wait(struct efs *fs, uint32_t file, struct efs_lease **lease)
+{
+    struct wait w = {.lease = NULL};
+    sem_init(&w.done, 0, 0);
+    efs_lease(fs, file, lease_done, &w);
+    sem_wait(&w.done);
+    sem_destroy(&w.done);
+    *lease = w.lease;
+    return w.error;
+}
+
+static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)
+{
+    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = full_pool, .lease_wait = wait};
+    struct efs_error err = {""};
+    struct efs *fs;
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    return fs;
+}
+
+static uint32_t file_named(struct efs *fs, const char *path)
+{
+    struct efs_file_info info;
+    for (uint32_t i = 0; i < efs_file_count(fs); i++) {
+        assert_int_equal(efs_file_info(fs, i, &info), 0);
+        if (strcmp(info.path, path) == 0)
+            return i;
+    }
+    fail_msg("no file %s", path);
+    return 0;
+}
+
+static void check_within_budget(struct efs *fs)
+{
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    assert_int_equal(s.inflight_reads, 0);
+}
+
+/* ---- tests ---- */
+
+static void test_every_file(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(256 * MIB, false, false);
+    unsigned compared = 0;
+    for (uint32_t i = 0; i < efs_file_count(fs); i++) {
+        struct efs_file_info info;
+        char path[2000];
+        size_t bytes;
+        assert_int_equal(efs_file_info(fs, i, &info), 0);
+        if (info.kind != EFS_FILE_CHECKPOINT)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", model.source, info.path);
+        unsigned char *want = fixture_read(path, &bytes), *got = malloc(bytes + 100);
+        assert_int_equal(bytes, info.bytes);
+        assert_int_equal(read_wait(fs, i, NULL, 0, got, bytes + 100), bytes);
+        assert_memory_equal(got, want, bytes);
+        free(want);
+        free(got);
+        compared++;
+    }
+    assert_int_equal(compared, 3);
+    check_within_budget(fs);
+    efs_close(fs);
+}
+
+/* A safetensors header found in `data`: where the tensor's bytes lie. */
+static const unsigned char *tensor_in(const unsigned char *data, const char *name, uint64_t *bytes)
+{
+    uint64_t length, begin, end;
+    char key[200];
+    memcpy(&length, data, 8);
+    char *header = strndup((const char *)data + 8, length);
+    snprintf(key, sizeof(key), "\"%s\":{", name);
+    char *at = strstr(header, key);
+    if (!at) {
+        free(header);
+        return NULL;
+    }
+    at = strstr(at, "\"data_offsets\":[");
+    assert_int_equal(sscanf(at, "\"data_offsets\":[%lu,%lu]", &begin, &end), 2);
+    free(header);
+    *bytes = end - begin;
+    return data + 8 + length + begin;
+}
+
+static void test_expert_files(void **state)
+{
+    (void)state;
+    char path[400];
+    size_t bytes;
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    unsigned char *whole = fixture_read(path, &bytes);
+    for (int full = 0; full < 2; full++) {
+        struct efs *fs = open_model(256 * MIB, full, false);
+        for (unsigned l = 0; l < 2; l++)
+            for (unsigned e = 0; e < 6; e++) {
+                struct efs_file_info info;
+                struct efs_lease *lease = NULL;
+                snprintf(path, sizeof(path), "experts/L%02u/E%03u.safetensors", l, e);
+                uint32_t file = file_named(fs, path);
+                assert_int_equal(efs_file_info(fs, file, &info), 0);
+                assert_int_equal(info.kind, EFS_FILE_EXPERT);
+                unsigned char *got = malloc(info.bytes);
+                if (full) {
+                    assert_int_equal(lease_wait(fs, file, &lease), 0);
+                    memcpy(got, efs_lease_data(lease), info.bytes);
+                    struct stat st;
+                    assert_int_equal(fstat(efs_lease_fd(lease), &st), 0);
+                    assert_int_equal(st.st_size, info.bytes);
+                } else {
+                    assert_int_equal(read_wait(fs, file, NULL, 0, got, info.bytes), info.bytes);
+                }
+                static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+                for (int p = 0; p < 3; p++) {
+                    char name[200];
+                    uint64_t a, b;
+                    snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s.weight", l, e, parts[p]);
+                    const unsigned char *mine = tensor_in(got, name, &a), *theirs = tensor_in(whole, name, &b);
+                    assert_non_null(mine);
+                    assert_int_equal(a, b);
+                    assert_memory_equal(mine, theirs, a);
+                    assert_int_equal((mine - got) % 4096, 0);
+                }
+                free(got);
+                if (lease)
+                    efs_lease_release(lease);
+            }
+        check_within_budget(fs);
+        efs_close(fs);
+    }
+    free(whole);
+}
+
+/* Many threads, random ranges of random files, budgets down to the floor, with leases coming and going. */
+struct soak {
+    struct efs *fs;
+    unsigned char *whole;
+    size_t bytes;
+    uint32_t file, expert_file;
+    uint64_t seed;
+    unsigned failures;
+};
+
+static void *soak_reader(void *arg)
+{
+    struct soak *s = arg;
+    unsigned char *buffer = malloc(300000);
+    struct efs_stream stream = {0};
+    for (int i = 0; i < 400; i++) {
+        uint64_t offset = fixture_random(&s->seed) % (s->bytes + 1000);
+        size_t want = (size_t)(fixture_random(&s->seed) % 300000);
+        if (i % 3) /* sequential stretches wake the read-ahead */
+            offset = stream.next_offset % s->bytes;
+        size_t expect = offset >= s->bytes ? 0 : s->bytes - offset < want ? s->bytes - offset : want;
+        ssize_t got = read_wait(s->fs, s->file, &stream, offset, buffer, want);
+        if (got != (ssize_t)expect || memcmp(buffer, s->whole + offset, expect) != 0)
+            s->failures++;
+        if (i % 16 == 0) {
+            struct efs_lease *lease;
+            errint_t rc = lease_wait(s->fs, s->expert_file + (uint32_t)(fixture_random(&s->seed) % 12), &lease);
+            if (rc == 0)
+                efs_lease_release(lease);
+            else if (rc != -ENOMEM)
+                s->failures++;
+        }
+    }
+    free(buffer);
+    return NULL;
+}
+
+static void soak(uint64_t budget, bool wait)
+{
+    struct efs *fs = open_model(budget, true, wait);
+    struct soak soaks[6];
+    pthread_t threads[6];
+    char path[400];
+    size_t bytes;
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    unsigned char *whole = fixture_read(path, &bytes);
+    for (unsigned i = 0; i < 6; i++) {
+        soaks[i] = (struct soak){
+            fs,    whole, bytes, file_named(fs, "model.safetensors"), file_named(fs, "experts/L00/E000.safetensors"),
+            i + 1, 0};
+        pthread_create(&threads[i], NULL, soak_reader, &soaks[i]);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(soaks[i].failures, 0);
+    }
+    check_within_budget(fs);
+    free(whole);
+    efs_close(fs);
+}
+
+static uint64_t floor_budget(void)
+{
+    struct efs_options options = {.budget_bytes = 1, .workers = 2, .full_pool = true};
+    struct efs_error err = {""};
+    struct efs *fs = NULL;
+    assert_int_equal(efs_open(model.store, &options, &fs, &err), -ENOMEM);
+    const char *at = strstr(err.text, "floor of ");
+    assert_non_null(at);
+    return strtoull(at + 9, NULL, 10) * MIB;
+}
+
+static void test_soak_wide(void **state)
+{
+    (void)state;
+    soak(256 * MIB, false);
+}
+
+static void test_soak_floor(void **state)
+{
+    (void)state;
+    soak(floor_budget(), false);
+}
+
+static void test_soak_narrow_waiting(void **state)
+{
+    (void)state;
+    soak(floor_budget() + 3 * MIB, true); /* room for two experts: leases wait for each other */
+}
+
+static void test_leases_hold(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(floor_budget() + 3 * MIB, true, false);
+    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    struct efs_lease *leases[12];
+    unsigned held = 0;
+    errint_t rc = 0;
+    while (held < 12 && (rc = lease_wait(fs, first + held, &leases[held])) == 0)
+        held++;
+    assert_true(held >= 1 && held < 12);
+    assert_int_equal(rc, -ENOMEM);
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    assert_int_equal(s.leased_experts, held);
+    struct efs_lease *again;
+    assert_int_equal(lease_wait(fs, first, &again), 0); /* shares what is there */
+    assert_ptr_equal(efs_lease_data(again), efs_lease_data(leases[0]));
+    efs_lease_release(again);
+    for (unsigned i = 0; i < held; i++)
+        efs_lease_release(leases[i]);
+    assert_int_equal(lease_wait(fs, first + 11, &again), 0); /* room again */
+    efs_lease_release(again);
+    efs_stats(fs, &s);
+    assert_int_equal(s.leased_experts, 0);
+    assert_int_equal(s.leased_bytes, 0);
+    assert_true(s.evictions_f > 0);
+    check_within_budget(fs);
+    efs_close(fs);
+}
+
+static void test_second_read_from_memory(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(256 * MIB, false, false);
+    uint32_t file = file_named(fs, "model.safetensors");
+    struct efs_stats a, b;
+    unsigned char *buffer = malloc(3 * MIB);
+    assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
+    efs_stats(fs, &a);
+    assert_true(a.disk_bytes > 0 && a.reads_m > 0);
+    assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
+    efs_stats(fs, &b);
+    assert_int_equal(a.disk_bytes, b.disk_bytes);
+    assert_int_equal(a.reads_m, b.reads_m);
+    assert_true(b.reads_c > a.reads_c);
+    free(buffer);
+    efs_close(fs);
+}
+
+static void test_first_touch_brings_expert(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(512 * MIB, false, false);
+    uint32_t file = file_named(fs, "experts/L01/E003.safetensors");
+    struct efs_file_info info;
+    struct efs_expert_info expert;
+    char buffer[16];
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
+    assert_int_equal(expert.state, 'M');
+    assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
+    struct efs_stats s;
+    do /* what was started on the side ends soon */
+        efs_stats(fs, &s);
+    while (s.inflight_reads);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
+    assert_int_equal(expert.state, 'C');
+    assert_true(expert.resident_bytes >= expert.coded_bytes);
+    efs_close(fs);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    struct fixture copy;
+    char path[400], command[1000];
+    size_t bytes, store_bytes;
+    fixture_begin(&copy);
+    snprintf(command, sizeof(command), "cp '%s' '%s'", model.store, copy.store);
+    assert_int_equal(system(command), 0);
+    free(fixture_read(copy.store, &store_bytes));
+    fixture_damage(copy.store, store_bytes / 3 / 4096 * 4096 + 5); /* in the middle of the chunks */
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    unsigned char *whole = fixture_read(path, &bytes), *got = malloc(65536);
+    struct efs_options options = {.budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
+    struct efs_error err = {""};
+    struct efs *fs;
+    assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
+    uint32_t file = file_named(fs, "model.safetensors");
+    unsigned bad = 0, good = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint64_t at = 0; at < bytes; at += 65536) {
+            size_t n = bytes - at < 65536 ? bytes - at : 65536;
+            ssize_t rc = read_wait(fs, file, NULL, at, got, n);
+            if (rc == -EUCLEAN) {
+                bad++;
+            } else {
+                assert_int_equal(rc, n);
+                assert_memory_equal(got, whole + at, n);
+                good++;
+            }
+        }
+    assert_true(bad > 0 && good > 10 * bad);
+    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    unsigned refused = 0;
+    for (uint32_t i = 0; i < 12; i++) {
+        struct efs_lease *lease;
+        errint_t rc = lease_wait(fs, first + i, &lease);
+        assert_true(rc == 0 || rc == -EUCLEAN);
+        refused += rc != 0;
+        if (rc == 0)
+            efs_lease_release(lease);
+    }
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    assert_true(s.chunks_damaged >= bad);
+    assert_true(refused <= 1);
+    check_within_budget(fs);
+    efs_close(fs);
+    free(whole);
+    free(got);
+    fixture_end(&copy);
+}
+
+/* Closing while reads wait: each still ends, in full or cancelled. */
+static void count_done(void *arg, errint_t error, size_t bytes)
+{
+    (void)bytes;
+    assert_true(error == 0 || error == -ECANCELED);
+    __atomic_fetch_add((unsigned *)arg, 1, __ATOMIC_RELAXED);
+}
+
+static void test_close_under_load(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 20; round++) {
+        struct efs *fs = open_model(floor_budget(), false, false);
+        uint32_t file = file_named(fs, "model.safetensors");
+        unsigned char *buffer = malloc(64 * 200000);
+        unsigned done = 0;
+        for (unsigned i = 0; i < 64; i++)
+            efs_read(fs, file, NULL, i * 200000ull, buffer + i * 200000, 200000, count_done, &done);
+        efs_close(fs);
+        assert_int_equal(done, 64);
+        free(buffer);
+    }
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(256 * MIB, false, false);
+    struct efs_lease *lease;
+    char byte;
+    assert_int_equal(lease_wait(fs, file_named(fs, "experts/L00/E000.safetensors"), &lease),
+                     -EINVAL); /* no full pool */
+    assert_int_equal(read_wait(fs, 1000000, NULL, 0, &byte, 1), -EBADF);
+    assert_int_equal(read_wait(fs, 0, NULL, UINT64_MAX, &byte, 1), 0);
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_file),
+        cmocka_unit_test(test_expert_files),
+        cmocka_unit_test(test_soak_wide),
+        cmocka_unit_test(test_soak_floor),
+        cmocka_unit_test(test_soak_narrow_waiting),
+        cmocka_unit_test(test_leases_hold),
+        cmocka_unit_test(test_second_read_from_memory),
+        cmocka_unit_test(test_first_touch_brings_expert),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_close_under_load),
+        cmocka_unit_test(test_refuses),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,217 @@
+/* sys_fault.c - see sys_fault.h: the real calls under other names, and wrappers that fail on demand. */
+#define efs_sys_open real_open
+#define efs_sys_openat real_openat
+#define efs_sys_fstat real_fstat
+#define efs_sys_pread real_pread
+#define efs_sys_pwrite real_pwrite
+#define efs_sys_fsync real_fsync
+#define efs_sys_ftruncate real_ftruncate
+#define efs_sys_linkat real_linkat
+#define efs_sys_renameat real_renameat
+#define efs_sys_memfd_create real_memfd_create
+#define efs_sys_mmap real_mmap
+#define efs_sys_malloc real_malloc
+#define efs_sys_calloc real_calloc
+#define efs_sys_realloc real_realloc
+#define efs_sys_aligned_alloc real_aligned_alloc
+#define efs_sys_uring_init real_uring_init
+#define efs_sys_uring_pin real_uring_pin
+#define efs_sys_uring_result real_uring_result
+#define efs_sys_pread_all real_pread_all
+#define efs_sys_pwrite_all real_pwrite_all
+#include "../../engine/sys.c"
+#undef efs_sys_open
+#undef efs_sys_openat
+#undef efs_sys_fstat
+#undef efs_sys_pread
+#undef efs_sys_pwrite
+#undef efs_sys_fsync
+#undef efs_sys_ftruncate
+#undef efs_sys_linkat
+#undef efs_sys_renameat
+#undef efs_sys_memfd_create
+#undef efs_sys_mmap
+#undef efs_sys_malloc
+#undef efs_sys_calloc
+#undef efs_sys_realloc
+#undef efs_sys_aligned_alloc
+#undef efs_sys_uring_init
+#undef efs_sys_uring_pin
+#undef efs_sys_uring_result
+#undef efs_sys_pread_all
+#undef efs_sys_pwrite_all
+#undef EFS_SYS_H
+#include "../../engine/sys.h"
+
+#include "sys_fault.h"
+
+#include <stdatomic.h>
+
+const char *const fault_names[FAULT_CALLS] = {"open",       "fstat",     "pread",       "pwrite", "fsync",
+                                              "ftruncate",  "link",      "memfd",       "mmap",   "memory",
+                                              "uring init", "uring pin", "uring result"};
+
+static struct {
+    enum fault_call call;
+    unsigned nth;
+    int error;
+    bool forever, armed;
+    _Atomic unsigned seen, hits;
+} plan;
+
+void fault_plan(enum fault_call call, unsigned nth, int error, bool forever)
+{
+    plan.call = call;
+    plan.nth = nth;
+    plan.error = error;
+    plan.forever = forever;
+    plan.seen = plan.hits = 0;
+    plan.armed = true;
+}
+
+void fault_none(void)
+{
+    plan.armed = false;
+}
+
+bool fault_happened(void)
+{
+    return plan.hits > 0;
+}
+
+static bool fails(enum fault_call call)
+{
+    if (!plan.armed || plan.call != call)
+        return false;
+    unsigned n = atomic_fetch_add(&plan.seen, 1) + 1;
+    bool hit = n == plan.nth || (plan.forever && n > plan.nth);
+    if (hit)
+        atomic_fetch_add(&plan.hits, 1);
+    return hit;
+}
+
+int efs_sys_open(const char *path, int flags, mode_t mode)
+{
+    return fails(FAULT_OPEN) ? -plan.error : real_open(path, flags, mode);
+}
+
+int efs_sys_openat(int dir, const char *path, int flags, mode_t mode)
+{
+    return fails(FAULT_OPEN) ? -plan.error : real_openat(dir, path, flags, mode);
+}
+
+int efs_sys_fstat(int fd, struct stat *st)
+{
+    return fails(FAULT_FSTAT) ? -plan.error : real_fstat(fd, st);
+}
+
+static size_t half(size_t bytes)
+{
+    return bytes > 8192 ? bytes / 2 / 4096 * 4096 : bytes / 2;
+}
+
+ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
+{
+    if (!fails(FAULT_PREAD))
+        return real_pread(fd, buf, bytes, offset);
+    return plan.error ? -plan.error : real_pread(fd, buf, half(bytes), offset);
+}
+
+ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
+{
+    if (!fails(FAULT_PWRITE))
+        return real_pwrite(fd, buf, bytes, offset);
+    return plan.error ? -plan.error : real_pwrite(fd, buf, half(bytes), offset);
+}
+
+int efs_sys_fsync(int fd)
+{
+    return fails(FAULT_FSYNC) ? -plan.error : real_fsync(fd);
+}
+
+int efs_sys_ftruncate(int fd, uint64_t bytes)
+{
+    return fails(FAULT_FTRUNCATE) ? -plan.error : real_ftruncate(fd, bytes);
+}
+
+int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+    return fails(FAULT_LINK) ? -plan.error : real_linkat(from_dir, from, to_dir, to, flags);
+}
+
+int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+    return fails(FAULT_LINK) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
+}
+
+int efs_sys_memfd_create(const char *name, unsigned flags)
+{
+    return fails(FAULT_MEMFD) ? -plan.error : real_memfd_create(name, flags);
+}
+
+void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)
+{
+    if (!fails(FAULT_MMAP))
+        return real_mmap(addr, bytes, prot, flags, fd, offset);
+    errno = plan.error;
+    return NULL;
+}
+
+void *efs_sys_malloc(size_t bytes)
+{
+    return fails(FAULT_MEMORY) ? NULL : real_malloc(bytes);
+}
+
+void *efs_sys_calloc(size_t count, size_t bytes)
+{
+    return fails(FAULT_MEMORY) ? NULL : real_calloc(count, bytes);
+}
+
+void *efs_sys_realloc(void *p, size_t bytes)
+{
+    return fails(FAULT_MEMORY) ? NULL : real_realloc(p, bytes);
+}
+
+void *efs_sys_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails(FAULT_MEMORY) ? NULL : real_aligned_alloc(alignment, bytes);
+}
+
+int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
+{
+    return fails(FAULT_URING_INIT) ? -plan.error : real_uring_init(ring, depth);
+}
+
+int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
+{
+    return bytes && fails(FAULT_URING_PIN) ? -plan.error : real_uring_pin(ring, slot, base, bytes);
+}
+
+int efs_sys_uring_result(int result)
+{
+    if (!fails(FAULT_URING_RESULT))
+        return real_uring_result(result);
+    return plan.error ? -plan.error : result > 4096 ? result / 2 / 4096 * 4096 : result;
+}
+
+int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = efs_sys_pread(fd, (char *)buf + done, bytes - done, offset + done);
+        if (n <= 0)
+            return n < 0 ? (int)n : -ENODATA;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = efs_sys_pwrite(fd, (const char *)buf + done, bytes - done, offset + done);
+        if (n <= 0)
+            return n < 0 ? (int)n : -EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}

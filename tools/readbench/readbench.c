@@ -1,0 +1,244 @@
+/*
+ * readbench.c - how fast can files be read? One way of reading, one number: for tools/demo and tools/bench.
+ *
+ * Ways: pread (1 MiB buffered or FUSE direct reads, one after the other), direct (O_DIRECT through io_uring, depth 8),
+ * mmap (map, copy every page's bytes), all of them with any number of threads that take the next file. Prints bytes,
+ * seconds and GB/s of each round's median, or JSON.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEPTH 8
+
+enum way { WAY_PREAD, WAY_DIRECT, WAY_MMAP };
+
+struct bench {
+    enum way way;
+    size_t block;
+    unsigned threads, rounds;
+    bool json, keep; /* keep: do not drop the page cache first */
+    char **files;
+    int file_count;
+    _Atomic int next;
+    _Atomic uint64_t bytes;
+    _Atomic int failed;
+};
+
+const char *argp_program_version = "readbench " EFS_VERSION_STRING;
+static const struct argp_option options[] = {
+    {"mode", 'm', "pread|direct|mmap", 0, "how to read (pread)", 0},
+    {"block", 'b', "KIB", 0, "bytes of one read, in KiB (1024)", 0},
+    {"threads", 't', "N", 0, "files read at once (1)", 0},
+    {"rounds", 'r', "N", 0, "read all N times, tell the median (1)", 0},
+    {"keep-cache", 'k', NULL, 0, "leave the files in the page cache before each round", 0},
+    {"json", 'j', NULL, 0, "print JSON", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct bench *b = state->input;
+    switch (key) {
+    case 'm':
+        b->way = strcmp(arg, "mmap") == 0 ? WAY_MMAP : strcmp(arg, "direct") == 0 ? WAY_DIRECT : WAY_PREAD;
+        if (b->way == WAY_PREAD && strcmp(arg, "pread") != 0)
+            argp_error(state, "unknown mode '%s'", arg);
+        return 0;
+    case 'b':
+        b->block = strtoul(arg, NULL, 10) * 1024;
+        return 0;
+    case 't':
+        b->threads = (unsigned)strtoul(arg, NULL, 10);
+        return 0;
+    case 'r':
+        b->rounds = (unsigned)strtoul(arg, NULL, 10);
+        return 0;
+    case 'k':
+        b->keep = true;
+        return 0;
+    case 'j':
+        b->json = true;
+        return 0;
+    case ARGP_KEY_ARGS:
+        b->files = state->argv + state->next;
+        b->file_count = state->argc - state->next;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int read_pread(int fd, uint64_t size, uint8_t *buffer, size_t block)
+{
+    for (uint64_t at = 0; at < size;) {
+        ssize_t n = pread(fd, buffer, block, (off_t)at);
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        at += (uint64_t)n;
+    }
+    return 0;
+}
+
+static int read_mmap(int fd, uint64_t size, uint8_t *buffer, size_t block)
+{
+    uint8_t *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return -errno;
+    for (uint64_t at = 0; at < size; at += block)
+        memcpy(buffer, p + at, size - at < block ? (size_t)(size - at) : block);
+    munmap(p, size);
+    return 0;
+}
+
+/* Depth 8, a buffer each; the last read may reach past the end. */
+static int read_direct(int fd, uint64_t size, uint8_t *buffers, size_t block)
+{
+    struct io_uring ring;
+    struct io_uring_cqe *cqe;
+    int rc = io_uring_queue_init(DEPTH, &ring, 0);
+    uint64_t at = 0;
+    unsigned flying = 0;
+    if (rc < 0)
+        return rc;
+    for (unsigned slot = 0; rc == 0 && (slot < DEPTH || flying); slot++) {
+        uint64_t which = slot;
+        if (slot >= DEPTH) {
+            rc = io_uring_wait_cqe(&ring, &cqe);
+            if (rc < 0)
+                break;
+            which = io_uring_cqe_get_data64(cqe);
+            rc = cqe->res < 0 ? cqe->res : 0;
+            io_uring_cqe_seen(&ring, cqe);
+            flying--;
+        }
+        if (at < size) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_read(sqe, fd, buffers + which * block, (unsigned)block, at);
+            io_uring_sqe_set_data64(sqe, which);
+            io_uring_submit(&ring);
+            at += block;
+            flying++;
+        }
+    }
+    io_uring_queue_exit(&ring);
+    return rc;
+}
+
+static int read_file(const struct bench *b, const char *path, uint8_t *buffers, uint64_t *bytes)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | (b->way == WAY_DIRECT ? O_DIRECT : 0)), rc;
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        rc = -errno;
+    } else {
+        *bytes = (uint64_t)st.st_size;
+        rc = *bytes == 0           ? 0
+             : b->way == WAY_PREAD ? read_pread(fd, *bytes, buffers, b->block)
+             : b->way == WAY_MMAP  ? read_mmap(fd, *bytes, buffers, b->block)
+                                   : read_direct(fd, *bytes, buffers, b->block);
+    }
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        fprintf(stderr, "readbench: %s: %s\n", path, strerror(-rc));
+    return rc;
+}
+
+static void *work(void *arg)
+{
+    struct bench *b = arg;
+    void *buffers;
+    if (posix_memalign(&buffers, 4096, b->block * DEPTH)) {
+        b->failed = 1;
+        return NULL;
+    }
+    memset(buffers, 1, b->block * DEPTH);
+    for (int i; (i = b->next++) < b->file_count;) {
+        uint64_t bytes = 0;
+        if (read_file(b, b->files[i], buffers, &bytes) < 0)
+            b->failed = 1;
+        b->bytes += bytes;
+    }
+    free(buffers);
+    return NULL;
+}
+
+static void drop_cache(const struct bench *b)
+{
+    for (int i = 0; !b->keep && i < b->file_count; i++) {
+        int fd = open(b->files[i], O_RDONLY | O_CLOEXEC);
+        if (fd >= 0) {
+            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+            close(fd);
+        }
+    }
+}
+
+static double round_seconds(struct bench *b)
+{
+    pthread_t threads[64];
+    unsigned count = b->threads < 64 ? b->threads : 64;
+    drop_cache(b);
+    b->next = 0;
+    b->bytes = 0;
+    double begin = now();
+    for (unsigned i = 1; i < count; i++)
+        pthread_create(&threads[i], NULL, work, b);
+    work(b);
+    for (unsigned i = 1; i < count; i++)
+        pthread_join(threads[i], NULL);
+    return now() - begin;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.block = 1 << 20, .threads = 1, .rounds = 1};
+    const struct argp argp = {options, parse, "FILE...", "Read files in one way and tell how fast.", NULL, NULL, NULL};
+    argp_err_exit_status = 2;
+    argp_parse(&argp, argc, argv, 0, NULL, &b);
+    if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || b.block < 4096 || b.block % 4096)
+        return fprintf(stderr, "readbench: rounds, threads or block out of range\n"), 2;
+    double *seconds = calloc(b.rounds, sizeof(*seconds));
+    if (!seconds)
+        return 1;
+    for (unsigned i = 0; i < b.rounds && !b.failed; i++)
+        seconds[i] = round_seconds(&b);
+    qsort(seconds, b.rounds, sizeof(*seconds), by_value);
+    double median = seconds[b.rounds / 2], rate = (double)b.bytes / median / 1e9;
+    free(seconds);
+    if (b.failed)
+        return 1;
+    if (b.json)
+        printf("{\"bytes\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.3f}\n", (unsigned long long)b.bytes, median, rate);
+    else
+        printf("%llu bytes in %.3f s: %.2f GB/s\n", (unsigned long long)b.bytes, median, rate);
+    return 0;
+}
