@@ -134,7 +134,7 @@ errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size
 {
     if (first > shard->elements || count > shard->elements - first)
         return -EINVAL;
-    if (!sizes_fit(shard) || shard->elements > scratch->shard_elements)
+    if (!sizes_fit(shard))
         return -EUCLEAN;
     if (count == 0)
         return 0;
@@ -144,6 +144,8 @@ errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size
     }
     if (shard->codec == EFS_CODEC_CASCADE)
         return decode_cascade(shard, first, count, dst, stream);
+    if (shard->elements > scratch->shard_elements)
+        return -EINVAL;
     bool bytes = shard->format == EFS_FORMAT_BYTES;
     if (bytes && count == shard->elements)
         return decode_whole_e(shard, dst, scratch);

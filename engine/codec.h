@@ -28,7 +28,8 @@ struct efs_shard_view {
 
 /*
  * Raw elements [first, first + count) of the shard into dst. cascade and NONE reach any range directly, zstd and lz4
- * decode the whole E. stream: as efs_cascade_merge(). 0, -EUCLEAN (chunk not well formed), -EINVAL (range).
+ * decode the whole E and need scratch (NULL will do for the other two). stream: as efs_cascade_merge(). 0, -EUCLEAN
+ * (chunk not well formed), -EINVAL (range).
  */
 errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream,
                           struct efs_codec_scratch *scratch);

@@ -254,7 +254,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(full_experts, gauge, "", "experts in the full pool")                                                             \
     X(leased_bytes, gauge, "bytes", "of the full pool, leased")                                                        \
     X(leased_experts, gauge, "", "experts leased")                                                                     \
-    X(inflight_reads, gauge, "", "read requests not yet answered")                                                     \
+    X(inflight, gauge, "", "reads, leases and loads under way")                                                        \
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
     X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")

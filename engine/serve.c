@@ -248,7 +248,7 @@ void efs_stats(struct efs *fs, struct efs_stats *stats)
     stats->full_experts = fs->full_ready_count;
     stats->leased_bytes = fs->leased_bytes;
     stats->leased_experts = fs->leased_count;
-    stats->inflight_reads = fs->active;
+    stats->inflight = fs->active;
     pthread_mutex_unlock(&fs->lock);
 }
 
