@@ -17,7 +17,8 @@
     X(getattrs, "requests for a file's attributes")                                                                    \
     X(readdirs, "requests to list a directory")                                                                        \
     X(opens, "requests to open a file")                                                                                \
-    X(reads, "requests to read a file")                                                                                \
+    X(reads, "requests to read a file of the checkpoint or of the view")                                               \
+    X(reads_control, "requests to read a file below .expertfs")                                                        \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \

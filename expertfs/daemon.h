@@ -71,6 +71,8 @@ struct efsd_kernel {
 errint_t efsd_kernel_attach(struct efsd *daemon);
 /* Look at a request before libfuse does: learns from INIT. */
 void efsd_kernel_request(struct efsd *daemon, const void *request, size_t bytes);
+/* May this process register backing files at all (CAP_SYS_ADMIN)? Known before there is a mount. */
+bool efsd_kernel_privileged(void);
 /* After INIT: register a memfd for a try, and fill in passthrough and the reason. */
 void efsd_kernel_probe(struct efsd *daemon);
 /* Register fd (a regular file) as a backing file: an id > 0, or -errno. */

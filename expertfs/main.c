@@ -9,12 +9,12 @@
 #include "log.h"
 
 #define EXIT_USAGE 2
-#define KEY_NOTHING 0x100
 
 static const struct argp_option argp_options[] = {
     {"foreground", 'f', NULL, 0, "stay in the foreground, messages to stderr", 0},
     {"debug", 'd', NULL, 0, "print every request; implies -f", 0},
     {NULL, 'o', "OPTION[,OPTION...]", 0, "options in mount(8) style, see below", 0},
+    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0},
     {0},
 };
 
@@ -33,6 +33,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
         if (efsd_options_parse(options, value, &err)) {
             argp_failure(state, EXIT_USAGE, 0, "%s", err.text);
         }
+        return 0;
+    case 'h':
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num > 1) {

@@ -225,7 +225,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, 
     struct efsd *daemon = daemon_of(req);
     struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
     (void)ino;
-    efsd_count(&daemon->counters.reads, 1);
+    efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
     if (offset < 0) {
         fuse_reply_err(req, EINVAL);
     } else if (open->text) {

@@ -14,11 +14,13 @@
 #include "daemon.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/fuse.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -127,6 +129,13 @@ void efsd_kernel_request(struct efsd *daemon, const void *request, size_t bytes)
     if (in.flags & FLAG_INIT_EXT) {
         daemon->kernel.offered |= (uint64_t)in.flags2 << 32;
     }
+}
+
+bool efsd_kernel_privileged(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_SYS_ADMIN));
 }
 
 static void no_passthrough(struct efsd_kernel *kernel, const char *why)

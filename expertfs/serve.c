@@ -61,7 +61,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .budget_bytes = options->budget_bytes ? options->budget_bytes - own : 0,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->prefetch_bytes,
-        .full_pool = !options->no_passthrough && geteuid() == 0,
+        .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .lease_wait = options->lease == EFSD_LEASE_WAIT,
         .no_direct = options->no_direct,
         .log = efsd_log_line,
