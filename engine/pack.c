@@ -1,0 +1,134 @@
+/* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
+#include "pack.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static errint_t check_options(const struct efs_pack_options *options, struct efs_error *err)
+{
+    uint32_t n = options->shard_elements;
+    if (n != 0 && (n < EFS_SHARD_ELEMENTS_MIN || n > EFS_SHARD_ELEMENTS_MAX || n % EFS_BLOCK != 0))
+        return efs_fail(err, -EINVAL, "a shard of %u elements is not a multiple of %u from %u to %u", n, EFS_BLOCK,
+                        EFS_SHARD_ELEMENTS_MIN, EFS_SHARD_ELEMENTS_MAX);
+    if (options->codec > EFS_CHOOSE_RAW)
+        return efs_fail(err, -EINVAL, "unknown codec %d", (int)options->codec);
+    return 0;
+}
+
+/* A store below its own source would be packed the next time, and a source must not be replaced by its store. */
+static errint_t check_place(const char *src, const char *out, const struct efs_pack_source *source,
+                            struct efs_error *err)
+{
+    char *slash = strrchr(out, '/'), *parent = NULL, *from = realpath(src, NULL), *to = NULL;
+    struct stat st;
+    errint_t rc = 0;
+    parent = slash ? strndup(out, slash == out ? 1 : (size_t)(slash - out)) : strdup(".");
+    to = parent ? realpath(parent, NULL) : NULL;
+    if (!from || !to)
+        rc = efs_fail(err, -errno, "%s: %s", from ? out : src, strerror(errno));
+    int fd = rc == 0 ? efs_sys_open(src, O_RDONLY, 0) : -1;
+    if (fd >= 0) {
+        int stat_rc = efs_sys_fstat(fd, &st);
+        size_t n = strlen(from);
+        bool below = strncmp(to, from, n) == 0 && (to[n] == '\0' || to[n] == '/' || strcmp(from, "/") == 0);
+        if (stat_rc == 0 && S_ISDIR(st.st_mode) && below)
+            rc = efs_fail(err, -EINVAL, "%s: lies inside the source %s; put the store elsewhere", out, src);
+        efs_sys_close(fd);
+    }
+    fd = rc == 0 ? efs_sys_open(out, O_PATH, 0) : -1;
+    if (fd >= 0) {
+        if (efs_sys_fstat(fd, &st) == 0 && efs_pack_source_has(source, st.st_dev, st.st_ino))
+            rc = efs_fail(err, -EINVAL, "%s: is one of the files to be packed", out);
+        efs_sys_close(fd);
+    }
+    free(parent);
+    free(from);
+    free(to);
+    return rc;
+}
+
+struct job {
+    const struct efs_pack_options *options;
+    struct efs_catalog catalog;
+    struct efs_pack_source *source;
+    struct efs_store_writer writer;
+    struct efs_pack_plan plan;
+    double *entropy_bits;
+};
+
+static bool tell(const struct efs_pack_options *options, uint64_t done, uint64_t total, const char *phase)
+{
+    return options->progress && options->progress(options->progress_arg, done, total, phase);
+}
+
+static errint_t pack(struct job *j, const char *out, struct efs_pack_report *report, struct efs_error *err)
+{
+    const struct efs_pack_options *options = j->options;
+    uint32_t shard_elements = options->shard_elements ? options->shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
+    errint_t rc = efs_pack_plan(&j->plan, &j->catalog, options->codec, shard_elements, err);
+    if (rc == 0)
+        rc = efs_store_writer_open(&j->writer, out, options->force, err);
+    if (rc < 0)
+        return rc;
+    j->entropy_bits = efs_sys_calloc((size_t)j->plan.object_count + 1, sizeof(double));
+    if (!j->entropy_bits)
+        return efs_fail(err, -ENOMEM, "%s: no memory", out);
+    rc = efs_pack_run(&j->plan, j->source, &j->writer, options, j->entropy_bits, err);
+    if (rc < 0)
+        return rc;
+    uint64_t total = j->plan.source_bytes;
+    if (tell(options, total, total, "syncing"))
+        return efs_fail(err, -ECANCELED, "interrupted");
+    efs_pack_report(&j->plan, j->entropy_bits, report);
+    rc = efs_pack_index(&j->plan, &j->writer, report, err);
+    if (rc == 0 && options->verify)
+        rc = efs_pack_verify(&j->plan, j->source, &j->writer, options, err);
+    if (rc == 0)
+        rc = efs_pack_source_unchanged(j->source, err);
+    if (rc == 0 && tell(options, total, total, "naming"))
+        rc = efs_fail(err, -ECANCELED, "interrupted");
+    return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
+}
+
+errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
+                  struct efs_pack_report *report, struct efs_error *err)
+{
+    struct job j = {.options = options, .writer = {.dir = -1, .fd = -1}};
+    double began = seconds();
+    memset(report, 0, sizeof(*report));
+    errint_t rc = check_options(options, err);
+    /* Said before a large checkpoint is looked through. */
+    int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
+    if (existing >= 0) {
+        efs_sys_close(existing);
+        return efs_fail(err, -EEXIST, "%s: exists already; --force replaces it", out);
+    }
+    if (rc == 0)
+        rc = efs_catalog_read(src, &j.catalog, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_pack_source_open(&j.catalog, &j.source, err);
+    if (rc == 0)
+        rc = check_place(src, out, j.source, err);
+    if (rc == 0)
+        rc = pack(&j, out, report, err);
+    report->seconds = seconds() - began;
+    efs_store_writer_close(&j.writer);
+    efs_pack_source_close(j.source);
+    efs_pack_plan_free(&j.plan);
+    efs_catalog_free(&j.catalog);
+    free(j.entropy_bits);
+    return rc;
+}

@@ -1,0 +1,203 @@
+/*
+ * pack.h - what the parts of the packer share.
+ *
+ *   pack.c          efs_pack(): the order of the work
+ *   pack_plan.c     catalogue -> index tables: what the store will hold, before a weight is read
+ *   pack_source.c   reads of the source files
+ *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
+ *   pack_take.c     which shards are next, and memory for their chunks
+ *   pack_tally.c    exponent counts of objects
+ *   pack_ring.c     memory of coded chunks that wait for the disk
+ *   pack_write.c    the thread that writes finished runs in order
+ *   pack_index.c    tables and superblock
+ *   pack_report.c   what was measured
+ *   pack_verify.c   the written store against the sources
+ */
+#ifndef EFS_PACK_H
+#define EFS_PACK_H
+
+#include "catalog.h"
+#include "codec.h"
+#include "layout.h"
+#include "store_write.h"
+
+#include <pthread.h>
+
+/* Peak memory is under 512 MiB. Of this: */
+#define EFS_PACK_INDEX_BYTES (160u << 20) /* tables at most; beyond, the source is refused */
+#define EFS_PACK_RING_BYTES (160u << 20)  /* coded chunks; two of the largest runs fit */
+#define EFS_PACK_WORK_BYTES (128u << 20)  /* all threads' raw buffers and scratch */
+/* A run ends before EFS_RUN_BYTES raw bytes, and before its chunks could take more memory than this. */
+#define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
+
+/* ---- plan --------------------------------------------------------------------------------------------------- */
+
+/* Where an object's bytes begin. */
+struct efs_pack_place {
+    uint32_t file;
+    uint64_t offset;
+};
+
+struct efs_pack_plan {
+    const struct efs_catalog *catalog;
+    enum efs_codec_choice codec;
+    uint32_t shard_elements;
+    char *strings;
+    size_t string_bytes, string_room;
+    struct efs_disk_file *files;
+    struct efs_disk_extent *extents;
+    struct efs_disk_tensor *tensors;
+    struct efs_disk_group *groups;
+    struct efs_disk_object *objects;
+    struct efs_disk_shard *shards;
+    uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
+    struct efs_pack_place *places; /* of each object */
+    uint32_t *order;               /* groups as they lie on disk */
+    uint64_t source_bytes;
+};
+
+/* Tables of catalog's store, shards still empty. plan is to be freed, also on error. -ENOMEM, -E2BIG, -EUCLEAN. */
+errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
+                       uint32_t shard_elements, struct efs_error *err);
+void efs_pack_plan_free(struct efs_pack_plan *plan);
+/* Elements and raw bytes of a shard of an object. */
+size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
+
+/* ---- sources ------------------------------------------------------------------------------------------------ */
+
+struct efs_pack_source; /* the files of a catalogue, open as needed. Thread-safe. */
+
+/* Looks at every file, so that one that cannot be read, or changes later, is told. */
+errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack_source **source,
+                              struct efs_error *err);
+/* Bytes that a buffer needs for a read of bytes bytes at any offset. */
+size_t efs_pack_source_room(size_t bytes);
+/*
+ * Read bytes bytes of file at offset. buffer: aligned to EFS_ALIGN, efs_pack_source_room(bytes) bytes; *data points to
+ * the bytes in it. Blocks. Of the bytes, new_bytes had not been read before: a file is closed when all of its were.
+ * -ESTALE: the file became shorter.
+ */
+errint_t efs_pack_source_read(struct efs_pack_source *source, uint32_t file, uint64_t offset, size_t bytes,
+                              size_t new_bytes, uint8_t *buffer, const uint8_t **data, struct efs_error *err);
+/* All bytes were read: forget that, so that they can be read again. */
+void efs_pack_source_rewind(struct efs_pack_source *source);
+/* -ESTALE when a file is no longer what it was at efs_pack_source_open(). */
+errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_error *err);
+/* Whether this file is one of the sources. */
+bool efs_pack_source_has(const struct efs_pack_source *source, dev_t device, ino_t inode);
+void efs_pack_source_close(struct efs_pack_source *source);
+
+/* ---- pipeline ----------------------------------------------------------------------------------------------- */
+
+/* Memory of coded chunks, taken and given back in order. */
+struct efs_pack_ring {
+    uint8_t *base;
+    uint64_t bytes, begin, end; /* begin, end: positions that only grow; the place is the position modulo bytes */
+};
+errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes);
+void efs_pack_ring_free(struct efs_pack_ring *ring);
+/* bytes contiguous bytes (a multiple of EFS_ALIGN), or NULL: no room now. *end: give it back with this. */
+uint8_t *efs_pack_ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end);
+void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end);
+
+/* A run of shards (layout.h) on its way: its chunks' places in memory. */
+struct efs_pack_run {
+    struct efs_pack_run *next;
+    uint32_t shard_first, shard_count;
+    uint32_t left;     /* shards not yet coded */
+    uint64_t ring_end; /* gives its memory back */
+    struct efs_pack_slot {
+        uint8_t *e, *sm;
+    } slots[];
+};
+
+/* Exponent counts of objects whose shards are being coded. Thread-safe. */
+struct efs_pack_tally;
+struct efs_pack_tallies {
+    pthread_mutex_t lock;              /* guards what the pointers lead to */
+    struct efs_pack_tally **by_object; /* NULL: none under way */
+    double *entropy_bits;              /* by object, all its elements together; 0 until all its shards were added */
+};
+errint_t efs_pack_tallies_init(struct efs_pack_tallies *tallies, uint32_t object_count, double *entropy_bits);
+void efs_pack_tallies_free(struct efs_pack_tallies *tallies, uint32_t object_count);
+/* Add one of an object's shard_count shards. -ENOMEM. */
+errint_t efs_pack_tally(struct efs_pack_tallies *tallies, uint32_t object, uint32_t shard_count,
+                        const uint64_t counts[256]);
+
+/* Shards that one thread reads at once and codes: next to each other in one file, a few runs perhaps. */
+#define EFS_PACK_BATCH_SHARDS 256
+struct efs_pack_batch {
+    uint32_t file, count;
+    uint64_t begin, end; /* in the file */
+    size_t bytes;        /* of the shards: less than end - begin where there are gaps */
+    struct efs_pack_part {
+        struct efs_pack_run *run;
+        uint64_t offset; /* in the file */
+        uint32_t object, shard;
+    } parts[EFS_PACK_BATCH_SHARDS];
+};
+
+/* The next shard to be taken. */
+struct efs_pack_cursor {
+    uint32_t order, object, shard;
+    struct efs_pack_run *run; /* that has begun and goes on with this shard, or NULL */
+};
+
+struct efs_pack_pipe {
+    struct efs_pack_plan *plan;
+    struct efs_pack_source *source;
+    struct efs_store_writer *writer;
+    struct efs_pack_tallies tallies;
+    size_t buffer_bytes;  /* of each thread's raw buffer */
+    pthread_mutex_t turn; /* guards cursor; taken before lock */
+    struct efs_pack_cursor cursor;
+    pthread_mutex_t lock;   /* guards all that follows */
+    pthread_cond_t room;    /* the ring has room again, or stop */
+    pthread_cond_t coded;   /* the first run is coded, or all were taken, or stop */
+    pthread_cond_t gate;    /* a thread may begin to code */
+    pthread_cond_t changed; /* a thread ended */
+    struct efs_pack_ring ring;
+    struct efs_pack_run *first, **last; /* runs in order of the disk */
+    uint64_t done_bytes;
+    unsigned running;  /* threads */
+    unsigned may_code; /* threads that may begin to code now */
+    bool taken_all, stop;
+    errint_t rc;
+    struct efs_error err; /* of the first failure */
+};
+
+/* Place the cursor on the first shard. */
+void efs_pack_cursor_begin(struct efs_pack_pipe *pipe);
+/*
+ * Take the next batch, with memory for the chunks of the runs that begin in it; waits for that. false: there is none,
+ * or the pipe was stopped.
+ */
+bool efs_pack_take(struct efs_pack_pipe *pipe, struct efs_pack_batch *batch);
+
+/* Read, code and write all shards; fills plan->shards and entropy_bits (plan->object_count doubles). Blocks. */
+errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
+                      const struct efs_pack_options *options, double *entropy_bits, struct efs_error *err);
+/* Remember the first failure and stop all threads. */
+void efs_pack_pipe_fail(struct efs_pack_pipe *pipe, errint_t rc, const struct efs_error *err);
+void *efs_pack_write_thread(void *pipe);
+
+/* ---- end ---------------------------------------------------------------------------------------------------- */
+
+/* Fill report's counts and rows; entropy_bits as efs_pack_run() left them. */
+void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report);
+/* The same as JSON, without times; to be freed. NULL: no memory. */
+char *efs_pack_report_json(const struct efs_pack_report *report);
+/* Append the tables and finish the file; fills report's store_bytes. */
+errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
+                        struct efs_pack_report *report, struct efs_error *err);
+/* Decode every shard of the written store and compare it with its source. -EUCLEAN: they differ. */
+errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+                         const struct efs_store_writer *writer, const struct efs_pack_options *options,
+                         struct efs_error *err);
+
+static inline size_t efs_pack_padded(size_t bytes)
+{
+    return (bytes + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1);
+}
+
+#endif

@@ -1,0 +1,325 @@
+/* pack_plan.c - from the catalogue to the index tables: groups, objects, shards, extents, and their order on disk. */
+#include "kernels.h"
+#include "pack.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What store_check.c accepts in a path; a longer one could be packed but not opened. */
+#define PATH_BYTES_MAX 1000u
+#define NAME_BYTES_MAX 4096u
+
+struct counts {
+    uint64_t extents, groups, objects, shards, strings;
+};
+
+static uint64_t object_shards(const struct efs_pack_plan *plan, enum efs_format format, uint64_t bytes)
+{
+    uint64_t elements = bytes / efs_format_bytes(format);
+    return elements / plan->shard_elements + (elements % plan->shard_elements != 0);
+}
+
+static enum efs_format tensor_format(const struct efs_pack_plan *plan, const struct efs_source_tensor *t,
+                                     uint64_t bytes)
+{
+    enum efs_format format = efs_object_format(t->dtype, plan->codec);
+    return bytes % efs_format_bytes(format) == 0 ? format : EFS_FORMAT_BYTES;
+}
+
+static uint64_t slices(const struct efs_source_tensor *t)
+{
+    return t->tensor_class == EFS_CLASS_FUSED ? t->shape[0] : 1;
+}
+
+static errint_t check_tensor(const struct efs_catalog *c, const struct efs_source_tensor *t, struct efs_error *err)
+{
+    const struct efs_source_file *f = &c->files[t->file];
+    if (t->offset > f->bytes || t->bytes > f->bytes - t->offset || t->dims > EFS_MAX_DIMS)
+        return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" does not lie in its file", f->path, t->name);
+    if (strlen(t->name) > NAME_BYTES_MAX)
+        return efs_fail(err, -ENAMETOOLONG, "%s: tensor at offset %llu has a name of more than %u bytes", f->path,
+                        (unsigned long long)t->offset, NAME_BYTES_MAX);
+    if (t->tensor_class == EFS_CLASS_DENSE || t->bytes == 0)
+        return 0;
+    uint64_t n = slices(t);
+    if (n == 0 || t->bytes % n != 0 || t->expert_first > c->expert_count || n > c->expert_count - t->expert_first)
+        return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" cannot be cut in %llu experts", f->path, t->name,
+                        (unsigned long long)n);
+    return 0;
+}
+
+/* How large the tables will be. Walks files and their tensors, both sorted, and the gaps between tensors. */
+static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct efs_error *err)
+{
+    const struct efs_catalog *c = plan->catalog;
+    size_t at = 0;
+    n->groups = c->expert_count;
+    for (size_t e = 0; e < c->expert_count; e++)
+        n->strings += strlen(c->experts[e].stack);
+    for (size_t f = 0; f < c->file_count; f++) {
+        uint64_t end = 0;
+        if (strlen(c->files[f].path) > PATH_BYTES_MAX)
+            return efs_fail(err, -ENAMETOOLONG, "%s: path of more than %u bytes", c->files[f].path, PATH_BYTES_MAX);
+        n->strings += strlen(c->files[f].path);
+        plan->source_bytes += c->files[f].bytes;
+        for (; at < c->tensor_count && c->tensors[at].file == f; at++) {
+            const struct efs_source_tensor *t = &c->tensors[at];
+            errint_t rc = check_tensor(c, t, err);
+            if (rc < 0)
+                return rc;
+            n->strings += strlen(t->name);
+            if (t->bytes == 0)
+                continue;
+            if (t->offset < end)
+                return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" overlaps another", c->files[f].path, t->name);
+            if (t->offset > end) {
+                n->groups++, n->objects++, n->extents++;
+                n->shards += object_shards(plan, EFS_FORMAT_BYTES, t->offset - end);
+            }
+            uint64_t parts = slices(t), part = t->bytes / parts;
+            n->groups += t->tensor_class == EFS_CLASS_DENSE;
+            n->objects += parts;
+            n->extents += parts;
+            n->shards += parts * object_shards(plan, tensor_format(plan, t, part), part);
+            end = t->offset + t->bytes;
+        }
+        if (end < c->files[f].bytes) {
+            n->groups++, n->objects++, n->extents++;
+            n->shards += object_shards(plan, EFS_FORMAT_BYTES, c->files[f].bytes - end);
+        }
+    }
+    if (at != c->tensor_count)
+        return efs_fail(err, -EUCLEAN, "%s: catalogue is not in order", c->root);
+    return 0;
+}
+
+static errint_t allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
+{
+    const struct efs_catalog *c = plan->catalog;
+    uint64_t objects =
+        n->objects * (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *));
+    uint64_t bytes = n->strings + c->file_count * sizeof(struct efs_disk_file) +
+                     n->extents * sizeof(struct efs_disk_extent) + c->tensor_count * sizeof(struct efs_disk_tensor) +
+                     n->groups * (sizeof(struct efs_disk_group) + sizeof(uint32_t)) + objects +
+                     n->shards * sizeof(struct efs_disk_shard);
+    if (n->shards > EFS_PACK_INDEX_BYTES || n->extents > EFS_PACK_INDEX_BYTES || bytes > EFS_PACK_INDEX_BYTES)
+        return efs_fail(err, -E2BIG,
+                        "%s: the index would take %llu MiB (at most %u); a larger --shard-size makes it "
+                        "smaller",
+                        c->root, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20);
+    plan->string_room = n->strings;
+    plan->file_count = (uint32_t)c->file_count;
+    plan->tensor_count = (uint32_t)c->tensor_count;
+    plan->extent_count = (uint32_t)n->extents;
+    plan->group_count = (uint32_t)n->groups;
+    plan->object_count = (uint32_t)n->objects;
+    plan->shard_count = (uint32_t)n->shards;
+    plan->strings = efs_sys_calloc(n->strings + 1, 1);
+    plan->files = efs_sys_calloc(c->file_count + 1, sizeof(*plan->files));
+    plan->extents = efs_sys_calloc(n->extents + 1, sizeof(*plan->extents));
+    plan->tensors = efs_sys_calloc(c->tensor_count + 1, sizeof(*plan->tensors));
+    plan->groups = efs_sys_calloc(n->groups + 1, sizeof(*plan->groups));
+    plan->objects = efs_sys_calloc(n->objects + 1, sizeof(*plan->objects));
+    plan->shards = efs_sys_calloc(n->shards + 1, sizeof(*plan->shards));
+    plan->places = efs_sys_calloc(n->objects + 1, sizeof(*plan->places));
+    plan->order = efs_sys_calloc(n->groups + 1, sizeof(*plan->order));
+    if (!plan->strings || !plan->files || !plan->extents || !plan->tensors || !plan->groups || !plan->objects ||
+        !plan->shards || !plan->places || !plan->order)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the index", c->root);
+    return 0;
+}
+
+/* count_all() counted every string that is put. */
+static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *offset, uint32_t *bytes)
+{
+    *bytes = (uint32_t)strlen(text);
+    *offset = (uint32_t)plan->string_bytes;
+    memcpy(plan->strings + plan->string_bytes, text, *bytes);
+    plan->string_bytes += *bytes;
+}
+
+static void put_group(struct efs_disk_group *g, uint32_t kind)
+{
+    *g = (struct efs_disk_group){.kind = kind, .layer = EFS_NONE, .expert = EFS_NONE};
+}
+
+/* Experts in the catalogue's order, then a group for each dense tensor, then one for each blob: kinds and the number of
+ * objects, then the first object of each. */
+static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint32_t *blob_first)
+{
+    const struct efs_catalog *c = plan->catalog;
+    uint32_t g = 0;
+    for (; g < c->expert_count; g++) {
+        const struct efs_source_expert *x = &c->experts[g];
+        const struct efs_disk_group *before = g ? &plan->groups[g - 1] : NULL;
+        put_group(&plan->groups[g], EFS_GROUP_EXPERT);
+        plan->groups[g].layer = x->layer;
+        plan->groups[g].expert = x->expert;
+        if (before && strcmp(x->stack, c->experts[g - 1].stack) == 0) {
+            plan->groups[g].stack_offset = before->stack_offset;
+            plan->groups[g].stack_bytes = before->stack_bytes;
+        } else {
+            put_string(plan, x->stack, &plan->groups[g].stack_offset, &plan->groups[g].stack_bytes);
+        }
+    }
+    *dense_first = g;
+    for (size_t i = 0; i < c->tensor_count; i++) {
+        const struct efs_source_tensor *t = &c->tensors[i];
+        if (t->bytes == 0)
+            continue;
+        if (t->tensor_class == EFS_CLASS_DENSE) {
+            put_group(&plan->groups[g], EFS_GROUP_DENSE);
+            plan->groups[g++].object_count = 1;
+        }
+        for (uint64_t s = 0; t->tensor_class != EFS_CLASS_DENSE && s < slices(t); s++)
+            plan->groups[t->expert_first + s].object_count++;
+    }
+    *blob_first = g;
+    for (; g < plan->group_count; g++) {
+        put_group(&plan->groups[g], EFS_GROUP_BLOB);
+        plan->groups[g].object_count = 1;
+    }
+    uint32_t object = 0;
+    for (g = 0; g < plan->group_count; g++) {
+        plan->groups[g].object_first = object;
+        object += plan->groups[g].object_count;
+    }
+}
+
+struct filler {
+    struct efs_pack_plan *plan;
+    uint32_t *filled; /* objects of each group so far */
+    uint32_t extent, dense, blob;
+    uint32_t file;
+};
+
+/* One more object of group, and the extent of its file that shows it. */
+static void put_object(struct filler *fill, uint32_t group, uint32_t tensor, uint64_t tensor_offset, uint64_t offset,
+                       uint64_t bytes, enum efs_format format)
+{
+    struct efs_pack_plan *plan = fill->plan;
+    uint32_t o = plan->groups[group].object_first + fill->filled[group]++;
+    plan->objects[o] = (struct efs_disk_object){.tensor = tensor,
+                                                .group = group,
+                                                .tensor_offset = tensor_offset,
+                                                .bytes = bytes,
+                                                .shard_count = (uint32_t)object_shards(plan, format, bytes),
+                                                .format = (uint32_t)format};
+    plan->places[o] = (struct efs_pack_place){fill->file, offset};
+    plan->extents[fill->extent++] = (struct efs_disk_extent){.file_offset = offset, .bytes = bytes, .object = o};
+}
+
+static void put_tensor(struct filler *fill, uint32_t index)
+{
+    struct efs_pack_plan *plan = fill->plan;
+    const struct efs_source_tensor *t = &plan->catalog->tensors[index];
+    struct efs_disk_tensor *d = &plan->tensors[index];
+    put_string(plan, t->name, &d->name_offset, &d->name_bytes);
+    d->dtype = (uint16_t)t->dtype;
+    d->dims = (uint8_t)t->dims;
+    d->expert_dim = t->tensor_class == EFS_CLASS_FUSED && t->bytes > 0;
+    d->file = t->file;
+    d->file_offset = t->offset;
+    d->bytes = t->bytes;
+    memcpy(d->shape, t->shape, t->dims * sizeof(t->shape[0]));
+    if (t->bytes == 0)
+        return;
+    uint64_t parts = slices(t), part = t->bytes / parts;
+    for (uint64_t s = 0; s < parts; s++) {
+        uint32_t group = t->tensor_class == EFS_CLASS_DENSE ? fill->dense++ : t->expert_first + (uint32_t)s;
+        put_object(fill, group, index, s * part, t->offset + s * part, part, tensor_format(plan, t, part));
+    }
+}
+
+static void fill_files(struct filler *fill)
+{
+    struct efs_pack_plan *plan = fill->plan;
+    const struct efs_catalog *c = plan->catalog;
+    uint32_t at = 0;
+    for (uint32_t f = 0; f < plan->file_count; f++) {
+        struct efs_disk_file *d = &plan->files[f];
+        uint64_t end = 0;
+        fill->file = f;
+        put_string(plan, c->files[f].path, &d->path_offset, &d->path_bytes);
+        d->bytes = c->files[f].bytes;
+        d->extent_first = fill->extent;
+        for (; at < c->tensor_count && c->tensors[at].file == f; at++) {
+            const struct efs_source_tensor *t = &c->tensors[at];
+            if (t->bytes > 0 && t->offset > end)
+                put_object(fill, fill->blob++, EFS_NONE, 0, end, t->offset - end, EFS_FORMAT_BYTES);
+            put_tensor(fill, at);
+            if (t->bytes > 0)
+                end = t->offset + t->bytes;
+        }
+        if (end < d->bytes)
+            put_object(fill, fill->blob++, EFS_NONE, 0, end, d->bytes - end, EFS_FORMAT_BYTES);
+        d->extent_count = fill->extent - d->extent_first;
+    }
+}
+
+/* As their first bytes appear in the files: a group's objects are in file order, so the first object tells. */
+static int compare_first_bytes(const void *a, const void *b, void *arg)
+{
+    const struct efs_pack_plan *plan = arg;
+    uint32_t g = *(const uint32_t *)a, h = *(const uint32_t *)b;
+    bool g_empty = plan->groups[g].object_count == 0, h_empty = plan->groups[h].object_count == 0;
+    if (g_empty || h_empty)
+        return g_empty != h_empty ? (g_empty ? 1 : -1) : (g > h) - (g < h);
+    const struct efs_pack_place *p = &plan->places[plan->groups[g].object_first];
+    const struct efs_pack_place *q = &plan->places[plan->groups[h].object_first];
+    if (p->file != q->file)
+        return p->file < q->file ? -1 : 1;
+    return (p->offset > q->offset) - (p->offset < q->offset);
+}
+
+errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
+                       uint32_t shard_elements, struct efs_error *err)
+{
+    *plan = (struct efs_pack_plan){.catalog = catalog, .codec = codec, .shard_elements = shard_elements};
+    struct counts n = {0};
+    struct filler fill = {.plan = plan};
+    errint_t rc = count_all(plan, &n, err);
+    if (rc == 0)
+        rc = allocate(plan, &n, err);
+    if (rc < 0)
+        return rc;
+    make_groups(plan, &fill.dense, &fill.blob);
+    fill.filled = efs_sys_calloc((size_t)plan->group_count + 1, sizeof(*fill.filled));
+    if (!fill.filled)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the index", catalog->root);
+    fill_files(&fill);
+    free(fill.filled);
+    uint32_t shard = 0;
+    for (uint32_t o = 0; o < plan->object_count; o++) {
+        plan->objects[o].shard_first = shard;
+        shard += plan->objects[o].shard_count;
+    }
+    for (uint32_t g = 0; g < plan->group_count; g++)
+        plan->order[g] = g;
+    qsort_r(plan->order, plan->group_count, sizeof(*plan->order), compare_first_bytes, plan);
+    return 0;
+}
+
+void efs_pack_plan_free(struct efs_pack_plan *plan)
+{
+    free(plan->strings);
+    free(plan->files);
+    free(plan->extents);
+    free(plan->tensors);
+    free(plan->groups);
+    free(plan->objects);
+    free(plan->shards);
+    free(plan->places);
+    free(plan->order);
+    *plan = (struct efs_pack_plan){0};
+}
+
+size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
+{
+    const struct efs_disk_object *o = &plan->objects[object];
+    uint64_t elements = o->bytes / efs_format_bytes((enum efs_format)o->format);
+    uint64_t left = elements - (uint64_t)(shard - o->shard_first) * plan->shard_elements;
+    return left < plan->shard_elements ? (size_t)left : plan->shard_elements;
+}

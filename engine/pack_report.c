@@ -1,0 +1,129 @@
+/* pack_report.c - what packing made of each class and dtype. */
+#include "kernels.h"
+#include "pack.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const classes[] = {
+    [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other"};
+
+/* The row of a class and dtype; types beyond the table's room share the last row. */
+static struct efs_pack_row *row_of(struct efs_pack_report *report, uint32_t kind, const char *dtype)
+{
+    struct efs_pack_row *row = report->rows;
+    for (unsigned i = 0; i < report->row_count; i++, row++)
+        if (strcmp(row->tensor_class, classes[kind]) == 0 && strcmp(row->dtype, dtype) == 0)
+            return row;
+    if (report->row_count == EFS_PACK_ROWS)
+        return row - 1;
+    report->row_count++;
+    snprintf(row->tensor_class, sizeof(row->tensor_class), "%s", classes[kind]);
+    snprintf(row->dtype, sizeof(row->dtype), "%s", dtype);
+    return row;
+}
+
+/* Adds up; exponent_bits and entropy_bits hold sums until finish_row(). */
+static void add_object(const struct efs_pack_plan *plan, uint32_t object, double entropy_bits,
+                       struct efs_pack_report *report)
+{
+    const struct efs_disk_object *o = &plan->objects[object];
+    const char *dtype =
+        o->tensor == EFS_NONE ? "bytes" : efs_dtype_name((enum efs_dtype)plan->tensors[o->tensor].dtype);
+    struct efs_pack_row *row = row_of(report, plan->groups[o->group].kind, dtype);
+    row->tensors += o->tensor_offset == 0; /* the first slice of a fused tensor stands for all */
+    row->raw_bytes += o->bytes;
+    uint64_t e_bytes = 0, sm_bytes = 0;
+    for (uint32_t s = o->shard_first; s < o->shard_first + o->shard_count; s++) {
+        const struct efs_disk_shard *shard = &plan->shards[s];
+        e_bytes += shard->e_bytes;
+        sm_bytes += shard->sm_bytes;
+        row->coded_bytes += efs_pack_padded(shard->e_bytes) + efs_pack_padded(shard->sm_bytes);
+    }
+    if (o->format == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
+        row->bound_bytes += (double)(e_bytes + sm_bytes);
+        return;
+    }
+    row->elements += o->bytes / efs_format_bytes((enum efs_format)o->format);
+    row->exponent_bits += 8.0 * (double)e_bytes;
+    row->entropy_bits += entropy_bits;
+    row->bound_bytes += entropy_bits / 8 + (double)sm_bytes;
+}
+
+static void finish_row(struct efs_pack_row *row)
+{
+    if (row->elements == 0)
+        return;
+    row->exponent_bits /= (double)row->elements;
+    row->entropy_bits /= (double)row->elements;
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    static const char order[] = "edo"; /* experts, dense, other */
+    const struct efs_pack_row *p = a, *q = b;
+    long c = strchr(order, p->tensor_class[0]) - strchr(order, q->tensor_class[0]);
+    return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
+}
+
+static void notice(const struct efs_catalog *catalog, struct efs_pack_report *report)
+{
+    bool hidden = false;
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const char *path = catalog->files[f].path;
+        size_t top = strcspn(path, "/");
+        hidden |= (top == 7 && memcmp(path, "experts", 7) == 0) || (top == 9 && memcmp(path, ".expertfs", 9) == 0);
+    }
+    snprintf(report->notice, sizeof(report->notice), "%s%s%s",
+             catalog->expert_count == 0 && catalog->tensor_count > 0
+                 ? "no tensor has a name that is known for experts: all of it is packed as dense"
+                 : "",
+             catalog->expert_count == 0 && catalog->tensor_count > 0 && hidden ? "; " : "",
+             hidden ? "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of the "
+                      "expert files"
+                    : "");
+}
+
+void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report)
+{
+    memset(report, 0, sizeof(*report));
+    report->source_bytes = plan->source_bytes;
+    report->files = plan->file_count;
+    report->experts = plan->catalog->expert_count;
+    report->tensors = plan->tensor_count;
+    snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
+    notice(plan->catalog, report);
+    for (uint32_t o = 0; o < plan->object_count; o++)
+        add_object(plan, o, entropy_bits[o], report);
+    for (unsigned i = 0; i < report->row_count; i++)
+        finish_row(&report->rows[i]);
+    qsort(report->rows, report->row_count, sizeof(report->rows[0]), compare_rows);
+}
+
+static json_t *row_json(const struct efs_pack_row *row)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "class", row->tensor_class, "dtype", row->dtype,
+                     "tensors", (json_int_t)row->tensors, "raw_bytes", (json_int_t)row->raw_bytes, "coded_bytes",
+                     (json_int_t)row->coded_bytes, "elements", (json_int_t)row->elements, "exponent_bits",
+                     row->exponent_bits, "entropy_bits", row->entropy_bits, "bound_bytes", row->bound_bytes);
+}
+
+char *efs_pack_report_json(const struct efs_pack_report *report)
+{
+    json_t *rows = json_array();
+    for (unsigned i = 0; i < report->row_count; i++)
+        json_array_append_new(rows, row_json(&report->rows[i]));
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o}", "packer", efs_version(), "family", report->family,
+                  "source_bytes", (json_int_t)report->source_bytes, "files", (json_int_t)report->files, "experts",
+                  (json_int_t)report->experts, "tensors", (json_int_t)report->tensors, "rows", rows);
+    if (!root) {
+        json_decref(rows);
+        return NULL;
+    }
+    char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(10));
+    json_decref(root);
+    return text;
+}

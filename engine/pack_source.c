@@ -1,0 +1,207 @@
+/* pack_source.c - reads of the source files: past the page cache where possible, each file open only while it is read.
+ */
+#include "pack.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Small files are read through the page cache: it most likely has them, and O_DIRECT gains nothing. */
+#define DIRECT_MIN_BYTES (1u << 20)
+
+struct source_file {
+    int fd; /* -1: not open */
+    bool direct;
+    unsigned users;      /* reads under way */
+    uint64_t left_bytes; /* not yet read */
+    struct stat seen;    /* at the start */
+};
+
+struct efs_pack_source {
+    const struct efs_catalog *catalog;
+    int root;
+    pthread_mutex_t lock; /* guards files' fd, direct, users, left_bytes */
+    struct source_file files[];
+};
+
+static errint_t fail(const struct efs_pack_source *s, uint32_t file, errint_t rc, const char *what,
+                     struct efs_error *err)
+{
+    return efs_fail(err, rc, "%s/%s: cannot %s: %s", s->catalog->root, s->catalog->files[file].path, what,
+                    strerror(-rc));
+}
+
+static errint_t fail_changed(const struct efs_pack_source *s, uint32_t file, struct efs_error *err)
+{
+    return efs_fail(err, -ESTALE, "%s/%s: changed while it was being packed; pack again when nothing writes to it",
+                    s->catalog->root, s->catalog->files[file].path);
+}
+
+static errint_t look(const struct efs_pack_source *s, uint32_t file, struct stat *st, struct efs_error *err)
+{
+    int fd = efs_sys_openat(s->root, s->catalog->files[file].path, O_RDONLY, 0);
+    if (fd < 0)
+        return fd == -ENOENT ? fail_changed(s, file, err) : fail(s, file, fd, "open", err);
+    int rc = efs_sys_fstat(fd, st);
+    efs_sys_close(fd);
+    return rc < 0 ? fail(s, file, rc, "stat", err) : 0;
+}
+
+static bool same(const struct stat *a, const struct stat *b)
+{
+    return a->st_size == b->st_size && a->st_ino == b->st_ino && a->st_dev == b->st_dev &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack_source **out, struct efs_error *err)
+{
+    *out = NULL;
+    struct efs_pack_source *s = efs_sys_calloc(1, sizeof(*s) + catalog->file_count * sizeof(struct source_file));
+    if (!s)
+        return efs_fail(err, -ENOMEM, "%s: no memory", catalog->root);
+    s->catalog = catalog;
+    pthread_mutex_init(&s->lock, NULL);
+    for (size_t f = 0; f < catalog->file_count; f++)
+        s->files[f].fd = -1;
+    s->root = efs_sys_open(catalog->root, O_RDONLY | O_DIRECTORY, 0);
+    errint_t rc = s->root < 0 ? efs_fail(err, s->root, "%s: cannot open: %s", catalog->root, strerror(-s->root)) : 0;
+    for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++) {
+        rc = look(s, f, &s->files[f].seen, err);
+        if (rc == 0 && (uint64_t)s->files[f].seen.st_size != catalog->files[f].bytes)
+            rc = fail_changed(s, f, err);
+    }
+    if (rc < 0) {
+        efs_pack_source_close(s);
+        return rc;
+    }
+    efs_pack_source_rewind(s);
+    *out = s;
+    return 0;
+}
+
+void efs_pack_source_rewind(struct efs_pack_source *s)
+{
+    for (size_t f = 0; f < s->catalog->file_count; f++)
+        s->files[f].left_bytes = s->catalog->files[f].bytes;
+}
+
+errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *err)
+{
+    for (uint32_t f = 0; f < s->catalog->file_count; f++) {
+        struct stat now;
+        errint_t rc = look(s, f, &now, err);
+        if (rc < 0)
+            return rc;
+        if (!same(&now, &s->files[f].seen))
+            return fail_changed(s, f, err);
+    }
+    return 0;
+}
+
+bool efs_pack_source_has(const struct efs_pack_source *s, dev_t device, ino_t inode)
+{
+    for (size_t f = 0; f < s->catalog->file_count; f++)
+        if (s->files[f].seen.st_dev == device && s->files[f].seen.st_ino == inode)
+            return true;
+    return false;
+}
+
+void efs_pack_source_close(struct efs_pack_source *s)
+{
+    if (!s)
+        return;
+    for (size_t f = 0; f < s->catalog->file_count; f++)
+        if (s->files[f].fd >= 0)
+            efs_sys_close(s->files[f].fd);
+    if (s->root >= 0)
+        efs_sys_close(s->root);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+size_t efs_pack_source_room(size_t bytes)
+{
+    return efs_pack_padded(bytes) + EFS_ALIGN;
+}
+
+/* The open file, with one more user. direct_refused: O_DIRECT was tried and failed. */
+static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struct efs_error *err)
+{
+    struct source_file *f = &s->files[file];
+    errint_t rc = 0;
+    pthread_mutex_lock(&s->lock);
+    if (f->fd < 0) {
+        const char *path = s->catalog->files[file].path;
+        f->direct = s->catalog->files[file].bytes >= DIRECT_MIN_BYTES;
+        f->fd = f->direct ? efs_sys_openat(s->root, path, O_RDONLY | O_DIRECT, 0) : -EINVAL;
+        if (f->fd < 0) {
+            f->direct = false;
+            f->fd = efs_sys_openat(s->root, path, O_RDONLY, 0);
+        }
+        if (f->fd < 0) {
+            rc = fail(s, file, f->fd, "open", err);
+            f->fd = -1;
+        }
+    }
+    if (rc == 0) {
+        f->users++;
+        *fd = f->fd;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+static void release(struct efs_pack_source *s, uint32_t file, size_t bytes)
+{
+    struct source_file *f = &s->files[file];
+    pthread_mutex_lock(&s->lock);
+    f->left_bytes -= bytes;
+    if (--f->users == 0 && f->left_bytes == 0) {
+        efs_sys_close(f->fd);
+        f->fd = -1;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Read at least need of want bytes; the file may end in between. */
+static int read_some(int fd, uint8_t *buffer, size_t want, size_t need, uint64_t offset)
+{
+    for (size_t done = 0; done < need;) {
+        ssize_t n = efs_sys_pread(fd, buffer + done, want - done, offset + done);
+        if (n < 0)
+            return (int)n;
+        if (n == 0)
+            return -ENODATA;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t offset, size_t bytes, size_t new_bytes,
+                              uint8_t *buffer, const uint8_t **data, struct efs_error *err)
+{
+    uint64_t begin = offset & ~(uint64_t)(EFS_ALIGN - 1);
+    size_t skip = (size_t)(offset - begin), need = skip + bytes;
+    int fd = -1;
+    errint_t rc = acquire(s, file, &fd, err);
+    if (rc < 0)
+        return rc;
+    int got = read_some(fd, buffer, efs_pack_padded(need), need, begin);
+    if (got == -EINVAL) { /* O_DIRECT was taken at open and is refused now */
+        int buffered = efs_sys_openat(s->root, s->catalog->files[file].path, O_RDONLY, 0);
+        if (buffered >= 0) {
+            got = read_some(buffered, buffer, efs_pack_padded(need), need, begin);
+            efs_sys_close(buffered);
+        }
+    }
+    release(s, file, new_bytes);
+    *data = buffer + skip;
+    if (got == -ENODATA)
+        return fail_changed(s, file, err);
+    if (got < 0)
+        return efs_fail(err, got, "%s/%s: cannot read at offset %llu: %s", s->catalog->root,
+                        s->catalog->files[file].path, (unsigned long long)offset, strerror(-got));
+    return 0;
+}

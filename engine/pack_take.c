@@ -1,0 +1,209 @@
+/* pack_take.c - deal out shards in the order of the disk, a batch at a time, with memory for their chunks. */
+#include "kernels.h"
+#include "pack.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* A gap in the file that is read along rather than read around. */
+#define GAP_BYTES (64u << 10)
+/* Runs that begin in one batch, but for its first: a small part of the ring, so that a batch that waits for room never
+ * waits for itself. */
+#define BATCH_ROOM (EFS_PACK_RING_BYTES / 16)
+
+static size_t e_room(const struct efs_disk_object *o, size_t elements)
+{
+    size_t room = efs_shard_e_bound(elements);
+    if (o->format == EFS_FORMAT_BYTES && room < elements)
+        room = elements;
+    return efs_pack_padded(room);
+}
+
+/* BYTES use only one of the two. */
+static size_t sm_room(const struct efs_disk_object *o, size_t elements)
+{
+    return o->format == EFS_FORMAT_BYTES ? 0 : efs_pack_padded(efs_sm_bytes((enum efs_format)o->format, elements));
+}
+
+static bool at_end(const struct efs_pack_pipe *p)
+{
+    return p->cursor.order == p->plan->group_count;
+}
+
+/* The first group at or after cursor.order that has objects. */
+static void enter_group(struct efs_pack_pipe *p)
+{
+    const struct efs_pack_plan *plan = p->plan;
+    struct efs_pack_cursor *at = &p->cursor;
+    while (!at_end(p) && plan->groups[plan->order[at->order]].object_count == 0)
+        at->order++;
+    if (at_end(p))
+        return;
+    at->object = plan->groups[plan->order[at->order]].object_first;
+    at->shard = plan->objects[at->object].shard_first;
+}
+
+void efs_pack_cursor_begin(struct efs_pack_pipe *p)
+{
+    p->cursor = (struct efs_pack_cursor){0};
+    enter_group(p);
+}
+
+static void step(struct efs_pack_pipe *p)
+{
+    struct efs_pack_cursor *at = &p->cursor;
+    const struct efs_disk_object *o = &p->plan->objects[at->object];
+    const struct efs_disk_group *g = &p->plan->groups[o->group];
+    at->shard++;
+    if (at->run && at->shard == at->run->shard_first + at->run->shard_count)
+        at->run = NULL;
+    if (at->shard < o->shard_first + o->shard_count)
+        return;
+    at->object++;
+    if (at->object < g->object_first + g->object_count)
+        return;
+    at->order++;
+    enter_group(p);
+}
+
+struct run_size {
+    uint32_t shards;
+    size_t e_bytes, sm_bytes;
+};
+
+/* The run that begins at the cursor: shards of its group while they fit. */
+static struct run_size measure_run(const struct efs_pack_pipe *p)
+{
+    const struct efs_pack_plan *plan = p->plan;
+    const struct efs_disk_group *g = &plan->groups[plan->order[p->cursor.order]];
+    struct run_size size = {0};
+    uint64_t raw = 0;
+    uint32_t shard = p->cursor.shard;
+    for (uint32_t i = p->cursor.object; i < g->object_first + g->object_count; i++) {
+        const struct efs_disk_object *o = &plan->objects[i];
+        for (; shard < o->shard_first + o->shard_count; shard++) {
+            size_t elements = efs_pack_shard_elements(plan, i, shard);
+            size_t e = e_room(o, elements), sm = sm_room(o, elements);
+            raw += elements * efs_format_bytes((enum efs_format)o->format);
+            if (size.shards > 0 && (raw > EFS_RUN_BYTES || size.e_bytes + size.sm_bytes + e + sm > EFS_PACK_RUN_ROOM))
+                return size;
+            size.shards++;
+            size.e_bytes += e;
+            size.sm_bytes += sm;
+        }
+    }
+    return size;
+}
+
+/* Waits until the ring has room. NULL: stopped. */
+static uint8_t *take_room(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
+{
+    uint8_t *memory = NULL;
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop && !(memory = efs_pack_ring_take(&p->ring, bytes, end)))
+        pthread_cond_wait(&p->room, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return memory;
+}
+
+static void place_slots(const struct efs_pack_pipe *p, struct efs_pack_run *run, const struct run_size *size,
+                        uint8_t *memory)
+{
+    uint8_t *e = memory, *sm = memory + size->e_bytes;
+    uint32_t object = p->cursor.object;
+    for (uint32_t i = 0; i < run->shard_count; i++) {
+        const struct efs_disk_object *o = &p->plan->objects[object];
+        uint32_t shard = run->shard_first + i;
+        size_t elements = efs_pack_shard_elements(p->plan, object, shard);
+        run->slots[i].e = e;
+        run->slots[i].sm = o->format == EFS_FORMAT_BYTES ? e : sm;
+        e += e_room(o, elements);
+        sm += sm_room(o, elements);
+        if (shard + 1 == o->shard_first + o->shard_count)
+            object++;
+    }
+}
+
+static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
+{
+    struct efs_pack_run *run = efs_sys_malloc(sizeof(*run) + size->shards * sizeof(run->slots[0]));
+    if (!run) {
+        struct efs_error err;
+        efs_fail(&err, -ENOMEM, "no memory for a run of %u shards", size->shards);
+        efs_pack_pipe_fail(p, -ENOMEM, &err);
+        return false;
+    }
+    *run = (struct efs_pack_run){.shard_first = p->cursor.shard, .shard_count = size->shards, .left = size->shards};
+    uint8_t *memory = take_room(p, size->e_bytes + size->sm_bytes, &run->ring_end);
+    if (!memory) {
+        free(run);
+        return false;
+    }
+    place_slots(p, run, size, memory);
+    p->cursor.run = run;
+    pthread_mutex_lock(&p->lock);
+    *p->last = run;
+    p->last = &run->next;
+    pthread_mutex_unlock(&p->lock);
+    return true;
+}
+
+/* Whether the shard at the cursor can be read along with the batch; widens the batch then. */
+static bool join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
+{
+    uint32_t file = p->plan->places[p->cursor.object].file;
+    if (batch->count == 0) {
+        *batch = (struct efs_pack_batch){.file = file, .begin = offset, .end = offset + bytes, .bytes = (size_t)bytes};
+        return true;
+    }
+    if (batch->count == EFS_PACK_BATCH_SHARDS || file != batch->file || offset < batch->end ||
+        offset - batch->end > GAP_BYTES ||
+        efs_pack_source_room((size_t)(offset + bytes - batch->begin)) > p->buffer_bytes)
+        return false;
+    batch->end = offset + bytes;
+    batch->bytes += (size_t)bytes;
+    return true;
+}
+
+static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
+{
+    const struct efs_pack_plan *plan = p->plan;
+    size_t new_room = 0;
+    batch->count = 0;
+    while (!at_end(p)) {
+        const struct efs_disk_object *o = &plan->objects[p->cursor.object];
+        size_t width = efs_format_bytes((enum efs_format)o->format);
+        uint64_t offset = plan->places[p->cursor.object].offset +
+                          (uint64_t)(p->cursor.shard - o->shard_first) * plan->shard_elements * width;
+        struct run_size size = {0};
+        if (!p->cursor.run) {
+            size = measure_run(p);
+            new_room += size.e_bytes + size.sm_bytes;
+            if (batch->count > 0 && new_room > BATCH_ROOM)
+                break;
+        }
+        if (!join(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
+            break;
+        if (!p->cursor.run && !begin_run(p, &size))
+            return false;
+        batch->parts[batch->count++] = (struct efs_pack_part){p->cursor.run, offset, p->cursor.object, p->cursor.shard};
+        step(p);
+    }
+    return batch->count > 0;
+}
+
+bool efs_pack_take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
+{
+    pthread_mutex_lock(&p->turn);
+    bool taken = take(p, batch);
+    bool all = at_end(p);
+    pthread_mutex_unlock(&p->turn);
+    if (all) {
+        pthread_mutex_lock(&p->lock);
+        p->taken_all = true;
+        pthread_cond_broadcast(&p->coded);
+        pthread_mutex_unlock(&p->lock);
+    }
+    return taken;
+}

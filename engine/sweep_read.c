@@ -1,0 +1,187 @@
+/* sweep_read.c - see sweep_read.h. store_check.c has made sure that every padded chunk lies inside the store. */
+#include "sweep_read.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GAP_BYTES (64u << 10) /* between two windows that are read as one */
+
+static uint64_t padded(uint64_t bytes)
+{
+    return (bytes + EFS_ALIGN - 1) & ~(uint64_t)(EFS_ALIGN - 1);
+}
+
+static uint64_t window_bytes(const struct efs_sweep_window *w)
+{
+    return w->end - w->begin;
+}
+
+/* The smallest window that holds both. */
+static struct efs_sweep_window join(struct efs_sweep_window a, struct efs_sweep_window b)
+{
+    if (a.begin == a.end)
+        return b;
+    if (b.begin == b.end)
+        return a;
+    return (struct efs_sweep_window){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+}
+
+static struct efs_sweep_window chunk(uint64_t offset, uint32_t bytes)
+{
+    return (struct efs_sweep_window){offset, offset + padded(bytes)};
+}
+
+static bool near(struct efs_sweep_window a, struct efs_sweep_window b)
+{
+    return a.begin == a.end || b.begin == b.end || (a.begin <= b.end + GAP_BYTES && b.begin <= a.end + GAP_BYTES);
+}
+
+/* Bytes to read for both. */
+static uint64_t cost(struct efs_sweep_window e, struct efs_sweep_window sm)
+{
+    struct efs_sweep_window both = join(e, sm);
+    return near(e, sm) ? window_bytes(&both) : window_bytes(&e) + window_bytes(&sm);
+}
+
+size_t efs_sweep_room(const struct efs_disk_shard *s)
+{
+    return (size_t)(padded(s->e_bytes) + padded(s->sm_bytes)) + GAP_BYTES;
+}
+
+/* Where a group begins on disk. */
+static uint64_t group_offset(const struct efs_store *store, uint32_t group)
+{
+    const struct efs_disk_group *g = &store->groups[group];
+    if (g->object_count == 0)
+        return UINT64_MAX;
+    const struct efs_disk_shard *s = &store->shards[store->objects[g->object_first].shard_first];
+    return s->e_bytes ? s->e_offset : s->sm_offset;
+}
+
+static int compare_offsets(const void *a, const void *b, void *arg)
+{
+    uint32_t g = *(const uint32_t *)a, h = *(const uint32_t *)b;
+    uint64_t at = group_offset(arg, g), bt = group_offset(arg, h);
+    return at != bt ? (at < bt ? -1 : 1) : (g > h) - (g < h);
+}
+
+static void enter_group(const struct efs_store *store, struct efs_sweep_cursor *c)
+{
+    while (c->at < store->group_count && store->groups[c->order[c->at]].object_count == 0)
+        c->at++;
+    if (c->at == store->group_count)
+        return;
+    c->object = store->groups[c->order[c->at]].object_first;
+    c->shard = store->objects[c->object].shard_first;
+}
+
+errint_t efs_sweep_cursor_init(const struct efs_store *store, struct efs_sweep_cursor *c)
+{
+    *c = (struct efs_sweep_cursor){0};
+    c->order = efs_sys_malloc(((size_t)store->group_count + 1) * sizeof(*c->order));
+    if (!c->order)
+        return -ENOMEM;
+    for (uint32_t g = 0; g < store->group_count; g++)
+        c->order[g] = g;
+    qsort_r(c->order, store->group_count, sizeof(*c->order), compare_offsets, (void *)(uintptr_t)store);
+    enter_group(store, c);
+    return 0;
+}
+
+void efs_sweep_cursor_free(struct efs_sweep_cursor *c)
+{
+    free(c->order);
+    c->order = NULL;
+}
+
+static void step(const struct efs_store *store, struct efs_sweep_cursor *c)
+{
+    const struct efs_disk_object *o = &store->objects[c->object];
+    const struct efs_disk_group *g = &store->groups[o->group];
+    if (++c->shard < o->shard_first + o->shard_count)
+        return;
+    if (++c->object < g->object_first + g->object_count)
+        return;
+    c->at++;
+    enter_group(store, c);
+}
+
+bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, size_t buffer_bytes,
+                    struct efs_sweep_batch *batch)
+{
+    struct efs_sweep_window none = {0, 0}, e = none, sm = none;
+    uint64_t useful = 0;
+    batch->count = 0;
+    while (c->at < store->group_count && batch->count < EFS_SWEEP_SHARDS) {
+        const struct efs_disk_shard *s = &store->shards[c->shard];
+        struct efs_sweep_window e_next = join(e, chunk(s->e_offset, s->e_bytes));
+        struct efs_sweep_window sm_next = join(sm, chunk(s->sm_offset, s->sm_bytes));
+        uint64_t bytes = cost(e_next, sm_next);
+        useful += padded(s->e_bytes) + padded(s->sm_bytes);
+        if (batch->count > 0 && (bytes > buffer_bytes || bytes > useful + useful / 2 + GAP_BYTES))
+            break;
+        e = e_next;
+        sm = sm_next;
+        batch->shards[batch->count].object = c->object;
+        batch->shards[batch->count++].shard = c->shard;
+        step(store, c);
+    }
+    batch->e = near(e, sm) ? join(e, sm) : e;
+    batch->sm = near(e, sm) ? none : sm;
+    return batch->count > 0;
+}
+
+static int read_window(const struct efs_store *store, uint64_t begin, size_t bytes, uint8_t *buffer)
+{
+    int rc = -EINVAL;
+    if (store->direct_fd >= 0)
+        rc = efs_sys_pread_all(store->direct_fd, buffer, bytes, begin);
+    if (rc == -EINVAL) /* no O_DIRECT here */
+        rc = efs_sys_pread_all(store->fd, buffer, bytes, begin);
+    return rc == -ENODATA ? -EIO : rc;
+}
+
+bool efs_sweep_read(const struct efs_store *store, const struct efs_sweep_batch *batch, uint8_t *buffer)
+{
+    size_t e_bytes = (size_t)window_bytes(&batch->e), sm_bytes = (size_t)window_bytes(&batch->sm);
+    return read_window(store, batch->e.begin, e_bytes, buffer) == 0 &&
+           (sm_bytes == 0 || read_window(store, batch->sm.begin, sm_bytes, buffer + e_bytes) == 0);
+}
+
+void efs_sweep_shard_at(const struct efs_store *store, const struct efs_sweep_batch *batch, uint32_t i, uint8_t *buffer,
+                        struct efs_sweep_shard *shard)
+{
+    uint32_t object = batch->shards[i].object, index = batch->shards[i].shard;
+    const struct efs_disk_object *o = &store->objects[object];
+    const struct efs_disk_shard *s = &store->shards[index];
+    enum efs_format format = (enum efs_format)o->format;
+    bool one = window_bytes(&batch->sm) == 0;
+    size_t width = efs_format_bytes(format), elements = efs_store_shard_elements(store, o, index);
+    const uint8_t *sm = one ? buffer + (s->sm_offset - batch->e.begin)
+                            : buffer + window_bytes(&batch->e) + (s->sm_offset - batch->sm.begin);
+    *shard = (struct efs_sweep_shard){
+        .object = object,
+        .shard = index,
+        .object_offset = (uint64_t)(index - o->shard_first) * store->sb.shard_elements * width,
+        .raw_bytes = elements * width,
+        .view = {.format = format,
+                 .codec = s->codec,
+                 .elements = elements,
+                 .e = s->e_bytes ? buffer + (s->e_offset - batch->e.begin) : buffer,
+                 .sm = s->sm_bytes ? sm : buffer,
+                 .e_bytes = s->e_bytes,
+                 .sm_bytes = s->sm_bytes},
+    };
+}
+
+void efs_sweep_read_again(const struct efs_store *store, struct efs_sweep_shard *shard)
+{
+    const struct efs_disk_shard *s = &store->shards[shard->shard];
+    if (s->e_bytes)
+        shard->e_error = read_window(store, s->e_offset, padded(s->e_bytes), (uint8_t *)(uintptr_t)shard->view.e);
+    if (s->sm_bytes)
+        shard->sm_error = read_window(store, s->sm_offset, padded(s->sm_bytes), (uint8_t *)(uintptr_t)shard->view.sm);
+}

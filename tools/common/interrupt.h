@@ -1,0 +1,13 @@
+/* interrupt.h - Ctrl-C and friends ask a tool to clean up and end; a second one ends it at once. */
+#ifndef TOOLS_INTERRUPT_H
+#define TOOLS_INTERRUPT_H
+
+#include <stdbool.h>
+
+#define TOOLS_EXIT_INTERRUPTED 130
+
+/* From now on SIGINT, SIGTERM and SIGHUP only set a mark. */
+void tools_interrupt_catch(void);
+bool tools_interrupted(void);
+
+#endif

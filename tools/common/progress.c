@@ -1,0 +1,104 @@
+/* progress.c - a bar, or lines. */
+#include "progress.h"
+
+#include "interrupt.h"
+#include "size.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_SECONDS 5.0 /* between lines when stderr is no terminal */
+#define BAR_COLUMNS_MAX 40
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void tools_progress_init(struct tools_progress *p, bool quiet)
+{
+    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO)};
+}
+
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+struct state {
+    double part, rate; /* of 1; bytes a second */
+    char done[16], total[16], speed[16], left[16];
+};
+
+static void describe(const struct tools_progress *p, uint64_t done, uint64_t total, double now, struct state *s)
+{
+    double elapsed = now - p->began;
+    uint64_t moved = done > p->began_bytes ? done - p->began_bytes : 0;
+    s->part = total ? (double)done / (double)total : 1;
+    if (s->part > 1)
+        s->part = 1;
+    s->rate = elapsed > 0 ? (double)moved / elapsed : 0;
+    tools_size_print(done, s->done, sizeof(s->done));
+    tools_size_print(total, s->total, sizeof(s->total));
+    tools_size_print((uint64_t)s->rate, s->speed, sizeof(s->speed));
+    if (s->rate > 0 && total >= done)
+        tools_duration_print((double)(total - done) / s->rate, s->left, sizeof(s->left));
+    else
+        snprintf(s->left, sizeof(s->left), "?");
+}
+
+static void draw_bar(const struct state *s, const char *phase)
+{
+    char line[256];
+    int text = snprintf(line, sizeof(line), "%s %3.0f%% of %s, %s/s, %s left", phase, 100 * s->part, s->total, s->speed,
+                        s->left);
+    int room = columns() - text - 4;
+    int bar = room > BAR_COLUMNS_MAX ? BAR_COLUMNS_MAX : room;
+    fputs("\r\033[K", stderr);
+    if (bar >= 8) {
+        int full = (int)(s->part * bar);
+        fputc('[', stderr);
+        for (int i = 0; i < bar; i++)
+            fputc(i < full ? '#' : '.', stderr);
+        fputs("] ", stderr);
+    }
+    fputs(line, stderr);
+    fflush(stderr);
+}
+
+bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *phase)
+{
+    struct tools_progress *p = arg;
+    double now = seconds();
+    if (!p->phase || strcmp(p->phase, phase) != 0) {
+        p->phase = phase;
+        p->began = p->told = now;
+        p->began_bytes = done;
+    }
+    if (!p->quiet && (p->terminal || now - p->told >= LINE_SECONDS)) {
+        struct state s;
+        describe(p, done, total, now, &s);
+        p->told = now;
+        if (p->terminal) {
+            draw_bar(&s, phase);
+            p->drawn = true;
+        } else {
+            fprintf(stderr, "%s: %s of %s (%.0f%%), %s/s, %s left\n", phase, s.done, s.total, 100 * s.part, s.speed,
+                    s.left);
+        }
+    }
+    return tools_interrupted();
+}
+
+void tools_progress_clear(struct tools_progress *p)
+{
+    if (p->drawn)
+        fputs("\r\033[K", stderr);
+    p->drawn = false;
+}

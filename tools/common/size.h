@@ -1,0 +1,19 @@
+/* size.h - sizes as people write and read them. */
+#ifndef TOOLS_SIZE_H
+#define TOOLS_SIZE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* "8G", "512MiB", "1.5g", "4096": K, M, G, T count in steps of 1024; iB or B may follow. false: not a size, or more
+ * than 64 bits. */
+bool tools_size_parse(const char *text, uint64_t *bytes);
+/* "1.5 GiB", "512 B": three digits or so, into text of at least 16 bytes; returns text. */
+char *tools_size_print(uint64_t bytes, char *text, size_t room);
+/* "2m05s", "1h02m", "9s". */
+char *tools_duration_print(double seconds, char *text, size_t room);
+/* A whole number from lowest to highest. */
+bool tools_number_parse(const char *text, uint64_t lowest, uint64_t highest, uint64_t *number);
+
+#endif
