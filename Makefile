@@ -118,6 +118,20 @@ $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sy
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
+# Fuzzers (clang): `make fuzz` runs each for FUZZ_SECONDS from its corpus, which the tests read too. What it finds it
+# leaves in the build folder.
+FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SECONDS ?= 60
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D) $(BUILD)/corpus/$*
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) -fsanitize=fuzzer $(ENGINE_LIBS)
+.PHONY: fuzz fuzzers
+fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
+fuzz:
+	@$(MAKE) --no-print-directory CC=clang BUILD=$(BUILD)-fuzz SAN=address,undefined CFLAGS=-fsanitize=fuzzer-no-link fuzzers
+	@cd $(BUILD)-fuzz && for f in $(FUZZERS); do \
+	  fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$f $(CURDIR)/tests/fuzz/corpus/$$f || exit 1; done
 .PRECIOUS: $(BUILD)/obj/%.o
 
 .PHONY: tests-build clean
@@ -135,6 +149,7 @@ help:
 	@echo "make test       install what is missing, build, run all tests, the C tests under sanitizers too"
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
+	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured"
 	@echo "make format tidy clean"

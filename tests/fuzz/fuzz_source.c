@@ -1,0 +1,129 @@
+/*
+ * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
+ *
+ * Each input is read three times: as either file, and as the JSON header of a safetensors file with some data behind
+ * it (so that the fuzzer need not guess the length in front). tests/engine/test_source_cases.c runs this over the
+ * corpus, which also holds every input that ever failed.
+ */
+#include "dtype.h"
+#include "source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DATA_BYTES 64u
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* Places are inside the file, in order and apart; known tensors have the bytes of their type and shape. */
+static void check_list(const struct efs_source_list *list, uint64_t file_bytes)
+{
+    uint64_t end = 0, bytes;
+
+    for (size_t i = 0; i < list->count; i++) {
+        const struct efs_source_tensor *tensor = &list->entries[i].tensor;
+        CHECK(tensor->offset >= end && tensor->offset <= file_bytes);
+        CHECK(tensor->bytes <= file_bytes - tensor->offset);
+        end = tensor->offset + tensor->bytes;
+        CHECK(tensor->name);
+        if (!list->entries[i].known)
+            continue;
+        CHECK(tensor->dims <= EFS_MAX_DIMS);
+        CHECK(efs_dtype_tensor_bytes(tensor->dtype, tensor->dims, tensor->shape, &bytes) == 0);
+        CHECK(bytes == tensor->bytes);
+    }
+}
+
+/* Experts are in order and each once; every expert's tensor points at its own. */
+static void check_experts(const struct efs_catalog *catalog)
+{
+    for (size_t i = 1; i < catalog->expert_count; i++) {
+        const struct efs_source_expert *a = &catalog->experts[i - 1], *b = &catalog->experts[i];
+        int stack = strcmp(a->stack, b->stack);
+        CHECK(stack < 0 || (stack == 0 && (a->layer < b->layer || (a->layer == b->layer && a->expert < b->expert))));
+    }
+    for (size_t i = 0; i < catalog->tensor_count; i++) {
+        const struct efs_source_tensor *tensor = &catalog->tensors[i];
+        uint64_t count = tensor->tensor_class == EFS_CLASS_DENSE   ? 0
+                         : tensor->tensor_class == EFS_CLASS_FUSED ? tensor->shape[0]
+                                                                   : 1;
+        CHECK(count <= catalog->expert_count && tensor->expert_first <= catalog->expert_count - count);
+        if (tensor->tensor_class == EFS_CLASS_FUSED)
+            CHECK(tensor->dims >= 2 && count > 0 && tensor->bytes % count == 0);
+        for (uint64_t e = 0; tensor->tensor_class == EFS_CLASS_FUSED && e < count; e++)
+            CHECK(catalog->experts[tensor->expert_first + e].expert == e);
+    }
+}
+
+/* Hand the tensors to a catalogue of one file and find its experts. */
+static void name_experts(struct efs_source_list *list)
+{
+    struct efs_catalog catalog = {0};
+    struct efs_error err = {""};
+
+    catalog.root = strdup(".");
+    catalog.tensors = calloc(list->count + 1, sizeof(*catalog.tensors));
+    CHECK(catalog.root && catalog.tensors);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->entries[i].known) {
+            catalog.tensors[catalog.tensor_count++] = list->entries[i].tensor;
+            list->entries[i].tensor.name = NULL;
+        }
+    CHECK(efs_source_name_experts(&catalog, &err) == 0);
+    check_experts(&catalog);
+    efs_catalog_free(&catalog);
+}
+
+static void parse(int fd, uint64_t bytes, bool gguf)
+{
+    struct efs_source_input in = {.fd = fd, .path = gguf ? "x.gguf" : "x.safetensors", .bytes = bytes};
+    struct efs_source_list list = {0};
+    struct efs_error err = {""};
+
+    errint_t ret = gguf ? efs_source_gguf(&in, &list, &err) : efs_source_safetensors(&in, &list, &err);
+    CHECK(ret == 0 || ret == -EUCLEAN);
+    if (ret < 0) {
+        CHECK(strncmp(err.text, in.path, strlen(in.path)) == 0 && strstr(err.text, "offset"));
+    } else {
+        check_list(&list, bytes);
+        name_experts(&list);
+    }
+    efs_source_list_free(&list);
+}
+
+static void put(int fd, const void *data, size_t size, uint64_t offset)
+{
+    CHECK(size == 0 || pwrite(fd, data, size, (off_t)offset) == (ssize_t)size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const uint8_t tail[DATA_BYTES];
+    uint8_t length[8];
+    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+
+    CHECK(fd >= 0);
+    put(fd, data, size, 0);
+    parse(fd, size, true);
+    parse(fd, size, false);
+    for (unsigned i = 0; i < 8; i++)
+        length[i] = (uint8_t)((uint64_t)size >> (8 * i));
+    put(fd, length, sizeof(length), 0);
+    put(fd, data, size, sizeof(length));
+    put(fd, tail, sizeof(tail), sizeof(length) + size);
+    parse(fd, sizeof(length) + size + sizeof(tail), false);
+    close(fd);
+    return 0;
+}
