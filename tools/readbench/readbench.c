@@ -1,6 +1,9 @@
 /*
  * readbench.c - how fast can files be read? One way of reading, one number: for tools/demo and tools/bench.
  *
+ * With --pieces, each FILE is a list: one "FIRST BYTES PATH" a line is a piece of a file to read; lines that follow
+ * each other without an empty line between them are one item (an expert whose tensors lie apart), taken by one thread.
+ *
  * Ways: pread (1 MiB buffered or FUSE direct reads, one after the other), direct (O_DIRECT through io_uring, depth 8),
  * mmap (map, copy every page's bytes), all of them with any number of threads that take the next file. Prints bytes,
  * seconds and GB/s of each round's median, or JSON.
@@ -24,13 +27,26 @@
 
 enum way { WAY_PREAD, WAY_DIRECT, WAY_MMAP };
 
+struct piece {
+    char *path;
+    uint64_t first, bytes; /* bytes 0: the whole file */
+};
+
+struct item { /* what one thread reads in one go */
+    struct piece *pieces;
+    int count;
+};
+
 struct bench {
     enum way way;
     size_t block;
     unsigned threads, rounds;
     bool json, keep; /* keep: do not drop the page cache first */
+    bool pieces;     /* the arguments are lists of pieces */
     char **files;
     int file_count;
+    struct item *items;
+    int item_count;
     _Atomic int next;
     _Atomic uint64_t bytes;
     _Atomic int failed;
@@ -43,6 +59,7 @@ static const struct argp_option options[] = {
     {"threads", 't', "N", 0, "files read at once (1)", 0},
     {"rounds", 'r', "N", 0, "read all N times, tell the median (1)", 0},
     {"keep-cache", 'k', NULL, 0, "leave the files in the page cache before each round", 0},
+    {"pieces", 'p', NULL, 0, "FILEs are lists of pieces to read", 0},
     {"json", 'j', NULL, 0, "print JSON", 0},
     {0},
 };
@@ -68,6 +85,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'k':
         b->keep = true;
         return 0;
+    case 'p':
+        b->pieces = true;
+        return 0;
     case 'j':
         b->json = true;
         return 0;
@@ -90,10 +110,11 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int read_pread(int fd, uint64_t size, uint8_t *buffer, size_t block)
+/* Each reads bytes [at, size) of fd. */
+static int read_pread(int fd, uint64_t at, uint64_t size, uint8_t *buffer, size_t block)
 {
-    for (uint64_t at = 0; at < size;) {
-        ssize_t n = pread(fd, buffer, block, (off_t)at);
+    while (at < size) {
+        ssize_t n = pread(fd, buffer, size - at < block ? (size_t)(size - at) : block, (off_t)at);
         if (n <= 0)
             return n < 0 ? -errno : -EIO;
         at += (uint64_t)n;
@@ -101,27 +122,27 @@ static int read_pread(int fd, uint64_t size, uint8_t *buffer, size_t block)
     return 0;
 }
 
-static int read_mmap(int fd, uint64_t size, uint8_t *buffer, size_t block)
+static int read_mmap(int fd, uint64_t at, uint64_t size, uint8_t *buffer, size_t block)
 {
     uint8_t *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return -errno;
-    for (uint64_t at = 0; at < size; at += block)
+    for (; at < size; at += block)
         memcpy(buffer, p + at, size - at < block ? (size_t)(size - at) : block);
     munmap(p, size);
     return 0;
 }
 
-/* Depth 8, a buffer each; the last read may reach past the end. */
-static int read_direct(int fd, uint64_t size, uint8_t *buffers, size_t block)
+/* Depth 8, a buffer each; whole 4 KiB blocks around the piece. */
+static int read_direct(int fd, uint64_t at, uint64_t size, uint8_t *buffers, size_t block)
 {
     struct io_uring ring;
     struct io_uring_cqe *cqe;
     int rc = io_uring_queue_init(DEPTH, &ring, 0);
-    uint64_t at = 0;
     unsigned flying = 0;
     if (rc < 0)
         return rc;
+    at = at / 4096 * 4096;
     for (unsigned slot = 0; rc == 0 && (slot < DEPTH || flying); slot++) {
         uint64_t which = slot;
         if (slot >= DEPTH) {
@@ -135,10 +156,12 @@ static int read_direct(int fd, uint64_t size, uint8_t *buffers, size_t block)
         }
         if (at < size) {
             struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
-            io_uring_prep_read(sqe, fd, buffers + which * block, (unsigned)block, at);
+            uint64_t bytes = (size - at + 4095) / 4096 * 4096;
+            bytes = bytes < block ? bytes : block;
+            io_uring_prep_read(sqe, fd, buffers + which * block, (unsigned)bytes, at);
             io_uring_sqe_set_data64(sqe, which);
             io_uring_submit(&ring);
-            at += block;
+            at += bytes;
             flying++;
         }
     }
@@ -146,23 +169,26 @@ static int read_direct(int fd, uint64_t size, uint8_t *buffers, size_t block)
     return rc;
 }
 
-static int read_file(const struct bench *b, const char *path, uint8_t *buffers, uint64_t *bytes)
+static int read_piece(const struct bench *b, const struct piece *p, uint8_t *buffers, uint64_t *bytes)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | (b->way == WAY_DIRECT ? O_DIRECT : 0)), rc;
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC | (b->way == WAY_DIRECT ? O_DIRECT : 0)), rc = 0;
     if (fd < 0 || fstat(fd, &st) < 0) {
         rc = -errno;
     } else {
-        *bytes = (uint64_t)st.st_size;
-        rc = *bytes == 0           ? 0
-             : b->way == WAY_PREAD ? read_pread(fd, *bytes, buffers, b->block)
-             : b->way == WAY_MMAP  ? read_mmap(fd, *bytes, buffers, b->block)
-                                   : read_direct(fd, *bytes, buffers, b->block);
+        uint64_t end = p->bytes ? p->first + p->bytes : (uint64_t)st.st_size;
+        *bytes += end - p->first;
+        if (end > (uint64_t)st.st_size)
+            rc = -EINVAL;
+        else if (end > p->first)
+            rc = b->way == WAY_PREAD  ? read_pread(fd, p->first, end, buffers, b->block)
+                 : b->way == WAY_MMAP ? read_mmap(fd, p->first, end, buffers, b->block)
+                                      : read_direct(fd, p->first, end, buffers, b->block);
     }
     if (fd >= 0)
         close(fd);
     if (rc < 0)
-        fprintf(stderr, "readbench: %s: %s\n", path, strerror(-rc));
+        fprintf(stderr, "readbench: %s: %s\n", p->path, strerror(-rc));
     return rc;
 }
 
@@ -175,10 +201,11 @@ static void *work(void *arg)
         return NULL;
     }
     memset(buffers, 1, b->block * DEPTH);
-    for (int i; (i = b->next++) < b->file_count;) {
+    for (int i; (i = b->next++) < b->item_count;) {
         uint64_t bytes = 0;
-        if (read_file(b, b->files[i], buffers, &bytes) < 0)
-            b->failed = 1;
+        for (int p = 0; p < b->items[i].count; p++)
+            if (read_piece(b, &b->items[i].pieces[p], buffers, &bytes) < 0)
+                b->failed = 1;
         b->bytes += bytes;
     }
     free(buffers);
@@ -187,13 +214,52 @@ static void *work(void *arg)
 
 static void drop_cache(const struct bench *b)
 {
-    for (int i = 0; !b->keep && i < b->file_count; i++) {
-        int fd = open(b->files[i], O_RDONLY | O_CLOEXEC);
-        if (fd >= 0) {
-            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-            close(fd);
+    for (int i = 0; !b->keep && i < b->item_count; i++)
+        for (int p = 0; p < b->items[i].count; p++) {
+            int fd = open(b->items[i].pieces[p].path, O_RDONLY | O_CLOEXEC);
+            if (fd >= 0) {
+                posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+                close(fd);
+            }
+        }
+}
+
+/* ---- what to read ---- */
+
+static void add_piece(struct bench *b, bool new_item, const char *path, uint64_t first, uint64_t bytes)
+{
+    if (new_item || b->item_count == 0) {
+        b->items = realloc(b->items, (size_t)(b->item_count + 1) * sizeof(*b->items));
+        if (!b->items)
+            exit(1);
+        b->items[b->item_count++] = (struct item){0};
+    }
+    struct item *item = &b->items[b->item_count - 1];
+    item->pieces = realloc(item->pieces, (size_t)(item->count + 1) * sizeof(*item->pieces));
+    if (!item->pieces)
+        exit(1);
+    item->pieces[item->count++] = (struct piece){strdup(path), first, bytes};
+}
+
+static void add_list(struct bench *b, const char *list)
+{
+    char line[8192], path[4096];
+    unsigned long long first, bytes;
+    bool fresh = true;
+    FILE *f = fopen(list, "r");
+    if (!f) {
+        fprintf(stderr, "readbench: %s: %s\n", list, strerror(errno));
+        exit(1);
+    }
+    while (fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "%llu %llu %4095[^\n]", &first, &bytes, path) == 3) {
+            add_piece(b, fresh, path, first, bytes);
+            fresh = false;
+        } else {
+            fresh = true;
         }
     }
+    fclose(f);
 }
 
 static double round_seconds(struct bench *b)
@@ -226,6 +292,11 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &b);
     if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || b.block < 4096 || b.block % 4096)
         return fprintf(stderr, "readbench: rounds, threads or block out of range\n"), 2;
+    for (int i = 0; i < b.file_count; i++)
+        if (b.pieces)
+            add_list(&b, b.files[i]);
+        else
+            add_piece(&b, true, b.files[i], 0, 0);
     double *seconds = calloc(b.rounds, sizeof(*seconds));
     if (!seconds)
         return 1;
