@@ -1,0 +1,229 @@
+"""What the end-to-end tests share: a scratch folder, checkpoints and stores, mounts that are always cleaned up.
+
+A test is a script that imports this, calls check("what holds", condition) and ends with done(). Programs come from
+$BUILD. Everything that is started here is ended here, also when the test fails.
+"""
+import atexit
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+SCRATCH = tempfile.mkdtemp(prefix="expertfs-e2e-")
+FAKE = "tests/expertfs/expertfs-fake"
+SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
+
+_mounts = []
+_failures = 0
+
+
+def _clean():
+    for mount in list(_mounts):
+        mount.abandon()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+
+
+atexit.register(_clean)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time-out cleans up too
+
+
+def check(what, good, detail=""):
+    global _failures
+    if not good:
+        _failures += 1
+    print(f"{'ok    ' if good else 'FAILED'} {what}{'' if good or detail == '' else f': {detail}'}", flush=True)
+    return good
+
+
+def note(what):
+    print(f"       {what}", flush=True)
+
+
+def done():
+    print(f"{_failures} failed" if _failures else "all held")
+    sys.exit(1 if _failures else 0)
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def program(name):
+    path = os.path.join(BUILD, name)
+    if not os.path.exists(path):
+        skip(f"{path} is not built")
+    return path
+
+
+def need_fuse():
+    if not os.path.exists("/dev/fuse"):
+        skip("there is no /dev/fuse")
+    if os.geteuid() and not shutil.which("fusermount3"):
+        skip("neither root nor fusermount3")
+
+
+def scratch(name):
+    return os.path.join(SCRATCH, name)
+
+
+def run(*command, **more):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace",
+                          timeout=more.pop("timeout", 120), **more)
+
+
+def make_model(name="model", *options):
+    """A small checkpoint with some files beside the weights; returns its folder."""
+    path = scratch(name)
+    options = options or ("-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "3", "--vocab", "1000",
+                          "--shard-size", "9MB")
+    result = run(program("mkmodel"), "-q", *options, path)
+    if result.returncode:
+        print(result.stdout, result.stderr)
+        sys.exit(1)
+    os.makedirs(f"{path}/extra/deeper", exist_ok=True)
+    generator = random.Random(name)
+    for relative, count in (("extra/odd.bin", 4097), ("extra/deeper/empty", 0), ("extra/deeper/one", 1),
+                            ("extra/\u00fcber \u6f22.bin", 70000)):
+        with open(f"{path}/{relative}", "wb") as file:
+            file.write(generator.randbytes(count))
+    return path
+
+
+def make_store(model, *options):
+    store = model + ".efs"
+    result = run(program("mkexpertfs"), "--quiet", "--force", *options, model, store)
+    if result.returncode:
+        print(result.stdout, result.stderr)
+        sys.exit(1)
+    return store
+
+
+def files_below(folder):
+    found = []
+    for base, _, names in os.walk(folder):
+        found += [os.path.relpath(os.path.join(base, name), folder) for name in names]
+    return sorted(found)
+
+
+def is_mounted(path):
+    with open("/proc/self/mountinfo") as table:
+        return any(line.split()[4].encode().decode("unicode_escape") == path for line in table)
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Mount:
+    """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends."""
+
+    def __init__(self, store, options="", fake=False, environment=None, name="mnt", wait=True, prefix=()):
+        number = len(_mounts)
+        self.path = scratch(f"{name}{number}")
+        os.makedirs(self.path, exist_ok=True)
+        self.log = scratch(f"log{number}")
+        command = [*prefix, program(FAKE if fake else "expertfs"), "-f", store, self.path]
+        if options:
+            command += ["-o", options]
+        with open(self.log, "w") as log:
+            self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                           env={**os.environ, **(environment or {})})
+        _mounts.append(self)
+        self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.printed() or ": direct_io (" in self.printed() or ": page_cache (" in self.printed())
+        if wait and self.daemon.poll() is not None:
+            check(f"mount {options}", False, self.printed())
+            sys.exit(1)
+
+    def printed(self):
+        with open(self.log, errors="replace") as log:
+            return log.read()
+
+    def __truediv__(self, name):
+        return os.path.join(self.path, name)
+
+    def control(self, name):
+        with open(self / f".expertfs/{name}") as file:
+            return file.read()
+
+    def stat(self):
+        return dict(line.split(": ", 1) for line in self.control("stat").splitlines())
+
+    def count(self, name):
+        return int(self.stat()[name])
+
+    def config(self):
+        return dict(line.split(": ", 1) for line in self.control("config").splitlines())
+
+    def passthrough(self):
+        return self.config()["passthrough"] == "yes"
+
+    def ended(self, what, seconds=60):
+        """The daemon ends by itself, with status 0, no mount and no complaint of a sanitizer."""
+        try:
+            status = self.daemon.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = "still running"
+        good = status == 0 and not is_mounted(self.path)
+        check(f"{what}: the daemon ends with 0 and leaves no mount", good, f"{status}, mounted: "
+              f"{is_mounted(self.path)}, {self.printed()[-3000:]}")
+        if "Sanitizer" in self.printed():
+            check("no finding of a sanitizer", False, self.printed()[-6000:])
+        self.abandon()
+        return good
+
+    def stop(self, what="SIGTERM", number=signal.SIGTERM):
+        self.daemon.send_signal(number)
+        return self.ended(what)
+
+    def unmount(self, what="umount"):
+        result = run("umount", self.path) if os.geteuid() == 0 else run("fusermount3", "-u", self.path)
+        if result.returncode:
+            check(what, False, result.stderr)
+            return self.stop()
+        return self.ended(what)
+
+    def abandon(self):
+        if self in _mounts:
+            _mounts.remove(self)
+        if self.daemon.poll() is None:
+            self.daemon.kill()
+            self.daemon.wait()
+        if is_mounted(self.path):
+            run("umount", "-l", self.path) if os.geteuid() == 0 else run("fusermount3", "-uz", self.path)
+
+
+def safetensors_header(data):
+    """(tensors by name, offset of the data)"""
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def tensors_of(folder):
+    """All tensors of the safetensors files directly in a folder: name -> bytes."""
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            with open(os.path.join(folder, name), "rb") as file:
+                data = file.read()
+            header, base = safetensors_header(data)
+            for tensor, entry in header.items():
+                begin, end = entry["data_offsets"]
+                tensors[tensor] = data[base + begin:base + end]
+    return tensors
