@@ -1,0 +1,332 @@
+"""make bench: measure expertfs against its peers on this machine.
+
+Every comparison alternates the candidates ROUNDS times in one run and tells the ratio of the medians, beside the bar it
+is held to. Each figure names its command, so that it can be run alone. Nothing here passes or fails.
+"""
+import json
+import os
+import random
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+MOUNT = os.path.join(WORK, "mnt")
+rows = []
+
+
+def tool(name):
+    return os.path.join(BUILD, name)
+
+
+def run(*args, **kwargs):
+    return subprocess.run(args, check=True, stdout=subprocess.PIPE, text=True, **kwargs).stdout
+
+
+def say(text):
+    print(f"   {text}", flush=True)
+
+
+def row(name, value, bar, note=""):
+    rows.append((name, value, bar, note))
+    print(f"   {name:58} {value:>8}   {bar:14} {note}", flush=True)
+
+
+def ratio(name, ours, theirs, bar, note=""):
+    ours, theirs = statistics.median(ours), statistics.median(theirs)
+    row(name, f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip())
+
+
+def model(name, *args):
+    directory = os.path.join(WORK, name)
+    if not os.path.exists(os.path.join(directory, "config.json")):
+        run(tool("mkmodel"), "--quiet", "--force", *args, directory)
+    return directory
+
+
+def pack(source, *args):
+    store = source + ".efs"
+    report = json.loads(run(tool("mkexpertfs"), "--force", "--json", *args, source, store, stderr=subprocess.DEVNULL))
+    return store, report
+
+
+def packed(source):
+    store = source + ".efs"
+    return store if os.path.exists(store) else pack(source)[0]
+
+
+class Mounted:
+    def __init__(self, store, options="budget=auto"):
+        self.store, self.options = store, options
+
+    def __enter__(self):
+        os.makedirs(MOUNT, exist_ok=True)
+        run(tool("expertfs"), self.store, MOUNT, "-o", self.options)
+        return MOUNT
+
+    def __exit__(self, *_):
+        run("fusermount3", "-u", MOUNT)
+        while os.path.ismount(MOUNT):
+            time.sleep(0.05)
+
+
+def rate(*args):
+    return json.loads(run(tool("readbench"), "--json", *args))["gb_per_s"]
+
+
+def fio(path):
+    out = run("fio", "--name=r", f"--filename={path}", "--rw=read", "--direct=1", "--ioengine=io_uring", "--iodepth=8",
+              "--bs=1M", "--output-format=json")
+    return json.loads(out)["jobs"][0]["read"]["bw_bytes"] / 1e9
+
+
+def stat():
+    with open(os.path.join(MOUNT, ".expertfs", "stat")) as f:
+        return dict(line.rstrip("\n").split(": ", 1) for line in f if ": " in line)
+
+
+# ---- sections --------------------------------------------------------------------------------------------------------
+
+def size():
+    """mkexpertfs --json on mkmodel's checkpoints: store bytes over the bytes at the entropy bound of each tensor."""
+    for dtype, bar in (("bf16", "<= 1.015"), ("f16", "<= 1.03"), ("fp8", "<= 1.03")):
+        source = model(f"size-{dtype}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "3", "--experts", "16",
+                       "--hidden", "2048", "--intermediate", "768", "--vocab", "16384")
+        _, report = pack(source)
+        bound = sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
+        row(f"packed size over the entropy bound, {dtype}", f"{report['store_bytes'] / bound:.4f}", bar,
+            f"{report['store_bytes'] / report['source_bytes']:.3f} of the checkpoint")
+
+
+def kernels():
+    """bench_kernels --json: decode and merge of BF16, one thread, over memcpy of the same bytes."""
+    out = json.loads(run(tool("bench_kernels"), "--json"))
+    for result in out["results"]:
+        if result["format"] == "bf16":
+            bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "")
+            row(f"decode + merge over memcpy, {result['path']}", f"{result['decode_over_memcpy']:.2f}", bar,
+                f"{result['decode_gb_per_s']:.1f} over {out['memcpy_gb_per_s']:.1f} GB/s; "
+                f"encode {result['encode_gb_per_s']:.2f} GB/s")
+
+
+def big_files(directory):
+    return sorted(os.path.join(directory, f) for f in os.listdir(directory)
+                  if f.endswith(".safetensors") and os.path.getsize(os.path.join(directory, f)) > 100 << 20)
+
+
+def cold():
+    """A fresh mount, the first large file read from its start by pread of 1 MiB; fio reads the original."""
+    source = model("demo", "--preset", "demo")
+    store = packed(source)
+    for name in [os.path.basename(big_files(source)[0])]:
+        raw, ours, mapped, buffered = [], [], [], []
+        for _ in range(ROUNDS):
+            raw.append(fio(os.path.join(source, name)))
+            with Mounted(store):
+                ours.append(rate("--keep-cache", os.path.join(MOUNT, name)))
+            with Mounted(store):
+                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, name)))
+            buffered.append(rate(os.path.join(source, name)))
+        ratio("cold file through the mount, read, over fio O_DIRECT", ours, raw, ">= 1.3 (1.5)")
+        ratio("cold file through the mount, mmap, over fio O_DIRECT", mapped, raw, "")
+        ratio("cold file through the mount, read, over buffered read", ours, buffered, "")
+
+
+def expert_pieces(source):
+    """{(layer, expert): [(first, bytes, file)]} of a Qwen3-MoE checkpoint: where each expert's tensors lie."""
+    experts = {}
+    for name in sorted(os.listdir(source)):
+        if not name.endswith(".safetensors"):
+            continue
+        path = os.path.join(source, name)
+        with open(path, "rb") as f:
+            length = struct.unpack("<Q", f.read(8))[0]
+            header = json.loads(f.read(length))
+        for tensor, entry in header.items():
+            parts = tensor.split(".")
+            if "experts" in parts:
+                begin, end = entry["data_offsets"]
+                key = (int(parts[2]), int(parts[parts.index("experts") + 1]))
+                experts.setdefault(key, []).append((8 + length + begin, end - begin, path))
+    return experts
+
+
+def merged(pieces):
+    out = []
+    for first, count, path in sorted(pieces, key=lambda p: (p[2], p[0])):
+        if out and out[-1][2] == path and out[-1][0] + out[-1][1] == first:
+            out[-1] = (out[-1][0], out[-1][1] + count, path)
+        else:
+            out.append((first, count, path))
+    return out
+
+
+def write_list(path, items):
+    with open(path, "w") as f:
+        for pieces in items:
+            f.writelines(f"{first} {count} {name}\n" for first, count, name in pieces)
+            f.write("\n")
+
+
+def experts():
+    """64 experts in random order, 4 at a time: expert files of a fresh mount, O_DIRECT reads of the same tensors."""
+    source = model("demo", "--preset", "demo")
+    store = packed(source)
+    where = expert_pieces(source)
+    keys = sorted(where)
+    random.Random(1).shuffle(keys)
+    keys = keys[:64]
+    raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
+    write_list(raw_list, [merged(where[k]) for k in keys])
+    write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
+    raw, ours, plain, mapped = [], [], [], []
+    for _ in range(ROUNDS):
+        raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
+        with Mounted(store):
+            ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+        with Mounted(store):
+            mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
+        with Mounted(store, "budget=auto,nopassthrough"):
+            plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+    ratio("cold experts, random, 4 at a time, over O_DIRECT", ours, raw, ">= 1.3 (1.5)")
+    ratio("the same, mapped", mapped, raw, "")
+    ratio("the same, without passthrough", plain, raw, "")
+
+
+def hot():
+    """16 open experts from the full pool, read and mapped again and again; the same files on tmpfs."""
+    store = packed(model("demo", "--preset", "demo"))
+    shm = "/dev/shm/expertfs-bench"
+    with Mounted(store):
+        directory = os.path.join(MOUNT, "experts", "L00")
+        names = sorted(os.listdir(directory))[:16]
+        ours = [os.path.join(directory, n) for n in names]
+        shutil.rmtree(shm, ignore_errors=True)
+        os.makedirs(shm)
+        try:
+            for n in names:
+                shutil.copyfile(os.path.join(directory, n), os.path.join(shm, n))
+            theirs = [os.path.join(shm, n) for n in names]
+            held = [open(p, "rb") for p in ours]
+            for way in ("pread", "mmap"):
+                a, b = [], []
+                before = stat()
+                for _ in range(ROUNDS):
+                    a.append(rate("--keep-cache", "--mode", way, "--rounds", "5", *ours))
+                    b.append(rate("--keep-cache", "--mode", way, "--rounds", "5", *theirs))
+                after = stat()
+                ratio(f"F hit, {way}, over tmpfs", a, b, ">= 0.9 (1)",
+                      f"; read requests to the daemon: {int(after['fuse_reads']) - int(before['fuse_reads'])}")
+            for f in held:
+                f.close()
+        finally:
+            shutil.rmtree(shm, ignore_errors=True)
+    with Mounted(store, "budget=auto,nopassthrough"):
+        whole = [os.path.join(MOUNT, "experts", "L01", n) for n in names]
+        rate("--keep-cache", *whole)
+        a, b = [], []
+        for _ in range(ROUNDS):
+            a.append(rate("--keep-cache", "--rounds", "3", *whole))
+        say(f"C hit (decoded for each read, one reader): {statistics.median(a):.2f} GB/s")
+
+
+def packing():
+    """mkexpertfs on the demo checkpoint, cold page cache; the limit is reading it and writing two thirds of it."""
+    source = model("demo", "--preset", "demo")
+    ours, reads, writes = [], [], []
+    scratch = os.path.join(WORK, "write.tmp")
+    for _ in range(ROUNDS):
+        files = big_files(source)
+        reads.append(rate("--mode", "direct", *files))
+        out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
+                  "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
+        writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
+        os.unlink(scratch)
+        _, report = pack(source)
+        ours.append(report["source_bytes"] / report["seconds"] / 1e9)
+    read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
+    limit = 1 / (1 / read + 0.677 / write)
+    row("packing, GB/s of input", f"{rate_:.2f}", ">= 0.8",
+        f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")
+
+
+def mount():
+    """20,000 small experts: from starting the program to the first byte; resident memory of the idle mount."""
+    source = model("many", "--family", "qwen3-moe", "--layers", "80", "--experts", "250", "--hidden", "128",
+                   "--intermediate", "64", "--vocab", "4096")
+    store = packed(source)
+    seconds, resident = [], []
+    os.makedirs(MOUNT, exist_ok=True)
+    for _ in range(ROUNDS):
+        begin = time.monotonic()
+        with Mounted(store):
+            with open(os.path.join(MOUNT, "config.json"), "rb") as f:
+                assert f.read(1)
+            seconds.append(time.monotonic() - begin)
+            pid = stat().get("pid") or run("pgrep", "-n", "-f", f"expertfs {store}").strip()
+            with open(f"/proc/{pid}/status") as f:
+                resident += [int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:")]
+    row("mount of 20,000 experts until the first byte, s", f"{statistics.median(seconds):.3f}", "<= 0.3")
+    row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
+
+
+def peers():
+    """For the reader: squashfs (zstd) of the same files, loop-mounted by the kernel, and plain buffered reads."""
+    source = model("demo", "--preset", "demo")
+    store = packed(source)
+    image = os.path.join(WORK, "demo.squashfs")
+    if not os.path.exists(image):
+        run("mksquashfs", source, image, "-comp", "zstd", "-b", "1M", "-quiet", "-no-progress")
+    files = [os.path.basename(f) for f in big_files(source)]
+    directory = os.path.join(WORK, "squash")
+    os.makedirs(directory, exist_ok=True)
+    squash, ours, buffered = [], [], []
+    row("size, expertfs over squashfs (zstd)", f"{os.path.getsize(store) / os.path.getsize(image):.3f}", "")
+    try:
+        run("mount", "-o", "loop,ro", image, directory)
+        how = "kernel"
+        leave = ["umount", directory]
+    except subprocess.CalledProcessError:
+        run("squashfuse", image, directory)
+        how = "squashfuse"
+        leave = ["fusermount3", "-u", directory]
+    try:
+        for _ in range(min(ROUNDS, 3)):
+            fd = os.open(image, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+            squash.append(rate(*[os.path.join(directory, f) for f in files]))
+            with Mounted(store):
+                ours.append(rate("--keep-cache", *[os.path.join(MOUNT, f) for f in files]))
+            buffered.append(rate(*[os.path.join(source, f) for f in files]))
+    finally:
+        run(*leave)
+    ratio(f"cold read, expertfs over squashfs ({how})", ours, squash, "")
+    ratio("cold read, expertfs over buffered reads", ours, buffered, "")
+
+
+SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
+            "mount": mount, "peers": peers}
+
+
+def main():
+    chosen = sys.argv[1:] or list(SECTIONS)
+    if any(name not in SECTIONS for name in chosen):
+        sys.exit(f"usage: tools/bench/run [{' '.join(SECTIONS)}]...")
+    os.makedirs(WORK, exist_ok=True)
+    with open("/proc/cpuinfo") as f:
+        cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "?")
+    print(f"{cpu}, {os.cpu_count()} cores, Linux {os.uname().release}; medians of {ROUNDS}, taking turns")
+    for name in chosen:
+        print(f"\n{name}: {SECTIONS[name].__doc__.strip()}")
+        SECTIONS[name]()
+
+
+if __name__ == "__main__":
+    main()
