@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -23,10 +24,12 @@ const char *efsd_serving_path(const struct efsd *daemon)
     return daemon->kernel.passthrough ? "passthrough" : daemon->direct_io ? "direct_io" : "page_cache";
 }
 
+/* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
 static errint_t check_mountpoint(const char *path, struct efs_error *err)
 {
     struct stat st;
-    if (stat(path, &st)) {
+    struct statvfs fs;
+    if (stat(path, &st) || statvfs(path, &fs)) {
         errint_t rc = -errno;
         return rc == -ENOTCONN
                    ? efs_fail(err, rc, "%s: a mount whose daemon died is in the way; fusermount3 -u %s", path, path)

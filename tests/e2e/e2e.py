@@ -40,7 +40,7 @@ def check(what, good, detail=""):
     global _failures
     if not good:
         _failures += 1
-    print(f"{'ok    ' if good else 'FAILED'} {what}{'' if good or detail == '' else f': {detail}'}", flush=True)
+    print(f"{'ok    ' if good else 'FAILED'} {what}{'' if good or detail == '' else f': {str(detail)[:4000]}'}", flush=True)
     return good
 
 

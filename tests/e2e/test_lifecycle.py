@@ -1,0 +1,360 @@
+"""How a mount begins and ends: readiness and failure told to the parent, exit statuses, signals with open files,
+umount, a killed daemon, two mounts at once, mount(8) with -t fuse.expertfs, an unprivileged user."""
+import mmap
+import os
+import shutil
+import signal
+import stat as stat_module
+import threading
+import time
+
+from e2e import *
+
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+store = make_store(model)
+names = files_below(model)
+source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+large = max(names, key=lambda name: len(source[name]))
+expert = "experts/L01/E002.safetensors"
+expertfs = program("expertfs")
+root = os.geteuid() == 0
+
+
+def detach(path):
+    return run("umount", path) if root else run("fusermount3", "-u", path)
+
+
+def daemon_of(path):
+    with open(f"{path}/.expertfs/config") as config:
+        return int(dict(line.split(": ", 1) for line in config.read().splitlines())["pid"])
+
+
+def gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as status:
+            return status.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def background():
+    print("-- in the background")
+    path = scratch("background")
+    os.mkdir(path)
+    result = run(expertfs, store, path)
+    check("the parent exits 0 without a word", result.returncode == 0 and not result.stdout + result.stderr,
+          (result.returncode, result.stdout, result.stderr))
+    check("the mount answers when the parent exits", is_mounted(path) and sorted(os.listdir(path)) ==
+          sorted({name.split("/")[0] for name in names} | {"experts", ".expertfs"}), os.listdir(path))
+    pid = daemon_of(path)
+    check("the daemon has left the terminal and the directory", os.readlink(f"/proc/{pid}/fd/2") == "/dev/null" and
+          os.readlink(f"/proc/{pid}/cwd") == "/" and os.getsid(pid) == pid)
+    check("umount", detach(path).returncode == 0)
+    check("the daemon is gone after it", wait_until(lambda: gone(pid)))
+
+
+def failures():
+    print("-- what is refused, with a reason")
+    folder = scratch("target")
+    os.mkdir(folder)
+    damaged = scratch("damaged.efs")
+    shutil.copy(store, damaged)
+    with open(damaged, "r+b") as file:
+        file.seek(40)
+        file.write(b"\xff")
+    cut = scratch("cut.efs")
+    with open(store, "rb") as whole, open(cut, "wb") as part:
+        part.write(whole.read()[:-5000])
+    file = scratch("file")
+    open(file, "w").close()
+    cases = [
+        ("no store", 1, [scratch("nothing.efs"), folder], "nothing.efs"),
+        ("a folder as store", 1, [model, folder], model),
+        ("a file that is no store", 1, [f"{model}/config.json", folder], "config.json"),
+        ("a damaged store", 1, [damaged, folder], "damaged.efs"),
+        ("a store that was cut", 1, [cut, folder], "cut.efs"),
+        ("no mountpoint", 1, [store, scratch("nowhere")], "nowhere"),
+        ("a file as mountpoint", 1, [store, file], "not a directory"),
+        ("a budget below the floor", 1, [store, folder, "-o", "budget=1M"], "budget"),
+        ("a budget between", 1, [store, folder, "-o", "budget=8M"], "budget"),
+        ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; allowed: budget='),
+        ("a bad size", 2, [store, folder, "-o", "budget=lots"], "not a size"),
+        ("an unknown flag", 2, ["-z", store, folder], "z"),
+        ("no arguments", 2, [], "a store and a mountpoint are needed"),
+        ("one argument", 2, [store], "mountpoint"),
+        ("three arguments", 2, [store, folder, "more"], "too many"),
+    ]
+    for what, status, arguments, says in cases:
+        for flags in ([], ["-f"]):
+            result = run(expertfs, *flags, *arguments)
+            good = result.returncode == status and says in result.stderr and not result.stdout
+            if status == 1:
+                good = good and result.stderr.startswith("expertfs: ") and result.stderr.count("\n") == 1
+            check(f"{what} {' '.join(flags)}: exit {status}", good,
+                  (result.returncode, result.stdout, result.stderr))
+    check("nothing was mounted", not is_mounted(folder))
+    for flag, says in (("--help", "budget=SIZE"), ("-h", "budget=SIZE"), ("--version", "expertfs "), ("-V", "libfuse")):
+        result = run(expertfs, flag)
+        check(f"{flag}: exit 0", result.returncode == 0 and says in result.stdout, result)
+
+
+def signals():
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        print(f"-- {number.name}")
+        Mount(store).stop(number.name, number)
+    for options in ("", "nopassthrough", "direct_io=off,nopassthrough"):
+        print(f"-- SIGTERM with open files, options: {options or 'none'}")
+        mount = Mount(store, options)
+        files = [open(mount / name, "rb", buffering=0) for name in (large, expert, ".expertfs/stat")]
+        view = mmap.mmap(files[1].fileno(), 0, prot=mmap.PROT_READ)
+        before = [file.read(4096) for file in files]
+        expert_bytes = bytes(view)
+        here = os.open(mount.path, os.O_RDONLY | os.O_DIRECTORY)
+        began = time.monotonic()
+        mount.stop("SIGTERM")
+        note(f"took {time.monotonic() - began:.2f} s")
+        for file, name, want in zip(files, ("a file", "an expert"), (source[large], expert_bytes)):
+            try:
+                data = file.read(1 << 20)
+                good = data and data == want[4096:4096 + len(data)]  # as far as the kernel has them
+                outcome = "its own bytes" if good else f"wrong bytes ({len(data)})"
+            except OSError as error:
+                good, outcome = True, error.strerror
+            if options == "nopassthrough" or (name == "a file" and not options):
+                good = good and outcome != "its own bytes"  # nothing is left that could serve them
+            check(f"{name} that was open gives an error or what the kernel still has: {outcome}", good)
+        if options == "":
+            check("a mapping of a passed-through expert stays what it was", bytes(view) == expert_bytes)
+        check("what was read before was right", before[0] == source[large][:4096] and before[1] == expert_bytes[:4096])
+        view.close()
+        os.close(here)
+        for file in files:
+            file.close()
+
+
+def readers_while_ending():
+    print("-- SIGTERM under load")
+    mount = Mount(store, "budget=64M")
+    bad, errors, halt = [], [], threading.Event()
+
+    def reader(seed):
+        while not halt.is_set():
+            for name in names:
+                try:
+                    data = open(mount / name, "rb").read()
+                except OSError as error:
+                    errors.append(error.errno)
+                    return
+                if data != source[name]:
+                    bad.append(name)
+
+    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    mount.stop("SIGTERM under load")
+    time.sleep(0.2)
+    halt.set()
+    for thread in threads:
+        thread.join(30)
+    check("no reader hangs", not any(thread.is_alive() for thread in threads))
+    check("no reader saw wrong bytes", not bad, bad[:3])
+    note(f"errors seen: {sorted({os.strerror(e) for e in errors})}")
+
+
+def unmounts():
+    if shutil.which("fusermount3"):
+        print("-- fusermount3 -u")
+        mount = Mount(store)
+        check("fusermount3 -u", run("fusermount3", "-u", mount.path).returncode == 0)
+        mount.ended("fusermount3 -u")
+    print("-- umount of a busy mount")
+    mount = Mount(store)
+    file = open(mount / large, "rb")
+    check("umount is refused while a file is open", detach(mount.path).returncode != 0)
+    check("and the mount still serves", file.read() == source[large])
+    file.close()
+    mount.unmount()
+    print("-- lazy unmount with an open file")
+    mount = Mount(store)
+    file = open(mount / large, "rb", buffering=0)
+    result = run("umount", "-l", mount.path) if root else run("fusermount3", "-uz", mount.path)
+    check("umount -l", result.returncode == 0 and not is_mounted(mount.path), result.stderr)
+    check("the open file is still served", file.read(1000) == source[large][:1000])
+    check("the daemon still runs", mount.daemon.poll() is None)
+    file.close()
+    mount.ended("its last file closed")
+
+
+def killed():
+    print("-- kill -9")
+    mount = Mount(store)
+    mount.daemon.kill()
+    mount.daemon.wait()
+    try:
+        os.listdir(mount.path)
+        check("a dead mount gives errors", False)
+    except OSError as error:
+        check("a dead mount gives errors", error.strerror == "Transport endpoint is not connected", error)
+    result = run(expertfs, store, mount.path)
+    check("mounting over it says what to do", result.returncode == 1 and "fusermount3 -u" in result.stderr, result)
+    result = run("fusermount3", "-u", mount.path)
+    check("fusermount3 -u clears it", result.returncode == 0 and not is_mounted(mount.path), result.stderr)
+    check("and it can be mounted again", run(expertfs, store, mount.path).returncode == 0)
+    pid = daemon_of(mount.path)
+    detach(mount.path)
+    check("the new daemon ends", wait_until(lambda: gone(pid)))
+
+
+def two_mounts():
+    print("-- one store, two mounts")
+    first, second = Mount(store), Mount(store, "nopassthrough")
+    check("both serve", open(first / large, "rb").read() == source[large] and
+          open(second / large, "rb").read() == source[large])
+    first.unmount("umount of the first")
+    check("the second still serves", open(second / large, "rb").read() == source[large])
+    second.unmount("umount of the second")
+
+
+def by_mount():
+    print("-- mount -t fuse.expertfs")
+    if not root or not os.path.exists("/sbin/mount.fuse3") or run("unshare", "-m", "true").returncode:
+        note("left out: needs root, /sbin/mount.fuse3 and unshare -m")
+        return
+    # mount(8) hands an empty environment on, so the program must be where sh looks; a mount namespace of our own has
+    # it there, and ends with all its mounts
+    path = scratch("by mount(8)")
+    os.mkdir(path)
+    fstab = scratch("fstab")
+    with open(fstab, "w") as table:
+        table.write(f"{store} {path.replace(' ', chr(92) + '040')} fuse.expertfs "
+                    "ro,noauto,nofail,_netdev,x-systemd.automount,budget=256M,nopassthrough 0 0\n")
+    script = scratch("by-mount.sh")
+    with open(script, "w") as file:
+        file.write("""set -e
+        mount -t tmpfs tmpfs /usr/local/sbin
+        ln -s "$1" /usr/local/sbin/expertfs
+        shift
+        store=$1 path=$2 file=$3 origin=$4
+        shift 4
+        "$@"
+        grep "by.040mount(8) fuse.expertfs" /proc/mounts
+        cat "$path/.expertfs/config"
+        cmp "$path/$file" "$origin" && echo same
+        pid=$(sed -n "s/^pid: //p" "$path/.expertfs/config")
+        umount "$path"
+        for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
+        [ -d "/proc/$pid" ] || echo ended
+        """)
+    for command in (["mount", "-t", "fuse.expertfs", store, path, "-o", "budget=256M,nopassthrough"],
+                    ["mount", "-T", fstab, path]):
+        result = run("unshare", "-m", "sh", script, expertfs, store, path, large, f"{model}/{large}", *command)
+        lines = result.stdout.splitlines()
+        if not check(" ".join(command[:3]), result.returncode == 0, result):
+            continue
+        check("the source is the store", lines[0].split()[0] == store and "ro,nosuid,nodev" in lines[0], lines[0])
+        check("its options arrived", "budget_option: size" in lines and "passthrough: no" in lines, lines)
+        check("it serves, and the daemon ends with umount", lines[-2:] == ["same", "ended"], lines[-2:])
+    result = run("unshare", "-m", "sh", script, expertfs, store, path, large, f"{model}/{large}", "mount", "-t",
+                 "fuse.expertfs", store, path, "-o", "budjet=1G")
+    check("an unknown option is refused by name", result.returncode != 0 and "budjet" in result.stderr, result)
+
+
+def read_only():
+    print("-- read-only")
+    mount = Mount(store)
+    attempts = {
+        "create": lambda: open(mount / "new", "w"),
+        "write": lambda: open(mount / large, "r+b"),
+        "truncate": lambda: os.truncate(mount / large, 0),
+        "mkdir": lambda: os.mkdir(mount / "d"),
+        "unlink": lambda: os.unlink(mount / large),
+        "rename": lambda: os.rename(mount / large, mount / "other"),
+        "chmod": lambda: os.chmod(mount / large, 0o777),
+        "symlink": lambda: os.symlink("x", mount / "link"),
+        "setxattr": lambda: os.setxattr(mount / large, "user.x", b"1"),
+        "mknod": lambda: os.mknod(mount / "node"),
+    }
+    for what, attempt in attempts.items():
+        try:
+            attempt()
+            check(what, False, "it worked")
+        except OSError as error:
+            check(f"{what}: {error.strerror}", error.strerror == "Read-only file system", error)
+    if root and run("mount", "-o", "remount,rw", mount.path).returncode == 0:
+        for what, attempt in attempts.items():
+            if what == "setxattr":
+                continue
+            try:
+                attempt()
+                check(f"{what} after a remount", False, "it worked")
+            except OSError as error:
+                check(f"{what} after a remount: {error.strerror}", error.strerror == "Read-only file system", error)
+    st = os.stat(mount / large)
+    check("attributes of a file", stat_module.S_IMODE(st.st_mode) == 0o444 and st.st_nlink == 1 and
+          st.st_blocks == (st.st_size + 511) // 512 and st.st_blksize & (st.st_blksize - 1) == 0 and
+          st.st_blksize >= 1 << 20 and int(st.st_mtime) == int(os.stat(store).st_mtime), st)
+    st = os.stat(mount / "experts")
+    subdirectories = sum(os.path.isdir(mount / f"experts/{name}") for name in os.listdir(mount / "experts"))
+    check("attributes of a directory", stat_module.S_IMODE(st.st_mode) == 0o555 and
+          st.st_nlink == 2 + subdirectories, st)
+    fs = os.statvfs(mount.path)
+    total = sum(map(len, source.values()))
+    check("statvfs", 0 <= fs.f_blocks * fs.f_frsize - total < fs.f_frsize and fs.f_bfree == 0 and fs.f_ffree == 0 and
+          fs.f_namemax == 255 and fs.f_flag & os.ST_RDONLY, fs)
+    try:
+        os.stat(mount / "nothing")
+        check("a name that is not there", False)
+    except FileNotFoundError:
+        check("a name that is not there", True)
+    mount.unmount()
+
+
+def unprivileged():
+    print("-- as a user without privileges")
+    if not root or not shutil.which("fusermount3") or run("unshare", "-m", "setpriv", "true").returncode:
+        note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
+        return
+    os.chmod(SCRATCH, 0o755)
+    copied = scratch("expertfs-copy")
+    shutil.copy(expertfs, copied)
+    path = scratch("nobody")
+    os.mkdir(path)
+    shutil.chown(path, "nobody")
+    script = scratch("nobody.sh")
+    with open(script, "w") as file:
+        file.write("""
+        if ! su -s /bin/sh nobody -c "true </dev/fuse" 2>/dev/null; then # a device that all may use, here alone
+            mknod "$1.fuse" c 10 229 && chmod 666 "$1.fuse" && mount --bind "$1.fuse" /dev/fuse || exit 77
+        fi
+        exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c '
+            "$1" "$2" "$3" || exit 1
+            cat "$3/.expertfs/config"
+            cmp "$3/$4" "$5" && cat "$3/$6" >/dev/null && echo same
+            pid=$(sed -n "s/^pid: //p" "$3/.expertfs/config")
+            kill "$pid"
+            for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
+            [ -d "/proc/$pid" ] || grep -q " $3 " /proc/mounts || echo ended' sh "$@"
+        """)
+    result = run("unshare", "-m", "sh", script, copied, store, path, large, f"{model}/{large}", expert)
+    if result.returncode == 77 or "Permission denied" in result.stderr:
+        note(f"left out: {result.stderr.strip()}")
+        return
+    lines = result.stdout.splitlines()
+    check("it mounts", "serving_path: direct_io" in lines or "serving_path: page_cache" in lines, result)
+    check("the reason is told", "passthrough_reason: the daemon lacks the privilege CAP_SYS_ADMIN" in lines, lines)
+    check("it serves, and SIGTERM ends it", lines[-2:] == ["same", "ended"], lines[-2:])
+
+
+background()
+failures()
+signals()
+readers_while_ending()
+unmounts()
+killed()
+two_mounts()
+by_mount()
+read_only()
+unprivileged()
+done()
