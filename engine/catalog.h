@@ -36,7 +36,7 @@ struct efs_source_tensor {
 
 /* An expert of the model; experts[] is sorted by (stack, layer, expert) and has no duplicates. */
 struct efs_source_expert {
-    char *stack; /* "", "encoder", "decoder" */
+    char *stack; /* "", "encoder", "decoder", "mtp", ...: at most 31 bytes of [A-Za-z0-9_-] */
     uint32_t layer, expert;
 };
 

@@ -15,10 +15,10 @@
 
 #define EFS_MAGIC "expertfs"
 #define EFS_VERSION 1u
-#define EFS_ALIGN 4096u                      /* chunks begin at multiples of this */
-#define EFS_RUN_BYTES (64u << 20)            /* raw bytes of one run at most (but one shard at least) */
+#define EFS_ALIGN 4096u           /* chunks begin at multiples of this */
+#define EFS_RUN_BYTES (64u << 20) /* raw bytes of one run at most (but one shard at least) */
 #define EFS_SHARD_ELEMENTS_DEFAULT (512u << 10)
-#define EFS_SHARD_ELEMENTS_MIN (8u << 10)    /* a multiple of EFS_BLOCK */
+#define EFS_SHARD_ELEMENTS_MIN (8u << 10) /* a multiple of EFS_BLOCK */
 #define EFS_SHARD_ELEMENTS_MAX (4u << 20)
 #define EFS_MAX_DIMS 8
 #define EFS_NONE UINT32_MAX
@@ -54,9 +54,9 @@ enum efs_disk_group_kind { EFS_GROUP_EXPERT = 0, EFS_GROUP_DENSE = 1, EFS_GROUP_
 struct efs_disk_table {
     uint64_t offset; /* a multiple of EFS_ALIGN */
     uint64_t bytes;
-    uint64_t hash;   /* XXH3_64 of the bytes */
+    uint64_t hash; /* XXH3_64 of the bytes */
     uint32_t record_bytes;
-    uint32_t count;  /* bytes == count * record_bytes; STRINGS and REPORT have records of 1 byte */
+    uint32_t count; /* bytes == count * record_bytes; STRINGS and REPORT have records of 1 byte */
 };
 
 struct efs_disk_superblock {
@@ -86,7 +86,7 @@ static_assert(sizeof(struct efs_disk_file) == 32, "file");
 
 struct efs_disk_extent {
     uint64_t file_offset;
-    uint64_t bytes; /* > 0 */
+    uint64_t bytes;         /* > 0 */
     uint64_t object_offset; /* in raw bytes of the object */
     uint32_t object;
     uint32_t reserved;
@@ -107,7 +107,7 @@ static_assert(sizeof(struct efs_disk_tensor) == 96, "tensor");
 
 struct efs_disk_group {
     uint32_t kind;                      /* enum efs_disk_group_kind */
-    uint32_t stack_offset, stack_bytes; /* "", "encoder", "decoder"; experts only */
+    uint32_t stack_offset, stack_bytes; /* "", "encoder", "decoder", "mtp", ...; experts only */
     uint32_t layer, expert;             /* experts only, else EFS_NONE */
     uint32_t object_first, object_count;
     uint32_t reserved;
@@ -115,12 +115,12 @@ struct efs_disk_group {
 static_assert(sizeof(struct efs_disk_group) == 32, "group");
 
 struct efs_disk_object {
-    uint32_t tensor;        /* EFS_NONE: a blob */
+    uint32_t tensor; /* EFS_NONE: a blob */
     uint32_t group;
     uint64_t tensor_offset; /* where in the tensor's bytes the slice begins */
     uint64_t bytes;         /* raw; a multiple of the format's element */
     uint32_t shard_first, shard_count;
-    uint32_t format;        /* enum efs_format (kernels.h) */
+    uint32_t format; /* enum efs_format (kernels.h) */
     uint32_t reserved;
 };
 static_assert(sizeof(struct efs_disk_object) == 40, "object");

@@ -24,10 +24,10 @@ static bool range_fits(uint32_t first, uint32_t count, uint32_t all)
     return first <= all && count <= all - first;
 }
 
-/* Relative, no empty part, no "." or "..", no NUL, at most 1000 bytes: it can only name something below the mount. */
+/* Relative, no empty part, no "." or "..", no NUL, at most 1023 bytes: it can only name something below the mount. */
 static bool path_is_sane(const char *path, uint32_t bytes)
 {
-    if (bytes == 0 || bytes > 1000 || memchr(path, 0, bytes))
+    if (bytes == 0 || bytes > 1023 || memchr(path, 0, bytes))
         return false;
     for (uint32_t begin = 0; begin <= bytes;) {
         const char *slash = memchr(path + begin, '/', bytes - begin);
@@ -120,7 +120,7 @@ static errint_t check_tensors(const struct efs_store *store, struct efs_error *e
 {
     for (uint32_t i = 0; i < store->tensor_count; i++) {
         const struct efs_disk_tensor *t = &store->tensors[i];
-        if (!string_fits(store, t->name_offset, t->name_bytes) || t->name_bytes > 4096)
+        if (!string_fits(store, t->name_offset, t->name_bytes) || t->name_bytes > 65535)
             BAD("tensors", i, "bad name");
         if (t->dims > EFS_MAX_DIMS || t->expert_dim > 1 || (t->expert_dim && (t->dims < 1 || t->shape[0] == 0)))
             BAD("tensors", i, "bad shape");

@@ -25,9 +25,10 @@ void efs_text_format(struct efs_text *text, const char *format, ...)
         efs_text_bytes(text, line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1);
 }
 
-void efs_text_json(struct efs_text *text, const char *bytes, size_t count)
+void efs_text_json(struct efs_text *text, const char *prefix, const char *bytes, size_t count)
 {
     efs_text_bytes(text, "\"", 1);
+    efs_text_bytes(text, prefix, strlen(prefix));
     size_t begin = 0;
     for (size_t i = 0; i < count; i++) {
         unsigned char c = (unsigned char)bytes[i];

@@ -12,7 +12,7 @@ struct efs_text {
 
 void efs_text_bytes(struct efs_text *text, const char *bytes, size_t count);
 void efs_text_format(struct efs_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A JSON string with its quotes; bytes is UTF-8. */
-void efs_text_json(struct efs_text *text, const char *bytes, size_t count);
+/* A JSON string with its quotes, prefix (plain ASCII) in front; bytes is UTF-8. */
+void efs_text_json(struct efs_text *text, const char *prefix, const char *bytes, size_t count);
 
 #endif

@@ -54,7 +54,7 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
                        bool slice, uint64_t begin, uint64_t bytes)
 {
     bool ggml = t->dtype >= EFS_DTYPE_GGML; /* block types have no name in safetensors: bytes */
-    efs_text_json(text, name_of(store, t), t->name_bytes);
+    efs_text_json(text, "", name_of(store, t), t->name_bytes);
     efs_text_format(text, ":{\"dtype\":\"%s\",\"shape\":[", ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
     if (ggml)
         efs_text_format(text, "%" PRIu64, bytes);
@@ -71,13 +71,7 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
     if (t->dtype < EFS_DTYPE_GGML && !slice)
         return;
     efs_text_bytes(text, ",", 1);
-    struct efs_text key = {0};
-    char name[4096 + 16];
-    key.data = name;
-    key.capacity = sizeof(name);
-    efs_text_format(&key, "expertfs.tensor.");
-    efs_text_bytes(&key, name_of(store, t), t->name_bytes);
-    efs_text_json(text, name, key.bytes < sizeof(name) ? key.bytes : sizeof(name));
+    efs_text_json(text, "expertfs.tensor.", name_of(store, t), t->name_bytes);
     efs_text_format(text, ":\"%s [", efs_dtype_name((enum efs_dtype)t->dtype));
     for (int d = 0; d < t->dims; d++)
         efs_text_format(text, "%s%" PRIu64, d ? ", " : "", t->shape[d]);
@@ -280,7 +274,7 @@ static void index_dense(struct efs_text *text, const struct efs_view *view, bool
         const struct efs_disk_tensor *t = &view->store->tensors[view->dense_tensors[i]];
         efs_text_format(text, "%s\n    ", *first ? "" : ",");
         *first = false;
-        efs_text_json(text, name_of(view->store, t), t->name_bytes);
+        efs_text_json(text, "", name_of(view->store, t), t->name_bytes);
         efs_text_format(text, ": \"dense.safetensors\"");
     }
 }
@@ -298,7 +292,7 @@ static void index_experts(struct efs_text *text, const struct efs_view *view, bo
                 continue;
             efs_text_format(text, "%s\n    ", *first ? "" : ",");
             *first = false;
-            efs_text_json(text, name_of(view->store, t), t->name_bytes);
+            efs_text_json(text, "", name_of(view->store, t), t->name_bytes);
             efs_text_format(text, ": \"%s.safetensors\"", file);
         }
     }
