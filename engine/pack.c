@@ -105,7 +105,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
 errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
                   struct efs_pack_report *report, struct efs_error *err)
 {
-    struct job j = {.options = options, .writer = {.dir = -1, .fd = -1}};
+    struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
     double began = seconds();
     memset(report, 0, sizeof(*report));
     errint_t rc = check_options(options, err);

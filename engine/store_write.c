@@ -5,10 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define BOUNCE_BYTES (1u << 20)
 /* Buffered writes: at most twice so many bytes are dirty at a time. */
@@ -17,29 +15,6 @@
 static errint_t fail(const struct efs_store_writer *w, errint_t rc, const char *what, struct efs_error *err)
 {
     return efs_fail(err, rc, "%s: cannot %s: %s", w->path, what, strerror(-rc));
-}
-
-/* A file with a name of its own in the same directory, for filesystems without O_TMPFILE. */
-static int open_named(struct efs_store_writer *w, int flags)
-{
-    for (unsigned i = 0; i < 1000; i++) {
-        snprintf(w->temporary, sizeof(w->temporary), ".expertfs-%ld-%u.tmp", (long)getpid(), i);
-        int fd = efs_sys_openat(w->dir, w->temporary, flags | O_CREAT | O_EXCL, 0666);
-        if (fd >= 0)
-            return fd;
-        w->temporary[0] = '\0';
-        if (fd != -EEXIST)
-            return fd;
-    }
-    return -EEXIST;
-}
-
-static int open_temporary(struct efs_store_writer *w, int flags)
-{
-    int fd = efs_sys_openat(w->dir, ".", flags | O_TMPFILE, 0666);
-    if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
-        fd = open_named(w, flags);
-    return fd;
 }
 
 static errint_t open_directory(struct efs_store_writer *w, struct efs_error *err)
@@ -81,7 +56,7 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
 
 errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, bool force, struct efs_error *err)
 {
-    *w = (struct efs_store_writer){.dir = -1, .fd = -1, .force = force, .direct = true, .offset = EFS_ALIGN};
+    *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}, .force = force, .direct = true, .offset = EFS_ALIGN};
     w->synced = EFS_ALIGN;
     w->path = strdup(path);
     w->bounce = efs_sys_aligned_alloc(EFS_ALIGN, BOUNCE_BYTES);
@@ -93,13 +68,13 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
     if (rc == 0)
         rc = check_existing(w, err);
     if (rc == 0) {
-        w->fd = open_temporary(w, O_RDWR | O_DIRECT);
-        if (w->fd == -EINVAL) {
+        rc = efs_newfile_open(&w->file, w->dir, O_RDWR | O_DIRECT);
+        if (rc == -EINVAL) {
             w->direct = false;
-            w->fd = open_temporary(w, O_RDWR);
+            rc = efs_newfile_open(&w->file, w->dir, O_RDWR);
         }
-        if (w->fd < 0)
-            rc = fail(w, w->fd, "create a file in its directory", err);
+        if (rc < 0)
+            fail(w, rc, "create a file in its directory", err);
     }
     if (rc < 0)
         efs_store_writer_close(w);
@@ -109,23 +84,18 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
 /* The filesystem took O_DIRECT at open and refuses it now: go on without. */
 static errint_t leave_direct(struct efs_store_writer *w)
 {
-    char self[40];
-    snprintf(self, sizeof(self), "/proc/self/fd/%d", w->fd);
-    int fd = w->temporary[0] ? efs_sys_openat(w->dir, w->temporary, O_RDWR, 0) : efs_sys_open(self, O_RDWR, 0);
-    if (fd < 0)
-        return fd;
-    efs_sys_close(w->fd);
-    w->fd = fd;
-    w->direct = false;
-    return 0;
+    errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
+    if (rc == 0)
+        w->direct = false;
+    return rc;
 }
 
 /* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
 static void bound_dirty(struct efs_store_writer *w)
 {
     while (!w->direct && w->offset - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
-        efs_sys_writeback(w->fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
-        efs_sys_writeback(w->fd, w->synced, WRITEBACK_BYTES, 1);
+        efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
+        efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
         w->synced += WRITEBACK_BYTES;
     }
 }
@@ -133,7 +103,7 @@ static void bound_dirty(struct efs_store_writer *w)
 errint_t efs_store_writer_append(struct efs_store_writer *w, struct iovec *iov, int count, struct efs_error *err)
 {
     while (count > 0) {
-        ssize_t n = efs_sys_pwritev(w->fd, iov, count, w->offset);
+        ssize_t n = efs_sys_pwritev(w->file.fd, iov, count, w->offset);
         if (n == -EINVAL && w->direct) {
             int rc = leave_direct(w);
             if (rc < 0)
@@ -182,76 +152,29 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
                                  struct efs_error *err)
 {
     memcpy(w->bounce, sb, sizeof(*sb));
-    int rc = efs_sys_pwrite_all(w->fd, w->bounce, sizeof(*sb), 0);
+    int rc = efs_sys_pwrite_all(w->file.fd, w->bounce, sizeof(*sb), 0);
     if (rc == -EINVAL && w->direct) {
         rc = leave_direct(w);
         if (rc == 0)
-            rc = efs_sys_pwrite_all(w->fd, w->bounce, sizeof(*sb), 0);
+            rc = efs_sys_pwrite_all(w->file.fd, w->bounce, sizeof(*sb), 0);
     }
     if (rc == 0)
-        rc = efs_sys_ftruncate(w->fd, sb->store_bytes);
+        rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
     if (rc == 0)
-        rc = efs_sys_fsync(w->fd);
+        rc = efs_sys_fsync(w->file.fd);
     return rc < 0 ? fail(w, rc, "write", err) : 0;
-}
-
-/* Link the nameless file to name. */
-static int link_nameless(const struct efs_store_writer *w, const char *name)
-{
-    char self[40];
-    snprintf(self, sizeof(self), "/proc/self/fd/%d", w->fd);
-    int rc = efs_sys_linkat(AT_FDCWD, self, w->dir, name, AT_SYMLINK_FOLLOW);
-    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
-        rc = efs_sys_linkat(w->fd, "", w->dir, name, AT_EMPTY_PATH);
-    return rc;
-}
-
-/* Without force: never over a file that appeared meanwhile. */
-static int name_new(struct efs_store_writer *w)
-{
-    if (!w->temporary[0])
-        return link_nameless(w, w->name);
-    int rc = efs_sys_linkat(w->dir, w->temporary, w->dir, w->name, 0);
-    if (rc == 0)
-        efs_sys_unlinkat(w->dir, w->temporary, 0);
-    else if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -EMLINK) { /* a filesystem without hard links */
-        int fd = efs_sys_openat(w->dir, w->name, O_PATH | O_NOFOLLOW, 0);
-        if (fd >= 0) {
-            efs_sys_close(fd);
-            return -EEXIST;
-        }
-        rc = efs_sys_renameat(w->dir, w->temporary, w->dir, w->name);
-    }
-    return rc;
-}
-
-static int name_over(struct efs_store_writer *w)
-{
-    int rc = 0;
-    if (!w->temporary[0]) {
-        for (unsigned i = 0; i < 1000; i++) {
-            snprintf(w->temporary, sizeof(w->temporary), ".expertfs-%ld-%u.tmp", (long)getpid(), i);
-            rc = link_nameless(w, w->temporary);
-            if (rc != -EEXIST)
-                break;
-        }
-        if (rc < 0)
-            w->temporary[0] = '\0';
-    }
-    return rc < 0 ? rc : efs_sys_renameat(w->dir, w->temporary, w->dir, w->name);
 }
 
 errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *err)
 {
-    int rc = w->force ? name_over(w) : name_new(w);
+    int rc = efs_newfile_name(&w->file, w->name, w->force);
     if (rc == -EEXIST)
         return efs_fail(err, rc, "%s: appeared while it was being packed; --force replaces it", w->path);
     if (rc < 0)
         return fail(w, rc, "name the finished store", err);
-    w->committed = true;
     rc = efs_sys_fsync(w->dir);
     if (rc < 0 && rc != -EINVAL) { /* EINVAL: a filesystem whose directories cannot be synced */
-        if (!w->force) /* what it replaced is gone already: better this one than none */
+        if (!w->force)             /* what it replaced is gone already: better this one than none */
             efs_sys_unlinkat(w->dir, w->name, 0);
         return fail(w, rc, "sync its directory", err);
     }
@@ -260,13 +183,10 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
 
 void efs_store_writer_close(struct efs_store_writer *w)
 {
-    if (w->temporary[0] && !w->committed && w->dir >= 0)
-        efs_sys_unlinkat(w->dir, w->temporary, 0);
-    if (w->fd >= 0)
-        efs_sys_close(w->fd);
+    efs_newfile_close(&w->file);
     if (w->dir >= 0)
         efs_sys_close(w->dir);
     free(w->bounce);
     free(w->path);
-    *w = (struct efs_store_writer){.dir = -1, .fd = -1};
+    *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}};
 }

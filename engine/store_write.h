@@ -1,25 +1,25 @@
 /*
  * store_write.h - the file that becomes a store: it grows without a name, and gets its name when all of it is on disk.
  *
- * One thread writes at a time. Nothing of a writer that was not committed stays behind; only where the filesystem has
- * no nameless files (O_TMPFILE) can a process that is killed leave a file .expertfs-*.tmp.
+ * One thread writes at a time. Nothing of a writer that was not committed stays behind.
  */
 #ifndef EFS_STORE_WRITE_H
 #define EFS_STORE_WRITE_H
 
 #include "layout.h"
 #include "libexpertfs.h"
+#include "newfile.h"
 
 #include <sys/uio.h>
 
 struct efs_store_writer {
     char *path, *name; /* as given; its last part */
-    int dir, fd;       /* fd: O_DIRECT where the filesystem takes it */
-    bool direct, force, committed;
-    char temporary[48]; /* name in dir; "" for a nameless file */
-    uint64_t offset;    /* the next byte to write; a multiple of EFS_ALIGN */
-    uint64_t synced;    /* buffered writes: on disk, and no longer in memory, up to here */
-    uint8_t *bounce;    /* aligned memory for what is not */
+    int dir;
+    struct efs_newfile file; /* O_DIRECT where the filesystem takes it */
+    bool direct, force;
+    uint64_t offset; /* the next byte to write; a multiple of EFS_ALIGN */
+    uint64_t synced; /* buffered writes: on disk, and no longer in memory, up to here */
+    uint8_t *bounce; /* aligned memory for what is not */
 };
 
 /*

@@ -1,0 +1,117 @@
+/* newfile.c - see newfile.h. */
+#include "newfile.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define TRIES 100000u /* names that others may hold */
+
+static void make_name(struct efs_newfile *f, unsigned i)
+{
+    snprintf(f->temporary, sizeof(f->temporary), ".expertfs-%ld-%u.tmp", (long)getpid(), i);
+}
+
+static int open_named(struct efs_newfile *f, int flags)
+{
+    int fd = -EEXIST;
+    for (unsigned i = 0; fd == -EEXIST && i < TRIES; i++) {
+        make_name(f, i);
+        fd = efs_sys_openat(f->dir, f->temporary, flags | O_CREAT | O_EXCL, 0666);
+    }
+    if (fd == -EINVAL) /* some filesystems make the file before they refuse O_DIRECT */
+        efs_sys_unlinkat(f->dir, f->temporary, 0);
+    if (fd < 0)
+        f->temporary[0] = '\0';
+    return fd;
+}
+
+errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
+{
+    *f = (struct efs_newfile){.dir = dir, .fd = -1};
+    int fd = efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666);
+    if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
+        fd = open_named(f, flags);
+    if (fd < 0)
+        return fd;
+    f->fd = fd;
+    return 0;
+}
+
+errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
+{
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
+    int fd = f->temporary[0] ? efs_sys_openat(f->dir, f->temporary, flags, 0) : efs_sys_open(self, flags, 0);
+    if (fd < 0)
+        return fd;
+    efs_sys_close(f->fd);
+    f->fd = fd;
+    return 0;
+}
+
+static int link_nameless(const struct efs_newfile *f, const char *name)
+{
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
+    int rc = efs_sys_linkat(AT_FDCWD, self, f->dir, name, AT_SYMLINK_FOLLOW);
+    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
+        rc = efs_sys_linkat(f->fd, "", f->dir, name, AT_EMPTY_PATH);
+    return rc;
+}
+
+/* Never over a file that appeared meanwhile. */
+static int name_new(struct efs_newfile *f, const char *name)
+{
+    if (!f->temporary[0])
+        return link_nameless(f, name);
+    int rc = efs_sys_linkat(f->dir, f->temporary, f->dir, name, 0);
+    if (rc == 0) {
+        efs_sys_unlinkat(f->dir, f->temporary, 0);
+    } else if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -EMLINK) { /* a filesystem without hard links */
+        int fd = efs_sys_openat(f->dir, name, O_PATH | O_NOFOLLOW, 0);
+        if (fd >= 0) {
+            efs_sys_close(fd);
+            return -EEXIST;
+        }
+        rc = efs_sys_renameat(f->dir, f->temporary, f->dir, name);
+    }
+    return rc;
+}
+
+static int name_over(struct efs_newfile *f, const char *name)
+{
+    if (!f->temporary[0]) {
+        int rc = -EEXIST;
+        for (unsigned i = 0; rc == -EEXIST && i < TRIES; i++) {
+            make_name(f, i);
+            rc = link_nameless(f, f->temporary);
+        }
+        if (rc < 0) {
+            f->temporary[0] = '\0';
+            return rc;
+        }
+    }
+    return efs_sys_renameat(f->dir, f->temporary, f->dir, name);
+}
+
+errint_t efs_newfile_name(struct efs_newfile *f, const char *name, bool replace)
+{
+    int rc = replace ? name_over(f, name) : name_new(f, name);
+    if (rc == 0)
+        f->temporary[0] = '\0';
+    return rc;
+}
+
+void efs_newfile_close(struct efs_newfile *f)
+{
+    if (f->fd < 0)
+        return;
+    if (f->temporary[0])
+        efs_sys_unlinkat(f->dir, f->temporary, 0);
+    efs_sys_close(f->fd);
+    f->fd = -1;
+}

@@ -1,0 +1,26 @@
+/*
+ * newfile.h - a file that gets its name when all of it is written, and is gone if it never does.
+ *
+ * It has no name meanwhile (O_TMPFILE) where the filesystem can do so; else it is called .expertfs-*.tmp, which only a
+ * killed process leaves behind.
+ */
+#ifndef EFS_NEWFILE_H
+#define EFS_NEWFILE_H
+
+#include "libexpertfs.h"
+
+struct efs_newfile {
+    int dir, fd;        /* dir belongs to the caller until efs_newfile_close(); fd -1: none */
+    char temporary[48]; /* name in dir; "" for a nameless file or one that got its name */
+};
+
+/* Create it in the directory dir. flags: O_RDWR or O_WRONLY, O_DIRECT. 0 or -errno; then fd is -1. */
+errint_t efs_newfile_open(struct efs_newfile *file, int dir, int flags);
+/* Open it once more, with other flags, in place of fd. */
+errint_t efs_newfile_reopen(struct efs_newfile *file, int flags);
+/* Name it. replace: over what has that name; else -EEXIST when something has. Does not sync. */
+errint_t efs_newfile_name(struct efs_newfile *file, const char *name, bool replace);
+/* Close fd, not dir; a file that was not named is gone. */
+void efs_newfile_close(struct efs_newfile *file);
+
+#endif

@@ -1,0 +1,253 @@
+/* unpack_files.c - see unpack_files.h. Directories below the target are entered without following symbolic links, so
+ * that nothing is written outside of it. */
+#include "unpack_files.h"
+
+#include "newfile.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_ROOM 1024 /* store_check.c: at most 1000 bytes */
+
+struct made_directory {
+    struct made_directory *next;
+    char path[];
+};
+
+struct out_file {
+    struct efs_newfile file;
+    uint64_t left_bytes;
+    unsigned writers;
+    bool named, replaced;
+};
+
+struct efs_unpack_files {
+    const struct efs_store *store;
+    char *root_path;
+    int root;
+    bool force, made_root;
+    pthread_mutex_t lock;        /* guards all that follows */
+    struct made_directory *made; /* the last first */
+    struct out_file files[];
+};
+
+static char *path_of(const struct efs_unpack_files *u, uint32_t file, char path[PATH_ROOM])
+{
+    const struct efs_disk_file *f = &u->store->files[file];
+    snprintf(path, PATH_ROOM, "%.*s", (int)f->path_bytes, u->store->strings + f->path_offset);
+    return path;
+}
+
+static errint_t fail(const struct efs_unpack_files *u, const char *path, errint_t rc, const char *what,
+                     struct efs_error *err)
+{
+    return efs_fail(err, rc, "%s/%s: cannot %s: %s", u->root_path, path, what, strerror(-rc));
+}
+
+static void remember_directory(struct efs_unpack_files *u, const char *path)
+{
+    size_t bytes = strlen(path) + 1;
+    struct made_directory *made = efs_sys_malloc(sizeof(*made) + bytes);
+    if (!made) /* it stays behind then, empty, if the unpacking fails */
+        return;
+    memcpy(made->path, path, bytes);
+    made->next = u->made;
+    u->made = made;
+}
+
+/* The directory that holds path, to be closed. make: make what is missing. -errno. */
+static int open_parent(struct efs_unpack_files *u, const char *path, bool make, const char **name)
+{
+    char part[PATH_ROOM];
+    int dir = efs_sys_openat(u->root, ".", O_RDONLY | O_DIRECTORY, 0);
+    const char *begin = path;
+    for (const char *slash; dir >= 0 && (slash = strchr(begin, '/')); begin = slash + 1) {
+        snprintf(part, sizeof(part), "%.*s", (int)(slash - begin), begin);
+        int made = make ? efs_sys_mkdirat(dir, part, 0777) : -EEXIST;
+        int next =
+            made == 0 || made == -EEXIST ? efs_sys_openat(dir, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0) : made;
+        efs_sys_close(dir);
+        dir = next;
+        if (made == 0) {
+            snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+            remember_directory(u, part);
+        }
+    }
+    *name = begin;
+    return dir;
+}
+
+static errint_t check_absent(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    const char *name;
+    int dir = open_parent(u, path_of(u, file, path), false, &name);
+    if (dir == -ENOENT)
+        return 0;
+    if (dir < 0)
+        return fail(u, path, dir, "open its directory", err);
+    int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
+    struct stat st = {0};
+    if (fd >= 0) {
+        efs_sys_fstat(fd, &st);
+        efs_sys_close(fd);
+    }
+    efs_sys_close(dir);
+    if (fd == -ENOENT)
+        return 0;
+    if (fd < 0)
+        return fail(u, path, fd, "look at", err);
+    if (S_ISDIR(st.st_mode))
+        return fail(u, path, -EISDIR, "replace", err);
+    u->files[file].replaced = true;
+    return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
+}
+
+errint_t efs_unpack_files_begin(const struct efs_store *store, const char *directory, bool force,
+                                struct efs_unpack_files **out, struct efs_error *err)
+{
+    *out = NULL;
+    struct efs_unpack_files *u = efs_sys_calloc(1, sizeof(*u) + store->file_count * sizeof(struct out_file));
+    if (!u)
+        return efs_fail(err, -ENOMEM, "%s: no memory", directory);
+    u->store = store;
+    u->force = force;
+    u->root = -1;
+    u->root_path = strdup(directory);
+    pthread_mutex_init(&u->lock, NULL);
+    for (uint32_t f = 0; f < store->file_count; f++) {
+        u->files[f].file.fd = -1;
+        u->files[f].left_bytes = store->files[f].bytes;
+    }
+    int made = u->root_path ? efs_sys_mkdirat(AT_FDCWD, directory, 0777) : -ENOMEM;
+    u->made_root = made == 0;
+    u->root = made == 0 || made == -EEXIST ? efs_sys_open(directory, O_RDONLY | O_DIRECTORY, 0) : made;
+    errint_t rc =
+        u->root < 0 ? efs_fail(err, u->root, "%s: cannot open directory: %s", directory, strerror(-u->root)) : 0;
+    for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
+        rc = check_absent(u, f, err);
+    if (rc < 0) {
+        efs_unpack_files_end(u, false);
+        return rc;
+    }
+    *out = u;
+    return 0;
+}
+
+static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    const char *name;
+    int dir = open_parent(u, path_of(u, file, path), true, &name);
+    if (dir < 0)
+        return fail(u, path, dir, "open its directory", err);
+    errint_t rc = efs_newfile_open(&u->files[file].file, dir, O_RDWR);
+    if (rc < 0) {
+        efs_sys_close(dir);
+        return fail(u, path, rc, "create", err);
+    }
+    return 0;
+}
+
+static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    struct out_file *f = &u->files[file];
+    const char *slash = strrchr(path_of(u, file, path), '/');
+    int rc = efs_sys_fsync(f->file.fd);
+    if (rc == 0)
+        rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
+    f->named = rc == 0;
+    int dir = f->file.dir;
+    if (rc == 0)
+        efs_sys_fsync(dir); /* a name that a crash takes back is no damage */
+    efs_newfile_close(&f->file);
+    efs_sys_close(dir);
+    return rc < 0 ? fail(u, path, rc, "finish", err) : 0;
+}
+
+errint_t efs_unpack_files_write(struct efs_unpack_files *u, uint32_t file, const void *data, size_t bytes,
+                                uint64_t offset, struct efs_error *err)
+{
+    struct out_file *f = &u->files[file];
+    errint_t rc = 0;
+    pthread_mutex_lock(&u->lock);
+    if (f->file.fd < 0)
+        rc = create(u, file, err);
+    f->writers += rc == 0;
+    pthread_mutex_unlock(&u->lock);
+    if (rc < 0)
+        return rc;
+    int written = efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
+    pthread_mutex_lock(&u->lock);
+    f->writers--;
+    f->left_bytes -= bytes;
+    bool last = f->left_bytes == 0 && f->writers == 0;
+    pthread_mutex_unlock(&u->lock);
+    if (written < 0) {
+        char path[PATH_ROOM];
+        return fail(u, path_of(u, file, path), written, "write", err);
+    }
+    return last ? finish(u, file, err) : 0;
+}
+
+errint_t efs_unpack_files_empty(struct efs_unpack_files *u, struct efs_error *err)
+{
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        if (u->store->files[f].bytes > 0)
+            continue;
+        errint_t rc = create(u, f, err);
+        if (rc == 0)
+            rc = finish(u, f, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void take_back(struct efs_unpack_files *u)
+{
+    char path[PATH_ROOM];
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        const char *name;
+        int dir = u->files[f].named && !u->files[f].replaced ? open_parent(u, path_of(u, f, path), false, &name) : -1;
+        if (dir < 0)
+            continue;
+        efs_sys_unlinkat(dir, name, 0);
+        efs_sys_close(dir);
+    }
+    for (struct made_directory *made = u->made; made; made = made->next)
+        efs_sys_unlinkat(u->root, made->path, AT_REMOVEDIR);
+    if (u->made_root)
+        efs_sys_unlinkat(AT_FDCWD, u->root_path, AT_REMOVEDIR);
+}
+
+void efs_unpack_files_end(struct efs_unpack_files *u, bool keep)
+{
+    if (!u)
+        return;
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        int dir = u->files[f].file.dir;
+        if (u->files[f].file.fd < 0)
+            continue;
+        efs_newfile_close(&u->files[f].file);
+        efs_sys_close(dir);
+    }
+    if (!keep && u->root >= 0)
+        take_back(u);
+    while (u->made) {
+        struct made_directory *made = u->made;
+        u->made = made->next;
+        free(made);
+    }
+    if (u->root >= 0)
+        efs_sys_close(u->root);
+    free(u->root_path);
+    pthread_mutex_destroy(&u->lock);
+    free(u);
+}

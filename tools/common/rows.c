@@ -1,0 +1,84 @@
+/* rows.c - the table of classes and dtypes. */
+#include "rows.h"
+
+#include "size.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static void print_row(const struct efs_pack_row *row)
+{
+    char raw[16], coded[16];
+    printf("%-7s %-10s %8llu %10s %10s %6.3f", row->tensor_class, row->dtype, (unsigned long long)row->tensors,
+           tools_size_print(row->raw_bytes, raw, sizeof(raw)), tools_size_print(row->coded_bytes, coded, sizeof(coded)),
+           ratio((double)row->coded_bytes, (double)row->raw_bytes));
+    if (row->elements)
+        printf(" %9.3f %8.3f %9.4f\n", row->exponent_bits, row->entropy_bits,
+               ratio((double)row->coded_bytes, row->bound_bytes));
+    else
+        printf(" %9s %8s %9s\n", "-", "-", "-");
+}
+
+void tools_rows_print(const struct efs_pack_row *rows, unsigned count)
+{
+    printf("%-7s %-10s %8s %10s %10s %6s %9s %8s %9s\n", "class", "dtype", "tensors", "bytes", "packed", "ratio",
+           "bits/exp", "entropy", "of bound");
+    for (unsigned i = 0; i < count; i++)
+        print_row(&rows[i]);
+}
+
+json_t *tools_rows_to_json(const struct efs_pack_row *rows, unsigned count)
+{
+    json_t *array = json_array();
+    for (unsigned i = 0; i < count; i++) {
+        const struct efs_pack_row *row = &rows[i];
+        json_t *object =
+            json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "class", row->tensor_class, "dtype", row->dtype,
+                      "tensors", (json_int_t)row->tensors, "raw_bytes", (json_int_t)row->raw_bytes, "coded_bytes",
+                      (json_int_t)row->coded_bytes, "elements", (json_int_t)row->elements, "exponent_bits",
+                      row->exponent_bits, "entropy_bits", row->entropy_bits, "bound_bytes", row->bound_bytes);
+        if (json_array_append_new(array, object) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static uint64_t whole(const json_t *row, const char *name)
+{
+    json_int_t n = json_integer_value(json_object_get(row, name));
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+static void text(const json_t *row, const char *name, char *out, size_t room)
+{
+    const char *s = json_string_value(json_object_get(row, name));
+    snprintf(out, room, "%s", s ? s : "?");
+}
+
+unsigned tools_rows_from_json(const json_t *report, struct efs_pack_row *rows, unsigned room)
+{
+    const json_t *array = json_object_get(report, "rows");
+    unsigned count = 0;
+    for (size_t i = 0; i < json_array_size(array) && count < room; i++, count++) {
+        const json_t *row = json_array_get(array, i);
+        struct efs_pack_row *r = &rows[count];
+        *r = (struct efs_pack_row){.tensors = whole(row, "tensors"),
+                                   .raw_bytes = whole(row, "raw_bytes"),
+                                   .coded_bytes = whole(row, "coded_bytes"),
+                                   .elements = whole(row, "elements"),
+                                   .exponent_bits = json_number_value(json_object_get(row, "exponent_bits")),
+                                   .entropy_bits = json_number_value(json_object_get(row, "entropy_bits")),
+                                   .bound_bytes = json_number_value(json_object_get(row, "bound_bytes"))};
+        text(row, "class", r->tensor_class, sizeof(r->tensor_class));
+        text(row, "dtype", r->dtype, sizeof(r->dtype));
+    }
+    return count;
+}

@@ -1,0 +1,66 @@
+/* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
+#include "expertctl.h"
+
+#include "interrupt.h"
+#include "libexpertfs.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack};
+
+static void print_help(FILE *to)
+{
+    fprintf(to, "Usage: expertctl COMMAND [OPTION...] ...\n"
+                "Look into expertfs stores.\n\n");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to, "\nexpertctl COMMAND --help tells more; expertctl --version tells the version.\n"
+                "Exit status: 0 well, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
+}
+
+static void print_version(FILE *to, struct argp_state *state)
+{
+    (void)state;
+    fprintf(to, "expertctl (expertfs) %s\n", efs_version());
+}
+
+int ctl_fail(int rc, const struct efs_error *err)
+{
+    if (rc == -ECANCELED && tools_interrupted()) {
+        fprintf(stderr, "expertctl: interrupted\n");
+        return TOOLS_EXIT_INTERRUPTED;
+    }
+    fprintf(stderr, "expertctl: %s\n", err->text[0] ? err->text : strerror(-rc));
+    return CTL_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    static char name[64];
+    const char *word = argc > 1 ? argv[1] : NULL;
+    argp_err_exit_status = CTL_USAGE;
+    argp_program_version_hook = print_version;
+    if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "help") == 0)) {
+        print_help(stdout);
+        return CTL_OK;
+    }
+    if (word && (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)) {
+        print_version(stdout, NULL);
+        return CTL_OK;
+    }
+    for (size_t i = 0; word && i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (strcmp(commands[i]->name, word) != 0)
+            continue;
+        snprintf(name, sizeof(name), "expertctl %s", word);
+        argv[1] = name;
+        int status = commands[i]->run(argc - 1, argv + 1);
+        return fflush(stdout) == 0 ? status : CTL_FAILED;
+    }
+    if (word)
+        fprintf(stderr, "expertctl: unknown command \"%s\"\n", word);
+    print_help(stderr);
+    return CTL_USAGE;
+}

@@ -1,0 +1,18 @@
+/* expertctl.h - the subcommands, one file each. To add one: its file, a line here, a line in expertctl.c's table. */
+#ifndef EXPERTCTL_H
+#define EXPERTCTL_H
+
+enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
+
+struct ctl_command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
+};
+
+extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack;
+
+struct efs_error;
+/* Print what went wrong and return the exit status for it. rc: -errno. */
+int ctl_fail(int rc, const struct efs_error *err);
+
+#endif

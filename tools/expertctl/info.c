@@ -1,0 +1,129 @@
+/* info.c - expertctl info STORE: what a store holds and what packing measured. */
+#include "expertctl.h"
+
+#include "libexpertfs.h"
+#include "rows.h"
+#include "size.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { OPT_JSON = 256 };
+
+struct arguments {
+    const char *store;
+    bool json;
+};
+
+static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
+
+static const char *const codecs[] = {"none", "cascade", "zstd", "lz4"};
+#define CODECS (sizeof(codecs) / sizeof(codecs[0]))
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case OPT_JSON:
+        a->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "more than one STORE");
+        a->store = value;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "STORE is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double ratio(uint64_t a, uint64_t b)
+{
+    return b ? (double)a / (double)b : 0;
+}
+
+static void print_text(const char *path, const struct efs_store_info *info, const json_t *report)
+{
+    char a[16], b[16];
+    struct efs_pack_row rows[EFS_PACK_ROWS];
+    const char *family = json_string_value(json_object_get(report, "family"));
+    printf("%s: expertfs store, version %u, %016" PRIx64 "\n", path, info->version, info->content_hash);
+    printf("size      %s of %s (%.3f), index %s\n", tools_size_print(info->store_bytes, a, sizeof(a)),
+           tools_size_print(info->source_bytes, b, sizeof(b)), ratio(info->store_bytes, info->source_bytes),
+           tools_size_print(info->index_bytes, (char[16]){0}, 16));
+    printf("family    %s\n", family ? family : "?");
+    printf("files     %" PRIu64 ", tensors %" PRIu64 "\n", info->files, info->tensors);
+    printf("experts   %" PRIu64 " in %" PRIu64 " layers, %s of %s (%.3f)\n", info->experts, info->layers,
+           tools_size_print(info->expert_coded_bytes, a, sizeof(a)),
+           tools_size_print(info->expert_raw_bytes, b, sizeof(b)),
+           ratio(info->expert_coded_bytes, info->expert_raw_bytes));
+    printf("shards    %" PRIu64 " of %u elements, %" PRIu64 " objects, %" PRIu64 " groups\n", info->shards,
+           info->shard_elements, info->objects, info->groups);
+    for (size_t c = 0; c < CODECS; c++)
+        if (info->codec_shards[c])
+            printf("%-9s %" PRIu64 " shards, %s of %s\n", codecs[c], info->codec_shards[c],
+                   tools_size_print(info->codec_coded_bytes[c], a, sizeof(a)),
+                   tools_size_print(info->codec_raw_bytes[c], b, sizeof(b)));
+    unsigned count = tools_rows_from_json(report, rows, EFS_PACK_ROWS);
+    printf("\n");
+    tools_rows_print(rows, count);
+}
+
+static json_t *to_json(const struct efs_store_info *info, const json_t *report)
+{
+    char hash[24];
+    json_t *by_codec = json_object();
+    for (size_t c = 0; c < CODECS; c++)
+        json_object_set_new(by_codec, codecs[c],
+                            json_pack("{s:I, s:I, s:I}", "shards", (json_int_t)info->codec_shards[c], "raw_bytes",
+                                      (json_int_t)info->codec_raw_bytes[c], "coded_bytes",
+                                      (json_int_t)info->codec_coded_bytes[c]));
+    snprintf(hash, sizeof(hash), "%016" PRIx64, info->content_hash);
+    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:O}", "version",
+                     (json_int_t)info->version, "content_hash", hash, "store_bytes", (json_int_t)info->store_bytes,
+                     "source_bytes", (json_int_t)info->source_bytes, "index_bytes", (json_int_t)info->index_bytes,
+                     "files", (json_int_t)info->files, "tensors", (json_int_t)info->tensors, "experts",
+                     (json_int_t)info->experts, "layers", (json_int_t)info->layers, "groups", (json_int_t)info->groups,
+                     "objects", (json_int_t)info->objects, "shards", (json_int_t)info->shards, "shard_elements",
+                     (json_int_t)info->shard_elements, "expert_raw_bytes", (json_int_t)info->expert_raw_bytes,
+                     "expert_coded_bytes", (json_int_t)info->expert_coded_bytes, "codecs", by_codec, "report", report);
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct argp argp = {options, parse_option, "STORE", "Show what STORE holds and what packing measured.",
+                                     NULL,    NULL,         NULL};
+    struct arguments a = {0};
+    struct efs_store *store;
+    struct efs_store_info info;
+    struct efs_error err = {""};
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    errint_t rc = efs_store_open(a.store, &store, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    efs_store_info(store, &info);
+    json_t *report = json_loadb(info.report_json, info.report_bytes, 0, NULL);
+    if (!report)
+        report = json_object(); /* informational: another packer may have left it out */
+    if (a.json) {
+        json_t *root = to_json(&info, report);
+        if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) < 0)
+            rc = -ENOMEM;
+        printf("\n");
+        json_decref(root);
+    } else {
+        print_text(a.store, &info, report);
+    }
+    json_decref(report);
+    efs_store_close(store);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+const struct ctl_command ctl_info = {"info", "show what a store holds", run};

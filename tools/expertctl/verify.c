@@ -1,0 +1,98 @@
+/* verify.c - expertctl verify STORE: check every chunk. */
+#include "expertctl.h"
+
+#include "interrupt.h"
+#include "libexpertfs.h"
+#include "progress.h"
+#include "size.h"
+
+#include <argp.h>
+#include <stdio.h>
+
+enum { OPT_DECODE = 256 };
+#define THREADS_MAX 1024
+
+struct arguments {
+    const char *store;
+    bool decode, quiet;
+    unsigned threads;
+};
+
+static const struct argp_option options[] = {
+    {"decode", OPT_DECODE, NULL, 0, "Decode every chunk, too, and check the bytes that readers would get", 0},
+    {"threads", 't', "N", 0, "Use N threads (default: all cores)", 0},
+    {"quiet", 'q', NULL, 0, "No progress and no closing line; damage is printed", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    uint64_t number;
+    switch (key) {
+    case OPT_DECODE:
+        a->decode = true;
+        return 0;
+    case 't':
+        if (!tools_number_parse(value, 1, THREADS_MAX, &number))
+            argp_error(state, "--threads %s: a number from 1 to %d", value, THREADS_MAX);
+        a->threads = (unsigned)number;
+        return 0;
+    case 'q':
+        a->quiet = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "more than one STORE");
+        a->store = value;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "STORE is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* From any thread, one at a time. */
+static void print_damage(void *progress, const char *line)
+{
+    (void)progress;
+    printf("%s\n", line);
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "STORE",
+        "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with the file, "
+        "the tensor and the place in the store; the exit status is 1 if there is any.",
+        NULL,
+        NULL,
+        NULL};
+    struct arguments a = {0};
+    struct efs_store *store;
+    struct efs_store_info info;
+    struct efs_error err = {""};
+    struct tools_progress progress;
+    uint64_t damaged = 0;
+    char size[16];
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    errint_t rc = efs_store_open(a.store, &store, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    tools_interrupt_catch();
+    tools_progress_init(&progress, a.quiet);
+    rc = efs_store_verify(store, a.decode, a.threads, tools_progress_tell, print_damage, &progress, &damaged, &err);
+    tools_progress_clear(&progress);
+    efs_store_info(store, &info);
+    if (rc == 0 && !a.quiet)
+        printf("%s: well: %llu shards, %s%s\n", a.store, (unsigned long long)info.shards,
+               tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
+    efs_store_close(store);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+const struct ctl_command ctl_verify = {"verify", "check every chunk of a store", run};
