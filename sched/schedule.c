@@ -112,9 +112,33 @@ static void make_order(const struct efs_graph *graph, enum efs_schedule_kind kin
     case EFS_SCHEDULE_JOHNSON_ONE:
         efs_order_johnson(graph, kind == EFS_SCHEDULE_JOHNSON_ONE, order);
         break;
+    case EFS_SCHEDULE_GUARD:
+        efs_order_guard(graph, order);
+        break;
     default:
         efs_order_request(graph, order);
     }
+}
+
+struct contest {
+    const struct efs_graph *graph;
+    struct efs_schedule *schedule; /* lists of the last candidate; chosen and makespan_ns of the best */
+    enum efs_schedule_kind last;
+    void *scratch;
+};
+
+static void try_candidate(struct contest *contest, enum efs_schedule_kind kind)
+{
+    struct efs_schedule *schedule = contest->schedule;
+    struct efs_sim_result result;
+    make_order(contest->graph, kind, EFFORT_AS_CANDIDATE, &schedule->order);
+    efs_schedule_list(contest->graph, schedule);
+    efs_simulate(contest->graph, schedule, contest->scratch, NULL, &result);
+    contest->last = kind;
+    if (result.makespan_ns >= schedule->makespan_ns)
+        return;
+    schedule->makespan_ns = result.makespan_ns;
+    schedule->chosen = kind;
 }
 
 /* Simulate candidate after candidate, stop at one that meets the lower bound, and keep what ended first. */
@@ -122,23 +146,18 @@ static void make_best(const struct efs_graph *graph, struct efs_schedule *schedu
 {
     static const enum efs_schedule_kind candidates[] = {EFS_SCHEDULE_JOHNSON_ONE, EFS_SCHEDULE_JOHNSON,
                                                         EFS_SCHEDULE_REQUEST, EFS_SCHEDULE_ORDERED};
-    const uint32_t count = sizeof candidates / sizeof candidates[0];
+    struct contest contest = {.graph = graph, .schedule = schedule, .scratch = scratch};
     struct efs_bounds bounds;
     efs_bounds_compute(graph, &bounds);
     schedule->makespan_ns = UINT64_MAX;
-    enum efs_schedule_kind listed = EFS_SCHEDULE_BEST;
-    for (uint32_t i = 0; i < count && schedule->makespan_ns > bounds.lower_ns; i++) {
-        struct efs_sim_result result;
-        make_order(graph, candidates[i], EFFORT_AS_CANDIDATE, &schedule->order);
-        efs_schedule_list(graph, schedule);
-        efs_simulate(graph, schedule, scratch, NULL, &result);
-        listed = candidates[i];
-        if (result.makespan_ns < schedule->makespan_ns) {
-            schedule->makespan_ns = result.makespan_ns;
-            schedule->chosen = listed;
-        }
-    }
-    if (schedule->chosen == listed)
+    for (uint32_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++)
+        if (schedule->makespan_ns > bounds.lower_ns)
+            try_candidate(&contest, candidates[i]);
+    /* In doubt about Theorem 3.1. Divided, as the products might overflow. */
+    if (schedule->makespan_ns / (3 * graph->workers - 1) >= bounds.lower_ns / graph->workers &&
+        schedule->makespan_ns > bounds.lower_ns)
+        try_candidate(&contest, EFS_SCHEDULE_GUARD);
+    if (schedule->chosen == contest.last)
         return;
     make_order(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
     efs_schedule_list(graph, schedule);

@@ -24,6 +24,7 @@ enum efs_schedule_kind {
     EFS_SCHEDULE_ORDERED,     /* Algorithm 1, tasks of a type keeping their order: see schedule_paper.c */
     EFS_SCHEDULE_JOHNSON,     /* experts by Johnson's rule on their read and run times, one block each */
     EFS_SCHEDULE_JOHNSON_ONE, /* the same in one block: all E-chunks before all SM-chunks */
+    EFS_SCHEDULE_GUARD,       /* all E-chunks first, by Johnson's rule on read and decode times */
     EFS_SCHEDULE_BEST,        /* what is simulated to end first of the others but PAPER; the one to use */
     EFS_SCHEDULE_KINDS
 };
@@ -54,6 +55,10 @@ size_t efs_schedule_bytes(const struct efs_graph *graph);
  * Schedule a request into memory (bytes long, aligned for uint64_t, owned by the caller, who keeps it and the graph as
  * long as the schedule). -EINVAL: unknown kind; -ENOSPC: fewer bytes than efs_schedule_bytes says. 10 to 50
  * microseconds for 8 experts of 3 tensors; grows with the number of operations, of which BEST simulates four orders.
+ *
+ * Theorem 3.1 (makespan <= (3 - 1/L) times the optimum) is about tensors that are all alike. Where they differ,
+ * Algorithm 1 can exceed it; BEST tries GUARD when the lower bound does not show it to keep it, which with one worker
+ * always does (see efs_order_guard; recoveries for nothing, not fused).
  */
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
                       struct efs_schedule *schedule);

@@ -72,3 +72,21 @@ void efs_order_johnson(const struct efs_graph *graph, bool one_block, struct efs
         }
     }
 }
+
+void efs_order_guard(const struct efs_graph *graph, struct efs_order *order)
+{
+    const struct efs_task *all = graph->tasks;
+    order->count = graph->task_count;
+    for (uint32_t i = 0; i < order->count; i++) {
+        uint32_t at = i;
+        for (; at; at--) {
+            const struct efs_task *before = &all[order->task[at - 1]];
+            if (!johnson_before(all[i].e_read_ns * graph->workers, all[i].decode_ns, before->e_read_ns * graph->workers,
+                                before->decode_ns))
+                break;
+            order->task[at] = order->task[at - 1];
+        }
+        order->task[at] = (uint16_t)i;
+        order->block[i] = 0;
+    }
+}

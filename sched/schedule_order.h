@@ -27,6 +27,14 @@ void efs_order_paper(const struct efs_graph *graph, bool ordered, uint32_t effor
 /* Johnson's rule for reading and then running experts, one block each or all in one block. */
 void efs_order_johnson(const struct efs_graph *graph, bool one_block, struct efs_order *order);
 
+/*
+ * All in one block, by Johnson's rule on the read of a chunk and its decode by L workers. With L = 1 this is the flow
+ * shop of two machines: the last decode ends as early as it can in any schedule. So all is recovered by the optimum (as
+ * the reads are done by then, too), and the runs add no more than P, which is another optimum at the most: the makespan
+ * is within twice the optimum, which is 3 - 1/L, whatever the sizes.
+ */
+void efs_order_guard(const struct efs_graph *graph, struct efs_order *order);
+
 /* Fill io, worker, rank, run, and the counts of a schedule from its order. */
 void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule);
 
