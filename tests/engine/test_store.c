@@ -1,0 +1,327 @@
+/*
+ * Opening damaged and malicious stores: cut at every place, bytes flipped, and indexes that were changed with their
+ * checksums made right again. Each is refused with a message, or serves without touching what it should not.
+ */
+#include "fixture.h"
+#include "hash.h"
+#include "layout.h"
+#include "libexpertfs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct fixture model;
+static unsigned char *image; /* the good store */
+static size_t image_bytes;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, 2, 3, 16, 64);
+    fixture_pack(&model, NULL);
+    image = fixture_read(model.store, &image_bytes);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    free(image);
+    return 0;
+}
+
+static void write_store(const unsigned char *data, size_t bytes)
+{
+    int fd = open(model.store, O_WRONLY | O_TRUNC);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, bytes), bytes);
+    close(fd);
+}
+
+static errint_t try_open(char text[1024])
+{
+    struct efs_error err = {""};
+    struct efs_store *store = NULL;
+    errint_t rc = efs_store_open(model.store, &store, &err);
+    memcpy(text, err.text, 1024);
+    if (rc == 0) {
+        struct efs_store_info info;
+        efs_store_info(store, &info);
+        efs_store_close(store);
+    } else {
+        assert_null(store);
+        assert_true(text[0] != 0);
+        assert_non_null(strstr(text, model.store)); /* names the file */
+    }
+    return rc;
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    char text[1024];
+    write_store(image, image_bytes);
+    assert_int_equal(try_open(text), 0);
+}
+
+static void test_cut(void **state)
+{
+    (void)state;
+    char text[1024];
+    for (size_t bytes = 0; bytes < image_bytes; bytes += bytes < 5000 ? 97 : 1021) {
+        write_store(image, bytes);
+        assert_true(try_open(text) < 0);
+    }
+    unsigned char *longer = calloc(1, image_bytes + 100);
+    memcpy(longer, image, image_bytes);
+    write_store(longer, image_bytes + 100);
+    assert_int_equal(try_open(text), -EUCLEAN);
+    free(longer);
+}
+
+static void test_flips(void **state)
+{
+    (void)state;
+    struct efs_disk_superblock sb;
+    char text[1024];
+    memcpy(&sb, image, sizeof(sb));
+    size_t index = sb.tables[0].offset;
+    unsigned char *copy = malloc(image_bytes);
+    unsigned refused = 0, padding = 0;
+    for (size_t at = 0; at < image_bytes; at += at < 400 ? 1 : at < 4096 ? 61 : 7) {
+        if (at >= 4096 && at < index)
+            at = index;
+        bool counts = at < 4096; /* padding between tables is not looked at */
+        for (int t = 0; t < EFS_TABLE_COUNT; t++)
+            counts = counts || (at >= sb.tables[t].offset && at - sb.tables[t].offset < sb.tables[t].bytes);
+        memcpy(copy, image, image_bytes);
+        copy[at] ^= (unsigned char)(1u << (at % 8));
+        write_store(copy, image_bytes);
+        assert_int_equal(try_open(text) < 0, counts);
+        refused += counts;
+        padding += !counts;
+    }
+    assert_true(refused > 500 && padding > 0);
+    free(copy);
+}
+
+static void test_other_versions(void **state)
+{
+    (void)state;
+    struct efs_disk_superblock sb;
+    char text[1024];
+    unsigned char *copy = malloc(image_bytes);
+    memcpy(copy, image, image_bytes);
+    memcpy(&sb, image, sizeof(sb));
+    sb.version = 99;
+    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
+    memcpy(copy, &sb, sizeof(sb));
+    write_store(copy, image_bytes);
+    assert_int_equal(try_open(text), -EPROTONOSUPPORT);
+    sb.version = EFS_VERSION;
+    sb.incompat = 1ull << 40;
+    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
+    memcpy(copy, &sb, sizeof(sb));
+    write_store(copy, image_bytes);
+    assert_int_equal(try_open(text), -EPROTONOSUPPORT);
+    sb.incompat = 0;
+    sb.compat = 1ull << 40; /* may be ignored */
+    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
+    memcpy(copy, &sb, sizeof(sb));
+    write_store(copy, image_bytes);
+    assert_int_equal(try_open(text), 0);
+    free(copy);
+}
+
+/* ---- indexes changed by someone who knows the format ---- */
+
+static void seal(unsigned char *copy)
+{
+    struct efs_disk_superblock sb;
+    memcpy(&sb, copy, sizeof(sb));
+    for (int t = 0; t < EFS_TABLE_COUNT; t++)
+        if (sb.tables[t].offset <= image_bytes && sb.tables[t].bytes <= image_bytes - sb.tables[t].offset)
+            sb.tables[t].hash = efs_hash(copy + sb.tables[t].offset, sb.tables[t].bytes);
+    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
+    memcpy(copy, &sb, sizeof(sb));
+}
+
+static unsigned char *record(unsigned char *copy, int table, uint32_t i)
+{
+    struct efs_disk_superblock sb;
+    memcpy(&sb, copy, sizeof(sb));
+    assert_true(i < sb.tables[table].count);
+    return copy + sb.tables[table].offset + (size_t)i * sb.tables[table].record_bytes;
+}
+
+struct change {
+    int table;
+    uint32_t record;
+    size_t offset, bytes;
+    uint64_t value;
+};
+#define FIELD(type, name) offsetof(struct type, name), sizeof(((struct type *)0)->name)
+
+static void test_rules(void **state)
+{
+    (void)state;
+    static const struct change changes[] = {
+        {EFS_TABLE_FILES, 0, FIELD(efs_disk_file, path_offset), UINT32_MAX},
+        {EFS_TABLE_FILES, 0, FIELD(efs_disk_file, path_bytes), 0},
+        {EFS_TABLE_FILES, 0, FIELD(efs_disk_file, path_bytes), UINT32_MAX},
+        {EFS_TABLE_FILES, 1, FIELD(efs_disk_file, bytes), UINT64_MAX},
+        {EFS_TABLE_FILES, 1, FIELD(efs_disk_file, bytes), 5},
+        {EFS_TABLE_FILES, 1, FIELD(efs_disk_file, extent_first), UINT32_MAX},
+        {EFS_TABLE_FILES, 1, FIELD(efs_disk_file, extent_count), UINT32_MAX},
+        {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, object), UINT32_MAX},
+        {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, object_offset), UINT64_MAX},
+        {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, bytes), 0},
+        {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, file_offset), 1},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, name_offset), UINT32_MAX},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dims), 200},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 0},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 200},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, file), UINT32_MAX},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, bytes), UINT64_MAX},
+        {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, expert_dim), 2},
+        {EFS_TABLE_GROUPS, 0, FIELD(efs_disk_group, kind), 9},
+        {EFS_TABLE_GROUPS, 0, FIELD(efs_disk_group, kind), EFS_GROUP_BLOB},
+        {EFS_TABLE_GROUPS, 1, FIELD(efs_disk_group, expert), 0},
+        {EFS_TABLE_GROUPS, 0, FIELD(efs_disk_group, stack_bytes), UINT32_MAX},
+        {EFS_TABLE_GROUPS, 0, FIELD(efs_disk_group, object_count), UINT32_MAX},
+        {EFS_TABLE_GROUPS, 0, FIELD(efs_disk_group, object_first), 1},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, tensor), 1000000},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, tensor), EFS_NONE},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, group), UINT32_MAX},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, bytes), 0},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, bytes), 3},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, bytes), UINT64_MAX - 1},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, format), 77},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, shard_first), UINT32_MAX},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, shard_count), 0},
+        {EFS_TABLE_OBJECTS, 0, FIELD(efs_disk_object, tensor_offset), UINT64_MAX},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_offset), 1},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_offset), 0},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_offset), UINT64_MAX & ~4095ull},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, sm_offset), 1ull << 60},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_bytes), 0},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_bytes), UINT32_MAX},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, sm_bytes), 1},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, codec), 4},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, codec), EFS_CODEC_NONE},
+    };
+    unsigned char *copy = malloc(image_bytes);
+    char text[1024];
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        const struct change *c = &changes[i];
+        memcpy(copy, image, image_bytes);
+        memcpy(record(copy, c->table, c->record) + c->offset, &c->value, c->bytes);
+        seal(copy);
+        write_store(copy, image_bytes);
+        if (try_open(text) != -EUCLEAN)
+            fail_msg("change %zu (table %d, offset %zu) was not refused: %s", i, c->table, c->offset, text);
+        assert_non_null(strstr(text, "table"));
+    }
+    static const char *const paths[] = {"../x", "/etc", "a//b", ".", "a/..", "./a"};
+    struct efs_disk_file file;
+    memcpy(&file, record(image, EFS_TABLE_FILES, 0), sizeof(file));
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) { /* the first path, shortened to a bad one */
+        memcpy(copy, image, image_bytes);
+        struct efs_disk_file f = file;
+        assert_true(strlen(paths[i]) <= f.path_bytes);
+        f.path_bytes = (uint32_t)strlen(paths[i]);
+        memcpy(record(copy, EFS_TABLE_STRINGS, f.path_offset), paths[i], f.path_bytes);
+        memcpy(record(copy, EFS_TABLE_FILES, 0), &f, sizeof(f));
+        seal(copy);
+        write_store(copy, image_bytes);
+        assert_int_equal(try_open(text), -EUCLEAN);
+    }
+    free(copy);
+}
+
+static void post(void *arg, errint_t error, size_t bytes)
+{
+    (void)error, (void)bytes;
+    sem_post(arg);
+}
+
+/* Random fields get random values: whatever opens is served to the end. The sanitizers watch. */
+static void test_random_indexes(void **state)
+{
+    (void)state;
+    uint64_t rnd = 42;
+    unsigned char *copy = malloc(image_bytes), *buffer = malloc(1 << 20);
+    unsigned served = 0, refused = 0;
+    for (int round = 0; round < 1500; round++) {
+        memcpy(copy, image, image_bytes);
+        struct efs_disk_superblock sb;
+        memcpy(&sb, copy, sizeof(sb));
+        unsigned changes = 1 + (unsigned)(fixture_random(&rnd) % 3);
+        for (unsigned i = 0; i < changes; i++) {
+            const struct efs_disk_table *t = &sb.tables[fixture_random(&rnd) % EFS_TABLE_COUNT];
+            if (t->bytes < 8)
+                continue;
+            size_t at = t->offset + fixture_random(&rnd) % (t->bytes - 7);
+            uint64_t value = fixture_random(&rnd) >> (fixture_random(&rnd) % 64);
+            memcpy(copy + at, &value, (size_t)1 << fixture_random(&rnd) % 4);
+        }
+        seal(copy);
+        write_store(copy, image_bytes);
+        struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .full_pool = true};
+        struct efs_error err = {""};
+        struct efs *fs;
+        if (efs_open(model.store, &options, &fs, &err) < 0) {
+            refused++;
+            continue;
+        }
+        served++;
+        sem_t done;
+        sem_init(&done, 0, 0);
+        for (uint32_t f = 0; f < efs_file_count(fs); f++) {
+            struct efs_file_info info;
+            assert_int_equal(efs_file_info(fs, f, &info), 0);
+            efs_read(fs, f, NULL, 0, buffer, 1 << 20, post, &done);
+            sem_wait(&done);
+        }
+        efs_close(fs);
+        sem_destroy(&done);
+    }
+    assert_true(refused > 300 && served > 100);
+    print_message("%u refused, %u served\n", refused, served);
+    free(copy);
+    free(buffer);
+}
+
+static void test_not_a_store(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_store *store;
+    assert_int_equal(efs_store_open(model.directory, &store, &err), -EISDIR);
+    assert_int_equal(efs_store_open("/nonexistent/x.efs", &store, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "/nonexistent/x.efs"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),           cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_flips),          cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_random_indexes), cmocka_unit_test(test_other_versions),
+        cmocka_unit_test(test_not_a_store),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
