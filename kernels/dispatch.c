@@ -9,6 +9,11 @@
 
 /* Best first. */
 static const struct efs_kernel_ops *const paths[] = {
+#if defined(__x86_64__)
+    &efs_ops_avx512,
+#elif defined(__aarch64__)
+    &efs_ops_neon,
+#endif
     &efs_ops_scalar,
 };
 #define PATHS (sizeof(paths) / sizeof(paths[0]))

@@ -11,7 +11,7 @@ static const enum efs_format formats[] = {EFS_FORMAT_BYTES, EFS_FORMAT_BF16, EFS
 static uint32_t plane_value(const uint8_t *planes, size_t m, unsigned bits, size_t i)
 {
     size_t width = (m * bits + 7) / 8;
-    return planes[i % width] >> (i / width * bits) & ((1u << bits) - 1);
+    return (uint32_t)planes[i % width] >> (i / width * bits) & ((1u << bits) - 1);
 }
 
 /* The element that e and the block's SM say, by the definition. */

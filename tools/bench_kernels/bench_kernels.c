@@ -1,0 +1,387 @@
+/*
+ * bench_kernels.c - a hand-run benchmark of kernels/: size against the entropy bound, encode, decode and merge, with
+ * and without streaming stores, as ratios to memcpy of the same bytes taken in turns within the same run.
+ *
+ * Memory to memory: the buffers are far larger than any cache. It prints medians over rounds, and the two bandwidths
+ * that bound it: reading alone, and writing alone.
+ */
+#include "weights.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define SHARD_ELEMENTS (512u << 10)
+#define PATHS 4
+#define FORMATS 6
+#define ROUNDS_MAX 99
+#define THREADS_MAX 64
+
+static const char *const path_names[PATHS] = {"scalar", "avx2", "avx512", "neon"};
+static const struct {
+    const char *name;
+    enum efs_format format;
+} formats[FORMATS] = {
+    {"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},   {"f32", EFS_FORMAT_F32},
+    {"e4m3", EFS_FORMAT_E4M3}, {"e5m2", EFS_FORMAT_E5M2}, {"bytes", EFS_FORMAT_BYTES},
+};
+
+struct options {
+    size_t raw_bytes;
+    unsigned rounds, threads;
+    const char *path, *format; /* NULL: all */
+    bool json;
+};
+
+/* One format's data: raw, split, coded, shard by shard, and a place to decode to. */
+struct data {
+    enum efs_format format;
+    size_t elements, shards, raw_bytes, chunk_room, sm_room, element_bytes;
+    uint8_t *raw, *back, *e, *sm, *chunks; /* shard s: sm + s * sm_room, chunks + s * chunk_room */
+    size_t *chunk_bytes;
+};
+
+enum work { WORK_MEMCPY, WORK_READ, WORK_WRITE, WORK_SPLIT, WORK_ENCODE, WORK_MERGE, WORK_MERGE_STREAM, WORK_COUNT };
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_kernels: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void *memory(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        die("memory");
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+    memset(p, 1, bytes);
+    return p;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the work, a shard at a time ------------------------------------------------------------------------------ */
+
+/* Reading alone, with the widest vectors of the processor. */
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#endif
+static uint64_t
+read_all(const uint64_t *words, size_t count)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        sum ^= words[i];
+    return sum;
+}
+
+/* Elements of shard s. */
+static size_t shard_elements(const struct data *d, size_t s)
+{
+    size_t first = s * SHARD_ELEMENTS;
+    return d->elements - first < SHARD_ELEMENTS ? d->elements - first : SHARD_ELEMENTS;
+}
+
+static void do_shard(const struct data *d, enum work work, size_t s)
+{
+    size_t n = shard_elements(d, s), first = s * SHARD_ELEMENTS, at = first * d->element_bytes;
+    uint8_t *e = d->e + first, *sm = d->sm + s * d->sm_room, *chunk = d->chunks + s * d->chunk_room;
+
+    switch (work) {
+    case WORK_SPLIT:
+        efs_split(d->format, d->raw + at, n, e, sm);
+        break;
+    case WORK_ENCODE: /* as the packer does: split, then code */
+        efs_split(d->format, d->raw + at, n, e, sm);
+        d->chunk_bytes[s] = efs_cascade_encode(e, n, chunk);
+        break;
+    case WORK_MERGE:
+    case WORK_MERGE_STREAM:
+        if (efs_cascade_merge(d->format, chunk, d->chunk_bytes[s], sm, efs_sm_bytes(d->format, n), 0, n, d->back + at,
+                              work == WORK_MERGE_STREAM) != 0) {
+            fprintf(stderr, "bench_kernels: a chunk does not decode\n");
+            exit(1);
+        }
+        break;
+    case WORK_MEMCPY:
+    case WORK_READ:
+    case WORK_WRITE:
+    case WORK_COUNT:
+        break;
+    }
+}
+
+struct job {
+    const struct data *d;
+    enum work work;
+    size_t first, end; /* shards */
+    uint64_t sum;      /* keeps the reads */
+};
+
+static void *run_job(void *arg)
+{
+    struct job *job = arg;
+    const struct data *d = job->d;
+    size_t from = job->first * SHARD_ELEMENTS * d->element_bytes;
+    size_t to = job->end == d->shards ? d->raw_bytes : job->end * SHARD_ELEMENTS * d->element_bytes;
+
+    if (job->work == WORK_MEMCPY)
+        memcpy(d->back + from, d->raw + from, to - from);
+    else if (job->work == WORK_READ)
+        job->sum = read_all((const uint64_t *)(d->raw + from), (to - from) / 8);
+    else if (job->work == WORK_WRITE)
+        memset(d->back + from, 1, to - from); /* past the cache, at this size */
+    else
+        for (size_t s = job->first; s < job->end; s++)
+            do_shard(d, job->work, s);
+    return NULL;
+}
+
+/* GB/s of raw bytes. */
+static double run(const struct data *d, enum work work, unsigned threads)
+{
+    struct job jobs[THREADS_MAX];
+    pthread_t ids[THREADS_MAX];
+    double start = now_s();
+
+    for (unsigned t = 0; t < threads; t++) {
+        jobs[t] = (struct job){d, work, d->shards * t / threads, d->shards * (t + 1) / threads, 0};
+        if (t + 1 == threads)
+            run_job(&jobs[t]);
+        else if ((errno = pthread_create(&ids[t], NULL, run_job, &jobs[t])) != 0)
+            die("thread");
+    }
+    for (unsigned t = 0; t + 1 < threads; t++)
+        pthread_join(ids[t], NULL);
+    double seconds = now_s() - start;
+    __asm__ volatile("" ::"r"(jobs[0].sum));
+    return (double)d->raw_bytes / seconds * 1e-9;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------ */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, unsigned n)
+{
+    double sorted[ROUNDS_MAX];
+
+    memcpy(sorted, values, n * sizeof(*values));
+    qsort(sorted, n, sizeof(*sorted), by_value);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static void make_data(struct data *d, enum efs_format format, size_t raw_bytes)
+{
+    d->format = format;
+    d->element_bytes = efs_format_bytes(format);
+    d->elements = raw_bytes / d->element_bytes;
+    d->raw_bytes = d->elements * d->element_bytes;
+    d->shards = (d->elements + SHARD_ELEMENTS - 1) / SHARD_ELEMENTS;
+    d->chunk_room = (efs_cascade_bound(SHARD_ELEMENTS) + 4095) / 4096 * 4096;
+    d->sm_room = (efs_sm_bytes(format, SHARD_ELEMENTS) + 4095) / 4096 * 4096;
+    d->raw = memory(d->raw_bytes);
+    d->back = memory(d->raw_bytes);
+    d->e = memory(d->elements);
+    d->sm = memory(d->shards * d->sm_room + 4096);
+    d->chunks = memory(d->shards * d->chunk_room);
+    d->chunk_bytes = calloc(d->shards, sizeof(*d->chunk_bytes));
+    if (d->chunk_bytes == NULL || weights_make(format, d->raw, d->elements, 1) != 0)
+        die("weights");
+}
+
+static void free_data(struct data *d)
+{
+    munmap(d->raw, d->raw_bytes);
+    munmap(d->back, d->raw_bytes);
+    munmap(d->e, d->elements);
+    munmap(d->sm, d->shards * d->sm_room + 4096);
+    munmap(d->chunks, d->shards * d->chunk_room);
+    free(d->chunk_bytes);
+}
+
+struct sizes {
+    double coded_of_raw, bound_of_raw, exponent_bits, entropy_bits;
+};
+
+static struct sizes measure_sizes(const struct data *d)
+{
+    uint64_t counts[256] = {0};
+    size_t coded = 0, sm = 0;
+
+    efs_histogram(d->e, d->elements, counts);
+    for (size_t s = 0; s < d->shards; s++) {
+        coded += d->chunk_bytes[s];
+        sm += efs_sm_bytes(d->format, shard_elements(d, s));
+    }
+    double entropy_bits = weights_entropy_bits(counts), raw = (double)d->raw_bytes;
+    return (struct sizes){
+        .coded_of_raw = (double)(coded + sm) / raw,
+        .bound_of_raw = ((double)sm + (double)d->elements * entropy_bits / 8) / raw,
+        .exponent_bits = (double)coded * 8 / (double)d->elements,
+        .entropy_bits = entropy_bits,
+    };
+}
+
+static void print_path(const struct options *o, const char *format, const struct data *d, double rates[][ROUNDS_MAX],
+                       bool *first)
+{
+    double ratio[WORK_COUNT], rate[WORK_COUNT];
+
+    for (unsigned w = 0; w < WORK_COUNT; w++) {
+        double ratios[ROUNDS_MAX];
+        for (unsigned r = 0; r < o->rounds; r++)
+            ratios[r] = rates[w][r] / rates[WORK_MEMCPY][r];
+        ratio[w] = median(ratios, o->rounds);
+        rate[w] = median(rates[w], o->rounds);
+    }
+    struct sizes z = measure_sizes(d);
+    if (o->json) {
+        printf("%s\n  {\"format\": \"%s\", \"path\": \"%s\", \"threads\": %u, \"size\": %.5f, \"bound\": %.5f, "
+               "\"exponent_bits\": %.4f, \"entropy_bits\": %.4f, \"memcpy_gbs\": %.3f, \"read_gbs\": %.3f, "
+               "\"write_gbs\": %.3f, \"split_gbs\": %.3f, \"encode_gbs\": %.3f, \"merge_gbs\": %.3f, "
+               "\"merge_ratio\": %.3f, \"stream_gbs\": %.3f, \"stream_ratio\": %.3f}",
+               *first ? "" : ",", format, efs_cpu_name(), o->threads, z.coded_of_raw, z.bound_of_raw, z.exponent_bits,
+               z.entropy_bits, rate[WORK_MEMCPY], rate[WORK_READ], rate[WORK_WRITE], rate[WORK_SPLIT],
+               rate[WORK_ENCODE], rate[WORK_MERGE], ratio[WORK_MERGE], rate[WORK_MERGE_STREAM],
+               ratio[WORK_MERGE_STREAM]);
+    } else {
+        printf("%-6s%-8s%8.4f%8.4f%8.2f%8.2f%8.2f%8.2f%8.2f%9.2f%7.2f%9.2f%7.2f\n", format, efs_cpu_name(),
+               z.coded_of_raw, z.coded_of_raw / z.bound_of_raw, rate[WORK_MEMCPY], rate[WORK_READ], rate[WORK_WRITE],
+               rate[WORK_SPLIT], rate[WORK_ENCODE], rate[WORK_MERGE], ratio[WORK_MERGE], rate[WORK_MERGE_STREAM],
+               ratio[WORK_MERGE_STREAM]);
+    }
+    fflush(stdout);
+    *first = false;
+}
+
+static void bench_format(const struct options *o, unsigned f, bool *first)
+{
+    static double rates[PATHS][WORK_COUNT][ROUNDS_MAX];
+    struct data d;
+
+    make_data(&d, formats[f].format, o->raw_bytes);
+    for (unsigned round = 0; round < o->rounds; round++) {
+        for (unsigned p = 0; p < PATHS; p++) {
+            if ((o->path && strcmp(o->path, path_names[p]) != 0) || !efs_cpu_force(path_names[p]))
+                continue;
+            if (round == 0)
+                (void)run(&d, WORK_ENCODE, o->threads); /* touches everything, and makes the chunks */
+            for (unsigned w = 0; w < WORK_COUNT; w++)
+                rates[p][w][round] = run(&d, (enum work)w, o->threads);
+            if (memcmp(d.raw, d.back, d.raw_bytes) != 0) {
+                fprintf(stderr, "bench_kernels: decoded bytes differ\n");
+                exit(1);
+            }
+        }
+    }
+    for (unsigned p = 0; p < PATHS; p++) {
+        if ((o->path == NULL || strcmp(o->path, path_names[p]) == 0) && efs_cpu_force(path_names[p]))
+            print_path(o, formats[f].name, &d, rates[p], first);
+    }
+    free_data(&d);
+}
+
+static const char help[] =
+    "Usage: bench_kernels [OPTIONS]\n"
+    "Measure the exponent coder and the merge, memory to memory, against memcpy in the same run.\n"
+    "\n"
+    "  -m, --mib=N       raw MiB of each format (512)\n"
+    "  -r, --rounds=N    take the median of N rounds (7)\n"
+    "  -t, --threads=N   threads, each with its own part (1)\n"
+    "  -f, --format=F    only bf16, f16, f32, e4m3, e5m2 or bytes\n"
+    "  -p, --path=P      only scalar, avx2, avx512 or neon\n"
+    "  -j, --json        print JSON\n"
+    "  -h, --help        print this\n"
+    "\n"
+    "Weights are normal, with a log-normal scale for each row; bytes are the exponents of BF16 ones.\n"
+    "Columns: size of raw; over the entropy bound; then GB/s of raw bytes: memcpy, reading alone, writing\n"
+    "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming.\n";
+
+static unsigned number(const char *text, unsigned min, unsigned max)
+{
+    char *end;
+    unsigned long v = strtoul(text, &end, 10);
+
+    if (*text < '0' || *text > '9' || *end != 0 || v < min || v > max) {
+        fprintf(stderr, "bench_kernels: '%s': a number from %u to %u is needed\n", text, min, max);
+        exit(2);
+    }
+    return (unsigned)v;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option long_options[] = {
+        {"mib", required_argument, NULL, 'm'},     {"rounds", required_argument, NULL, 'r'},
+        {"threads", required_argument, NULL, 't'}, {"format", required_argument, NULL, 'f'},
+        {"path", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+    };
+    struct options o = {.raw_bytes = 512u << 20, .rounds = 7, .threads = 1};
+    bool first = true;
+    int c;
+
+    while ((c = getopt_long(argc, argv, "m:r:t:f:p:jh", long_options, NULL)) != -1) {
+        switch (c) {
+        case 'm':
+            o.raw_bytes = (size_t)number(optarg, 1, 1u << 16) << 20;
+            break;
+        case 'r':
+            o.rounds = number(optarg, 1, ROUNDS_MAX);
+            break;
+        case 't':
+            o.threads = number(optarg, 1, THREADS_MAX);
+            break;
+        case 'f':
+            o.format = optarg;
+            break;
+        case 'p':
+            o.path = optarg;
+            break;
+        case 'j':
+            o.json = true;
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return 0;
+        default:
+            fputs("Try 'bench_kernels --help'.\n", stderr);
+            return 2;
+        }
+    }
+    if (o.json)
+        printf("[");
+    else
+        printf("%-6s%-8s%8s%8s%8s%8s%8s%8s%8s%9s%7s%9s%7s\n", "format", "path", "size", "/bound", "memcpy", "read",
+               "write", "split", "encode", "merge", "x", "stream", "x");
+    for (unsigned f = 0; f < FORMATS; f++) {
+        if (o.format == NULL || strcmp(o.format, formats[f].name) == 0)
+            bench_format(&o, f, &first);
+    }
+    if (o.json)
+        printf("\n]\n");
+    if (first) {
+        fprintf(stderr, "bench_kernels: no such format or path here\n");
+        return 1;
+    }
+    return 0;
+}
