@@ -17,6 +17,7 @@
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
+#define NAMES_BYTES (2u << 20) /* set aside for the tree (20,000 experts: 1.5 MiB) and open files */
 #define MIB (UINT64_C(1) << 20)
 
 const char *efsd_serving_path(const struct efsd *daemon)
@@ -51,13 +52,14 @@ static size_t buffer_count(uint64_t budget_bytes)
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 
-/* The engine gets what the daemon's own memory leaves of the budget; the tree is not known yet, it is small. */
+/* The engine gets what the daemon's own memory leaves of the budget. */
 static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    uint64_t own = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES;
+    uint64_t own = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES +
+                   NAMES_BYTES;
     if (options->budget_bytes && options->budget_bytes <= own) {
-        return efs_fail(err, -ENOMEM, "budget of %llu MiB is too small: the daemon's reply buffers alone take %llu MiB",
+        return efs_fail(err, -ENOMEM, "budget of %llu MiB is too small: the daemon's own buffers take %llu MiB",
                         (unsigned long long)(options->budget_bytes / MIB), (unsigned long long)(own / MIB + 1));
     }
     const struct efs_options engine = {
@@ -125,7 +127,8 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
     }
     rc = efsd_tree_build(&daemon->tree, err);
-    daemon->daemon_bytes += efsd_tree_bytes(&daemon->tree);
+    uint64_t names_bytes = efsd_tree_bytes(&daemon->tree);
+    daemon->daemon_bytes += names_bytes > NAMES_BYTES ? names_bytes - NAMES_BYTES : 0;
     return rc;
 }
 

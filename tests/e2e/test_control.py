@@ -1,0 +1,141 @@
+"""The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
+scraper accepts."""
+import os
+import re
+import threading
+
+from e2e import *
+
+need_fuse()
+model = make_model()
+store = make_store(model)
+names = files_below(model)
+mount = Mount(store, "budget=256M")
+
+check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "metrics", "pools", "stat",
+                                                               "version"])
+check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
+check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
+for name in os.listdir(mount / ".expertfs"):
+    text = mount.control(name)
+    by_cat = run("cat", mount / f".expertfs/{name}").stdout
+    check(f"{name}: cat and read() agree", bool(text) and text.endswith("\n") and len(by_cat) > 0)
+
+print("-- form")
+for name in ("version", "config", "stat"):
+    lines = mount.control(name).splitlines()
+    bad = [line for line in lines if not re.fullmatch(r"[a-z_0-9]+: .+", line)]
+    keys = [line.split(":")[0] for line in lines]
+    check(f"{name}: {len(lines)} lines of name: value, each name once", not bad and len(set(keys)) == len(keys), bad)
+config = mount.config()
+check("config says what is mounted", config["store"] == store and config["mountpoint"] == mount.path and
+      int(config["pid"]) == mount.daemon.pid and config["budget_bytes"] == str(256 << 20), config)
+check("config and stat say which path serves and why", config["serving_path"] in ("passthrough", "direct_io",
+      "page_cache") and mount.stat()["serving_path"] == config["serving_path"] and
+      (config["passthrough"] == "yes") == (config["passthrough_reason"] == "-") and config["serving_reason"])
+rows = mount.control("experts").splitlines()
+check("experts: a head and 24 rows", len(rows) == 25 and rows[0].split()[:4] == ["name", "layer", "expert", "state"] and
+      all(len(row.split()) == 9 for row in rows), rows[:3])
+rows = [row.split() for row in mount.control("pools").splitlines()]
+check("pools: columns", rows[0] == ["pool", "bytes", "used_bytes", "units"] and
+      [row[0] for row in rows[1:]] == ["fixed", "chunks", "full", "leased", "budget"] and
+      all(len(row) == 4 for row in rows), rows)
+
+print("-- one moment per open")
+with open(mount / ".expertfs/stat", "rb", buffering=0) as file:
+    first = file.read(200)
+    for name in names:
+        open(mount / name, "rb").read()
+    rest = b""
+    while piece := file.read(97):
+        rest += piece
+    file.seek(0)
+    again = file.read(1 << 20)
+check("an open file does not change while it is read", first + rest == again)
+check("a new open sees the new numbers", mount.control("stat").encode() != again)
+
+print("-- numbers")
+before = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+read_bytes = 0
+for name in names:
+    read_bytes += len(open(mount / name, "rb").read())
+experts = [f"experts/{name}" for name in files_below(mount / "experts") if "/" in name]
+handles = [open(mount / name, "rb") for name in experts[:5]]
+for handle in handles:
+    handle.read()
+stat = mount.stat()
+after = {name: int(value) for name, value in stat.items() if value.isdigit()}
+grown = {name: after[name] - before[name] for name in after}
+backed = mount.passthrough()
+plain_bytes = 0 if backed else sum(os.path.getsize(mount / name) for name in experts[:5])
+check("bytes sent are bytes read", grown["fuse_reply_bytes"] == read_bytes + plain_bytes == grown["read_bytes"],
+      (grown["fuse_reply_bytes"], read_bytes, grown["read_bytes"]))
+check("reads are counted alike by daemon and engine", grown["fuse_reads"] == grown["reads"], grown["reads"])
+opens = sum(after[f"fuse_{name}"] for name in ("opens_passthrough", "opens_direct", "opens_cached", "opens_control",
+                                               "open_errors", "open_interrupts"))
+check("every open is counted once", opens == after["fuse_opens"] - 1, (opens, after["fuse_opens"]))  # less this one
+if backed:
+    check("five experts are leased", after["leased_experts"] == 5 and after["leased_bytes"] > 0 and
+          grown["fuse_opens_passthrough"] == 5 == grown["leases"], after)
+    row = [row.split() for row in mount.control("experts").splitlines() if row.startswith("L00/E000 ")][0]
+    check("the experts file says so", row[3] == "F" and row[4] == "1", row)
+    reads = mount.count("fuse_reads")
+    requests = None
+    for handle in handles:
+        handle.seek(0)
+        handle.read()
+    check("reading them again is no request to the daemon", mount.count("fuse_reads") == reads)
+for handle in handles:
+    handle.close()
+check("closing gives the leases back", wait_until(lambda: mount.count("leased_experts") == 0))
+held = after["fixed_bytes"] + after["chunk_pool_bytes"] + after["full_pool_bytes"]
+check("what is held stays within the budget", held <= after["budget_bytes"] == 256 << 20, held)
+
+print("-- metrics")
+lines = mount.control("metrics").splitlines()
+check("it ends with # EOF", lines[-1] == "# EOF")
+families, problems, order = {}, [], []
+for line in lines[:-1]:
+    if match := re.fullmatch(r"# (TYPE|UNIT|HELP) ([a-z_0-9]+) (.+)", line):
+        what, family, value = match.groups()
+        if what == "TYPE" and family in families:
+            problems.append(f"{family} twice")
+        families.setdefault(family, {})[what] = value
+        order.append(family)
+    elif match := re.fullmatch(r'([a-z_0-9]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? '
+                               r"([0-9]+(?:\.[0-9]+)?)", line):
+        sample = match.group(1)
+        family = order[-1] if order else ""
+        kind = families.get(family, {}).get("TYPE")
+        if sample != family + {"counter": "_total", "gauge": "", "info": "_info"}.get(kind, "?"):
+            problems.append(f"{sample} below {family} ({kind})")
+    else:
+        problems.append(line)
+for family, facts in families.items():
+    unit = facts.get("UNIT")
+    if "HELP" not in facts or "TYPE" not in facts or (unit and not family.endswith("_" + unit)):
+        problems.append(f"{family}: {facts}")
+check(f"{len(families)} families in OpenMetrics form", not problems and len(families) > 40, problems[:5])
+samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+check("their values are those of stat", int(samples["expertfs_read_bytes_total"]) == after["read_bytes"] and
+      "expertfs_disk_seconds_total" in samples and "expertfs_fuse_reply_bytes_total" in samples, samples)
+
+print("-- read by many at once")
+bad = []
+
+
+def reader():
+    for _ in range(30):
+        text = mount.control("stat")
+        if not text.endswith("\n") or "fuse_reply_errors: " not in text:
+            bad.append(text)
+
+
+threads = [threading.Thread(target=reader) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+check("240 snapshots by 8 threads are whole", not bad)
+mount.unmount()
+done()
