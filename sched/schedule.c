@@ -29,19 +29,19 @@ static void list_io(const struct efs_graph *graph, struct efs_schedule *schedule
 
 static void list_runs(const struct efs_graph *graph, struct efs_schedule *schedule)
 {
-    uint64_t listed = 0;
+    bool listed[EFS_TASK_MAX_EXPERTS] = {false};
     uint32_t count = 0;
     for (uint32_t n = 0; n < graph->expert_count; n++) {
         if (graph->ops[graph->first_run + n].needs)
             continue;
-        listed |= UINT64_C(1) << n;
+        listed[n] = true;
         schedule->run[count++] = (uint16_t)n;
     }
     for (uint32_t i = 0; i < schedule->order.count; i++) {
         uint32_t n = graph->tasks[schedule->order.task[i]].expert;
-        if (listed >> n & 1)
+        if (listed[n])
             continue;
-        listed |= UINT64_C(1) << n;
+        listed[n] = true;
         schedule->run[count++] = (uint16_t)n;
     }
     for (uint32_t i = 0; i < count; i++)

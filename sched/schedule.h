@@ -76,8 +76,7 @@ struct efs_run {
     const struct efs_graph *graph;
     const struct efs_schedule *schedule;
     uint16_t *needs; /* of every operation: what it still waits for */
-    struct efs_ready worker, stream;
-    uint64_t runs; /* bit r: the expert of place r is ready to run */
+    struct efs_ready worker, stream, executor;
     uint32_t io_next;
     uint32_t left; /* operations not done */
 };

@@ -3,6 +3,8 @@
  */
 #include "schedule_order.h"
 
+#include <string.h>
+
 void efs_order_sort(const struct efs_graph *graph, uint16_t *sorted)
 {
     uint16_t experts[EFS_TASK_MAX_EXPERTS];
@@ -39,14 +41,18 @@ static bool johnson_before(uint64_t read_a, uint64_t run_a, uint64_t read_b, uin
     bool early_a = read_a <= run_a, early_b = read_b <= run_b;
     if (early_a != early_b)
         return early_a;
-    return early_a ? read_a < read_b : run_a > run_b;
+    if (early_a && read_a != read_b)
+        return read_a < read_b;
+    return run_a > run_b;
 }
 
 void efs_order_johnson(const struct efs_graph *graph, bool one_block, struct efs_order *order)
 {
-    uint64_t read_ns[EFS_TASK_MAX_EXPERTS] = {0}, run_ns[EFS_TASK_MAX_EXPERTS] = {0};
-    uint16_t experts[EFS_TASK_MAX_EXPERTS], first[EFS_TASK_MAX_EXPERTS], tasks[EFS_TASK_MAX_EXPERTS] = {0};
+    uint64_t read_ns[EFS_TASK_MAX_EXPERTS], run_ns[EFS_TASK_MAX_EXPERTS];
+    uint16_t experts[EFS_TASK_MAX_EXPERTS], first[EFS_TASK_MAX_EXPERTS], tasks[EFS_TASK_MAX_EXPERTS];
     uint32_t count = 0;
+    memset(read_ns, 0, graph->expert_count * sizeof *read_ns);
+    memset(tasks, 0, graph->expert_count * sizeof *tasks);
     for (uint32_t i = 0; i < graph->task_count; i++) {
         const struct efs_task *task = &graph->tasks[i];
         uint32_t n = task->expert;

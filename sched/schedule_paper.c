@@ -238,9 +238,10 @@ static bool queue_take(struct queue *queue, uint16_t *task)
 void efs_order_paper(const struct efs_graph *graph, bool ordered, uint32_t effort, struct efs_order *order)
 {
     struct builder builder = {.graph = graph, .effort = effort, .ordered = ordered};
-    struct queue one = {.count = 0}, two = {.count = 0};
+    struct queue one, two;
     uint16_t sorted[EFS_TASK_MAX_TASKS], next;
     uint32_t shards = 0;
+    one.next = one.count = two.next = two.count = 0;
     efs_order_sort(graph, sorted);
     for (uint32_t i = 0; i < graph->task_count; i++) {
         const struct efs_task *task = &graph->tasks[sorted[i]];

@@ -15,7 +15,8 @@ static size_t ready_bytes(const struct efs_graph *graph)
 
 size_t efs_run_bytes(const struct efs_graph *graph)
 {
-    return 2 * ready_bytes(graph) + (graph->op_count * sizeof(uint16_t) + 7) / 8 * 8;
+    return 2 * ready_bytes(graph) + sizeof(uint64_t) * efs_ready_memory(graph->expert_count) +
+           (graph->op_count * sizeof(uint16_t) + 7) / 8 * 8;
 }
 
 static void make_available(struct efs_run *run, uint32_t op)
@@ -29,7 +30,7 @@ static void make_available(struct efs_run *run, uint32_t op)
         efs_ready_put(&run->stream, rank);
         break;
     case EFS_ON_EXECUTOR:
-        run->runs |= UINT64_C(1) << rank;
+        efs_ready_put(&run->executor, rank);
         break;
     default:
         break; /* reads wait for nothing: io_next says which are left */
@@ -39,11 +40,14 @@ static void make_available(struct efs_run *run, uint32_t op)
 void efs_run_init(struct efs_run *run, const struct efs_graph *graph, const struct efs_schedule *schedule, void *memory)
 {
     uint64_t *words = memory;
-    uint32_t set = efs_ready_memory(worker_ranks(graph));
-    *run = (struct efs_run){
-        .graph = graph, .schedule = schedule, .needs = (uint16_t *)(words + 2 * (size_t)set), .left = graph->op_count};
+    uint32_t set = efs_ready_memory(worker_ranks(graph)), runs = efs_ready_memory(graph->expert_count);
+    *run = (struct efs_run){.graph = graph,
+                            .schedule = schedule,
+                            .needs = (uint16_t *)(words + 2 * (size_t)set + runs),
+                            .left = graph->op_count};
     efs_ready_init(&run->worker, worker_ranks(graph), words);
     efs_ready_init(&run->stream, worker_ranks(graph), words + set);
+    efs_ready_init(&run->executor, graph->expert_count, words + 2 * (size_t)set);
     for (uint32_t op = 0; op < graph->op_count; op++) {
         run->needs[op] = graph->ops[op].needs;
         if (!run->needs[op])
@@ -65,11 +69,8 @@ uint32_t efs_run_take(struct efs_run *run, enum efs_resource resource)
         rank = efs_ready_take(&run->stream);
         return rank == EFS_READY_NONE ? EFS_OP_NONE : schedule->worker[rank];
     case EFS_ON_EXECUTOR:
-        if (!run->runs)
-            return EFS_OP_NONE;
-        rank = (uint32_t)__builtin_ctzll(run->runs);
-        run->runs &= run->runs - 1;
-        return run->graph->first_run + schedule->run[rank];
+        rank = efs_ready_take(&run->executor);
+        return rank == EFS_READY_NONE ? EFS_OP_NONE : run->graph->first_run + schedule->run[rank];
     default:
         return EFS_OP_NONE;
     }

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#define EFS_TASK_MAX_EXPERTS 64u
+#define EFS_TASK_MAX_EXPERTS 512u
 #define EFS_TASK_MAX_TENSORS 8u  /* of one expert */
 #define EFS_TASK_MAX_SHARDS 256u /* of one tensor */
 #define EFS_TASK_MAX_WORKERS 64u
