@@ -204,10 +204,11 @@ static void stop(int number)
 
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = stop};
+    struct sigaction action = {.sa_handler = stop}, before;
     const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        sigaction(numbers[i], &action, NULL);
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup stays nohup */
+            sigaction(numbers[i], &action, NULL);
 }
 
 /* Everything that is to be written, and what it is made of. */
