@@ -1,0 +1,182 @@
+/* The -o options: sizes, choices, what mount(8) passes, what is refused and how the refusal reads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+static errint_t parse(struct efsd_options *options, const char *list, struct efs_error *err)
+{
+    efsd_options_init(options);
+    return efsd_options_parse(options, list, err);
+}
+
+static void sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        {"0", 0},
+        {"1", 1},
+        {"65536", 65536},
+        {"1K", 1024},
+        {"1k", 1024},
+        {"8G", 8ul << 30},
+        {"8g", 8ul << 30},
+        {"2GiB", 2u << 30},
+        {"2GB", 2u << 30},
+        {"1.5G", 3u << 29},
+        {"0.5K", 512},
+        {"1T", 1ul << 40},
+        {"1.25M", 5u << 18},
+        {"1.0000001K", 1024},
+        {"16777215T", 16777215ul << 40},
+        {"18446744073709551615", UINT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        uint64_t bytes = 7;
+        assert_int_equal(efsd_parse_size(good[i].text, &bytes), 0);
+        assert_true(bytes == good[i].bytes);
+    }
+    static const char *const bad[] = {"",    " 1",  "-1", "G",    "1X",  "1 G",   "1GG",  "1.G",      "1.5",
+                                      ".5G", "1e9", "+1", "0x10", "1Gi", "8GiBs", "1KBB", "1\xc3\xa9"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        uint64_t bytes;
+        assert_int_equal(efsd_parse_size(bad[i], &bytes), -EINVAL);
+    }
+    static const char *const large[] = {"18446744073709551616", "16777216T", "99999999999999999999999G"};
+    for (size_t i = 0; i < sizeof(large) / sizeof(*large); i++) {
+        uint64_t bytes;
+        assert_int_equal(efsd_parse_size(large[i], &bytes), -ERANGE);
+    }
+}
+
+static void our_own(void **state)
+{
+    (void)state;
+    struct efsd_options o;
+    assert_int_equal(parse(&o, "", NULL), 0);
+    assert_int_equal(o.budget_bytes, 0);
+    assert_int_equal(o.readahead_bytes, EFSD_READAHEAD_DEFAULT);
+    assert_int_equal(o.lease, EFSD_LEASE_READ);
+    assert_int_equal(o.direct_io, EFSD_DIRECT_IO_AUTO);
+    assert_false(o.no_passthrough || o.no_direct);
+    assert_int_equal(parse(&o,
+                           "budget=512M,workers=3,threads=4,readahead=1M,prefetch=64M,nopassthrough,lease=wait,"
+                           "direct_io=off,nodirect,,",
+                           NULL),
+                     0);
+    assert_int_equal(o.budget_bytes, 512u << 20);
+    assert_int_equal(o.workers, 3);
+    assert_int_equal(o.threads, 4);
+    assert_int_equal(o.readahead_bytes, 1u << 20);
+    assert_int_equal(o.prefetch_bytes, 64u << 20);
+    assert_int_equal(o.lease, EFSD_LEASE_WAIT);
+    assert_int_equal(o.direct_io, EFSD_DIRECT_IO_OFF);
+    assert_true(o.no_passthrough && o.no_direct);
+    /* the last one wins, as for mount(8) */
+    assert_int_equal(efsd_options_parse(&o, "budget=auto,passthrough,odirect,lease=fail,direct_io=on", NULL), 0);
+    assert_int_equal(o.budget_bytes, 0);
+    assert_int_equal(o.lease, EFSD_LEASE_FAIL);
+    assert_int_equal(o.direct_io, EFSD_DIRECT_IO_ON);
+    assert_false(o.no_passthrough || o.no_direct);
+    efsd_options_free(&o);
+}
+
+static void what_mount_passes(void **state)
+{
+    (void)state;
+    struct efsd_options o;
+    assert_int_equal(parse(&o,
+                           "rw,ro,suid,nosuid,dev,nodev,exec,noexec,user,users,noauto,auto,nofail,_netdev,defaults,"
+                           "relatime,noatime,default_permissions,x-systemd.automount,x-gvfs-show,user=joe,"
+                           "comment=whatever,allow_other,fsname=a,fsname=b,subtype=c",
+                           NULL),
+                     0);
+    assert_string_equal(o.mount, "noexec,allow_other");
+    assert_string_equal(o.fsname, "b");
+    assert_string_equal(o.subtype, "c");
+    efsd_options_free(&o);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *says;
+    } bad[] = {
+        {"budgets=1G", "unknown option \"budgets\""},
+        {"frobnicate", "allowed: budget=SIZE|auto"},
+        {"budget", "needs a value: budget=SIZE|auto"},
+        {"budget=", "needs a value"},
+        {"budget=much", "not a size"},
+        {"budget=0", "more than nothing"},
+        {"budget=99999999999999999999", "too large"},
+        {"readahead=2G", "too large"},
+        {"workers=0", "not a number from 1 to 1024"},
+        {"workers=-1", "not a number"},
+        {"workers=1x", "not a number"},
+        {"threads=65", "from 1 to 64"},
+        {"lease=never", "must be one of read|wait|fail"},
+        {"lease=rea", "must be one of"},
+        {"lease=readx", "must be one of"},
+        {"nopassthrough=1", "takes no value"},
+        {"allow_other=yes", "takes no value"},
+        {"fsname=", "needs a value"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efsd_options o;
+        struct efs_error err = {.text = ""};
+        assert_int_equal(parse(&o, bad[i].list, &err), -EINVAL);
+        if (!strstr(err.text, bad[i].says)) {
+            fail_msg("-o %s: \"%s\" does not say \"%s\"", bad[i].list, err.text, bad[i].says);
+        }
+        efsd_options_free(&o);
+    }
+}
+
+static void help_names_every_option(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    efsd_options_help(out);
+    fclose(out);
+    struct efsd_options o;
+    struct efs_error err = {.text = ""};
+    parse(&o, "nonsense", &err);
+    efsd_options_free(&o);
+    char *list = strstr(err.text, "allowed: ");
+    assert_non_null(list);
+    list += 9;
+    *strstr(list, ", and those") = '\0';
+    unsigned names = 0;
+    for (char *item; (item = strsep(&list, ", ")); names++) {
+        item[strcspn(item, "=")] = '\0';
+        if (!strstr(text, item)) {
+            fail_msg("the help does not name %s", item);
+        }
+    }
+    assert_true(names >= 15);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(our_own),
+        cmocka_unit_test(what_mount_passes),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(help_names_every_option),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
