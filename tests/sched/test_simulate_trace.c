@@ -1,0 +1,216 @@
+/*
+ * Whole traces: totals by hand, a policy that keeps what was used, errors half way.
+ */
+#include "request_random.h"
+#include "simulate_trace.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define LAYERS 3u
+#define EXPERTS 8u
+
+/* Every expert is one tensor: e = 2, K = 2, u = 10, c = 3; 4 and 10 bytes. After its use it is kept as `kept`. */
+struct book {
+    enum efs_task_state state[LAYERS][EXPERTS], kept;
+    uint32_t begun, used, tensors, shards;
+    int begin_error;
+};
+
+static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+{
+    struct book *book = arg;
+    (void)layer;
+    (void)experts;
+    (void)tokens;
+    book->begun += count;
+    return book->begin_error;
+}
+
+static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors)
+{
+    struct book *book = arg;
+    tensors[0] = (struct efs_trace_tensor){.task = {.state = book->state[layer][expert],
+                                                    .shards = book->shards,
+                                                    .e_read_ns = 2,
+                                                    .sm_read_ns = 10,
+                                                    .decode_ns = 3},
+                                           .e_bytes = 4,
+                                           .sm_bytes = 10};
+    return book->tensors;
+}
+
+static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+{
+    struct book *book = arg;
+    (void)tokens;
+    for (uint32_t i = 0; i < count; i++)
+        book->state[layer][experts[i]] = book->kept;
+    book->used += count;
+}
+
+static void book_init(struct book *book, enum efs_task_state kept)
+{
+    *book = (struct book){.kept = kept, .tensors = 1, .shards = 2};
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint32_t n = 0; n < EXPERTS; n++)
+            book->state[l][n] = EFS_TASK_M;
+}
+
+static struct efs_trace_config config_for(struct book *book)
+{
+    return (struct efs_trace_config){.policy = {book, begin, describe, used},
+                                     .workers = 2,
+                                     .kind = EFS_SCHEDULE_BEST,
+                                     .run_base_ns = 1,
+                                     .run_token_ns = 2,
+                                     .layer_ns = 100,
+                                     .max_shards = 2};
+}
+
+struct seen {
+    struct efs_trace_totals tokens[8];
+    uint32_t count;
+};
+
+static void keep_totals(void *arg, const struct efs_trace_totals *totals)
+{
+    struct seen *seen = arg;
+    assert_in_range(seen->count, 0, COUNT(seen->tokens) - 1);
+    seen->tokens[seen->count++] = *totals;
+}
+
+static int simulate(const struct efs_trace_config *config, const struct efs_trace_request *requests, size_t count,
+                    struct seen *seen, struct efs_trace_totals *all)
+{
+    size_t bytes = efs_trace_bytes(config);
+    assert_int_not_equal(bytes, 0);
+    void *memory = malloc(bytes);
+    assert_non_null(memory);
+    memset(seen, 0, sizeof *seen);
+    int error = efs_trace_simulate(config, requests, count, memory, bytes, keep_totals, seen, all);
+    free(memory);
+    return error;
+}
+
+/*
+ * Token 7 asks layer 0 for expert 1 (missing): reads until 14, decoded by 7, recovered at 14, runs 1 + 2 * 3 = 7: 21.
+ * Then layer 1 for the same: 1 token, 17. Token 8 finds both compressed: decoded at 3, runs 3: 6 each.
+ */
+static void totals_by_hand(void **unused)
+{
+    (void)unused;
+    const uint32_t expert[] = {1}, three[] = {3};
+    const struct efs_trace_request requests[] = {
+        {7, 0, 1, expert, three}, {7, 1, 1, expert, NULL}, {8, 0, 1, expert, NULL}, {8, 1, 1, expert, NULL}};
+    struct book book;
+    struct seen seen;
+    struct efs_trace_totals all;
+    book_init(&book, EFS_TASK_C);
+    struct efs_trace_config config = config_for(&book);
+    assert_int_equal(simulate(&config, requests, COUNT(requests), &seen, &all), 0);
+    assert_int_equal(seen.count, 2);
+    assert_int_equal(seen.tokens[0].token, 7);
+    assert_int_equal(seen.tokens[0].requests, 2);
+    assert_int_equal(seen.tokens[0].time_ns, 200 + 21 + 17);
+    assert_int_equal(seen.tokens[0].wait_ns, 28);
+    assert_int_equal(seen.tokens[0].read_bytes, 28);
+    assert_int_equal(seen.tokens[0].hits[EFS_TASK_M], 2);
+    assert_int_equal(seen.tokens[0].busy_ns[EFS_ON_IO], 28);
+    assert_int_equal(seen.tokens[0].busy_ns[EFS_ON_WORKER], 12);
+    assert_int_equal(seen.tokens[0].busy_ns[EFS_ON_EXECUTOR], 10);
+    assert_int_equal(seen.tokens[1].token, 8);
+    assert_int_equal(seen.tokens[1].time_ns, 200 + 6 + 6);
+    assert_int_equal(seen.tokens[1].read_bytes, 0);
+    assert_int_equal(seen.tokens[1].hits[EFS_TASK_C], 2);
+    assert_int_equal(all.time_ns, 238 + 212);
+    assert_int_equal(all.requests, 4);
+    assert_int_equal(book.begun, 4);
+    assert_int_equal(book.used, 4);
+}
+
+/* What is kept decides what is read: nothing, SM-chunks, E-chunks or both. */
+static void states_decide_reads(void **unused)
+{
+    (void)unused;
+    static const uint64_t second_bytes[EFS_TASK_STATES] = {0, 0, 4, 10, 14};
+    const uint32_t experts[] = {0, 3, 5};
+    const struct efs_trace_request requests[] = {{0, 2, 3, experts, NULL}, {1, 2, 3, experts, NULL}};
+    for (enum efs_task_state kept = EFS_TASK_F; kept < EFS_TASK_STATES; kept++) {
+        struct book book;
+        struct seen seen;
+        book_init(&book, kept);
+        struct efs_trace_config config = config_for(&book);
+        assert_int_equal(simulate(&config, requests, 2, &seen, NULL), 0);
+        assert_int_equal(seen.tokens[0].read_bytes, 3 * 14);
+        assert_int_equal(seen.tokens[1].read_bytes, 3 * second_bytes[kept]);
+        assert_int_equal(seen.tokens[1].hits[kept], 3);
+    }
+}
+
+static void errors_end_it(void **unused)
+{
+    (void)unused;
+    const uint32_t experts[] = {0, 3};
+    struct efs_trace_request requests[] = {{0, 0, 2, experts, NULL}, {1, 0, 2, experts, NULL}};
+    struct book book;
+    struct seen seen;
+    struct efs_trace_totals all;
+    book_init(&book, EFS_TASK_M);
+    struct efs_trace_config config = config_for(&book), bad;
+
+    requests[1].count = 0;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    assert_int_equal(seen.count, 1);
+    assert_int_equal(all.requests, 1);
+    requests[1].count = EFS_TASK_MAX_EXPERTS + 1;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    requests[1].count = 2;
+    book.begin_error = -ENOENT;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -ENOENT);
+    assert_int_equal(all.requests, 0);
+    book.begin_error = 0;
+    book.tensors = 0;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    book.tensors = 1;
+    book.shards = 3; /* more than configured */
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    book.shards = 0;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    book.shards = 2;
+    const uint32_t many[] = {1, UINT32_MAX};
+    config.run_token_ns = EFS_TASK_MAX_NS - 1; /* and 1 to begin with: as long as can be */
+    requests[1].tokens = many;
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
+    assert_int_equal(all.requests, 1);
+
+    bad = config;
+    bad.workers = 0;
+    assert_int_equal(efs_trace_bytes(&bad), 0);
+    bad = config;
+    bad.policy.describe = NULL;
+    assert_int_equal(efs_trace_bytes(&bad), 0);
+    bad = config;
+    bad.max_shards = EFS_TASK_MAX_SHARDS + 1;
+    assert_int_equal(efs_trace_bytes(&bad), 0);
+    uint64_t small[4];
+    assert_int_equal(efs_trace_simulate(&config, requests, 2, small, sizeof small, NULL, NULL, NULL), -ENOSPC);
+    assert_int_equal(efs_trace_simulate(&bad, requests, 2, small, sizeof small, NULL, NULL, NULL), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_by_hand),
+        cmocka_unit_test(states_decide_reads),
+        cmocka_unit_test(errors_end_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
