@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* What store_check.c accepts in a path; a longer one could be packed but not opened. */
-#define PATH_BYTES_MAX 1000u
-#define NAME_BYTES_MAX 4096u
+#define PATH_BYTES_MAX 1023u
+#define NAME_BYTES_MAX 65535u
 
 struct counts {
     uint64_t extents, groups, objects, shards, strings;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATH_ROOM 1024 /* store_check.c: at most 1000 bytes */
+#define PATH_ROOM 1024 /* store_check.c: at most 1023 bytes */
 
 struct made_directory {
     struct made_directory *next;

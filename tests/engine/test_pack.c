@@ -1,0 +1,638 @@
+/* test_pack.c - packing, verifying and unpacking: byte for byte, whatever the source, the codec, the threads. */
+#include "fixture.h"
+#include "layout.h"
+#include "libexpertfs.h"
+#include "pack.h"
+#include "store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+static struct efs_pack_report report;
+
+static errint_t pack(const struct fixture *f, const struct efs_pack_options *options, struct efs_error *err)
+{
+    err->text[0] = '\0';
+    errint_t rc = efs_pack(f->source, f->store, options, &report, err);
+    assert_true((rc < 0) == (err->text[0] != '\0'));
+    return rc;
+}
+
+static unsigned entries(const char *directory)
+{
+    DIR *d = opendir(directory);
+    unsigned n = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n;
+}
+
+static bool same_trees(const char *a, const char *b)
+{
+    char command[800];
+    snprintf(command, sizeof(command), "diff -r '%s' '%s' >&2", a, b);
+    return system(command) == 0;
+}
+
+static struct efs_store *open_store(const char *path)
+{
+    struct efs_store *store;
+    struct efs_error err = {""};
+    errint_t rc = efs_store_open(path, &store, &err);
+    if (rc < 0)
+        print_error("%s\n", err.text);
+    assert_int_equal(rc, 0);
+    return store;
+}
+
+struct damage {
+    unsigned lines;
+    char last[2048];
+};
+
+static void count_damage(void *arg, const char *line)
+{
+    struct damage *d = arg;
+    d->lines++;
+    snprintf(d->last, sizeof(d->last), "%s", line);
+}
+
+/* How many chunks are damaged; the result agrees with it. */
+static uint64_t verify(const char *path, bool decode, struct damage *damage)
+{
+    struct efs_error err = {""};
+    uint64_t damaged = 77;
+    struct efs_store *store = open_store(path);
+    *damage = (struct damage){0};
+    errint_t rc = efs_store_verify(store, decode, 3, NULL, count_damage, damage, &damaged, &err);
+    assert_int_equal(rc, damaged ? -EUCLEAN : 0);
+    assert_int_equal(damage->lines, damaged);
+    efs_store_close(store);
+    return damaged;
+}
+
+/* Everything that is valid but odd, in one checkpoint. */
+static void odd_checkpoint(const struct fixture *f)
+{
+    static const struct fixture_tensor tensors[] = {
+        {"model.layers.0.mlp.experts.0.gate_proj.weight", "BF16", 2, {100, 301}, 60200},
+        {"model.layers.0.mlp.experts.0.up_proj.weight", "F16", 2, {100, 301}, 60200},
+        {"model.layers.0.mlp.experts.0.down_proj.weight", "F32", 2, {100, 301}, 120400},
+        {"model.layers.0.mlp.experts.1.gate_proj.weight", "F8_E4M3", 2, {333, 301}, 100233},
+        {"model.layers.0.mlp.experts.1.up_proj.weight", "F8_E5M2", 2, {333, 301}, 100233},
+        {"model.layers.0.mlp.experts.1.down_proj.weight", "U8", 2, {333, 301}, 100233},
+        {"model.layers.0.mlp.experts.1.gate_proj.weight_scale_inv", "F32", 0, {0}, 4},
+        {"model.layers.1.mlp.experts.gate_up_proj", "BF16", 3, {7, 33, 257}, 118734},
+        {"empty", "BF16", 2, {0, 5}, 0},
+        {"scalar", "BF16", 0, {0}, 2},
+        {"gr\xc3\xb6\xc3\x9f"
+         "e \xe6\xa8\xa1\xe5\x9e\x8b",
+         "I64",
+         1,
+         {1000},
+         8000},
+        {"one", "BOOL", 1, {1}, 1},
+    };
+    char *text = calloc(1, 300000);
+    assert_non_null(text);
+    for (int i = 0; i < 30000; i++)
+        snprintf(text + 10 * i, 11, "line %04d\n", i % 7000);
+    fixture_safetensors(f, "model.safetensors", tensors, sizeof(tensors) / sizeof(tensors[0]), 3);
+    fixture_file(f, "tokenizer.json", text, 300000);
+    fixture_file(f, "a/deep/er/directory/\xc3\xa4.txt", "x", 1);
+    fixture_file(f, "a/empty", "", 0);
+    fixture_file(f, "block", text, 4096);
+    /* Raw safetensors: a header of odd length, gaps of no tensor (a header may be padded), tensors out of order. */
+    const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[6,12]},"
+                          "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}} ";
+    unsigned char raw[8 + sizeof(header) - 1 + 12] = {0};
+    uint64_t length = sizeof(header) - 1;
+    memcpy(raw, &length, 8);
+    memcpy(raw + 8, header, length);
+    memcpy(raw + 8 + length, "abcdefghijkl", 12);
+    assert_int_equal(length % 2, 1);
+    fixture_file(f, "odd.safetensors", raw, sizeof(raw));
+    free(text);
+}
+
+static void round_trips(void **state)
+{
+    (void)state;
+    static const uint32_t shards[] = {0, 8192, 65536};
+    struct fixture f;
+    struct damage damage;
+    char out[400];
+    fixture_begin(&f);
+    odd_checkpoint(&f);
+    for (int codec = EFS_CHOOSE_AUTO; codec <= EFS_CHOOSE_RAW; codec++)
+        for (size_t i = 0; i < sizeof(shards) / sizeof(shards[0]); i++) {
+            struct efs_error err;
+            struct efs_pack_options options = {
+                .codec = (enum efs_codec_choice)codec, .shard_elements = shards[i], .verify = true, .force = true};
+            assert_int_equal(pack(&f, &options, &err), 0);
+            assert_int_equal(verify(f.store, true, &damage), 0);
+            snprintf(out, sizeof(out), "%s/out-%d-%zu", f.directory, codec, i);
+            struct efs_store *store = open_store(f.store);
+            assert_int_equal(efs_store_unpack(store, out, false, 2, NULL, NULL, &err), 0);
+            efs_store_close(store);
+            assert_true(same_trees(f.source, out));
+        }
+    fixture_end(&f);
+}
+
+static void single_file_and_no_tensors(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {.force = true};
+    char path[400], out[400];
+    fixture_begin(&f);
+    fixture_file(&f, "config.json", "{}", 2);
+    fixture_file(&f, "nothing", "", 0);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    assert_int_equal(report.tensors, 0);
+    assert_int_equal(report.files, 2);
+    assert_string_equal(report.notice, "");
+    snprintf(out, sizeof(out), "%s/out", f.directory);
+    struct efs_store *store = open_store(f.store);
+    assert_int_equal(efs_store_unpack(store, out, false, 0, NULL, NULL, &err), 0);
+    efs_store_close(store);
+    assert_true(same_trees(f.source, out));
+    /* One file alone: the store may lie beside it, but not take its place. */
+    fixture_moe(&f, 1, 2, 16, 64);
+    snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
+    assert_int_equal(efs_pack(path, f.store, &options, &report, &err), 0);
+    assert_int_equal(report.files, 1);
+    assert_int_equal(report.experts, 2);
+    assert_int_equal(efs_pack(path, path, &options, &report, &err), -EINVAL);
+    fixture_end(&f);
+}
+
+static void same_bytes_for_any_threads(void **state)
+{
+    (void)state;
+    static const unsigned threads[] = {1, 2, 3, 8, 64};
+    struct fixture f;
+    struct efs_error err;
+    size_t first_bytes = 0, bytes;
+    unsigned char *first = NULL;
+    fixture_begin(&f);
+    odd_checkpoint(&f);
+    fixture_moe(&f, 3, 8, 96, 512);
+    for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++) {
+        struct efs_pack_options options = {.threads = threads[i], .shard_elements = 8192, .force = true};
+        assert_int_equal(pack(&f, &options, &err), 0);
+        unsigned char *store = fixture_read(f.store, &bytes);
+        if (first) {
+            assert_int_equal(bytes, first_bytes);
+            assert_memory_equal(first, store, bytes);
+            free(store);
+        } else {
+            first = store;
+            first_bytes = bytes;
+        }
+    }
+    free(first);
+    fixture_end(&f);
+}
+
+/* DESIGN: an expert's E-chunks and then its SM-chunks side by side; the order of the disk is that of the files. */
+static void layout_is_as_promised(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_begin(&f);
+    fixture_moe(&f, 2, 12, 96, 512);
+    fixture_pack(&f, NULL);
+    struct efs_store *s = open_store(f.store);
+    assert_int_equal(s->expert_count, 24);
+    uint64_t chunk_bytes = 0;
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        const struct efs_disk_group *group = &s->groups[g];
+        assert_int_equal(group->kind, g < 24 ? EFS_GROUP_EXPERT : group->kind);
+        assert_true(g < 24 || group->kind != EFS_GROUP_EXPERT);
+        uint64_t e = 0, sm = 0;
+        for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++)
+            for (uint32_t i = 0; i < s->objects[o].shard_count; i++) {
+                const struct efs_disk_shard *shard = &s->shards[s->objects[o].shard_first + i];
+                assert_true(!e || !shard->e_bytes || shard->e_offset == e);
+                assert_true(!sm || !shard->sm_bytes || shard->sm_offset == sm);
+                e = shard->e_bytes ? shard->e_offset + efs_pack_padded(shard->e_bytes) : e;
+                sm = shard->sm_bytes ? shard->sm_offset + efs_pack_padded(shard->sm_bytes) : sm;
+                chunk_bytes += efs_pack_padded(shard->e_bytes) + efs_pack_padded(shard->sm_bytes);
+            }
+        if (group->kind == EFS_GROUP_EXPERT) /* SM-chunks follow the last E-chunk */
+            assert_int_equal(s->shards[s->objects[group->object_first].shard_first].sm_offset, e);
+    }
+    assert_int_equal(EFS_ALIGN + chunk_bytes, s->sb.tables[0].offset); /* nothing else between superblock and index */
+    assert_int_equal(s->sb.store_bytes % EFS_ALIGN, 0);
+    uint64_t at = 0; /* reading the files in order reads groups in order */
+    for (uint32_t x = 0; x < s->extent_count; x++) {
+        const struct efs_disk_object *o = &s->objects[s->extents[x].object];
+        const struct efs_disk_shard *shard = &s->shards[o->shard_first];
+        uint64_t begin = shard->e_bytes ? shard->e_offset : shard->sm_offset;
+        assert_true(begin > at);
+        at = begin;
+    }
+    efs_store_close(s);
+    fixture_end(&f);
+}
+
+static void report_adds_up(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {.force = true};
+    struct stat st;
+    fixture_begin(&f);
+    fixture_moe(&f, 2, 4, 256, 1024);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    assert_int_equal(stat(f.store, &st), 0);
+    assert_int_equal(report.store_bytes, st.st_size);
+    assert_int_equal(report.experts, 8);
+    assert_int_equal(report.files, 3);
+    uint64_t raw = 0, tensors = 0;
+    for (unsigned i = 0; i < report.row_count; i++) {
+        const struct efs_pack_row *row = &report.rows[i];
+        raw += row->raw_bytes;
+        tensors += strcmp(row->tensor_class, "other") ? row->tensors : 0;
+        if (strcmp(row->tensor_class, "expert") == 0) {
+            assert_string_equal(row->dtype, "BF16");
+            assert_int_equal(row->tensors, 24);
+            assert_int_equal(row->elements * 2, row->raw_bytes);
+            assert_true(row->entropy_bits > 1 && row->entropy_bits < 3);
+            assert_true(row->exponent_bits > 0.95 * row->entropy_bits && row->exponent_bits < 1.1 * row->entropy_bits);
+            assert_true((double)row->coded_bytes < 1.02 * row->bound_bytes);
+        }
+    }
+    assert_int_equal(raw, report.source_bytes);
+    assert_int_equal(tensors, report.tensors);
+    /* The store's copy tells the same, and no times. */
+    struct efs_store *s = open_store(f.store);
+    char *json = efs_pack_report_json(&report);
+    assert_non_null(json);
+    assert_int_equal(strlen(json), s->sb.tables[EFS_TABLE_REPORT].bytes);
+    assert_memory_equal(json, s->report, strlen(json));
+    free(json);
+    efs_store_close(s);
+    fixture_end(&f);
+}
+
+static void notices(void **state)
+{
+    (void)state;
+    static const struct fixture_tensor tensor = {"weight", "BF16", 1, {100}, 200};
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {.force = true};
+    fixture_begin(&f);
+    fixture_safetensors(&f, "model.safetensors", &tensor, 1, 1);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    assert_non_null(strstr(report.notice, "dense"));
+    assert_null(strstr(report.notice, "of its own"));
+    fixture_file(&f, "experts/x", "x", 1);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    assert_non_null(strstr(report.notice, "of its own"));
+    fixture_end(&f);
+}
+
+static void existing_stores_are_kept(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {0};
+    size_t bytes;
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 1, 16, 64);
+    FILE *old = fopen(f.store, "w");
+    assert_non_null(old);
+    fputs("old", old);
+    fclose(old);
+    assert_int_equal(pack(&f, &options, &err), -EEXIST);
+    unsigned char *now = fixture_read(f.store, &bytes);
+    assert_int_equal(bytes, 3);
+    free(now);
+    options.force = true;
+    assert_int_equal(pack(&f, &options, &err), 0);
+    efs_store_close(open_store(f.store));
+    assert_int_equal(entries(f.directory), 2);
+    fixture_end(&f);
+}
+
+static void refused_before_any_work(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {.force = true};
+    char path[400];
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 1, 16, 64);
+    snprintf(path, sizeof(path), "%s/x.efs", f.source);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
+    snprintf(path, sizeof(path), "%s/sub/x.efs", f.source);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
+    snprintf(path, sizeof(path), "%s/sub/../../src/x.efs", f.source);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
+    snprintf(path, sizeof(path), "%s/missing/x.efs", f.directory);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -ENOENT);
+    assert_int_equal(efs_pack(f.source, f.directory, &options, &report, &err), -EISDIR);
+    snprintf(path, sizeof(path), "%s/", f.directory);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EISDIR);
+    snprintf(path, sizeof(path), "%s/missing", f.directory);
+    assert_int_equal(efs_pack(path, f.store, &options, &report, &err), -ENOENT);
+    static const uint32_t bad[] = {1, 8191, 8193, EFS_SHARD_ELEMENTS_MAX + 8192, UINT32_MAX};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        options.shard_elements = bad[i];
+        assert_int_equal(pack(&f, &options, &err), -EINVAL);
+    }
+    assert_int_equal(entries(f.directory), 1);
+    assert_int_equal(entries(f.source), 3);
+    fixture_end(&f);
+}
+
+struct meddle {
+    const char *phase; /* in which to act */
+    char path[400];    /* truncate it by a byte, or with append: add one */
+    bool cancel, append, done;
+};
+
+static bool meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
+{
+    struct meddle *m = arg;
+    assert_true(done_bytes <= total_bytes);
+    if (strcmp(phase, m->phase) != 0)
+        return false;
+    m->done = true;
+    if (m->cancel)
+        return true;
+    struct stat st;
+    assert_int_equal(stat(m->path, &st), 0);
+    assert_int_equal(truncate(m->path, st.st_size + (m->append ? 1 : -1)), 0);
+    return false;
+}
+
+static void failures_leave_nothing(void **state)
+{
+    (void)state;
+    static const char *const phases[] = {"syncing", "naming"};
+    struct fixture f;
+    struct efs_error err;
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 4, 64, 256);
+    unsigned fds = fixture_open_fds();
+    for (int i = 0; i < 2; i++) {
+        struct meddle m = {.phase = phases[i], .cancel = true};
+        struct efs_pack_options options = {.progress = meddle, .progress_arg = &m};
+        assert_int_equal(pack(&f, &options, &err), -ECANCELED);
+        assert_true(m.done);
+    }
+    for (int append = 0; append < 2; append++) { /* a source that changes meanwhile */
+        struct meddle m = {.phase = "syncing", .append = append};
+        struct efs_pack_options options = {.progress = meddle, .progress_arg = &m};
+        snprintf(m.path, sizeof(m.path), "%s/config.json", f.source);
+        assert_int_equal(pack(&f, &options, &err), -ESTALE);
+        assert_non_null(strstr(err.text, "config.json"));
+        assert_true(m.done);
+    }
+    assert_int_equal(entries(f.directory), 1);
+    assert_int_equal(fixture_open_fds(), fds);
+    fixture_end(&f);
+}
+
+/* The first turn finds the source whole; it is cut before it is read again. */
+static void source_cut_between_reads(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err = {""};
+    struct efs_catalog catalog;
+    struct efs_pack_source *source;
+    const uint8_t *data;
+    char path[400];
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 4, 64, 256);
+    assert_int_equal(efs_catalog_read(f.source, &catalog, &err), 0);
+    assert_int_equal(efs_pack_source_open(&catalog, &source, &err), 0);
+    uint32_t file = 0;
+    while (!catalog.files[file].has_tensors)
+        file++;
+    uint64_t bytes = catalog.files[file].bytes;
+    uint8_t *buffer = aligned_alloc(EFS_ALIGN, efs_pack_source_room((size_t)bytes));
+    assert_non_null(buffer);
+    assert_int_equal(efs_pack_source_read(source, file, 1, (size_t)bytes - 1, 0, buffer, &data, &err), 0);
+    assert_int_equal(efs_pack_source_unchanged(source, &err), 0);
+    snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
+    assert_int_equal(truncate(path, (off_t)bytes - 5000), 0);
+    assert_int_equal(efs_pack_source_read(source, file, 1, (size_t)bytes - 1, 0, buffer, &data, &err), -ESTALE);
+    assert_non_null(strstr(err.text, "model.safetensors"));
+    assert_int_equal(efs_pack_source_unchanged(source, &err), -ESTALE);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(efs_pack_source_unchanged(source, &err), -ESTALE);
+    free(buffer);
+    efs_pack_source_close(source);
+    /* Found by the catalogue, gone or of another size when the packer looks. */
+    assert_int_equal(efs_pack_source_open(&catalog, &source, &err), -ESTALE);
+    efs_catalog_free(&catalog);
+    fixture_end(&f);
+}
+
+static void damage_is_found_and_named(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct damage damage;
+    struct efs_error err = {""};
+    char out[400];
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 3, 64, 256);
+    fixture_pack(&f, NULL);
+    struct efs_store *s = open_store(f.store);
+    struct efs_disk_shard a = s->shards[s->objects[0].shard_first], b = s->shards[s->objects[4].shard_first];
+    efs_store_close(s);
+    assert_int_equal(verify(f.store, false, &damage), 0);
+    fixture_damage(f.store, a.e_offset + 5);
+    assert_int_equal(verify(f.store, false, &damage), 1);
+    assert_non_null(strstr(damage.last, "E-chunk"));
+    assert_non_null(strstr(damage.last, "experts.0."));
+    fixture_damage(f.store, b.sm_offset + b.sm_bytes - 1);
+    assert_int_equal(verify(f.store, true, &damage), 2);
+    snprintf(out, sizeof(out), "%s/out", f.directory);
+    s = open_store(f.store);
+    assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), -EUCLEAN);
+    assert_non_null(strstr(err.text, "chunk at store offset"));
+    efs_store_close(s);
+    assert_int_equal(access(out, F_OK), -1); /* nothing was left, the directory neither */
+    fixture_damage(f.store, a.e_offset + 5); /* the same bit again: as it was */
+    assert_int_equal(verify(f.store, true, &damage), 1);
+    assert_non_null(strstr(damage.last, "SM-chunk"));
+    fixture_damage(f.store, b.sm_offset + b.sm_bytes - 1);
+    fixture_damage(f.store, a.e_offset + a.e_bytes); /* padding, which no reader looks at */
+    assert_true(a.e_bytes % EFS_ALIGN != 0);
+    assert_int_equal(verify(f.store, false, &damage), 1);
+    assert_non_null(strstr(damage.last, "padding"));
+    fixture_end(&f);
+}
+
+static void unpack_is_careful(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_error err = {""};
+    char out[300], path[400], elsewhere[400];
+    size_t bytes;
+    fixture_begin(&f);
+    fixture_moe(&f, 1, 2, 64, 256);
+    fixture_pack(&f, NULL);
+    struct efs_store *s = open_store(f.store);
+    unsigned fds = fixture_open_fds();
+    snprintf(out, sizeof(out), "%s/out", f.directory);
+    assert_int_equal(mkdir(out, 0755), 0);
+    /* An existing file is refused, and kept. */
+    snprintf(path, sizeof(path), "%s/config.json", out);
+    FILE *old = fopen(path, "w");
+    assert_non_null(old);
+    fputs("old", old);
+    fclose(old);
+    assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), -EEXIST);
+    unsigned char *now = fixture_read(path, &bytes);
+    assert_int_equal(bytes, 3);
+    free(now);
+    assert_int_equal(entries(out), 1);
+    /* A link in the way leads nowhere. */
+    snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", f.directory);
+    snprintf(path, sizeof(path), "%s/sub", out);
+    assert_int_equal(mkdir(elsewhere, 0755), 0);
+    assert_int_equal(symlink(elsewhere, path), 0);
+    assert_true(efs_store_unpack(s, out, true, 2, NULL, NULL, &err) < 0);
+    assert_int_equal(entries(elsewhere), 0);
+    assert_int_equal(unlink(path), 0);
+    /* By force; cancelled or not. */
+    assert_int_equal(efs_store_unpack(s, out, true, 2, NULL, NULL, &err), 0);
+    assert_true(same_trees(f.source, out));
+    assert_int_equal(efs_store_unpack(s, f.store, false, 2, NULL, NULL, &err), -ENOTDIR);
+    assert_int_equal(fixture_open_fds(), fds);
+    efs_store_close(s);
+    fixture_end(&f);
+}
+
+/* Experts by the thousand, each of tensors smaller than a page. */
+static void many_small_experts(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct damage damage;
+    fixture_begin(&f);
+    fixture_moe(&f, 10, 200, 8, 40);
+    fixture_pack(&f, NULL);
+    struct efs_store *s = open_store(f.store);
+    assert_int_equal(s->expert_count, 2000);
+    efs_store_close(s);
+    assert_int_equal(verify(f.store, true, &damage), 0);
+    fixture_end(&f);
+}
+
+/* Tensors of holes, which cost no disk to read: a file of bytes bytes with one tensor in experts slices. */
+static void sparse_checkpoint(const struct fixture *f, const char *dtype, uint64_t element_bytes, uint64_t bytes)
+{
+    char path[400], header[512];
+    uint64_t elements = bytes / element_bytes, length;
+    int n = snprintf(header, sizeof(header),
+                     "{\"model.layers.0.mlp.experts.0.up_proj.weight\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64
+                     "],\"data_offsets\":[0,%" PRIu64 "]}}",
+                     dtype, elements, elements * element_bytes);
+    length = (uint64_t)n;
+    snprintf(path, sizeof(path), "%s/model.safetensors", f->source);
+    int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, &length, 8), 8);
+    assert_int_equal(write(fd, header, length), n);
+    assert_int_equal(ftruncate(fd, (off_t)(8 + length + elements * element_bytes)), 0);
+    close(fd);
+}
+
+/* An expert of more than one run; and memory stays bounded with many threads and the largest shards. */
+static void memory_is_bounded(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dtype;
+        uint64_t element_bytes;
+        uint32_t shard_elements;
+    } cases[] = {{"BF16", 2, EFS_SHARD_ELEMENTS_MAX}, {"F32", 4, EFS_SHARD_ELEMENTS_MAX}, {"BF16", 2, 0}};
+    const uint64_t bytes = (SANITIZED ? 150ull : 400ull) << 20;
+    struct fixture f;
+    fixture_begin(&f);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rusage usage;
+        int status;
+        sparse_checkpoint(&f, cases[i].dtype, cases[i].element_bytes, bytes);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct efs_error err;
+            struct efs_pack_options options = {
+                .threads = 64, .shard_elements = cases[i].shard_elements, .force = true, .verify = true};
+            _exit(efs_pack(f.source, f.store, &options, &report, &err) == 0 ? 0 : 1);
+        }
+        assert_int_equal(wait4(child, &status, 0, &usage), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        if (!SANITIZED)
+            assert_true(usage.ru_maxrss < 512 << 10);
+        struct efs_store *s = open_store(f.store);
+        const struct efs_disk_object *o = &s->objects[0];
+        bool second_run = false;
+        for (uint32_t k = o->shard_first; k + 1 < o->shard_first + o->shard_count; k++) {
+            uint64_t gap = s->shards[k + 1].e_offset - s->shards[k].e_offset;
+            second_run |= gap > efs_pack_padded(s->shards[k].e_bytes); /* SM-chunks of the first run in between */
+        }
+        assert_true(second_run);
+        efs_store_close(s);
+    }
+    fixture_end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trips),
+        cmocka_unit_test(single_file_and_no_tensors),
+        cmocka_unit_test(same_bytes_for_any_threads),
+        cmocka_unit_test(layout_is_as_promised),
+        cmocka_unit_test(report_adds_up),
+        cmocka_unit_test(notices),
+        cmocka_unit_test(existing_stores_are_kept),
+        cmocka_unit_test(refused_before_any_work),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(source_cut_between_reads),
+        cmocka_unit_test(damage_is_found_and_named),
+        cmocka_unit_test(unpack_is_careful),
+        cmocka_unit_test(many_small_experts),
+        cmocka_unit_test(memory_is_bounded),
+    };
+    return cmocka_run_group_tests_name("pack", tests, NULL, NULL);
+}
