@@ -44,6 +44,7 @@ struct job {
 
 struct efs_lease {
     struct efs *fs;
+    struct efs_lease *before, *after; /* of all that are held: efs_close() frees them */
     int fd;
     void *data;
     size_t bytes;
@@ -54,6 +55,7 @@ struct efs {
     pthread_cond_t wake;
     struct job *first, **last, *parked; /* parked: leases that wait for room */
     pthread_t workers[WORKERS];
+    struct efs_lease *leases;
     unsigned leased, room;
     bool stop;
     struct efs_stats stats;
@@ -137,6 +139,13 @@ static void run_lease(struct efs *fs, const struct job *job)
     errint_t rc = fs->lease_errno ? -(errint_t)fs->lease_errno : strstr(file->path, "damaged") ? -EUCLEAN : 0;
     lease->fs = fs;
     lease->fd = -1;
+    pthread_mutex_lock(&fs->lock);
+    lease->after = fs->leases;
+    if (lease->after) {
+        lease->after->before = lease;
+    }
+    fs->leases = lease;
+    pthread_mutex_unlock(&fs->lock);
     if (!rc) {
         rc = fill(file, lease);
     }
@@ -213,6 +222,8 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     return 0;
 }
 
+static void lease_free(struct efs_lease *lease);
+
 void efs_close(struct efs *fs)
 {
     pthread_mutex_lock(&fs->lock);
@@ -227,6 +238,11 @@ void efs_close(struct efs *fs)
         fs->parked = job->next;
         job->leased(job->arg, -ECANCELED, NULL);
         free(job);
+    }
+    while (fs->leases) {
+        struct efs_lease *lease = fs->leases;
+        fs->leases = lease->after;
+        lease_free(lease);
     }
     for (uint32_t i = 0; i < fs->file_count; i++) {
         free(fs->files[i].path);
@@ -319,9 +335,8 @@ const void *efs_lease_data(const struct efs_lease *lease)
     return lease->data;
 }
 
-void efs_lease_release(struct efs_lease *lease)
+static void lease_free(struct efs_lease *lease)
 {
-    struct efs *fs = lease->fs;
     if (lease->data && lease->data != MAP_FAILED) {
         munmap(lease->data, lease->bytes + 1);
     }
@@ -329,7 +344,16 @@ void efs_lease_release(struct efs_lease *lease)
         close(lease->fd);
     }
     free(lease);
+}
+
+void efs_lease_release(struct efs_lease *lease)
+{
+    struct efs *fs = lease->fs;
     pthread_mutex_lock(&fs->lock);
+    *(lease->before ? &lease->before->after : &fs->leases) = lease->after;
+    if (lease->after) {
+        lease->after->before = lease->before;
+    }
     struct job *job = fs->parked;
     if (job) {
         fs->parked = job->next;
@@ -338,6 +362,7 @@ void efs_lease_release(struct efs_lease *lease)
         fs->leased--;
     }
     pthread_mutex_unlock(&fs->lock);
+    lease_free(lease);
 }
 
 void efs_stats(struct efs *fs, struct efs_stats *stats)
