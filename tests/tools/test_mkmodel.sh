@@ -118,7 +118,7 @@ done
 kill -TERM "$pid"
 wait "$pid"
 status_term=$?
-[ "$status_term" = 143 ] || complain "SIGTERM: exit $status_term"
+[ "$status_term" = 130 ] || complain "SIGTERM: exit $status_term"
 [ -z "$(ls -A "$dir/stop")" ] || complain "interrupted: left $(ls -A "$dir/stop")"
 
 [ "$bad" = 0 ] || exit 1

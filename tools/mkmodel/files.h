@@ -4,8 +4,6 @@
 #ifndef MKMODEL_FILES_H
 #define MKMODEL_FILES_H
 
-#include <signal.h>
-
 #include "plan.h"
 #include "random.h"
 
@@ -42,12 +40,13 @@ uint64_t mk_files_bytes(const struct mk_files *files);
 struct mk_writer {
     const struct mk_tables *tables;
     unsigned threads;
-    const volatile sig_atomic_t *cancelled;      /* set by a signal: stop */
-    void (*progress)(void *arg, uint64_t bytes); /* after a piece, one call at a time; may be NULL */
+    uint64_t done, total; /* bytes so far, in all */
+    /* after a piece, one call at a time; true: stop */
+    bool (*progress)(void *arg, uint64_t done, uint64_t total, const char *phase);
     void *arg;
 };
 
 /* Write all files into the directory and sync them. 0, -ECANCELED, or -errno with the reason. */
-int mk_files_write(const struct mk_files *files, int directory, const struct mk_writer *writer, struct mk_error *error);
+int mk_files_write(const struct mk_files *files, int directory, struct mk_writer *writer, struct mk_error *error);
 
 #endif

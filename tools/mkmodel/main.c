@@ -1,17 +1,17 @@
 /* main.c - mkmodel: write a checkpoint of random weights that looks like a real one. */
 #include <argp.h>
-#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "checkpoint.h"
+#include "interrupt.h"
 #include "outdir.h"
 #include "progress.h"
+#include "size.h"
 
 /* The C library looks for this by name, so it must be visible. */
 __attribute__((visibility("default"))) const char *argp_program_version = "mkmodel (expertfs) " EFS_VERSION_STRING;
@@ -35,7 +35,8 @@ static const struct argp_option options[] = {
     {"hidden", 'd', "N", 0, "hidden size", 2},
     {"intermediate", 'i', "N", 0, "inner size of an expert", 2},
     {"vocab", KEY_VOCAB, "N", 0, "tokens in the vocabulary", 2},
-    {"shard-size", KEY_SHARD, "SIZE", 0, "tensors in a safetensors file, at most (default 5GB)", 2},
+    {"shard-size", KEY_SHARD, "SIZE", 0, "tensors in a safetensors file, at most (default 5000000000, as transformers)",
+     2},
     {"size", KEY_SIZE, "SIZE", 0, "choose the number of layers so that all tensors come near this", 2},
     {0, 0, 0, 0, "How:", 3},
     {"threads", 't', "N", 0, "threads (default: all cores); the bytes do not depend on it", 3},
@@ -50,45 +51,19 @@ struct arguments {
     bool force, quiet;
 };
 
-/* "64", "64K", "1.5GiB", "5GB": bytes. 1024 to the K, but 1000 to the KB. */
-static bool parse_size(const char *text, uint64_t *bytes)
-{
-    char *end;
-    double value = strtod(text, &end);
-    const char *units = "KMGT", *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (end == text || !(value > 0) || (*end && !unit))
-        return false;
-    if (unit) {
-        bool decimal = toupper((unsigned char)end[1]) == 'B' && !end[2];
-        if (end[1] && !decimal && strcasecmp(end + 1, "ib") != 0)
-            return false;
-        for (long i = unit - units; i >= 0; i--)
-            value *= decimal ? 1000 : 1024;
-    }
-    if (value < 1 || value > 0x1p50)
-        return false;
-    *bytes = (uint64_t)value;
-    return true;
-}
-
-static bool parse_number(const char *text, uint64_t limit, uint64_t *number)
-{
-    char *end;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    if (!isdigit((unsigned char)*text) || *end || errno || value > limit)
-        return false;
-    *number = value;
-    return true;
-}
-
 static void take_count(struct argp_state *state, const char *name, const char *text, uint32_t *field)
 {
     uint64_t number;
-    if (!parse_number(text, 1u << 30, &number) || !number)
+    if (!tools_number_parse(text, 1, 1u << 30, &number))
         argp_error(state, "--%s: '%s' is not a number above 0", name, text);
     else
         *field = (uint32_t)number;
+}
+
+static void take_size(struct argp_state *state, const char *name, const char *text, uint64_t *field)
+{
+    if (!tools_size_parse(text, field) || !*field || *field > UINT64_C(1) << 50)
+        argp_error(state, "--%s: '%s' is not a size", name, text);
 }
 
 static void take_name(struct argp_state *state, int key, const char *text, struct mk_model *model)
@@ -130,7 +105,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
         arguments->preset = text;
         break;
     case KEY_SEED:
-        if (!parse_number(text, INT64_MAX, &model->seed))
+        if (!tools_number_parse(text, 0, INT64_MAX, &model->seed))
             argp_error(state, "--seed: '%s' is not a number", text);
         break;
     case 'l':
@@ -152,12 +127,10 @@ static error_t parse(int key, char *text, struct argp_state *state)
         take_count(state, "vocab", text, &model->vocab);
         break;
     case KEY_SHARD:
-        if (!parse_size(text, &model->shard_bytes))
-            argp_error(state, "--shard-size: '%s' is not a size", text);
+        take_size(state, "shard-size", text, &model->shard_bytes);
         break;
     case KEY_SIZE:
-        if (!parse_size(text, &model->target_bytes))
-            argp_error(state, "--size: '%s' is not a size", text);
+        take_size(state, "size", text, &model->target_bytes);
         break;
     case 't':
         take_count(state, "threads", text, &threads);
@@ -195,22 +168,6 @@ static char *add_presets(int key, const char *text, void *input)
     return asprintf(&whole, "Presets:\n%s", mk_preset_help) < 0 ? NULL : whole;
 }
 
-static volatile sig_atomic_t stopped; /* the signal that asked to stop */
-
-static void stop(int number)
-{
-    stopped = number;
-}
-
-static void catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = stop}, before;
-    const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup stays nohup */
-            sigaction(numbers[i], &action, NULL);
-}
-
 /* Everything that is to be written, and what it is made of. */
 struct made {
     struct mk_plan plan, gguf;
@@ -239,24 +196,46 @@ static void made_free(struct made *made)
     mk_plan_free(&made->plan);
 }
 
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Make and write the files, in the directory at hand. */
+static int write_files(const struct arguments *arguments, const struct made *made, int directory,
+                       struct mk_error *error)
+{
+    struct mk_tables *tables = malloc(sizeof(*tables));
+    if (!tables)
+        return -ENOMEM;
+    mk_tables_init(tables);
+    struct tools_progress progress;
+    tools_progress_init(&progress, arguments->quiet);
+    struct mk_writer writer = {
+        .tables = tables, .threads = arguments->threads, .progress = tools_progress_tell, .arg = &progress};
+    double began = seconds_now();
+    int rc = mk_files_write(&made->files, directory, &writer, error);
+    tools_progress_clear(&progress);
+    free(tables);
+    if (!rc && !arguments->quiet) {
+        char bytes[16], rate[16];
+        double seconds = seconds_now() - began;
+        tools_size_print(writer.total, bytes, sizeof(bytes));
+        tools_size_print((uint64_t)((double)writer.total / (seconds + 1e-9)), rate, sizeof(rate));
+        fprintf(stderr, "%s: %s in %.1f s, %s/s\n", arguments->out, bytes, seconds, rate);
+    }
+    return rc;
+}
+
 static int write_out(const struct arguments *arguments, const struct made *made, struct mk_error *error)
 {
     struct mk_outdir outdir;
     int rc = mk_outdir_begin(&outdir, arguments->out, arguments->force, error);
     if (rc)
         return rc;
-    struct mk_tables *tables = malloc(sizeof(*tables));
-    if (tables) {
-        mk_tables_init(tables);
-        struct mk_progress progress;
-        mk_progress_begin(&progress, mk_files_bytes(&made->files), arguments->quiet);
-        struct mk_writer writer = {tables, arguments->threads, &stopped, mk_progress_add, &progress};
-        rc = mk_files_write(&made->files, outdir.directory, &writer, error);
-        mk_progress_end(&progress, rc ? NULL : arguments->out);
-    } else {
-        rc = -ENOMEM;
-    }
-    free(tables);
+    rc = write_files(arguments, made, outdir.directory, error);
     if (!rc)
         return mk_outdir_commit(&outdir, &made->files, error);
     mk_outdir_abandon(&outdir, &made->files);
@@ -285,17 +264,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "mkmodel: %s\n", error.text);
         return EXIT_USAGE;
     }
-    catch_signals();
+    tools_interrupt_catch();
     struct made made = {0};
     if (!rc)
         rc = make(&arguments.model, &made);
     if (!rc)
         rc = write_out(&arguments, &made, &error);
     made_free(&made);
-    if (rc == -ECANCELED && stopped) {
-        signal(stopped, SIG_DFL);
-        raise(stopped);
-    }
+    if (rc == -ECANCELED)
+        return TOOLS_EXIT_INTERRUPTED;
     if (rc)
         fprintf(stderr, "mkmodel: %s\n", error.text[0] ? error.text : strerror(-rc));
     return rc ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -16,10 +16,10 @@
 #define PIECE_BYTES (8u << 20)
 #define ALIGN 4096u
 
-/* One file being written. The mutex guards next, error and the progress callback. */
+/* One file being written. The mutex guards next, error and the writer's progress. */
 struct job {
     const struct mk_file *file;
-    const struct mk_writer *writer;
+    struct mk_writer *writer;
     int fd;
     pthread_mutex_t mutex;
     uint64_t next; /* where the next piece begins */
@@ -84,8 +84,6 @@ static int write_all(int fd, const uint8_t *data, size_t bytes, uint64_t offset)
 static bool take(struct job *job, uint64_t *offset)
 {
     pthread_mutex_lock(&job->mutex);
-    if (*job->writer->cancelled && !job->error)
-        job->error = -ECANCELED;
     bool more = !job->error && job->next < job->file->bytes;
     *offset = job->next;
     job->next += PIECE_BYTES;
@@ -96,10 +94,14 @@ static bool take(struct job *job, uint64_t *offset)
 static void finish(struct job *job, uint64_t bytes, int error)
 {
     pthread_mutex_lock(&job->mutex);
-    if (error && !job->error)
+    struct mk_writer *writer = job->writer;
+    if (!error) {
+        writer->done += bytes;
+        if (writer->progress(writer->arg, writer->done, writer->total, "writing"))
+            error = -ECANCELED;
+    }
+    if (!job->error)
         job->error = error;
-    if (!error && job->writer->progress)
-        job->writer->progress(job->writer->arg, bytes);
     pthread_mutex_unlock(&job->mutex);
 }
 
@@ -144,7 +146,7 @@ static int run(struct job *job)
     return job->error;
 }
 
-static int write_file(const struct mk_file *file, int directory, const struct mk_writer *writer)
+static int write_file(const struct mk_file *file, int directory, struct mk_writer *writer)
 {
     int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
     int fd = openat(directory, file->name, flags | O_DIRECT, 0666);
@@ -170,8 +172,9 @@ static int write_file(const struct mk_file *file, int directory, const struct mk
     return error;
 }
 
-int mk_files_write(const struct mk_files *files, int directory, const struct mk_writer *writer, struct mk_error *error)
+int mk_files_write(const struct mk_files *files, int directory, struct mk_writer *writer, struct mk_error *error)
 {
+    writer->total = mk_files_bytes(files);
     for (uint32_t f = 0; f < files->count; f++) {
         int rc = write_file(&files->files[f], directory, writer);
         if (rc) {
