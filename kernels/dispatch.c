@@ -11,6 +11,7 @@
 static const struct efs_kernel_ops *const paths[] = {
 #if defined(__x86_64__)
     &efs_ops_avx512,
+    &efs_ops_avx2,
 #elif defined(__aarch64__)
     &efs_ops_neon,
 #endif

@@ -1,0 +1,185 @@
+/*
+ * simd_avx2.h - the operations on 32 bytes that simd_decode.h and simd_encode.h are made of, with AVX2. Private.
+ *
+ * simd_avx512.h says what each does. Neither pdep nor pext: the first Zens take hundreds of cycles for one.
+ */
+#ifndef EFS_KERNELS_SIMD_AVX2_H
+#define EFS_KERNELS_SIMD_AVX2_H
+
+#include "byte_table.h"
+#include "ops.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define EFS_LANES 32
+#define EFS_STREAM_ALIGN 32
+#define EFS_INLINE static inline __attribute__((always_inline))
+
+typedef __m256i efs_vector;
+typedef struct {
+    __m128i right, left; /* one of them is 0 */
+} efs_shift;
+typedef __m256i efs_table;
+
+EFS_INLINE efs_vector efs_load(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+EFS_INLINE void efs_store(uint8_t *p, efs_vector v)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+
+EFS_INLINE void efs_put(uint8_t *dst, efs_vector v, bool stream)
+{
+    if (stream)
+        _mm256_stream_si256((__m256i *)(void *)dst, v);
+    else
+        efs_store(dst, v);
+}
+
+EFS_INLINE efs_vector efs_select(efs_vector mask, efs_vector a, efs_vector b)
+{
+    return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
+
+EFS_INLINE efs_shift efs_shift_right(int bits)
+{
+    return (efs_shift){_mm_cvtsi32_si128(bits > 0 ? bits : 0), _mm_cvtsi32_si128(bits < 0 ? -bits : 0)};
+}
+
+EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
+{
+    return _mm256_sll_epi16(_mm256_srl_epi16(v, shift.right), shift.left);
+}
+
+/* ---- decoding a level ------------------------------------------------------------------------------------------ */
+
+EFS_INLINE efs_table efs_load_table(const uint8_t table[4])
+{
+    int32_t word;
+
+    memcpy(&word, table, sizeof(word));
+    return _mm256_set1_epi32(word);
+}
+
+EFS_INLINE __m128i efs_load_8(const void *p)
+{
+    return _mm_loadl_epi64(p);
+}
+
+/* The next bytes of below at the set bits of an 8-bit mask. */
+EFS_INLINE __m128i efs_expand_8(const uint8_t *below, uint32_t mask)
+{
+    return _mm_shuffle_epi8(efs_load_8(below), efs_load_8(&efs_expand_table[mask]));
+}
+
+EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
+                                  const uint8_t **below)
+{
+    const __m256i three = _mm256_set1_epi8(3);
+    __m256i codes = _mm256_and_si256(_mm256_srl_epi16(plane, shift.right), three);
+    uint32_t escapes = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, three));
+
+    if (valid < EFS_LANES)
+        escapes = _bzhi_u32(escapes, (uint32_t)valid);
+    const uint8_t *from = *below;
+    __m128i x0 = efs_expand_8(from, escapes & 0xff);
+    __m128i x1 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xff), escapes >> 8 & 0xff);
+    __m128i x2 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xffff), escapes >> 16 & 0xff);
+    __m128i x3 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xffffff), escapes >> 24);
+    *below += _mm_popcnt_u32(escapes);
+    /* The table has 0 for the escapes. */
+    return _mm256_or_si256(_mm256_shuffle_epi8(table, codes),
+                           _mm256_set_m128i(_mm_unpacklo_epi64(x2, x3), _mm_unpacklo_epi64(x0, x1)));
+}
+
+/* ---- coding a level -------------------------------------------------------------------------------------------- */
+
+/* flip: what turns the escape's code, 3, into the symbol's own; 0 where no symbol is in use. */
+struct efs_ranks {
+    __m256i symbol[3], flip[3];
+};
+
+EFS_INLINE struct efs_ranks efs_load_ranks(const uint8_t table[4], unsigned ranked)
+{
+    struct efs_ranks t;
+
+    for (unsigned r = 0; r < 3; r++) {
+        t.symbol[r] = _mm256_set1_epi8((char)table[r]);
+        t.flip[r] = _mm256_set1_epi8((char)(ranked > r ? 3 ^ r : 0));
+    }
+    return t;
+}
+
+/* Bytes 0..valid-1 all ones. */
+EFS_INLINE __m256i efs_first_lanes(size_t valid)
+{
+    static const uint64_t ones_and_zeros[8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 0, 0, 0};
+
+    return efs_load((const uint8_t *)ones_and_zeros + 32 - valid);
+}
+
+EFS_INLINE efs_vector efs_codes(efs_vector v, const struct efs_ranks *t, size_t valid, uint8_t **escaped)
+{
+    const __m256i three = _mm256_set1_epi8(3);
+    __m256i codes = three;
+
+    for (unsigned r = 0; r < 3; r++)
+        codes = _mm256_xor_si256(codes, _mm256_and_si256(_mm256_cmpeq_epi8(v, t->symbol[r]), t->flip[r]));
+    if (valid < EFS_LANES)
+        codes = _mm256_and_si256(codes, efs_first_lanes(valid));
+    uint32_t escapes = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, three));
+    __m128i half = _mm256_castsi256_si128(v);
+    for (unsigned k = 0; k < 4; k++, escapes >>= 8) {
+        __m128i eight = k % 2 ? _mm_unpackhi_epi64(half, half) : half;
+        _mm_storel_epi64((void *)*escaped, _mm_shuffle_epi8(eight, efs_load_8(&efs_compress_table[escapes & 0xff])));
+        *escaped += _mm_popcnt_u32(escapes & 0xff);
+        if (k == 1)
+            half = _mm256_extracti128_si256(v, 1);
+    }
+    return codes;
+}
+
+EFS_INLINE efs_vector efs_codes_into(efs_vector planes, efs_vector codes, unsigned at)
+{
+    return _mm256_or_si256(planes, _mm256_sll_epi16(codes, _mm_cvtsi32_si128((int)at)));
+}
+
+/* ---- merging --------------------------------------------------------------------------------------------------- */
+
+/* Both unpack within halves of 128 bits: puts the halves in order. */
+EFS_INLINE void efs_halves_in_order(efs_vector low, efs_vector high, efs_vector out[2])
+{
+    out[0] = _mm256_permute2x128_si256(low, high, 0x20);
+    out[1] = _mm256_permute2x128_si256(low, high, 0x31);
+}
+
+EFS_INLINE void efs_interleave(efs_vector low, efs_vector high, efs_vector words[2])
+{
+    efs_halves_in_order(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high), words);
+}
+
+EFS_INLINE void efs_interleave_words(efs_vector low, efs_vector high, efs_vector dwords[2])
+{
+    efs_halves_in_order(_mm256_unpacklo_epi16(low, high), _mm256_unpackhi_epi16(low, high), dwords);
+}
+
+EFS_INLINE void efs_join_bf16(efs_vector e, efs_vector sm, efs_vector words[2])
+{
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+
+    efs_interleave(efs_select(sign, _mm256_slli_epi16(e, 7), sm), efs_select(sign, sm, _mm256_srli_epi16(e, 1)), words);
+}
+
+EFS_INLINE efs_vector efs_join_small(efs_vector sign, efs_vector e, efs_vector mantissa, unsigned mantissa_bits)
+{
+    __m256i shifted = mantissa_bits == 2 ? _mm256_slli_epi16(e, 2) : _mm256_slli_epi16(e, 3);
+    __m256i bits = efs_select(_mm256_set1_epi8((char)((1 << mantissa_bits) - 1)), mantissa, shifted);
+
+    return efs_select(_mm256_set1_epi8((char)0x80), sign, bits);
+}
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * simd_decode.h - cascade decoding and merging with vectors; included by a path_*.c after its simd_*.h. Private.
+ *
+ * From the rest up: a vector of codes comes from a plane by a shift and a mask, the level's table gives the symbols of
+ * codes 0..2, and the symbols of the level below, in order, fill the escapes. The first level is fused with the merge.
+ */
+#ifndef EFS_KERNELS_SIMD_DECODE_H
+#define EFS_KERNELS_SIMD_DECODE_H
+
+#include "format_block.h"
+#include "simd_merge.h"
+
+/*
+ * One level, size symbols, into out, which has room for a vector more unless size is EFS_BLOCK. below has the symbols
+ * of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
+ */
+static size_t decode_level(const uint8_t *planes, size_t size, const uint8_t table_bytes[4], const uint8_t *below,
+                           uint8_t *out)
+{
+    const efs_table table = efs_load_table(table_bytes);
+    const uint8_t *used = below;
+    size_t width = efs_plane_bytes(size, 2);
+    int bits = 0;
+
+    for (size_t start = 0; start < size; start += width, bits += 2) {
+        const efs_shift shift = efs_shift_right(bits);
+        size_t len = size - start < width ? size - start : width;
+        size_t j = 0;
+        for (; j + EFS_LANES <= len; j += EFS_LANES)
+            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, EFS_LANES, &used));
+        if (j < len) /* what is stored too much is overwritten by the next plane, or is in the room after it */
+            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, len - j, &used));
+    }
+    return (size_t)(used - below);
+}
+
+/* The symbols that enter level `until`, which is below the last; NULL when the planes contradict the sizes. The result
+ * lies in one of the two buffers of EFS_SCRATCH bytes. */
+static const uint8_t *decode_below(const struct efs_cascade_block *block, unsigned until, uint8_t *a, uint8_t *b)
+{
+    /* The rest is copied, so that planes with too many escapes do not read past the chunk. */
+    for (size_t i = 0; i < block->size[block->levels]; i += EFS_LANES)
+        efs_store(a + i, efs_load(block->rest + i));
+    for (unsigned level = block->levels; level-- > until;) {
+        if (decode_level(block->planes[level], block->size[level], block->table[level], a, b) != block->size[level + 1])
+            return NULL;
+        uint8_t *swap = a;
+        a = b;
+        b = swap;
+    }
+    return a;
+}
+
+static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
+{
+    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
+
+    if (block->levels == 0) {
+        memcpy(out, block->rest, block->size[0]);
+        return true;
+    }
+    if (block->size[0] != EFS_BLOCK) {
+        const uint8_t *symbols = decode_below(block, 0, a, b);
+        if (symbols != NULL)
+            memcpy(out, symbols, block->size[0]);
+        return symbols != NULL;
+    }
+    const uint8_t *below = decode_below(block, 1, a, b);
+    return below != NULL && decode_level(block->planes[0], EFS_BLOCK, block->table[0], below, out) == block->size[1];
+}
+
+/* The first level of a whole block, fused with the merge. */
+EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *below,
+                                  const uint8_t *sm, uint8_t *dst, bool stream)
+{
+    const efs_table table = efs_load_table(block->table[0]);
+    const uint8_t *used = below;
+    /* The next block's code lies behind this one's and is read from its end to its beginning, which no processor
+     * foresees: ask for it little by little. A guess of its size is enough, and no address does harm. */
+    const uint8_t *next = block->rest + block->size[block->levels];
+    const size_t next_step = (size_t)(next - block->planes[0]) / (EFS_BLOCK / 64) + 1;
+
+    for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
+        const efs_shift shift = efs_shift_right((int)(unit / 2) * 2);
+        const uint8_t *plane = block->planes[0] + unit % 2 * EFS_UNIT;
+        for (size_t at = 0; at < EFS_UNIT; at += 64) {
+            efs_prefetch(next);
+            next += next_step;
+            efs_prefetch_sm(format, unit, at, sm, stream);
+            for (size_t k = at; k < at + 64; k += EFS_LANES) {
+                efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
+                efs_merge_lanes(format, unit, k, e, sm, dst, stream);
+            }
+        }
+    }
+    return (size_t)(used - below) == block->size[1];
+}
+
+/* Merge a whole block whose exponents are bytes in memory. */
+EFS_INLINE void merge_bytes(enum efs_format format, const uint8_t *e, const uint8_t *sm, uint8_t *dst, bool stream)
+{
+    for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
+        for (size_t at = 0; at < EFS_UNIT; at += EFS_LANES)
+            efs_merge_lanes(format, unit, at, efs_load(e + unit * EFS_UNIT + at), sm, dst, stream);
+    }
+}
+
+EFS_INLINE bool decode_merge_as(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                                uint8_t *dst, bool stream)
+{
+    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
+
+    if (block->levels == 0) {
+        merge_bytes(format, block->rest, sm, dst, stream);
+        return true;
+    }
+    const uint8_t *below = decode_below(block, 1, a, b);
+    return below != NULL && merge_first_level(format, block, below, sm, dst, stream);
+}
+
+/* One copy of the code for each format, plain and streaming. */
+#define DECODE_MERGE_AS(name)                                                                                          \
+    case EFS_FORMAT_##name:                                                                                            \
+        return stream ? decode_merge_as(EFS_FORMAT_##name, block, sm, dst, true)                                       \
+                      : decode_merge_as(EFS_FORMAT_##name, block, sm, dst, false)
+
+static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                               uint8_t *dst, bool stream)
+{
+    switch (format) {
+        DECODE_MERGE_AS(BYTES);
+        DECODE_MERGE_AS(BF16);
+        DECODE_MERGE_AS(F16);
+        DECODE_MERGE_AS(F32);
+        DECODE_MERGE_AS(E4M3);
+        DECODE_MERGE_AS(E5M2);
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+    return false;
+}
+
+/* Streaming stores want aligned vectors: the edges are copied as usual. from and dst are equally aligned. */
+static void stream_copy(uint8_t *dst, const uint8_t *from, size_t bytes)
+{
+    size_t i = -(uintptr_t)dst % EFS_STREAM_ALIGN;
+
+    memcpy(dst, from, i);
+    for (; i + EFS_LANES <= bytes; i += EFS_LANES)
+        efs_put(dst + i, efs_load(from + i), true);
+    memcpy(dst + i, from + i, bytes - i);
+}
+
+static bool simd_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                              uint8_t *dst, bool stream)
+{
+    size_t misaligned = (uintptr_t)dst % EFS_STREAM_ALIGN;
+
+    if (block->size[0] != EFS_BLOCK) {
+        uint8_t e[EFS_BLOCK];
+        if (format == EFS_FORMAT_BYTES)
+            return simd_decode(block, dst);
+        if (!simd_decode(block, e))
+            return false;
+        efs_merge_block(format, e, sm, block->size[0], dst);
+        return true;
+    }
+    if (stream && misaligned != 0) {
+        uint8_t staged[4 * EFS_BLOCK + EFS_STREAM_ALIGN] __attribute__((aligned(EFS_STREAM_ALIGN)));
+        if (!decode_merge_whole(format, block, sm, staged + misaligned, false))
+            return false;
+        stream_copy(dst, staged + misaligned, EFS_BLOCK * efs_format_bytes(format));
+        return true;
+    }
+    return decode_merge_whole(format, block, sm, dst, stream);
+}
+
+#define MERGE_AS(name)                                                                                                 \
+    case EFS_FORMAT_##name:                                                                                            \
+        merge_bytes(EFS_FORMAT_##name, e, sm, dst, false);                                                             \
+        break
+
+static void simd_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t m, uint8_t *dst)
+{
+    if (m != EFS_BLOCK) {
+        efs_merge_block(format, e, sm, m, dst);
+        return;
+    }
+    switch (format) {
+        MERGE_AS(BF16);
+        MERGE_AS(F16);
+        MERGE_AS(F32);
+        MERGE_AS(E4M3);
+        MERGE_AS(E5M2);
+    case EFS_FORMAT_BYTES:
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+}
+
+#endif

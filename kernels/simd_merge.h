@@ -1,0 +1,128 @@
+/*
+ * simd_merge.h - EFS_LANES exponents in a register and their SM, made into elements; for any of the simd_*.h. Private.
+ *
+ * Only for whole blocks, where the planes' widths are known: a plane of 1, 2 or 4-bit values of EFS_BLOCK elements is
+ * 1024, 2048 or 4096 bytes wide, so the 1024 elements of a *unit* have the same shift in every plane.
+ */
+#ifndef EFS_KERNELS_SIMD_MERGE_H
+#define EFS_KERNELS_SIMD_MERGE_H
+
+#include "ops.h"
+
+#define EFS_UNIT 1024u
+#define EFS_UNITS (EFS_BLOCK / EFS_UNIT)
+#define EFS_E5_PLANES (EFS_BLOCK / 4 + EFS_BLOCK / 8) /* bytes of 2-bit mantissas and signs */
+
+EFS_INLINE void efs_put_pair(uint8_t *dst, const efs_vector v[2], bool stream)
+{
+    efs_put(dst, v[0], stream);
+    efs_put(dst + EFS_LANES, v[1], stream);
+}
+
+/* sign << 7 | e << 2 | mantissa for the elements at `at` in `unit`, from the planes of mantissas and signs. */
+EFS_INLINE efs_vector efs_join_e5(const uint8_t *planes, unsigned unit, size_t at, efs_vector e)
+{
+    efs_vector mantissas = efs_load(planes + unit % 2 * EFS_UNIT + at);
+    efs_vector signs = efs_load(planes + EFS_BLOCK / 4 + at);
+
+    return efs_join_small(efs_shifted(signs, efs_shift_right((int)unit - 7)), e,
+                          efs_shifted(mantissas, efs_shift_right((int)(unit / 2) * 2)), 2);
+}
+
+EFS_INLINE efs_vector efs_join_e4m3(const uint8_t *planes, unsigned unit, size_t at, efs_vector e)
+{
+    efs_vector nibbles = efs_load(planes + unit % 4 * EFS_UNIT + at);
+    int bits = (int)(unit / 4) * 4;
+
+    return efs_join_small(efs_shifted(nibbles, efs_shift_right(bits - 4)), e,
+                          efs_shifted(nibbles, efs_shift_right(bits)), 3);
+}
+
+/* The EFS_LANES elements from `at` in `unit` of a whole block that goes to dst and whose SM begins at sm. */
+EFS_INLINE void efs_merge_lanes(enum efs_format format, unsigned unit, size_t at, efs_vector e, const uint8_t *sm,
+                                uint8_t *dst, bool stream)
+{
+    size_t i = unit * EFS_UNIT + at;
+    efs_vector words[2], dwords[2];
+
+    switch (format) {
+    case EFS_FORMAT_BYTES:
+        efs_put(dst + i, e, stream);
+        break;
+    case EFS_FORMAT_BF16:
+        efs_join_bf16(e, efs_load(sm + i), words);
+        efs_put_pair(dst + 2 * i, words, stream);
+        break;
+    case EFS_FORMAT_F16:
+        efs_interleave(efs_load(sm + i), efs_join_e5(sm + EFS_BLOCK, unit, at, e), words);
+        efs_put_pair(dst + 2 * i, words, stream);
+        break;
+    case EFS_FORMAT_F32:
+        efs_join_bf16(e, efs_load(sm + i), words);
+        efs_interleave_words(efs_load(sm + EFS_BLOCK + 2 * i), words[0], dwords);
+        efs_put_pair(dst + 4 * i, dwords, stream);
+        efs_interleave_words(efs_load(sm + EFS_BLOCK + 2 * i + EFS_LANES), words[1], dwords);
+        efs_put_pair(dst + 4 * i + 2 * EFS_LANES, dwords, stream);
+        break;
+    case EFS_FORMAT_E4M3:
+        efs_put(dst + i, efs_join_e4m3(sm, unit, at, e), stream);
+        break;
+    case EFS_FORMAT_E5M2:
+        efs_put(dst + i, efs_join_e5(sm, unit, at, e), stream);
+        break;
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+}
+
+EFS_INLINE void efs_prefetch(const uint8_t *p)
+{
+    __builtin_prefetch(p, 0, 3);
+}
+
+/* Ask for what lies `ahead` bytes after at, in a run of run bytes of each block; blocks' runs are step bytes apart. */
+EFS_INLINE void efs_prefetch_run(const uint8_t *run_begin, size_t at, size_t ahead, size_t run, size_t step)
+{
+    size_t then = at + ahead;
+
+    efs_prefetch(run_begin + (then < run ? then : then - run + step));
+}
+
+/*
+ * While 64 elements are merged, ask for a piece of the SM that comes later, evenly: bursts of requests cost more than
+ * they gain (measured on Zen 4). Planes are read several times within a block, so they are asked for a block ahead.
+ * What is read once in order the processor foresees by itself but for page borders: asking pays only when streaming.
+ */
+EFS_INLINE void efs_prefetch_sm(enum efs_format format, unsigned unit, size_t at, const uint8_t *sm, bool stream)
+{
+    const size_t ahead = 1024, i = unit * EFS_UNIT + at;
+
+    switch (format) {
+    case EFS_FORMAT_BF16:
+        if (stream)
+            efs_prefetch(sm + i + ahead);
+        break;
+    case EFS_FORMAT_F16:
+        efs_prefetch_run(sm, i, ahead, EFS_BLOCK, EFS_BLOCK + EFS_E5_PLANES);
+        efs_prefetch(sm + EFS_BLOCK + EFS_E5_PLANES + EFS_BLOCK + i * 3 / 8);
+        break;
+    case EFS_FORMAT_F32:
+        if (!stream)
+            break;
+        efs_prefetch_run(sm, i, ahead, EFS_BLOCK, 3 * EFS_BLOCK);
+        efs_prefetch_run(sm + EFS_BLOCK, 2 * i, ahead, 2 * EFS_BLOCK, 3 * EFS_BLOCK);
+        efs_prefetch_run(sm + EFS_BLOCK, 2 * i + 64, ahead, 2 * EFS_BLOCK, 3 * EFS_BLOCK);
+        break;
+    case EFS_FORMAT_E4M3:
+        efs_prefetch(sm + EFS_BLOCK / 2 + i / 2);
+        break;
+    case EFS_FORMAT_E5M2:
+        efs_prefetch(sm + EFS_E5_PLANES + i * 3 / 8);
+        break;
+    case EFS_FORMAT_BYTES:
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+}
+
+#endif
