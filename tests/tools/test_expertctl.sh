@@ -1,0 +1,106 @@
+#!/bin/bash
+# expertctl: info, verify, unpack: what they print, exit codes, nothing left behind.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${BUILD:-build}
+mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
+python=${PYTHON:-/usr/bin/python3}
+for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
+    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
+done
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+bad=0
+complain() { echo "FAILED: $*"; bad=1; }
+run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
+    local want=$1 got
+    shift
+    "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    [ "$got" = "$want" ] || complain "expertctl $*: exit $got, not $want: $(cat "$dir/err")"
+    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl $*: no message"
+}
+says() { grep -q "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
+warns() { grep -q "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
+damage() { # OFFSET: turn one bit of the store, or turn it back
+    "$python" -c 'import sys
+f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(-1, 1); f.write(bytes([b ^ 8]))' \
+        "$dir/m.efs" "$1"
+}
+"$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
+size=$(stat -c %s "$dir/m.efs")
+
+# Help and usage
+for command in info verify unpack; do
+    run 0 $command --help
+    says "Usage: expertctl $command"
+    run 2 $command
+    run 2 $command --unknown "$dir/m.efs"
+    run 2 $command a b c
+    run 0 --help
+    says "^  $command "
+done
+run 0 --version
+says '^expertctl (expertfs) [0-9]'
+run 2
+run 2 nonsense
+run 2 verify --threads 0 "$dir/m.efs"
+
+# info
+run 0 info "$dir/m.efs"
+for word in 'version 1' 'family' 'experts' 'cascade' 'BF16'; do says "$word"; done
+run 0 info --json "$dir/m.efs"
+"$python" - "$dir/out" "$size" <<'P' || complain "info --json: $(cat "$dir/out")"
+import json, sys
+info = json.load(open(sys.argv[1]))
+assert info["store_bytes"] == int(sys.argv[2]) and info["experts"] > 0 and info["version"] == 1
+assert sum(row["raw_bytes"] for row in info["report"]["rows"]) == info["source_bytes"]
+assert sum(codec["raw_bytes"] for codec in info["codecs"].values()) == info["source_bytes"]
+P
+run 1 info "$dir/missing"
+run 1 info "$dir/model/config.json"
+
+# verify: one line for each damaged chunk, the place named
+run 0 verify "$dir/m.efs"
+says well
+run 0 verify -q --decode -t 2 "$dir/m.efs"
+[ ! -s "$dir/out" ] || complain "verify -q printed: $(cat "$dir/out")"
+damage 4096
+run 1 verify "$dir/m.efs"
+[ "$(wc -l <"$dir/out")" = 1 ] || complain "one damaged chunk: $(cat "$dir/out")"
+says 'chunk at store offset 4096'
+damage $((size / 2))
+run 1 verify --decode "$dir/m.efs"
+[ "$(wc -l <"$dir/out")" = 2 ] || complain "two damaged chunks: $(cat "$dir/out")"
+warns '2 chunks'
+
+# unpack: nothing of a damaged store; all of a well one; existing files only by force
+run 1 unpack "$dir/m.efs" "$dir/back"
+[ ! -e "$dir/back" ] || complain "a damaged store left $(find "$dir/back")"
+damage 4096
+damage $((size / 2))
+run 0 unpack "$dir/m.efs" "$dir/back"
+diff -r "$dir/model" "$dir/back" || complain "other files came back"
+run 1 unpack "$dir/m.efs" "$dir/back"
+warns '[-]-force'
+echo other >"$dir/back/config.json"
+run 0 unpack --force -q "$dir/m.efs" "$dir/back"
+diff -r "$dir/model" "$dir/back" || complain "--force: other files came back"
+run 1 unpack "$dir/m.efs" "$dir/missing/deep"
+truncate -s -4096 "$dir/m.efs"
+run 1 verify "$dir/m.efs"
+warns 'cut'
+
+# Interrupted: exit 130, nothing left
+mkdir "$dir/large"
+truncate -s 4G "$dir/large/zeros.bin"
+"$mkexpertfs" -q --codec lz4 "$dir/large" "$dir/large.efs" || complain "4 GiB of zeros: exit $?"
+timeout --preserve-status -s INT 0.1 "$expertctl" verify -q --decode -t 1 "$dir/large.efs" 2>/dev/null
+status=$?
+[ $status = 130 ] || complain "interrupted verify: exit $status"
+timeout --preserve-status -s INT 0.1 "$expertctl" unpack -q -t 1 "$dir/large.efs" "$dir/zeros" 2>/dev/null
+status=$?
+[ $status = 130 ] || complain "interrupted unpack: exit $status"
+[ ! -e "$dir/zeros" ] || complain "interrupted unpack left $(find "$dir/zeros")"
+[ $bad = 0 ] && echo "expertctl: well"
+exit $bad
