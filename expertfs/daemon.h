@@ -112,6 +112,13 @@ void efsd_opens_free(struct efsd *daemon);
 /* Answer an open of a file or expert; maybe later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
+/* The open of a handle that the kernel gives back, maybe to another thread than the one that made it. */
+static inline struct efsd_open *efsd_open_of(const struct fuse_file_info *file)
+{
+    struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
+    atomic_load_explicit(&open->references, memory_order_acquire);
+    return open;
+}
 /* A read holds the open while it is in flight. */
 void efsd_open_unref(struct efsd_open *open);
 
@@ -176,7 +183,8 @@ void efsd_session_stop(struct efsd *daemon);
 /* Unmount, also with open files (lazily: their readers get errors from now on), and free the session. */
 void efsd_session_end(struct efsd *daemon);
 
-/* readahead.c: raise the mount's read-ahead where allowed; fills readahead_bytes and readahead_note. */
+/* readahead.c: raise the mount's read-ahead where allowed; fills device, readahead_bytes and readahead_note. Asks the
+ * mount for nothing, so that it can be called before there are receiving threads. */
 void efsd_raise_readahead(struct efsd *daemon);
 
 /* serve.c: everything from a checked command line to the end of the mount. ready is called once, when the mount

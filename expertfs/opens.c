@@ -148,6 +148,7 @@ static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
                                    : &counters->opens_cached,
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
+    atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_of() */
     struct fuse_file_info file = {
         .fh = handle, .direct_io = control || daemon->direct_io, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);

@@ -223,7 +223,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
 {
     struct efsd *daemon = daemon_of(req);
-    struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
+    struct efsd_open *open = efsd_open_of(file);
     (void)ino;
     efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
     if (offset < 0) {
@@ -242,7 +242,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct efsd *daemon = daemon_of(req);
     (void)ino;
     efsd_count(&daemon->counters.releases, 1);
-    efsd_open_release(daemon, (struct efsd_open *)(uintptr_t)file->fh);
+    efsd_open_release(daemon, efsd_open_of(file));
     fuse_reply_err(req, 0);
 }
 

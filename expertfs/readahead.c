@@ -6,21 +6,52 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* The mount answers by now, so that stat() on it returns. */
+/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+static void unescape(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; to++) {
+        if (from[0] == '\\' && strspn(from + 1, "01234567") >= 3) {
+            *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+            from += 4;
+        } else {
+            *to = *from++;
+        }
+    }
+    *to = '\0';
+}
+
+/* The device number of the mount that was made last on the mountpoint, from the table: stat() would ask ourselves. */
 static errint_t find_device(struct efsd *daemon)
 {
-    struct stat st;
-    if (stat(daemon->options.mountpoint, &st)) {
+    FILE *table = fopen("/proc/self/mountinfo", "re");
+    if (!table) {
         return -errno;
     }
-    daemon->device = st.st_dev;
-    return 0;
+    char *line = NULL, *path = NULL;
+    size_t room = 0;
+    errint_t rc = -ENODEV;
+    while (getline(&line, &room, table) > 0) { /* id parent major:minor root mountpoint ... */
+        unsigned major_number, minor_number;
+        if (sscanf(line, "%*u %*u %u:%u %*s %ms", &major_number, &minor_number, &path) == 3) {
+            unescape(path);
+            if (strcmp(path, daemon->options.mountpoint) == 0) {
+                daemon->device = makedev(major_number, minor_number);
+                rc = 0;
+            }
+            free(path);
+            path = NULL;
+        }
+    }
+    free(line);
+    fclose(table);
+    return rc;
 }
 
 static errint_t read_kib(const char *path, uint64_t *kib)

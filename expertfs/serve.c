@@ -17,7 +17,7 @@
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
-#define NAMES_BYTES (2u << 20) /* set aside for the tree (20,000 experts: 1.5 MiB) and open files */
+#define NAMES_BYTES (2u << 20)    /* set aside for the tree (20,000 experts: 1.5 MiB) and open files */
 #define MIB (UINT64_C(1) << 20)
 
 const char *efsd_serving_path(const struct efsd *daemon)
@@ -56,8 +56,8 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    uint64_t own = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES +
-                   NAMES_BYTES;
+    uint64_t own =
+        buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES + NAMES_BYTES;
     if (options->budget_bytes && options->budget_bytes <= own) {
         return efs_fail(err, -ENOMEM, "budget of %llu MiB is too small: the daemon's own buffers take %llu MiB",
                         (unsigned long long)(options->budget_bytes / MIB), (unsigned long long)(own / MIB + 1));
@@ -194,6 +194,7 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
         return rc;
     }
     choose_path(daemon);
+    efsd_raise_readahead(daemon);
     return efsd_session_start(daemon, err);
 }
 
@@ -257,7 +258,6 @@ errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg)
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : start(daemon, err);
     if (!rc) {
-        efsd_raise_readahead(daemon);
         efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
                  daemon->path_note);
         ready(arg);
