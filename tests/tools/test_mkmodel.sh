@@ -25,7 +25,7 @@ n=0
 for options in "--preset=tiny-mixtral" "--preset=tiny-qwen3-moe" "--preset=tiny-deepseek-v2" "--preset=tiny-gpt-oss" \
     "--preset=tiny-switch" "--preset=tiny-mixtral --format=gguf" "--preset=tiny-qwen3-moe --format=gguf --dtype=f16" \
     "--preset=tiny-qwen3-moe --dtype=fp8" "--preset=tiny-deepseek-v2 --dtype=fp8 --hidden=160 --intermediate=96" \
-    "--preset=tiny-qwen3-moe --dtype=f32" "--preset=tiny-gpt-oss --dtype=f16" \
+    "--preset=tiny-mixtral --format=gguf --split" "--preset=tiny-qwen3-moe --dtype=f32" "--preset=tiny-gpt-oss --dtype=f16" \
     "--family=qwen3-moe --layers=1 --hidden=1024 --intermediate=1024 --vocab=2048"; do
     n=$((n + 1))
     # shellcheck disable=SC2086
@@ -51,7 +51,7 @@ golden 2dbc51298ec64c6d "$dir/one-8/model-00001-of-00002.safetensors"
 
 # Names, shapes, sizes, index, entropy, by the real packages
 status=0
-for checkpoint in "1 BF16" "2 BF16" "3 BF16" "4 BF16" "5 BF16" "8 FP8" "9 FP8" "10 F32" "11 F16" "12 BF16"; do
+for checkpoint in "1 BF16" "2 BF16" "3 BF16" "4 BF16" "5 BF16" "8 FP8" "9 FP8" "11 F32" "12 F16" "13 BF16"; do
     # shellcheck disable=SC2086
     set -- $checkpoint
     "$python" tests/tools/inspect_checkpoint.py "$dir/one-$1" "$2" || { status=$?; [ $status = 77 ] || bad=1; }

@@ -36,6 +36,8 @@ for family in mixtral qwen3-moe; do
     "$mkmodel" -q --preset=tiny-$family --format=gguf "$dir/$family-gguf" && cp -r "$dir/$family-gguf" "$dir/copy-gguf"
     client 0 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
     client 0 read_all --no-view "$dir/copy-gguf" "$dir/$family-gguf"
+    "$mkmodel" -q --preset=tiny-$family --format=gguf --split "$dir/$family-split"
+    client 0 llama "$(find "$dir/$family-split" -name 'model-00001-of-*')" "$dir/$family-gguf/model.gguf"
     spoil "$dir/copy-gguf/model.gguf"
     client 1 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
     client 1 read_all --no-view "$dir/copy-gguf" "$dir/$family-gguf"
@@ -48,7 +50,7 @@ for family in mixtral qwen3-moe deepseek-v2 gpt-oss switch; do
     client 0 read_all --no-view "$dir/copy" "$dir/$family"
     client 1 read_all "$dir/copy" "$dir/$family" # a copy has no experts/
     # in an expert of a last layer: some of the 48 tokens choose it
-    spoil "$(ls "$dir"/copy/model-*.safetensors | tail -1)"
+    spoil "$(find "$dir/copy" -name 'model-*.safetensors' | sort | tail -1)"
     client $changed mlx "$dir/copy" "$dir/$family"
     client 1 read_all --no-view "$dir/copy" "$dir/$family"
     rm -r "$dir/copy"

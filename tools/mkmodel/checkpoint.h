@@ -12,8 +12,8 @@ int mk_config_files(const struct mk_model *model, const struct mk_tokenizer *tok
 int mk_safetensors_files(const struct mk_model *model, const struct mk_plan *plan, struct mk_files *files);
 
 /*
- * Add the tensors as one GGUF file, with the tokenizer in it. gguf is an empty plan that takes the tensors under
- * their GGUF names, the experts of a layer stacked; it must live until the files are written.
+ * Add the tensors as one GGUF file (several if model->split), with the tokenizer in it. gguf is an empty plan that
+ * takes the tensors under their GGUF names, the experts of a layer stacked; it must live until the files are written.
  */
 int mk_gguf_files(const struct mk_model *model, const struct mk_plan *plan, const struct mk_tokenizer *tokenizer,
                   struct mk_plan *gguf, struct mk_files *files);

@@ -1,7 +1,7 @@
 /*
- * gguf.c - the tensors and the tokenizer as one GGUF file, as llama.cpp's converter would write it: the experts of a
- * layer stacked in one tensor, norms and routers in F32, and for Mixtral the rows of q and k in the order of the
- * interleaved rotation. The weights are those of the safetensors of the same seed.
+ * gguf.c - the tensors and the tokenizer as one GGUF file, or a split one, as llama.cpp's converter would write it: the
+ * experts of a layer stacked in one tensor, norms and routers in F32, and for Mixtral the rows of q and k in the order
+ * of the interleaved rotation. The weights are those of the safetensors of the same seed.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define GGUF_ALIGNMENT 32u
 
-enum { TYPE_U32 = 4, TYPE_I32 = 5, TYPE_F32 = 6, TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9 };
+enum { TYPE_U16 = 2, TYPE_U32 = 4, TYPE_I32 = 5, TYPE_F32 = 6, TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9 };
 enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
 
 /* The header while it grows. */
@@ -247,12 +247,12 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;
 }
 
-static void put_tensors(struct text *text, const struct mk_plan *gguf)
+static void put_tensors(struct text *text, const struct mk_tensor *tensors, uint32_t count)
 {
     static const uint32_t types[MK_DTYPES] = {[MK_F32] = 0, [MK_F16] = 1, [MK_BF16] = 30};
     uint64_t offset = 0;
-    for (uint32_t t = 0; t < gguf->count; t++) {
-        const struct mk_tensor *tensor = &gguf->tensors[t];
+    for (uint32_t t = 0; t < count; t++) {
+        const struct mk_tensor *tensor = &tensors[t];
         put_string(text, tensor->name);
         put_u32(text, tensor->dims);
         for (uint32_t d = tensor->dims; d-- > 0;) /* fastest first */
@@ -263,42 +263,83 @@ static void put_tensors(struct text *text, const struct mk_plan *gguf)
     }
 }
 
+/* What each file of a split model says of its place. */
+static void put_split(struct text *text, uint32_t part, uint32_t parts, uint32_t tensors)
+{
+    uint16_t number = (uint16_t)part, count = (uint16_t)parts;
+    put_key(text, "", "split.no", TYPE_U16);
+    put(text, &number, 2);
+    put_key(text, "", "split.count", TYPE_U16);
+    put(text, &count, 2);
+    put_key(text, "", "split.tensors.count", TYPE_I32);
+    put_u32(text, tensors);
+}
+
 static int put_padding(struct mk_file *file)
 {
     uint64_t bytes = aligned(file->bytes) - file->bytes;
     return bytes ? mk_file_literal(file, calloc(1, bytes), bytes) : 0;
 }
 
+/* One file: its header in text, to which its tensors are added here, and their data. Takes over the text. */
+static int add_file(struct mk_files *files, const char *name, struct text *text, const struct mk_tensor *tensors,
+                    uint32_t count)
+{
+    put_tensors(text, tensors, count);
+    if (!text->failed) { /* the counts are known now */
+        uint64_t tensor_count = count;
+        memcpy(text->data + 8, &tensor_count, 8);
+        memcpy(text->data + 16, &text->keys, 8);
+    }
+    struct mk_file *file = text->failed ? NULL : mk_files_add(files, name);
+    if (!file) {
+        free(text->data);
+        return -ENOMEM;
+    }
+    int rc = mk_file_literal(file, text->data, text->bytes);
+    if (!rc)
+        rc = put_padding(file);
+    for (uint32_t t = 0; t < count && !rc; t++) {
+        rc = mk_file_tensor(file, &tensors[t]);
+        if (!rc)
+            rc = put_padding(file);
+    }
+    return rc;
+}
+
+static void put_start(struct text *text)
+{
+    put(text, "GGUF", 4);
+    put_u32(text, 3);
+    put_u64(text, 0); /* tensors and keys, set at the end */
+    put_u64(text, 0);
+}
+
 int mk_gguf_files(const struct mk_model *model, const struct mk_plan *plan, const struct mk_tokenizer *tokenizer,
                   struct mk_plan *gguf, struct mk_files *files)
 {
     int rc = add_tensors(model, plan, gguf);
-    if (rc)
-        return rc;
     const char *architecture = model->family == &mk_family_qwen3 ? "qwen3moe" : "llama";
-    struct text text = {0};
-    put(&text, "GGUF", 4);
-    put_u32(&text, 3);
-    put_u64(&text, gguf->count);
-    put_u64(&text, 0); /* the number of keys, set below */
-    put_general(&text, model, architecture);
-    put_sizes(&text, model, architecture);
-    put_tokenizer(&text, tokenizer);
-    put_tensors(&text, gguf);
-    if (!text.failed)
-        memcpy(text.data + 16, &text.keys, 8);
-    struct mk_file *file = text.failed ? NULL : mk_files_add(files, "model.gguf");
-    if (!file) {
-        free(text.data);
-        return -ENOMEM;
-    }
-    rc = mk_file_literal(file, text.data, text.bytes);
-    if (!rc)
-        rc = put_padding(file);
-    for (uint32_t t = 0; t < gguf->count && !rc; t++) {
-        rc = mk_file_tensor(file, &gguf->tensors[t]);
-        if (!rc)
-            rc = put_padding(file);
+    uint64_t limit = model->split ? model->shard_bytes : UINT64_MAX;
+    uint32_t parts = mk_plan_shards(gguf, limit);
+    if (!rc && parts > UINT16_MAX) /* the format counts parts in 16 bits */
+        rc = -EFBIG;
+    for (uint32_t part = 0, first = 0; part < parts && !rc; part++) {
+        struct text text = {0};
+        char name[64] = "model.gguf";
+        uint32_t end = mk_plan_shard_end(gguf, first, limit);
+        put_start(&text);
+        if (part == 0) {
+            put_general(&text, model, architecture);
+            put_sizes(&text, model, architecture);
+            put_tokenizer(&text, tokenizer);
+        }
+        if (parts > 1) {
+            put_split(&text, part, parts, gguf->count);
+            snprintf(name, sizeof(name), "model-%05u-of-%05u.gguf", part + 1, parts);
+        }
+        rc = add_file(files, name, &text, gguf->tensors + first, end - first);
+        first = end;
     }
     return rc;
 }

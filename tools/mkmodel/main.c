@@ -16,7 +16,18 @@
 /* The C library looks for this by name, so it must be visible. */
 __attribute__((visibility("default"))) const char *argp_program_version = "mkmodel (expertfs) " EFS_VERSION_STRING;
 
-enum { EXIT_USAGE = 2, KEY_PRESET = 0x100, KEY_FORMAT, KEY_DTYPE, KEY_TOP, KEY_VOCAB, KEY_SHARD, KEY_SIZE, KEY_SEED };
+enum {
+    EXIT_USAGE = 2,
+    KEY_PRESET = 0x100,
+    KEY_FORMAT,
+    KEY_DTYPE,
+    KEY_TOP,
+    KEY_VOCAB,
+    KEY_SHARD,
+    KEY_SIZE,
+    KEY_SEED,
+    KEY_SPLIT
+};
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What to make:", 1},
@@ -37,6 +48,7 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "N", 0, "tokens in the vocabulary", 2},
     {"shard-size", KEY_SHARD, "SIZE", 0, "tensors in a safetensors file, at most (default 5000000000, as transformers)",
      2},
+    {"split", KEY_SPLIT, 0, 0, "cut a GGUF at --shard-size, too", 2},
     {"size", KEY_SIZE, "SIZE", 0, "choose the number of layers so that all tensors come near this", 2},
     {0, 0, 0, 0, "How:", 3},
     {"threads", 't', "N", 0, "threads (default: all cores); the bytes do not depend on it", 3},
@@ -128,6 +140,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_SHARD:
         take_size(state, "shard-size", text, &model->shard_bytes);
+        break;
+    case KEY_SPLIT:
+        model->split = true;
         break;
     case KEY_SIZE:
         take_size(state, "size", text, &model->target_bytes);

@@ -44,6 +44,7 @@ struct mk_model {
     enum mk_dtype dtype;
     uint32_t layers, experts, experts_per_token, hidden, intermediate, vocab;
     uint64_t shard_bytes;  /* a file's tensors, at most (but one tensor at least) */
+    bool split;            /* cut a GGUF at shard_bytes, too */
     uint64_t target_bytes; /* if set: choose layers so that all tensors come near this */
     uint64_t seed;
     /* derived */

@@ -88,7 +88,7 @@ void mk_outdir_abandon(struct mk_outdir *outdir, const struct mk_files *files)
 static int remove_old(int directory)
 {
     static const char *const patterns[] = {
-        "model.safetensors", "model-*-of-*.safetensors", "*.index.json",   "model.gguf",
+        "model.safetensors", "model-*-of-*.safetensors", "*.index.json",   "model.gguf",           "model-*-of-*.gguf",
         "config.json",       "generation_config.json",   "tokenizer.json", "tokenizer_config.json"};
     DIR *list = fdopendir(dup(directory));
     if (!list)

@@ -32,6 +32,23 @@ uint64_t mk_plan_bytes(const struct mk_plan *plan)
     return bytes;
 }
 
+uint32_t mk_plan_shard_end(const struct mk_plan *plan, uint32_t first, uint64_t limit)
+{
+    uint64_t bytes = 0;
+    uint32_t end = first;
+    while (end < plan->count && (end == first || bytes + plan->tensors[end].bytes <= limit))
+        bytes += plan->tensors[end++].bytes;
+    return end;
+}
+
+uint32_t mk_plan_shards(const struct mk_plan *plan, uint64_t limit)
+{
+    uint32_t shards = 0;
+    for (uint32_t first = 0; first < plan->count; first = mk_plan_shard_end(plan, first, limit))
+        shards++;
+    return shards;
+}
+
 struct mk_tensor *mk_plan_new(struct mk_plan *plan, const char *name, uint32_t parts)
 {
     if (plan->failed)

@@ -65,6 +65,10 @@ struct mk_plan {
 void mk_plan_init(struct mk_plan *plan, const struct mk_model *model);
 void mk_plan_free(struct mk_plan *plan);
 uint64_t mk_plan_bytes(const struct mk_plan *plan);
+/* The end of the shard of at most limit bytes (but one tensor at least) that begins with tensor first. */
+uint32_t mk_plan_shard_end(const struct mk_plan *plan, uint32_t first, uint64_t limit);
+/* How many shards of at most limit bytes there are. */
+uint32_t mk_plan_shards(const struct mk_plan *plan, uint64_t limit);
 
 /* A matrix of a linear layer, rows x columns, in the model's dtype; in FP8 its block scales follow as a tensor. */
 void mk_plan_linear(struct mk_plan *plan, enum mk_role role, uint32_t layer, uint32_t expert, uint64_t rows,

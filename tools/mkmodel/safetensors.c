@@ -75,16 +75,6 @@ static int add_shard(struct mk_files *files, const char *name, const struct mk_t
     return rc;
 }
 
-/* The end of the shard that begins with tensor first. */
-static uint32_t shard_end(const struct mk_plan *plan, uint32_t first, uint64_t limit)
-{
-    uint64_t bytes = 0;
-    uint32_t end = first;
-    while (end < plan->count && (end == first || bytes + plan->tensors[end].bytes <= limit))
-        bytes += plan->tensors[end++].bytes;
-    return end;
-}
-
 static int add_index(const struct mk_plan *plan, json_t *map, struct mk_files *files)
 {
     json_t *index =
@@ -99,9 +89,7 @@ static int add_index(const struct mk_plan *plan, json_t *map, struct mk_files *f
 
 int mk_safetensors_files(const struct mk_model *model, const struct mk_plan *plan, struct mk_files *files)
 {
-    uint32_t shards = 0;
-    for (uint32_t first = 0; first < plan->count; first = shard_end(plan, first, model->shard_bytes))
-        shards++;
+    uint32_t shards = mk_plan_shards(plan, model->shard_bytes);
     if (shards == 1)
         return add_shard(files, "model.safetensors", plan->tensors, plan->count);
     json_t *map = json_object();
@@ -109,7 +97,7 @@ int mk_safetensors_files(const struct mk_model *model, const struct mk_plan *pla
     for (uint32_t first = 0, shard = 1; first < plan->count && !rc; shard++) {
         char name[64];
         snprintf(name, sizeof(name), "model-%05u-of-%05u.safetensors", shard, shards);
-        uint32_t end = shard_end(plan, first, model->shard_bytes);
+        uint32_t end = mk_plan_shard_end(plan, first, model->shard_bytes);
         rc = add_shard(files, name, plan->tensors + first, end - first);
         for (; first < end && !rc; first++)
             rc = json_object_set_new(map, plan->tensors[first].name, json_string(name)) ? -ENOMEM : 0;
