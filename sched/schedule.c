@@ -11,7 +11,7 @@
 /* Decodes that Algorithm 1 may simulate. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at the most;
  * as one candidate among others, cut short, it wins as often (tools/schedcmp). */
 #define EFFORT 20000u
-#define EFFORT_AS_CANDIDATE 1200u
+#define EFFORT_AS_CANDIDATE 600u
 
 static void list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
 {
