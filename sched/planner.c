@@ -95,15 +95,22 @@ struct search {
     struct efs_plan_layer_state *layer;
     uint64_t budget;
     struct seen seen;
-    double least_ns;
+    double least_io_ns, least_ns;
     unsigned best[EFS_POOLS], best_parts[EFS_POOLS];
     unsigned points;
 };
 
+/* Not for a difference that is only rounding: the first of equals stays. */
+static bool less(double a, double b)
+{
+    return a < b * (1 - 1e-12) - 1e-9;
+}
+
 static int try_split(struct search *search, const unsigned parts[EFS_POOLS])
 {
     unsigned capacity[EFS_POOLS];
-    double ns;
+    bool io_first = search->layer->request->goal == EFS_PLAN_IO, first;
+    double ns, io_ns;
     int rc;
 
     pack(search->layer, search->budget, parts, capacity);
@@ -111,12 +118,15 @@ static int try_split(struct search *search, const unsigned parts[EFS_POOLS])
         fill(search->layer, search->budget, capacity);
     if (seen_before(&search->seen, capacity))
         return 0;
-    search->points++;
+    first = search->points++ == 0;
+    io_ns = io_first ? efs_plan_expect_io(search->layer, capacity) : 0;
+    if (!first && less(search->least_io_ns, io_ns))
+        return 0;
     rc = efs_plan_expect(search->layer, capacity, &ns);
     if (rc)
         return rc;
-    /* Not for a difference that is only rounding: the first of equals stays. */
-    if (search->points == 1 || ns < search->least_ns * (1 - 1e-12)) {
+    if (first || less(io_ns, search->least_io_ns) || less(ns, search->least_ns)) {
+        search->least_io_ns = io_ns;
         search->least_ns = ns;
         memcpy(search->best, capacity, sizeof(search->best));
         memcpy(search->best_parts, parts, sizeof(search->best_parts));

@@ -30,6 +30,12 @@ extern "C" {
 #define EFS_PLAN_POOL(pool) (1u << (pool))
 #define EFS_PLAN_ALL_POOLS 15u
 
+/* What a plan is to make small. */
+enum efs_plan_goal {
+    EFS_PLAN_MAKESPAN, /* the paper's: the expected makespan */
+    EFS_PLAN_IO        /* the expected I/O time; of splits that read alike, the makespan */
+};
+
 /* One layer. What it points to is borrowed for the call. */
 struct efs_plan_request {
     const double *inclusion;                 /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
@@ -38,7 +44,8 @@ struct efs_plan_request {
     uint64_t expert_bytes[EFS_POOLS];        /* of an average expert in F, C, S, E: none 0 */
     const uint64_t (*rank_bytes)[EFS_POOLS]; /* NULL: all are average. Else of the expert of each rank */
     unsigned pools;                          /* allowed: Lambda, bits EFS_PLAN_POOL */
-    double step;          /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
+    double step; /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
+    enum efs_plan_goal goal;
     bool fill;            /* what rounding leaves goes to the first allowed pools that it fits */
     struct efs_cost cost; /* u and v of an average expert */
 };
@@ -73,6 +80,22 @@ int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned cap
  */
 int efs_plan_layers(const struct efs_plan_request *requests, unsigned count, uint64_t budget_bytes, unsigned quanta,
                     struct efs_plan *plans, double *total_ns);
+
+/* Pools that all layers share. */
+struct efs_plan_shared {
+    uint64_t pool_bytes[EFS_POOLS]; /* over all layers: sums to at most the budget */
+    double experts[EFS_POOLS];      /* experts of a layer, on average */
+    double makespan_ns, io_ns;      /* expected, of a layer, on average */
+};
+
+/*
+ * Plan for layers that share their pools: then a layer need not hold whole experts of a pool on average, and what
+ * rounding to whole experts leaves over in one layer serves another. The layer is planned for budgets around its mean
+ * share, and the two of these plans are mixed that cost least together at just the budget. request: the average layer
+ * (its budget_bytes is ignored); budget_bytes: of all. About 17 times the work of efs_plan_layer. Errors as there.
+ */
+int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint64_t budget_bytes,
+                   struct efs_plan_shared *plan);
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,8 @@ static int check(const struct efs_plan_request *r)
     if (!r->inclusion || !r->experts || r->experts > EFS_PLAN_MAX_EXPERTS || !r->chosen || r->chosen > r->experts ||
         r->chosen > EFS_PLAN_MAX_CHOSEN)
         return -EINVAL;
-    if (!(r->step >= 0.01 && r->step <= 1) || !r->pools || r->pools & ~EFS_PLAN_ALL_POOLS)
+    if ((r->goal != EFS_PLAN_MAKESPAN && r->goal != EFS_PLAN_IO) || !(r->step >= 0.01 && r->step <= 1) || !r->pools ||
+        r->pools & ~EFS_PLAN_ALL_POOLS)
         return -EINVAL;
     if (!positive(cost->sm_read_ns) || !positive(cost->e_read_ns) || !positive(cost->decode_ns) ||
         !positive(cost->copy_ns) || !positive(cost->request_ns))
@@ -227,28 +228,31 @@ int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[
     return 0;
 }
 
-int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
+double efs_plan_expect_io(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
 {
-    struct interval in[EFS_POOLS + 1];
+    const double *weight = layer->sized ? layer->sized : layer->f;
     unsigned first = 0;
-    int rc = cut(layer, capacity, in);
+    double ns = 0;
 
-    if (!rc)
-        rc = efs_plan_expect(layer, capacity, &plan->makespan_ns);
-    if (rc)
-        return rc;
-    plan->io_ns = 0;
     for (unsigned p = 0; p <= EFS_POOLS; p++) {
         unsigned count = p == EFS_POOL_M ? layer->request->experts - first : capacity[p];
-        double hits = layer->f[first + count] - layer->f[first];
 
-        plan->io_ns += hits * in[p].share.io_ns;
-        if (p < EFS_POOLS) {
-            plan->capacity[p] = count;
-            plan->used_bytes[p] = efs_plan_bytes(layer, p, first, count);
-            plan->hits[p] = hits;
-        }
+        ns += (weight[first + count] - weight[first]) * layer->share[p].io_ns;
         first += count;
     }
-    return 0;
+    return ns;
+}
+
+int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
+{
+    unsigned first = 0;
+
+    plan->io_ns = efs_plan_expect_io(layer, capacity);
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        plan->capacity[p] = capacity[p];
+        plan->used_bytes[p] = efs_plan_bytes(layer, p, first, capacity[p]);
+        plan->hits[p] = layer->f[first + capacity[p]] - layer->f[first];
+        first += capacity[p];
+    }
+    return efs_plan_expect(layer, capacity, &plan->makespan_ns);
 }

@@ -1,0 +1,390 @@
+/*
+ * policy.c - the life of a request through a cache policy: counted, settled, released.
+ */
+#include "policy_core.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct efs_policy_order *const orders[EFS_POLICY_KINDS] = {
+    [EFS_POLICY_ZIPMOE] = &efs_order_zipmoe,   [EFS_POLICY_LRU] = &efs_order_lru,
+    [EFS_POLICY_LFU] = &efs_order_lfu,         [EFS_POLICY_FIFO] = &efs_order_fifo,
+    [EFS_POLICY_MARKING] = &efs_order_marking,
+};
+
+const char *efs_policy_name(enum efs_policy_kind kind)
+{
+    return (unsigned)kind < EFS_POLICY_KINDS ? orders[kind]->name : NULL;
+}
+
+enum efs_policy_kind efs_policy_by_name(const char *name)
+{
+    enum efs_policy_kind kind = 0;
+
+    while (kind < EFS_POLICY_KINDS && strcmp(orders[kind]->name, name))
+        kind++;
+    return kind;
+}
+
+/* ---- making one --------------------------------------------------------------------------------------------- */
+
+static bool valid(const struct efs_policy_config *config)
+{
+    size_t entries = config->same_bytes ? 1 : (size_t)config->layers * config->experts;
+    const double tuned[] = {
+        config->tuning.delta,     config->tuning.rate_weight, config->tuning.age_weight,     config->tuning.smooth,
+        config->tuning.half_life, config->tuning.change_bits, config->tuning.promote_margin, config->chosen};
+
+    if ((unsigned)config->kind >= EFS_POLICY_KINDS || !config->layers || !config->experts || !config->bytes ||
+        config->layers > EFS_RANK_MAX_LAYERS || config->experts > EFS_RANK_MAX_EXPERTS)
+        return false;
+    for (size_t i = 0; i < sizeof(tuned) / sizeof(tuned[0]); i++)
+        if (!isfinite(tuned[i]))
+            return false;
+    for (size_t i = 0; i < entries; i++) {
+        const uint64_t *bytes = config->bytes[i];
+        bool none = !bytes[0] && !bytes[1] && !bytes[2] && !bytes[3];
+
+        for (unsigned p = 0; p < EFS_POOLS; p++) /* sums of all units stay below 2^64 */
+            if (bytes[p] > UINT64_C(1) << 40 || (!bytes[p] && (!none || config->same_bytes)))
+                return false;
+    }
+    return true;
+}
+
+static int allocate(struct efs_policy *policy, const struct efs_policy_config *config)
+{
+    size_t units = policy->units, layers = policy->layers, entries = policy->same_bytes ? 1 : units;
+
+    policy->bytes = calloc(entries, sizeof(*policy->bytes));
+    policy->capacity = calloc(layers, sizeof(*policy->capacity));
+    policy->used = calloc(layers, sizeof(*policy->used));
+    policy->threshold = calloc(layers, sizeof(*policy->threshold));
+    policy->pool = malloc(units);
+    policy->evictable = malloc(units);
+    policy->fixed = malloc(units);
+    policy->holds = calloc(units, sizeof(*policy->holds));
+    policy->frozen = calloc(units, sizeof(*policy->frozen));
+    policy->since = calloc(units, sizeof(*policy->since));
+    policy->count = calloc(units, sizeof(*policy->count));
+    policy->moves = calloc(units, sizeof(*policy->moves));
+    policy->sorted = calloc(policy->experts, sizeof(*policy->sorted));
+    policy->sorted_worth = calloc(policy->experts, sizeof(*policy->sorted_worth));
+    if (!policy->bytes || !policy->capacity || !policy->used || !policy->threshold || !policy->pool ||
+        !policy->evictable || !policy->fixed || !policy->holds || !policy->frozen || !policy->since || !policy->count ||
+        !policy->moves || !policy->sorted || !policy->sorted_worth)
+        return -ENOMEM;
+    memcpy(policy->bytes, config->bytes, entries * sizeof(*policy->bytes));
+    memset(policy->pool, EFS_POOL_M, units);
+    memset(policy->evictable, EFS_NOT_EVICTABLE, units);
+    memset(policy->fixed, EFS_POOL_M, units);
+    return 0;
+}
+
+static void set_capacity(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
+                         const uint64_t (*layer_bytes)[EFS_POOLS])
+{
+    memset(policy->capacity, 0, policy->layers * sizeof(*policy->capacity));
+    if (layer_bytes)
+        memcpy(policy->capacity, layer_bytes, policy->layers * sizeof(*policy->capacity));
+    else
+        memcpy(policy->capacity[0], capacity_bytes, sizeof(policy->capacity[0]));
+    policy->domains = layer_bytes ? policy->layers : 1;
+    efs_policy_set_thresholds(policy);
+}
+
+int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **out)
+{
+    struct efs_policy *policy;
+    int rc;
+
+    *out = NULL;
+    if (!valid(config))
+        return -EINVAL;
+    policy = calloc(1, sizeof(*policy));
+    if (!policy)
+        return -ENOMEM;
+    *policy = (struct efs_policy){.order = orders[config->kind],
+                                  .layers = config->layers,
+                                  .experts = config->experts,
+                                  .units = config->layers * config->experts,
+                                  .chosen = config->chosen,
+                                  .recode = config->recode,
+                                  .same_bytes = config->same_bytes,
+                                  .seed = config->seed,
+                                  .tuning = config->tuning};
+    policy->info[EFS_POOL_M].experts = policy->units;
+    rc = allocate(policy, config);
+    if (!rc) {
+        set_capacity(policy, config->capacity_bytes, config->layer_bytes);
+        rc = policy->order->open(policy);
+    }
+    if (rc) {
+        efs_policy_free(policy);
+        return rc;
+    }
+    *out = policy;
+    return 0;
+}
+
+void efs_policy_free(struct efs_policy *policy)
+{
+    if (!policy)
+        return;
+    if (policy->state)
+        policy->order->close(policy);
+    free(policy->bytes);
+    free(policy->capacity);
+    free(policy->used);
+    free(policy->threshold);
+    free(policy->pool);
+    free(policy->evictable);
+    free(policy->fixed);
+    free(policy->holds);
+    free(policy->frozen);
+    free(policy->since);
+    free(policy->count);
+    free(policy->moves);
+    free(policy->sorted);
+    free(policy->sorted_worth);
+    free(policy);
+}
+
+/* ---- a request ---------------------------------------------------------------------------------------------- */
+
+void efs_policy_hold(struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    uint32_t unit = layer * policy->experts + expert;
+
+    efs_policy_order_unit(policy, unit, false);
+    policy->holds[unit]++;
+}
+
+void efs_policy_release(struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    uint32_t unit = layer * policy->experts + expert;
+
+    assert(policy->holds[unit] > 0);
+    policy->holds[unit]--;
+    efs_policy_order_unit(policy, unit, true);
+}
+
+/* Each once, all there are. Who is in the request is marked as frozen for a moment. */
+static bool valid_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+{
+    unsigned marked = 0;
+    bool good = layer < policy->layers && count <= policy->experts;
+
+    while (good && marked < count) {
+        uint32_t unit = layer * policy->experts + expert[marked];
+
+        good = expert[marked] < policy->experts && efs_unit_bytes(policy, unit, EFS_POOL_F) && !policy->frozen[unit];
+        if (good) {
+            policy->frozen[unit] = true;
+            marked++;
+        }
+    }
+    while (marked-- > 0)
+        policy->frozen[layer * policy->experts + expert[marked]] = false;
+    return good;
+}
+
+int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
+                       struct efs_grant *grants)
+{
+    if (!valid_request(policy, layer, expert, count))
+        return -EINVAL;
+    policy->layer = layer;
+    for (unsigned i = 0; i < count; i++) {
+        uint32_t unit = layer * policy->experts + expert[i];
+        uint8_t found = policy->pool[unit];
+
+        grants[i] = (struct efs_grant){.expert = expert[i], .found = found, .target = found};
+        efs_policy_hold(policy, layer, expert[i]);
+        policy->info[found].hits++;
+        policy->count[unit] += policy->count[unit] < UINT32_MAX;
+    }
+    policy->order->request(policy, layer, expert, count);
+    policy->clock += count;
+    return 0;
+}
+
+/* The order in which a request's experts are settled: those worth most first, so that they get what room there is. */
+static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_grant *grants, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        double worth = policy->order->worth ? policy->order->worth(policy, layer * policy->experts + grants[i].expert)
+                                            : -(double)i;
+        unsigned low = 0, high = i;
+
+        while (low < high) {
+            unsigned middle = (low + high) / 2;
+
+            if (policy->sorted_worth[middle] >= worth)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        memmove(policy->sorted + low + 1, policy->sorted + low, (i - low) * sizeof(*policy->sorted));
+        memmove(policy->sorted_worth + low + 1, policy->sorted_worth + low, (i - low) * sizeof(*policy->sorted_worth));
+        policy->sorted[low] = i;
+        policy->sorted_worth[low] = worth;
+    }
+}
+
+/* The paper's drop after use: beyond all thresholds, and nobody else has it. */
+static bool is_to_drop(struct efs_policy *policy, uint32_t unit)
+{
+    if (!policy->tuning.published || !policy->order->entitled || policy->pool[unit] == EFS_POOL_M ||
+        policy->holds[unit] > 1 || policy->fixed[unit] != EFS_POOL_M)
+        return false;
+    return !policy->order->entitled(policy, unit, EFS_POOL_E); /* the last threshold is the widest */
+}
+
+static void count_grant(struct efs_policy *policy, const struct efs_grant *grant)
+{
+    if (grant->target < grant->found) {
+        if (grant->found == EFS_POOL_M)
+            policy->info[grant->target].admitted++;
+        else
+            policy->info[grant->target].promoted++;
+    } else if (grant->target > grant->found) {
+        policy->info[grant->found].dropped++;
+    } else if (grant->found == EFS_POOL_M) {
+        policy->info[EFS_POOL_M].admitted++;
+    }
+}
+
+void efs_policy_settle(struct efs_policy *policy, unsigned layer, struct efs_grant *grants, unsigned count,
+                       const struct efs_move **moves, size_t *move_count)
+{
+    efs_policy_call_begin(policy);
+    sort_by_worth(policy, layer, grants, count);
+    for (unsigned i = 0; i < count; i++) {
+        struct efs_grant *grant = &grants[policy->sorted[i]];
+        uint32_t unit = layer * policy->experts + grant->expert;
+
+        grant->found = policy->pool[unit];
+        grant->target = (uint8_t)efs_policy_promote(policy, unit);
+        if (grant->target == grant->found && is_to_drop(policy, unit))
+            grant->target = EFS_POOL_M;
+    }
+    for (unsigned i = 0; i < count; i++) { /* what is dropped makes room for others from the next call on */
+        if (grants[i].target > grants[i].found)
+            efs_policy_book(policy, layer * policy->experts + grants[i].expert, EFS_POOL_M);
+        count_grant(policy, &grants[i]);
+    }
+    efs_policy_call_end(policy, moves, move_count);
+}
+
+/* ---- what the caller says besides --------------------------------------------------------------------------- */
+
+void efs_policy_fix(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
+{
+    uint32_t unit = layer * policy->experts + expert;
+
+    efs_policy_order_unit(policy, unit, false);
+    policy->fixed[unit] = (uint8_t)pool;
+    efs_policy_order_unit(policy, unit, true);
+}
+
+void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
+{
+    efs_policy_book(policy, layer * policy->experts + expert, pool);
+}
+
+void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
+                       const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count)
+{
+    unsigned domains = layer_bytes ? policy->layers : 1;
+
+    efs_policy_call_begin(policy);
+    if (domains != policy->domains) { /* the orders and the sums are by domain: book everything anew */
+        for (uint32_t unit = 0; unit < policy->units; unit++)
+            efs_policy_order_unit(policy, unit, false);
+        set_capacity(policy, capacity_bytes, layer_bytes);
+        memset(policy->used, 0, policy->layers * sizeof(*policy->used));
+        for (uint32_t unit = 0; unit < policy->units; unit++) {
+            if (policy->pool[unit] != EFS_POOL_M)
+                policy->used[efs_unit_domain(policy, unit)][policy->pool[unit]] +=
+                    efs_unit_bytes(policy, unit, policy->pool[unit]);
+            efs_policy_order_unit(policy, unit, true);
+        }
+    } else {
+        set_capacity(policy, capacity_bytes, layer_bytes);
+    }
+    efs_policy_trim(policy);
+    efs_policy_call_end(policy, moves, move_count);
+}
+
+void efs_policy_begin(struct efs_policy *policy)
+{
+    if (policy->order->begin)
+        policy->order->begin(policy);
+}
+
+void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes)
+{
+    memcpy(policy->count + (size_t)layer * policy->experts, counts, policy->experts * sizeof(*counts));
+    if (policy->order->seed)
+        policy->order->seed(policy, layer, counts, passes);
+}
+
+/* ---- looking at it ------------------------------------------------------------------------------------------ */
+
+enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    return policy->pool[layer * policy->experts + expert];
+}
+
+bool efs_policy_held(const struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    return policy->holds[layer * policy->experts + expert] > 0;
+}
+
+enum efs_pool efs_policy_fixed(const struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    return policy->fixed[layer * policy->experts + expert];
+}
+
+uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    return policy->count[layer * policy->experts + expert];
+}
+
+unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned expert)
+{
+    uint32_t unit = layer * policy->experts + expert, first = layer * policy->experts;
+    unsigned rank = 0;
+
+    if (policy->order->rank)
+        return policy->order->rank(policy, unit);
+    for (uint32_t other = first; other < first + policy->experts; other++)
+        rank +=
+            policy->count[other] > policy->count[unit] || (policy->count[other] == policy->count[unit] && other < unit);
+    return rank;
+}
+
+void efs_policy_pool(const struct efs_policy *policy, enum efs_pool pool, struct efs_policy_pool *info)
+{
+    *info = policy->info[pool];
+    info->capacity_bytes = info->used_bytes = 0;
+    for (unsigned domain = 0; pool != EFS_POOL_M && domain < policy->domains; domain++) {
+        info->capacity_bytes += policy->capacity[domain][pool];
+        info->used_bytes += policy->used[domain][pool];
+    }
+}
+
+uint64_t efs_policy_over_bytes(const struct efs_policy *policy)
+{
+    uint64_t over = 0;
+
+    for (unsigned domain = 0; domain < policy->domains; domain++)
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            if (policy->used[domain][p] > policy->capacity[domain][p])
+                over += policy->used[domain][p] - policy->capacity[domain][p];
+    return over;
+}

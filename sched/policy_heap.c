@@ -1,0 +1,213 @@
+/*
+ * policy_heap.c - the classic policies: possible victims of each pool in a heap, ordered by one number.
+ *
+ *     lru      clock of the last request
+ *     lfu      how often asked for, then the clock
+ *     fifo     clock when admitted from the disk
+ *     marking  random among the unmarked; asked for means marked; when none is unmarked, a new phase begins
+ */
+#include "policy_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define MARKED (UINT64_C(1) << 63)
+
+struct heap {
+    uint64_t *key;               /* [units] */
+    uint32_t *at;                /* [units] place in the heap of its pool and domain */
+    uint32_t *unit[EFS_POOLS];   /* [units]: domain d begins at d * experts */
+    uint32_t *length[EFS_POOLS]; /* [layers] */
+    uint64_t random;
+};
+
+static void heap_close(struct efs_policy *policy)
+{
+    struct heap *heap = policy->state;
+
+    free(heap->key);
+    free(heap->at);
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        free(heap->unit[p]);
+        free(heap->length[p]);
+    }
+    free(heap);
+    policy->state = NULL;
+}
+
+static int heap_open(struct efs_policy *policy)
+{
+    struct heap *heap = policy->state = calloc(1, sizeof(*heap));
+    bool whole;
+
+    if (!heap)
+        return -ENOMEM;
+    heap->random = policy->seed;
+    heap->key = calloc(policy->units, sizeof(*heap->key));
+    heap->at = calloc(policy->units, sizeof(*heap->at));
+    whole = heap->key && heap->at;
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        heap->unit[p] = calloc(policy->units, sizeof(*heap->unit[p]));
+        heap->length[p] = calloc(policy->layers, sizeof(*heap->length[p]));
+        whole = whole && heap->unit[p] && heap->length[p];
+    }
+    return whole ? 0 : -ENOMEM; /* efs_policy_free closes what there is */
+}
+
+static uint32_t *heap_of(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
+{
+    struct heap *heap = policy->state;
+
+    return heap->unit[pool] + (size_t)domain * policy->experts;
+}
+
+static void place(struct heap *heap, uint32_t *units, uint32_t at, uint32_t unit)
+{
+    units[at] = unit;
+    heap->at[unit] = at;
+}
+
+static void sift_up(struct heap *heap, uint32_t *units, uint32_t at)
+{
+    uint32_t unit = units[at];
+
+    while (at > 0 && heap->key[units[(at - 1) / 2]] > heap->key[unit]) {
+        place(heap, units, at, units[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    place(heap, units, at, unit);
+}
+
+static void sift_down(struct heap *heap, uint32_t *units, uint32_t length, uint32_t at)
+{
+    uint32_t unit = units[at];
+
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+
+        if (child + 1 < length && heap->key[units[child + 1]] < heap->key[units[child]])
+            child++;
+        if (child >= length || heap->key[units[child]] >= heap->key[unit])
+            break;
+        place(heap, units, at, units[child]);
+        at = child;
+    }
+    place(heap, units, at, unit);
+}
+
+static void heap_enter(struct efs_policy *policy, uint32_t unit)
+{
+    struct heap *heap = policy->state;
+    unsigned domain = efs_unit_domain(policy, unit);
+    enum efs_pool pool = policy->pool[unit];
+    uint32_t *units = heap_of(policy, domain, pool), at = heap->length[pool][domain]++;
+
+    units[at] = unit;
+    sift_up(heap, units, at);
+}
+
+static void heap_leave(struct efs_policy *policy, uint32_t unit)
+{
+    struct heap *heap = policy->state;
+    unsigned domain = efs_unit_domain(policy, unit);
+    enum efs_pool pool = policy->evictable[unit];
+    uint32_t *units = heap_of(policy, domain, pool), at = heap->at[unit], last = --heap->length[pool][domain];
+
+    if (at == last)
+        return;
+    place(heap, units, at, units[last]);
+    sift_up(heap, units, at);
+    sift_down(heap, units, last, at);
+}
+
+static uint32_t heap_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
+{
+    struct heap *heap = policy->state;
+
+    return heap->length[pool][domain] ? heap_of(policy, domain, pool)[0] : EFS_NO_UNIT;
+}
+
+/* ---- what they go by: keys are set while a unit is held, so not in a heap ------------------------------------ */
+
+static void lru_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+{
+    struct heap *heap = policy->state;
+
+    for (unsigned i = 0; i < count; i++)
+        heap->key[layer * policy->experts + expert[i]] = policy->clock + i;
+}
+
+/* Count in the upper bits, clock in the lower 40 (10^12 requests). */
+static void lfu_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+{
+    struct heap *heap = policy->state;
+
+    for (unsigned i = 0; i < count; i++) {
+        uint32_t unit = layer * policy->experts + expert[i];
+        uint64_t uses = policy->count[unit] < 0xffffff ? policy->count[unit] : 0xffffff;
+
+        heap->key[unit] = uses << 40 | ((policy->clock + i) & 0xffffffffff);
+    }
+}
+
+static void fifo_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+{
+    (void)policy;
+    (void)layer;
+    (void)expert;
+    (void)count;
+}
+
+static void fifo_enter(struct efs_policy *policy, uint32_t unit)
+{
+    struct heap *heap = policy->state;
+
+    heap->key[unit] = policy->since[unit];
+    heap_enter(policy, unit);
+}
+
+static uint64_t draw(struct heap *heap)
+{
+    uint64_t z = heap->random += UINT64_C(0x9E3779B97F4A7C15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (z ^ z >> 31) & ~MARKED;
+}
+
+static void marking_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+{
+    struct heap *heap = policy->state;
+
+    for (unsigned i = 0; i < count; i++)
+        heap->key[layer * policy->experts + expert[i]] = MARKED | draw(heap);
+}
+
+static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
+{
+    struct heap *heap = policy->state;
+    uint32_t *units = heap_of(policy, domain, pool), length = heap->length[pool][domain];
+
+    if (!length)
+        return EFS_NO_UNIT;
+    if (heap->key[units[0]] & MARKED) { /* all are: a new phase, in which the random order is a new one */
+        for (uint32_t i = 0; i < length; i++)
+            heap->key[units[i]] = draw(heap);
+        for (uint32_t i = length / 2; i-- > 0;)
+            sift_down(heap, units, length, i);
+    }
+    return units[0];
+}
+
+#define HEAP_ORDER(kind, request_, enter_, lowest_)                                                                    \
+    const struct efs_policy_order efs_order_##kind = {.name = #kind,                                                   \
+                                                      .open = heap_open,                                               \
+                                                      .close = heap_close,                                             \
+                                                      .request = request_,                                             \
+                                                      .enter = enter_,                                                 \
+                                                      .leave = heap_leave,                                             \
+                                                      .lowest = lowest_}
+HEAP_ORDER(lru, lru_request, heap_enter, heap_lowest);
+HEAP_ORDER(lfu, lfu_request, heap_enter, heap_lowest);
+HEAP_ORDER(fifo, fifo_request, fifo_enter, heap_lowest);
+HEAP_ORDER(marking, marking_request, heap_enter, marking_lowest);

@@ -1,0 +1,213 @@
+/*
+ * policy_room.c - room in pools: victims, where they fall, and the order of moves.
+ *
+ * A victim of a pool falls to the first pool below that its state can become without the disk, that its rank entitles
+ * it to and that has or makes room; else it is dropped. As room is made from below upwards, a move never needs more
+ * than is free when its turn comes. What was moved in a call is no victim again in the same call.
+ */
+#include "policy_core.h"
+
+#define MOST_VICTIMS 64 /* of one unit: sizes of experts that differ by more are not served with partial states */
+
+void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on)
+{
+    bool may = on && policy->pool[unit] != EFS_POOL_M && !policy->holds[unit] && policy->fixed[unit] == EFS_POOL_M &&
+               !policy->frozen[unit];
+
+    if (may == (policy->evictable[unit] != EFS_NOT_EVICTABLE))
+        return;
+    if (may) {
+        policy->evictable[unit] = policy->pool[unit];
+        policy->order->enter(policy, unit);
+    } else {
+        policy->order->leave(policy, unit);
+        policy->evictable[unit] = EFS_NOT_EVICTABLE;
+    }
+}
+
+void efs_policy_book(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
+{
+    unsigned domain = efs_unit_domain(policy, unit);
+    enum efs_pool from = policy->pool[unit];
+
+    efs_policy_order_unit(policy, unit, false);
+    if (from != EFS_POOL_M)
+        policy->used[domain][from] -= efs_unit_bytes(policy, unit, from);
+    if (pool != EFS_POOL_M)
+        policy->used[domain][pool] += efs_unit_bytes(policy, unit, pool);
+    if (from == EFS_POOL_M && pool != EFS_POOL_M)
+        policy->since[unit] = policy->clock;
+    policy->info[from].experts--;
+    policy->info[pool].experts++;
+    policy->pool[unit] = (uint8_t)pool;
+    efs_policy_order_unit(policy, unit, true);
+}
+
+void efs_policy_call_begin(struct efs_policy *policy)
+{
+    policy->move_count = 0;
+}
+
+void efs_policy_call_end(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count)
+{
+    for (size_t i = 0; i < policy->move_count; i++) {
+        uint32_t unit = policy->moves[i].layer * policy->experts + policy->moves[i].expert;
+
+        policy->frozen[unit] = false;
+        efs_policy_order_unit(policy, unit, true);
+    }
+    *moves = policy->moves;
+    *move_count = policy->move_count;
+}
+
+/* What state can become by dropping, splitting and coding what is there. */
+static bool reachable(const struct efs_policy *policy, enum efs_pool from, enum efs_pool to)
+{
+    switch (from) {
+    case EFS_POOL_F:
+        return to == EFS_POOL_S || policy->recode;
+    case EFS_POOL_C:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
+
+/* A victim, already out of its pool's bytes, finds its place. */
+static void fall(struct efs_policy *policy, uint32_t unit)
+{
+    enum efs_pool from = policy->pool[unit], to = EFS_POOL_M;
+    unsigned domain = efs_unit_domain(policy, unit);
+
+    for (enum efs_pool p = from + 1; p < EFS_POOL_M && to == EFS_POOL_M; p++) {
+        if (reachable(policy, from, p) && (!policy->order->entitled || policy->order->entitled(policy, unit, p)) &&
+            make_room(policy, unit, p))
+            to = p;
+    }
+    policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* booking takes it off again */
+    efs_policy_book(policy, unit, to);
+    policy->moves[policy->move_count++] = (struct efs_move){.layer = efs_unit_layer(policy, unit),
+                                                            .expert = unit % policy->experts,
+                                                            .from = (uint8_t)from,
+                                                            .to = (uint8_t)to};
+    if (to == EFS_POOL_M)
+        policy->info[from].evicted++;
+    else
+        policy->info[from].demoted++;
+}
+
+/* Take a victim out of its pool's order and bytes; put it back. */
+static void take_out(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+{
+    efs_policy_order_unit(policy, victim, false);
+    policy->used[efs_unit_domain(policy, victim)][pool] -= efs_unit_bytes(policy, victim, pool);
+    policy->frozen[victim] = true;
+}
+
+static void put_back(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+{
+    policy->used[efs_unit_domain(policy, victim)][pool] += efs_unit_bytes(policy, victim, pool);
+    policy->frozen[victim] = false;
+    efs_policy_order_unit(policy, victim, true);
+}
+
+/* Room for unit in a pool, at the cost of what it beats there. All or nothing. */
+static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
+{
+    unsigned domain = efs_unit_domain(policy, unit), count = 0;
+    uint64_t need = efs_unit_bytes(policy, unit, pool), capacity = policy->capacity[domain][pool];
+    bool first = policy->fixed[unit] != EFS_POOL_M;
+    uint32_t victims[MOST_VICTIMS];
+
+    if (need > capacity)
+        return false;
+    while (policy->used[domain][pool] + need > capacity) {
+        uint32_t victim = policy->order->lowest(policy, domain, pool);
+
+        if (victim == EFS_NO_UNIT || count == MOST_VICTIMS ||
+            (!first && policy->order->beats && !policy->order->beats(policy, unit, victim, pool))) {
+            while (count-- > 0)
+                put_back(policy, victims[count], pool);
+            return false;
+        }
+        take_out(policy, victim, pool);
+        victims[count++] = victim;
+    }
+    /* The room is the unit's from here on, whatever falls meanwhile. */
+    policy->used[domain][pool] += need;
+    for (unsigned i = 0; i < count; i++)
+        fall(policy, victims[i]);
+    policy->used[domain][pool] -= need;
+    return true;
+}
+
+/* Whether there is, or can be made, a place for unit in a pool that is better than limit. */
+static enum efs_pool find_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool limit)
+{
+    enum efs_pool fixed = policy->fixed[unit];
+
+    if (fixed < limit && make_room(policy, unit, fixed))
+        return fixed;
+    if (fixed != EFS_POOL_M && fixed >= limit)
+        return limit; /* where it is to be, or better */
+    for (enum efs_pool p = fixed == EFS_POOL_M ? EFS_POOL_F : fixed; p < limit; p++)
+        if ((!policy->order->entitled || policy->order->entitled(policy, unit, p)) && make_room(policy, unit, p))
+            return p;
+    return limit;
+}
+
+enum efs_pool efs_policy_promote(struct efs_policy *policy, uint32_t unit)
+{
+    enum efs_pool from = policy->pool[unit], to;
+    uint64_t *leaves = from == EFS_POOL_M ? NULL : &policy->used[efs_unit_domain(policy, unit)][from];
+
+    if (leaves) /* what it leaves is free for what it displaces: they change places */
+        *leaves -= efs_unit_bytes(policy, unit, from);
+    to = find_pool(policy, unit, from);
+    if (leaves)
+        *leaves += efs_unit_bytes(policy, unit, from);
+    if (to != from)
+        efs_policy_book(policy, unit, to);
+    return to;
+}
+
+void efs_policy_trim(struct efs_policy *policy)
+{
+    for (unsigned domain = 0; domain < policy->domains; domain++) {
+        for (enum efs_pool p = EFS_POOL_M; p-- > EFS_POOL_F;) { /* from below, so that what falls finds room */
+            while (policy->used[domain][p] > policy->capacity[domain][p]) {
+                uint32_t victim = policy->order->lowest(policy, domain, p);
+
+                if (victim == EFS_NO_UNIT)
+                    break;
+                take_out(policy, victim, p);
+                fall(policy, victim);
+            }
+        }
+    }
+}
+
+void efs_policy_set_thresholds(struct efs_policy *policy)
+{
+    for (unsigned l = 0; l < policy->layers; l++) {
+        double tau = 0;
+
+        for (unsigned p = 0; p < EFS_POOLS; p++) {
+            double capacity =
+                policy->domains == 1 ? (double)policy->capacity[0][p] / policy->layers : (double)policy->capacity[l][p];
+            double sum = 0;
+            unsigned there = 0;
+
+            for (unsigned e = 0; e < policy->experts; e++) {
+                uint64_t bytes = efs_unit_bytes(policy, l * policy->experts + e, p);
+
+                sum += (double)bytes;
+                there += bytes != 0;
+            }
+            tau += there ? capacity * there / sum : 0;
+            policy->threshold[l][p] = tau;
+        }
+    }
+}

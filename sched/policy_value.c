@@ -1,0 +1,266 @@
+/*
+ * policy_value.c - rates, ages and the change of requests, in whole numbers.
+ */
+#include "policy_value.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rank.h"
+
+#define USE 64u             /* what one use adds to a rate */
+#define AGES 4096u          /* an expert not used for longer counts as this old */
+#define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
+#define LONG_RUN 40u        /* passes of the uniform rate that the long-run rate begins with */
+#define LONG_RUN_MAX 65536u /* passes after which long-run counts are halved */
+#define SETTLE 8u           /* passes after a change in which no other is looked for */
+
+struct efs_value {
+    unsigned layers, experts;
+    double rate_weight, smooth, chosen, change_bits;
+    unsigned fade_passes; /* passes between two fadings */
+    uint32_t *rate;       /* [layer][expert] uses in this request, times USE, faded */
+    uint32_t *prior;      /* [layer][expert] what the long-run rate adds */
+    int32_t *log_rate;    /* [layer][expert] weighted logarithm of their sum, in units */
+    uint32_t *last;       /* [layer][expert] visit of the layer at the last use */
+    uint32_t *total;      /* [layer][expert] long-run uses */
+    struct layer {
+        uint32_t visits, total_visits, since_fade;
+        double passes; /* of this request, faded */
+        int32_t log_passes;
+        bool stale; /* logarithms are to be taken again */
+    } * layer;
+    int32_t age_cost[AGES + 1];
+    int32_t log_table[257];
+    /* The change of requests: bits of surprise by pass. */
+    int64_t bits;
+    uint32_t bits_of, requests, settle;
+    double slow, last_loss;
+};
+
+/* log2 in units, of x >= 1, exact to about one unit: table of the top 8 bits of the fraction, linear between. */
+static int32_t log2_units(const struct efs_value *value, uint32_t x)
+{
+    unsigned top = 31 - (unsigned)__builtin_clz(x);
+    uint32_t fraction = x << (31 - top) << 1; /* below the leading one, as 0.32 fixed point */
+    unsigned index = fraction >> 24;
+    int32_t low = value->log_table[index], high = value->log_table[index + 1];
+
+    return (int32_t)(top * EFS_VALUE_UNIT) + low + (int32_t)((int64_t)(high - low) * (fraction >> 8 & 0xffff) >> 16);
+}
+
+static int32_t weighted(const struct efs_value *value, uint32_t x)
+{
+    return (int32_t)lrint(value->rate_weight * log2_units(value, x ? x : 1));
+}
+
+struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, const struct efs_value_tuning *tuning)
+{
+    struct efs_value_tuning t = tuning ? *tuning : (struct efs_value_tuning){0};
+    size_t cells = (size_t)layers * experts;
+    struct efs_value *value;
+
+    if (!layers || !experts || layers > EFS_RANK_MAX_LAYERS || experts > EFS_RANK_MAX_EXPERTS)
+        return NULL;
+    value = calloc(1, sizeof(*value));
+    if (!value)
+        return NULL;
+    value->layers = layers;
+    value->experts = experts;
+    value->chosen = fmin(fmax(chosen, 1), experts);
+    value->rate_weight = t.rate_weight > 0 ? t.rate_weight : 0.8;
+    value->smooth = t.smooth > 0 ? t.smooth : 4;
+    value->change_bits = t.change_bits != 0 ? t.change_bits : 2.9;
+    value->fade_passes = (unsigned)fmax(1, -log2(FADE_STEP) * (t.half_life > 0 ? t.half_life : 256));
+    value->settle = SETTLE;
+    for (unsigned i = 0; i <= 256; i++)
+        value->log_table[i] = (int32_t)lrint(log2(1 + i / 256.0) * EFS_VALUE_UNIT);
+    for (unsigned age = 1; age <= AGES; age++)
+        value->age_cost[age] = (int32_t)lrint((t.age_weight > 0 ? t.age_weight : 0.4) * log2(age) * EFS_VALUE_UNIT);
+    value->rate = calloc(cells, sizeof(*value->rate));
+    value->prior = calloc(cells, sizeof(*value->prior));
+    value->log_rate = calloc(cells, sizeof(*value->log_rate));
+    value->last = calloc(cells, sizeof(*value->last));
+    value->total = calloc(cells, sizeof(*value->total));
+    value->layer = calloc(layers, sizeof(*value->layer));
+    if (!value->rate || !value->prior || !value->log_rate || !value->last || !value->total || !value->layer) {
+        efs_value_free(value);
+        return NULL;
+    }
+    for (unsigned l = 0; l < layers; l++) {
+        value->layer[l].visits = AGES; /* so that what was never used is AGES old */
+        value->layer[l].stale = true;
+    }
+    return value;
+}
+
+void efs_value_free(struct efs_value *value)
+{
+    if (!value)
+        return;
+    free(value->rate);
+    free(value->prior);
+    free(value->log_rate);
+    free(value->last);
+    free(value->total);
+    free(value->layer);
+    free(value);
+}
+
+static void take_log(struct efs_value *value, size_t at)
+{
+    value->log_rate[at] = weighted(value, value->rate[at] + value->prior[at]);
+}
+
+/* All that depends on the long-run rates and on the fading of this layer. */
+static void refresh(struct efs_value *value, unsigned l)
+{
+    struct layer *layer = &value->layer[l];
+    size_t base = (size_t)l * value->experts;
+    double uniform = value->chosen / value->experts;
+    double scale = value->smooth * USE / (layer->total_visits + LONG_RUN);
+
+    if (!layer->stale)
+        return;
+    for (unsigned e = 0; e < value->experts; e++) {
+        value->prior[base + e] = (uint32_t)lrint(scale * (value->total[base + e] + uniform * LONG_RUN));
+        take_log(value, base + e);
+    }
+    layer->log_passes = weighted(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+    layer->stale = false;
+}
+
+static void fade(struct efs_value *value, unsigned l)
+{
+    struct layer *layer = &value->layer[l];
+    size_t base = (size_t)l * value->experts;
+
+    if (layer->total_visits >= LONG_RUN_MAX) {
+        layer->total_visits /= 2;
+        for (unsigned e = 0; e < value->experts; e++)
+            value->total[base + e] /= 2;
+    }
+    for (unsigned e = 0; e < value->experts; e++)
+        value->rate[base + e] = (uint32_t)(value->rate[base + e] * FADE_STEP);
+    layer->passes *= FADE_STEP;
+    layer->since_fade = 0;
+    layer->stale = true;
+}
+
+void efs_value_begin(struct efs_value *value)
+{
+    memset(value->rate, 0, (size_t)value->layers * value->experts * sizeof(*value->rate));
+    for (unsigned l = 0; l < value->layers; l++) {
+        value->layer[l].passes = 0;
+        value->layer[l].since_fade = 0;
+        value->layer[l].stale = true;
+    }
+    value->settle = SETTLE;
+    value->last_loss = 0;
+}
+
+/*
+ * A pass of all layers has ended: were its experts much less likely than those of the passes before? Two passes are
+ * looked at together, since one odd token is no new request.
+ */
+static bool look_for_change(struct efs_value *value)
+{
+    double mean = (double)value->bits / value->bits_of / EFS_VALUE_UNIT / value->rate_weight;
+    double loss = value->slow - mean;
+    bool first = value->slow == 0;
+
+    value->bits = 0;
+    value->bits_of = value->requests = 0;
+    if (value->settle) {
+        value->settle--;
+        if (first || mean > value->slow)
+            value->slow = mean;
+        return false;
+    }
+    if (loss + value->last_loss > value->change_bits && loss > value->change_bits / 5) {
+        efs_value_begin(value);
+        return true;
+    }
+    value->last_loss = fmax(loss, 0);
+    value->slow += (mean - value->slow) / 16;
+    return false;
+}
+
+bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expert, unsigned count)
+{
+    struct layer *layer = &value->layer[l];
+    size_t base = (size_t)l * value->experts;
+    bool changed = false;
+
+    refresh(value, l);
+    for (unsigned i = 0; i < count; i++)
+        value->bits += value->log_rate[base + expert[i]] - layer->log_passes;
+    value->bits_of += count;
+    if (++value->requests >= value->layers && value->change_bits > 0 && value->bits_of)
+        changed = look_for_change(value);
+    if (layer->visits == UINT32_MAX) { /* four thousand million passes: all ages begin anew */
+        layer->visits = AGES;
+        memset(value->last + base, 0, value->experts * sizeof(*value->last));
+    }
+    layer->visits++;
+    layer->total_visits++;
+    layer->passes++;
+    if (++layer->since_fade >= value->fade_passes)
+        fade(value, l);
+    for (unsigned i = 0; i < count; i++) {
+        size_t at = base + expert[i];
+
+        value->last[at] = layer->visits;
+        value->total[at]++;
+        value->rate[at] += USE;
+        if (!layer->stale)
+            take_log(value, at);
+    }
+    if (!layer->stale)
+        layer->log_passes = weighted(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+    return changed;
+}
+
+void efs_value_seed(struct efs_value *value, unsigned l, const uint32_t *counts, uint64_t passes)
+{
+    size_t base = (size_t)l * value->experts;
+    /* Of a long history keep the proportions. */
+    uint64_t cut = passes / LONG_RUN_MAX + 1;
+
+    for (unsigned e = 0; e < value->experts; e++)
+        value->total[base + e] = (uint32_t)(counts[e] / cut);
+    value->layer[l].total_visits = (uint32_t)(passes / cut);
+    value->layer[l].stale = true;
+}
+
+static int32_t age_cost(const struct efs_value *value, const struct layer *layer, uint32_t last)
+{
+    uint32_t age = layer->visits - last + 1;
+
+    return value->age_cost[age < AGES ? age : AGES];
+}
+
+void efs_value_scores(struct efs_value *value, unsigned l, int32_t *scores)
+{
+    const struct layer *layer = &value->layer[l];
+    size_t base = (size_t)l * value->experts;
+
+    refresh(value, l);
+    for (unsigned e = 0; e < value->experts; e++)
+        scores[e] = value->log_rate[base + e] - layer->log_passes - age_cost(value, layer, value->last[base + e]);
+}
+
+int32_t efs_value_score(struct efs_value *value, unsigned l, unsigned expert)
+{
+    const struct layer *layer = &value->layer[l];
+    size_t at = (size_t)l * value->experts + expert;
+
+    refresh(value, l);
+    return value->log_rate[at] - layer->log_passes - age_cost(value, layer, value->last[at]);
+}
+
+double efs_value_reuse(int32_t score)
+{
+    return exp2(-(double)score / EFS_VALUE_UNIT) * 0.44932896411722156; /* e^-0.8: fitted on the history trace */
+}

@@ -1,0 +1,59 @@
+/*
+ * policy_value.h - what it is worth to keep an expert: an estimate of when its layer will ask for it again.
+ *
+ * The paper ranks experts by counts (rank.h). On real traces a request has a hot set of its own, and within it short
+ * recency counts too: long counts lose to plain recency (LRU). On the gpt-oss-20b history the chance that an expert is
+ * asked for soon is described well by a product,
+ *
+ *     p  ~  (its rate within the present request)^0.8  *  (passes since its last use)^-0.4,
+ *
+ * where the rate leans on the expert's long-run rate while the request is young. That a new request has begun is told
+ * by the caller or seen: two passes in a row ask for experts that were much less likely than those of the passes
+ * before.
+ *
+ * Whole numbers throughout but for the estimate that compares layers, so that the same requests give the same order
+ * everywhere. A pass is one visit of a layer. Not thread-safe.
+ */
+#ifndef EFS_POLICY_VALUE_H
+#define EFS_POLICY_VALUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Zero: the default, as found on the history trace. */
+struct efs_value_tuning {
+    double rate_weight; /* exponent of the rate; 0.8 */
+    double age_weight;  /* exponent of the passes since the last use; 0.4 */
+    double smooth;      /* passes at the long-run rate that a request begins with; 4 */
+    double half_life;   /* of the rate within a request, in passes; 256 */
+    double change_bits; /* how many bits two passes must lose together for a new request to be seen; 2.9; < 0: never */
+};
+
+struct efs_value;
+
+/* chosen: experts that a layer asks for at once, on average. NULL: no memory, or sizes 0 or above those of rank.h. */
+struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen,
+                                const struct efs_value_tuning *tuning);
+void efs_value_free(struct efs_value *value); /* NULL is fine */
+
+/* A layer asks for experts. True: a new request was seen to have begun (before the pass that just ended). */
+bool efs_value_request(struct efs_value *value, unsigned layer, const uint32_t *expert, unsigned count);
+
+/* A new request begins, says the caller: the rates of the last one are forgotten, the long-run ones are not. */
+void efs_value_begin(struct efs_value *value);
+
+/* Long-run counts of a layer from a trace or an earlier mount, made in passes visits of it. */
+void efs_value_seed(struct efs_value *value, unsigned layer, const uint32_t *counts, uint64_t passes);
+
+/*
+ * Worth of an expert, in 1/4096 of a factor of two: higher is sooner. Comparable within a layer until the layer is
+ * visited again, and between layers by efs_value_reuse. Fills scores[0 .. experts - 1] of a layer.
+ */
+#define EFS_VALUE_UNIT 4096
+void efs_value_scores(struct efs_value *value, unsigned layer, int32_t *scores);
+int32_t efs_value_score(struct efs_value *value, unsigned layer, unsigned expert);
+
+/* Expected passes until an expert of this score is asked for again. */
+double efs_value_reuse(int32_t score);
+
+#endif
