@@ -112,14 +112,10 @@ void efsd_opens_free(struct efsd *daemon);
 /* Answer an open of a file or expert; maybe later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
-/* The open of a handle that the kernel gives back, maybe to another thread than the one that made it. */
-static inline struct efsd_open *efsd_open_of(const struct fuse_file_info *file)
-{
-    struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
-    atomic_load_explicit(&open->references, memory_order_acquire);
-    return open;
-}
-/* A read holds the open while it is in flight. */
+/* The open of a handle that the kernel gave back, maybe to another thread than the one that made it, with references
+ * more to give up by efsd_open_unref(). Whoever answers a read holds one until the answer was sent: with the answer the
+ * reader may close the file. */
+struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references);
 void efsd_open_unref(struct efsd_open *open);
 
 /* ---- control files (control.c) ------------------------------------------------------------------------------ */
@@ -172,8 +168,8 @@ struct efsd {
 const char *efsd_serving_path(const struct efsd *daemon);
 
 extern const struct fuse_lowlevel_ops efsd_ops; /* ops.c; userdata is struct efsd */
-/* Answer a read of a file with bytes from the engine (reads.c). */
-void efsd_read(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset);
+/* Answer a read of a file (reads.c). */
+void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset);
 
 /* session.c: mount and exchange INIT; then threads; then the end. */
 errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err);

@@ -67,6 +67,13 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
     return open;
 }
 
+struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references)
+{
+    struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
+    atomic_fetch_add_explicit(&open->references, references, memory_order_acquire);
+    return open;
+}
+
 void efsd_open_unref(struct efsd_open *open)
 {
     if (atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel) == 1) {
@@ -148,7 +155,7 @@ static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
                                    : &counters->opens_cached,
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
-    atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_of() */
+    atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {
         .fh = handle, .direct_io = control || daemon->direct_io, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);

@@ -222,18 +222,11 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
 {
-    struct efsd *daemon = daemon_of(req);
-    struct efsd_open *open = efsd_open_of(file);
     (void)ino;
-    efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
     if (offset < 0) {
         fuse_reply_err(req, EINVAL);
-    } else if (open->text) {
-        size_t at = (uint64_t)offset < open->text_bytes ? (size_t)offset : open->text_bytes;
-        size_t left = open->text_bytes - at;
-        fuse_reply_buf(req, open->text + at, left < bytes ? left : bytes);
     } else {
-        efsd_read(daemon, req, open, bytes, (uint64_t)offset);
+        efsd_read(daemon_of(req), req, file, bytes, (uint64_t)offset);
     }
 }
 
@@ -242,7 +235,9 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct efsd *daemon = daemon_of(req);
     (void)ino;
     efsd_count(&daemon->counters.releases, 1);
-    efsd_open_release(daemon, efsd_open_of(file));
+    struct efsd_open *open = efsd_open_ref(file, 1);
+    efsd_open_release(daemon, open);
+    efsd_open_unref(open);
     fuse_reply_err(req, 0);
 }
 

@@ -19,12 +19,16 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     efsd_open_unref(open);
 }
 
-void efsd_read(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset)
+/* Control files: from the text that was made when the file was opened. */
+static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes, uint64_t offset)
 {
-    if (bytes > EFSD_IO_BYTES) { /* max_read forbids it; a short answer would look like the end of the file */
-        fuse_reply_err(req, EINVAL);
-        return;
-    }
+    size_t at = offset < open->text_bytes ? (size_t)offset : open->text_bytes;
+    size_t left = open->text_bytes - at;
+    fuse_reply_buf(req, open->text + at, left < bytes ? left : bytes);
+}
+
+static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset)
+{
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
     if (waited) {
@@ -33,12 +37,27 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
-    /* One for the read in flight, one for us: done may be called inside efs_read(), and a release may follow at once.
-     */
-    atomic_fetch_add_explicit(&open->references, 2, memory_order_relaxed);
     pthread_mutex_lock(&open->lock);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, offset, buffer->data, bytes, read_done,
              buffer);
     pthread_mutex_unlock(&open->lock);
+}
+
+void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)
+{
+    if (bytes > EFSD_IO_BYTES) { /* max_read forbids it; a short answer would look like the end of the file */
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    /* One reference for the read in flight, given up by read_done(), and one for us: read_done() may be called inside
+     * efs_read(), and the file may be closed at once. */
+    struct efsd_open *open = efsd_open_ref(file, 2);
+    efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
+    if (open->text) {
+        read_text(req, open, bytes, offset);
+        efsd_open_unref(open);
+    } else {
+        read_file(daemon, req, open, bytes, offset);
+    }
     efsd_open_unref(open);
 }

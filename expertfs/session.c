@@ -179,19 +179,17 @@ static void *receive(void *arg)
 errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
 {
     daemon->thread_ids = calloc(daemon->threads, sizeof(*daemon->thread_ids));
-    unsigned want = daemon->threads;
-    daemon->threads = 0;
     if (!daemon->thread_ids) {
-        return efs_fail(err, -ENOMEM, "no memory for %u receiving threads", want);
+        return efs_fail(err, -ENOMEM, "no memory for %u receiving threads", daemon->threads);
     }
-    while (daemon->threads < want) {
-        int rc = pthread_create(&daemon->thread_ids[daemon->threads], NULL, receive, daemon);
+    for (; daemon->started_threads < daemon->threads; daemon->started_threads++) {
+        int rc = pthread_create(&daemon->thread_ids[daemon->started_threads], NULL, receive, daemon);
         if (rc) {
+            efs_fail(err, -rc, "cannot start receiving thread %u of %u: %s", daemon->started_threads + 1,
+                     daemon->threads, strerror(rc));
             efsd_session_stop(daemon);
-            return efs_fail(err, -rc, "cannot start receiving thread %u of %u: %s", daemon->threads + 1, want,
-                            strerror(rc));
+            return -rc;
         }
-        daemon->threads++;
     }
     return 0;
 }
@@ -199,12 +197,12 @@ errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
 void efsd_session_stop(struct efsd *daemon)
 {
     notify(daemon->stop_fd);
-    for (unsigned i = 0; i < daemon->threads; i++) {
+    for (unsigned i = 0; i < daemon->started_threads; i++) {
         pthread_join(daemon->thread_ids[i], NULL);
     }
     free(daemon->thread_ids);
     daemon->thread_ids = NULL;
-    daemon->threads = 0;
+    daemon->started_threads = 0;
 }
 
 void efsd_session_end(struct efsd *daemon)
