@@ -1,0 +1,39 @@
+#!/bin/sh
+# The kernels' tests on 64-bit Arm: built by a cross compiler, run under qemu's user emulation.
+# Exit 0 and "OK", 77 with a reason when something is missing here, 1 when a test fails.
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cross=${CROSS_CC:-aarch64-linux-gnu-gcc}
+machine=$(uname -m)
+run=
+
+if [ "$machine" = aarch64 ]; then
+    cross=${CROSS_CC:-cc}
+else
+    for qemu in qemu-aarch64 qemu-aarch64-static; do
+        command -v "$qemu" >/dev/null 2>&1 && run=$qemu && break
+    done
+    [ -n "$run" ] || { echo "SKIP: no qemu-aarch64 (Debian: qemu-user)"; exit 77; }
+fi
+command -v "$cross" >/dev/null 2>&1 || { echo "SKIP: no $cross (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)"; exit 77; }
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT INT TERM
+
+set --
+for source in "$root"/kernels/*.c; do
+    case $source in
+    *_avx2.c | *_avx512.c) ;;
+    *) set -- "$@" "$source" ;;
+    esac
+done
+
+for test in "$root"/tests/kernels/test_*.c; do
+    name=$(basename "$test" .c)
+    "$cross" -std=gnu11 -O3 -Wall -Wextra -Wconversion -Wshadow -Werror -D_GNU_SOURCE -static \
+        -I"$root/tests/kernels/neon" -I"$root/tests/kernels" -I"$root/kernels" -o "$tmp/$name" "$@" "$test"
+    EXPERTFS_CPU=neon $run "$tmp/$name" >"$tmp/log" 2>&1 || { cat "$tmp/log"; echo "FAIL: $name on aarch64"; exit 1; }
+    grep 'neon' "$tmp/log" || true
+done
+echo OK

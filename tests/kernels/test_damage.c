@@ -1,0 +1,233 @@
+/*
+ * test_damage.c - damaged and forged chunks: every path says -EUCLEAN or decodes the same bytes as the reference, and
+ * touches nothing outside the chunk, the SM and the destination, which all end at guard pages.
+ */
+#include "cases.h"
+
+struct buffers {
+    enum efs_format format;
+    size_t n;
+    struct guarded sm, out;
+    uint8_t *expected;
+};
+
+static struct buffers buffers_new(enum efs_format format, size_t n)
+{
+    struct buffers b = {.format = format, .n = n, .sm = guarded_new(efs_sm_bytes(format, n))};
+
+    b.out = guarded_new(n * efs_format_bytes(format));
+    b.expected = calloc(n * efs_format_bytes(format) + 1, 1);
+    assert_non_null(b.expected);
+    memset(b.sm.data, 0x6b, b.sm.bytes);
+    return b;
+}
+
+static void buffers_free(struct buffers *b)
+{
+    guarded_free(&b->sm);
+    guarded_free(&b->out);
+    free(b->expected);
+}
+
+/* Decode the chunk on every path: all say the same. Returns what they say. */
+static int check_chunk(struct buffers *b, const struct guarded *chunk, bool stream)
+{
+    int expected = 0;
+
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]))
+            continue;
+        int r = efs_cascade_merge(b->format, chunk->data, chunk->bytes, b->sm.data, b->sm.bytes, 0, b->n, b->out.data,
+                                  stream);
+        if (p == 0) {
+            expected = r;
+            assert_true(r == 0 || r == -EUCLEAN || r == -EINVAL);
+            memcpy(b->expected, b->out.data, b->out.bytes);
+        }
+        assert_int_equal(r, expected);
+        if (r == 0)
+            assert_memory_equal(b->out.data, b->expected, b->out.bytes);
+    }
+    return expected;
+}
+
+static struct guarded encode(enum symbol_kind kind, size_t n, uint64_t *rng)
+{
+    uint8_t *symbols = malloc(n), *chunk = malloc(efs_cascade_bound(n));
+
+    assert_true(symbols && chunk);
+    symbols_fill(kind, symbols, n, rng);
+    struct guarded g = guarded_copy(chunk, efs_cascade_encode(symbols, n, chunk));
+    free(symbols);
+    free(chunk);
+    return g;
+}
+
+static void put_u32(uint8_t *p, uint32_t v)
+{
+    memcpy(p, &v, 4);
+}
+
+static void truncated(void **state)
+{
+    uint64_t rng = 21;
+    struct guarded whole = encode(SYMBOLS_WEIGHTS, 700, &rng);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, 700);
+
+    (void)state;
+    assert_int_equal(check_chunk(&b, &whole, false), 0);
+    for (size_t bytes = 0; bytes < whole.bytes; bytes++) {
+        struct guarded cut = guarded_copy(whole.data, bytes);
+        assert_int_equal(check_chunk(&b, &cut, false), -EUCLEAN);
+        if (bytes >= 16) { /* and with a header that says so */
+            put_u32(cut.data + 8, (uint32_t)bytes);
+            assert_int_equal(check_chunk(&b, &cut, false), -EUCLEAN);
+        }
+        guarded_free(&cut);
+    }
+    struct guarded longer = guarded_new(whole.bytes + 1);
+    memcpy(longer.data, whole.data, whole.bytes);
+    longer.data[whole.bytes] = 0;
+    assert_int_equal(check_chunk(&b, &longer, false), -EUCLEAN);
+    put_u32(longer.data + 8, (uint32_t)longer.bytes);
+    assert_int_equal(check_chunk(&b, &longer, false), -EUCLEAN);
+    guarded_free(&longer);
+    guarded_free(&whole);
+    buffers_free(&b);
+}
+
+/* Every bit of small chunks with every number of levels; the tables and padding are the only bits that may pass. */
+static void every_bit(void **state)
+{
+    static const enum symbol_kind kinds[] = {SYMBOLS_WEIGHTS, SYMBOLS_UNIFORM, SYMBOLS_TRIPLES, SYMBOLS_ZERO};
+    uint64_t rng = 22;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        struct guarded chunk = encode(kinds[k], 333, &rng);
+        struct buffers b = buffers_new(EFS_FORMAT_F16, 333);
+        size_t refused = 0;
+        for (size_t bit = 0; bit < 8 * chunk.bytes; bit++) {
+            uint8_t mask = (uint8_t)(1u << bit % 8);
+            chunk.data[bit / 8] ^= mask;
+            int r = check_chunk(&b, &chunk, false);
+            refused += r != 0;
+            assert_true(r != 0 || bit >= 8 * (16 + 4)); /* no bit of the header or the offset is idle */
+            chunk.data[bit / 8] ^= mask;
+        }
+        assert_true(refused >= 8 * (16 + 4 + 12));
+        guarded_free(&chunk);
+        buffers_free(&b);
+    }
+}
+
+static void random_flips(void **state)
+{
+    uint64_t rng = 23;
+    size_t refused = 0, passed = 0;
+
+    (void)state;
+    for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
+        enum efs_format format = (enum efs_format)(kind % EFS_FORMAT_COUNT);
+        size_t n = 3 * 8192 + 1234;
+        struct guarded good = encode((enum symbol_kind)kind, n, &rng), bad = guarded_copy(good.data, good.bytes);
+        struct buffers b = buffers_new(format, n);
+        for (int round = 0; round < 60; round++) {
+            memcpy(bad.data, good.data, good.bytes);
+            for (uint32_t flips = 1 + random_below(&rng, 8); flips > 0; flips--)
+                bad.data[random_below(&rng, (uint32_t)bad.bytes)] ^= (uint8_t)(1u << random_below(&rng, 8));
+            if (check_chunk(&b, &bad, round % 2 != 0) == 0)
+                passed++;
+            else
+                refused++;
+        }
+        guarded_free(&good);
+        guarded_free(&bad);
+        buffers_free(&b);
+    }
+    assert_true(refused > 0 && passed > 0);
+}
+
+/* Planes that say escape everywhere, while the sizes allow few: the most that a decoder could be led to read. */
+static void all_escapes(void **state)
+{
+    uint64_t rng = 24;
+
+    (void)state;
+    for (size_t n = 100; n <= 8192; n = n < 8192 && n * 3 > 8192 ? 8192 : n * 3) {
+        struct guarded chunk = encode(SYMBOLS_TRIPLES, n, &rng);
+        struct buffers b = buffers_new(EFS_FORMAT_BF16, n);
+        assert_true(chunk.data[20] > 0);
+        assert_int_equal(check_chunk(&b, &chunk, false), 0);
+        memset(chunk.data + 48, 0xff, chunk.bytes - EFS_CASCADE_SLACK - 48);
+        assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+        assert_int_equal(check_chunk(&b, &chunk, true), -EUCLEAN);
+        memset(chunk.data + 48, 0, chunk.bytes - EFS_CASCADE_SLACK - 48); /* and no escape at all */
+        assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+        guarded_free(&chunk);
+        buffers_free(&b);
+    }
+}
+
+/* One field at a time gets a value that some check must catch. */
+static void forged_fields(void **state)
+{
+    static const struct {
+        size_t offset;
+        uint32_t value;
+    } forged[] = {
+        {0, 0},           {0, 20001}, {0, 0x40000001},  {0, UINT32_MAX}, {4, 2},           {4, 4},
+        {4, UINT32_MAX},  {8, 0},     {8, UINT32_MAX},  {12, 1},         {16, 0},          {16, 16},
+        {16, UINT32_MAX}, {20, 0},    {20, UINT32_MAX}, {24, 28},        {24, 0x7fffffff},
+    };
+    uint64_t rng = 25;
+    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 20000, &rng);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, 20000);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
+        uint32_t old;
+        memcpy(&old, chunk.data + forged[i].offset, 4);
+        put_u32(chunk.data + forged[i].offset, forged[i].value);
+        assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+        put_u32(chunk.data + forged[i].offset, old);
+    }
+    /* Two blocks that both are the first one. */
+    memcpy(chunk.data + 20, chunk.data + 16, 4);
+    assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+    guarded_free(&chunk);
+    buffers_free(&b);
+}
+
+/* Sizes that grow from level to level, more levels than there are, fields that must be 0. */
+static void forged_block(void **state)
+{
+    static const struct {
+        size_t offset;
+        uint8_t value;
+    } forged[] = {{0, 6}, {0, 255}, {1, 1}, {27, 1}, {3, 0x20}, {5, 0x40}, {0, 0}};
+    uint64_t rng = 26;
+    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 5000, &rng);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, 5000);
+    uint8_t *block = chunk.data + 20;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
+        uint8_t old = block[forged[i].offset];
+        block[forged[i].offset] = forged[i].value;
+        assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+        block[forged[i].offset] = old;
+    }
+    assert_int_equal(check_chunk(&b, &chunk, false), 0);
+    guarded_free(&chunk);
+    buffers_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(truncated),   cmocka_unit_test(every_bit),     cmocka_unit_test(random_flips),
+        cmocka_unit_test(all_escapes), cmocka_unit_test(forged_fields), cmocka_unit_test(forged_block),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
