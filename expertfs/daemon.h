@@ -147,10 +147,11 @@ struct efsd {
     struct efsd_kernel kernel;
     struct efsd_counters counters;
     struct fuse_session *session;
-    int fuse_fd;      /* the session's */
-    int stop_fd;      /* eventfd: readable when receiving threads shall end */
-    int ended_fd;     /* eventfd: readable when one has ended because the mount is gone */
-    unsigned threads; /* receiving threads */
+    int fuse_fd;              /* the session's */
+    int stop_fd;              /* eventfd: readable when receiving threads shall end */
+    int ended_fd;             /* eventfd: readable when one has ended because the mount is gone */
+    unsigned threads;         /* receiving threads */
+    unsigned started_threads; /* main's own: those to join */
     pthread_t *thread_ids;
     uint64_t daemon_bytes; /* held by tree, buffers, receiving threads: part of the budget */
     struct timespec mtime; /* of all files: the store's */
