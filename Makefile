@@ -46,7 +46,7 @@ KERNEL_SKIP := %_neon.c
 FLAGS_avx2 := -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
 else
-KERNEL_SKIP := %_avx2.c %_avx512.c
+KERNEL_SKIP := %_avx2.c %_avx512.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
 FLAGS_kernels := -O3
 # mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
