@@ -10,7 +10,6 @@
 #include "rank.h"
 
 #define USE 64u             /* what one use adds to a rate */
-#define AGES 4096u          /* an expert not used for longer counts as this old */
 #define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
 #define LONG_RUN 40u        /* passes of the uniform rate that the long-run rate begins with */
 #define LONG_RUN_MAX 65536u /* passes after which long-run counts are halved */
@@ -19,6 +18,7 @@
 struct efs_value {
     unsigned layers, experts;
     double rate_weight, smooth, chosen, change_bits;
+    int32_t weight;       /* rate_weight times 4096 */
     unsigned fade_passes; /* passes between two fadings */
     uint32_t *rate;       /* [layer][expert] uses in this request, times USE, faded */
     uint32_t *prior;      /* [layer][expert] what the long-run rate adds */
@@ -31,7 +31,7 @@ struct efs_value {
         int32_t log_passes;
         bool stale; /* logarithms are to be taken again */
     } * layer;
-    int32_t age_cost[AGES + 1];
+    int32_t age_cost[EFS_VALUE_AGES + 1];
     int32_t log_table[257];
     /* The change of requests: bits of surprise by pass. */
     int64_t bits;
@@ -52,7 +52,7 @@ static int32_t log2_units(const struct efs_value *value, uint32_t x)
 
 static int32_t weighted(const struct efs_value *value, uint32_t x)
 {
-    return (int32_t)lrint(value->rate_weight * log2_units(value, x ? x : 1));
+    return (int32_t)((int64_t)log2_units(value, x ? x : 1) * value->weight >> 12);
 }
 
 struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, const struct efs_value_tuning *tuning)
@@ -70,13 +70,14 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
     value->experts = experts;
     value->chosen = fmin(fmax(chosen, 1), experts);
     value->rate_weight = t.rate_weight > 0 ? t.rate_weight : 0.8;
+    value->weight = (int32_t)lrint(4096 * fmin(value->rate_weight, 64));
     value->smooth = t.smooth > 0 ? t.smooth : 4;
     value->change_bits = t.change_bits != 0 ? t.change_bits : 2.9;
     value->fade_passes = (unsigned)fmax(1, -log2(FADE_STEP) * (t.half_life > 0 ? t.half_life : 256));
     value->settle = SETTLE;
     for (unsigned i = 0; i <= 256; i++)
         value->log_table[i] = (int32_t)lrint(log2(1 + i / 256.0) * EFS_VALUE_UNIT);
-    for (unsigned age = 1; age <= AGES; age++)
+    for (unsigned age = 1; age <= EFS_VALUE_AGES; age++)
         value->age_cost[age] = (int32_t)lrint((t.age_weight > 0 ? t.age_weight : 0.4) * log2(age) * EFS_VALUE_UNIT);
     value->rate = calloc(cells, sizeof(*value->rate));
     value->prior = calloc(cells, sizeof(*value->prior));
@@ -89,7 +90,7 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
         return NULL;
     }
     for (unsigned l = 0; l < layers; l++) {
-        value->layer[l].visits = AGES; /* so that what was never used is AGES old */
+        value->layer[l].visits = EFS_VALUE_AGES; /* so that what was never used is EFS_VALUE_AGES old */
         value->layer[l].stale = true;
     }
     return value;
@@ -200,7 +201,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     if (++value->requests >= value->layers && value->change_bits > 0 && value->bits_of)
         changed = look_for_change(value);
     if (layer->visits == UINT32_MAX) { /* four thousand million passes: all ages begin anew */
-        layer->visits = AGES;
+        layer->visits = EFS_VALUE_AGES;
         memset(value->last + base, 0, value->experts * sizeof(*value->last));
     }
     layer->visits++;
@@ -234,30 +235,16 @@ void efs_value_seed(struct efs_value *value, unsigned l, const uint32_t *counts,
     value->layer[l].stale = true;
 }
 
-static int32_t age_cost(const struct efs_value *value, const struct layer *layer, uint32_t last)
+struct efs_value_view efs_value_look(struct efs_value *value, unsigned l)
 {
-    uint32_t age = layer->visits - last + 1;
-
-    return value->age_cost[age < AGES ? age : AGES];
-}
-
-void efs_value_scores(struct efs_value *value, unsigned l, int32_t *scores)
-{
-    const struct layer *layer = &value->layer[l];
     size_t base = (size_t)l * value->experts;
 
     refresh(value, l);
-    for (unsigned e = 0; e < value->experts; e++)
-        scores[e] = value->log_rate[base + e] - layer->log_passes - age_cost(value, layer, value->last[base + e]);
-}
-
-int32_t efs_value_score(struct efs_value *value, unsigned l, unsigned expert)
-{
-    const struct layer *layer = &value->layer[l];
-    size_t at = (size_t)l * value->experts + expert;
-
-    refresh(value, l);
-    return value->log_rate[at] - layer->log_passes - age_cost(value, layer, value->last[at]);
+    return (struct efs_value_view){.log_rate = value->log_rate + base,
+                                   .age_cost = value->age_cost,
+                                   .last = value->last + base,
+                                   .visits = value->layer[l].visits,
+                                   .log_passes = value->layer[l].log_passes};
 }
 
 double efs_value_reuse(int32_t score)

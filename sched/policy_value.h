@@ -47,11 +47,26 @@ void efs_value_seed(struct efs_value *value, unsigned layer, const uint32_t *cou
 
 /*
  * Worth of an expert, in 1/4096 of a factor of two: higher is sooner. Comparable within a layer until the layer is
- * visited again, and between layers by efs_value_reuse. Fills scores[0 .. experts - 1] of a layer.
+ * visited again, and between layers by efs_value_reuse.
  */
 #define EFS_VALUE_UNIT 4096
-void efs_value_scores(struct efs_value *value, unsigned layer, int32_t *scores);
-int32_t efs_value_score(struct efs_value *value, unsigned layer, unsigned expert);
+#define EFS_VALUE_AGES 4096u /* an expert not used for longer counts as this old */
+
+/* What the scores of a layer are made of, for many of them at once; good until the next request or begin. */
+struct efs_value_view {
+    const int32_t *log_rate, *age_cost;
+    const uint32_t *last;
+    uint32_t visits;
+    int32_t log_passes;
+};
+struct efs_value_view efs_value_look(struct efs_value *value, unsigned layer);
+
+static inline int32_t efs_value_score(const struct efs_value_view *view, unsigned expert)
+{
+    uint32_t age = view->visits - view->last[expert] + 1;
+
+    return view->log_rate[expert] - view->log_passes - view->age_cost[age < EFS_VALUE_AGES ? age : EFS_VALUE_AGES];
+}
 
 /* Expected passes until an expert of this score is asked for again. */
 double efs_value_reuse(int32_t score);

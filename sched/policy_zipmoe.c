@@ -7,8 +7,8 @@
  * skewed one could use; a unit is entitled to every pool, and gets the first in which it beats the one that is worth
  * least.
  *
- * Layers are visited in turn, and only a visit changes the scores of a layer: the least of each pool is kept by layer,
- * so a victim costs a look at one unit a layer and a scan of one layer.
+ * Layers are visited in turn, and only a visit changes the scores of a layer: the few units of each pool that are worth
+ * least are kept by layer, so a victim costs a look at one unit a layer, and now and then a scan of a layer.
  */
 #include "policy_core.h"
 #include "policy_value.h"
@@ -17,17 +17,29 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* The units of a layer and pool that are worth least, the least first. */
+#define TAIL 4u
+struct tail {
+    uint32_t unit[TAIL];
+    int32_t score[TAIL];
+    unsigned count;
+};
+
 struct zipmoe {
     bool published;
     double promote_margin;
-    struct efs_rank *rank;   /* published */
-    struct efs_value *value; /* otherwise */
-    int32_t *score;          /* [experts] scratch: of a layer */
-    struct least {
-        uint32_t unit[EFS_POOLS];
-        double worth[EFS_POOLS]; /* without what the layer's turn adds */
-        bool known;
-    } * least; /* [layers] */
+    struct efs_rank *rank;          /* published */
+    struct efs_value *value;        /* otherwise */
+    uint16_t *evictable;            /* [layer][i] experts that may be victims, in any order */
+    uint16_t *place;                /* [unit] where in evictable */
+    uint16_t *evictables;           /* [layer] how many */
+    struct tail *tail[EFS_POOLS];   /* [layer] */
+    double *least_worth[EFS_POOLS]; /* [layer] of the first of the tail, without the layer's turn; INFINITY: none */
+    bool *known;                    /* [layer] the tails are right */
+    uint16_t *unknown;              /* the layers whose tails are not */
+    uint16_t *unknown_at;           /* [layer] where in unknown */
+    unsigned unknowns;
+    double *turn; /* [2 * layers] passes until the turn of a layer: from turn + layers - 1 - last layer asked for on */
 };
 
 static void zipmoe_close(struct efs_policy *policy)
@@ -36,10 +48,28 @@ static void zipmoe_close(struct efs_policy *policy)
 
     efs_rank_free(z->rank);
     efs_value_free(z->value);
-    free(z->score);
-    free(z->least);
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        free(z->tail[p]);
+        free(z->least_worth[p]);
+    }
+    free(z->evictable);
+    free(z->place);
+    free(z->evictables);
+    free(z->known);
+    free(z->unknown);
+    free(z->unknown_at);
+    free(z->turn);
     free(z);
     policy->state = NULL;
+}
+
+static void forget_tail(struct zipmoe *z, unsigned layer)
+{
+    if (!z->known[layer])
+        return;
+    z->known[layer] = false;
+    z->unknown_at[layer] = (uint16_t)z->unknowns;
+    z->unknown[z->unknowns++] = (uint16_t)layer;
 }
 
 static int zipmoe_open(struct efs_policy *policy)
@@ -51,6 +81,7 @@ static int zipmoe_open(struct efs_policy *policy)
                                      .half_life = t->half_life,
                                      .change_bits = t->change_bits};
     struct zipmoe *z = policy->state = calloc(1, sizeof(*z));
+    bool whole;
 
     if (!z)
         return -ENOMEM;
@@ -60,21 +91,42 @@ static int zipmoe_open(struct efs_policy *policy)
         z->rank = efs_rank_new(policy->layers, policy->experts, t->count_age);
     else
         z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, &value);
-    z->score = calloc(policy->experts, sizeof(*z->score));
-    z->least = calloc(policy->layers, sizeof(*z->least));
-    return (z->rank || z->value) && z->score && z->least ? 0 : -ENOMEM;
+    z->evictable = calloc(policy->units, sizeof(*z->evictable));
+    z->place = calloc(policy->units, sizeof(*z->place));
+    z->evictables = calloc(policy->layers, sizeof(*z->evictables));
+    z->known = calloc(policy->layers, sizeof(*z->known));
+    z->unknown = calloc(policy->layers, sizeof(*z->unknown));
+    z->unknown_at = calloc(policy->layers, sizeof(*z->unknown_at));
+    z->turn = calloc(2 * (size_t)policy->layers, sizeof(*z->turn));
+    whole = (z->rank || z->value) && z->evictable && z->place && z->evictables && z->known && z->unknown &&
+            z->unknown_at && z->turn;
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        z->tail[p] = calloc(policy->layers, sizeof(*z->tail[p]));
+        z->least_worth[p] = calloc(policy->layers, sizeof(*z->least_worth[p]));
+        whole = whole && z->tail[p] && z->least_worth[p];
+    }
+    if (!whole)
+        return -ENOMEM;
+    for (unsigned l = 0; l < policy->layers; l++) {
+        z->known[l] = true;
+        forget_tail(z, l);
+    }
+    /* The layer after the one asked for last is the next: no wait; that one itself waits longest. */
+    for (unsigned i = 0; i < 2 * policy->layers; i++)
+        z->turn[i] = z->published ? 0 : (double)(i % policy->layers) / policy->layers;
+    return 0;
 }
 
 static void zipmoe_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {
     struct zipmoe *z = policy->state;
 
-    z->least[layer].known = false;
+    forget_tail(z, layer);
     if (z->published)
         efs_rank_request(z->rank, layer, expert, count);
     else if (efs_value_request(z->value, layer, expert, count))
         for (unsigned l = 0; l < policy->layers; l++)
-            z->least[l].known = false;
+            forget_tail(z, l);
 }
 
 static void zipmoe_begin(struct efs_policy *policy)
@@ -85,14 +137,14 @@ static void zipmoe_begin(struct efs_policy *policy)
         return;
     efs_value_begin(z->value);
     for (unsigned l = 0; l < policy->layers; l++)
-        z->least[l].known = false;
+        forget_tail(z, l);
 }
 
 static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes)
 {
     struct zipmoe *z = policy->state;
 
-    z->least[layer].known = false;
+    forget_tail(z, layer);
     if (z->published)
         efs_rank_seed(z->rank, layer, counts);
     else
@@ -101,110 +153,146 @@ static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_
 
 /* ---- worth -------------------------------------------------------------------------------------------------- */
 
-/* Passes until the turn of a layer comes, less than one: the layer after the one asked for last is the next. */
-static double until_turn(const struct efs_policy *policy, unsigned layer)
-{
-    unsigned ahead = layer > policy->layer ? layer - policy->layer - 1 : layer + policy->layers - policy->layer - 1;
-
-    return (double)ahead / policy->layers;
-}
-
 /* Worth within the layer: less the expected passes until the next use; published: the count, equals by rank. */
 static double worth_in_layer(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), expert = unit % policy->experts;
+    struct efs_value_view view;
 
     if (z->published)
         return efs_rank_count(z->rank, layer, expert) - 1e-4 * efs_rank_of(z->rank, layer, expert);
-    return -efs_value_reuse(efs_value_score(z->value, layer, expert));
+    view = efs_value_look(z->value, layer);
+    return -efs_value_reuse(efs_value_score(&view, expert));
 }
 
-static double turn_cost(const struct efs_policy *policy, unsigned layer)
+static const double *turns(const struct efs_policy *policy)
 {
-    return policy->tuning.published ? 0 : until_turn(policy, layer);
+    const struct zipmoe *z = policy->state;
+
+    return z->turn + policy->layers - 1 - policy->layer;
 }
 
 static double zipmoe_worth(struct efs_policy *policy, uint32_t unit)
 {
-    return worth_in_layer(policy, unit) - turn_cost(policy, efs_unit_layer(policy, unit));
+    return worth_in_layer(policy, unit) - turns(policy)[efs_unit_layer(policy, unit)];
 }
 
-static void find_least(struct efs_policy *policy, unsigned layer)
+/* The first of a tail is another one: what is it worth? */
+static void note_least(struct efs_policy *policy, unsigned layer, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
-    struct least *least = &z->least[layer];
-    uint32_t first = layer * policy->experts;
-    const uint8_t *evictable = policy->evictable + first;
-    int32_t low[EFS_POOLS] = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
+    const struct tail *tail = &z->tail[pool][layer];
 
-    for (unsigned p = 0; p < EFS_POOLS; p++)
-        least->unit[p] = EFS_NO_UNIT;
-    if (z->published)
-        for (unsigned e = 0; e < policy->experts; e++)
-            z->score[e] = -(int32_t)efs_rank_of(z->rank, layer, e);
-    else
-        efs_value_scores(z->value, layer, z->score);
-    for (unsigned e = 0; e < policy->experts; e++) {
-        unsigned p = evictable[e];
+    z->least_worth[pool][layer] = tail->count ? worth_in_layer(policy, tail->unit[0]) : INFINITY;
+}
 
-        if (p == EFS_NOT_EVICTABLE || z->score[e] >= low[p])
-            continue;
-        low[p] = z->score[e];
-        least->unit[p] = first + e;
+static void add_to_tail(struct tail *tail, uint32_t unit, int32_t score)
+{
+    unsigned at = tail->count < TAIL ? tail->count++ : TAIL - 1;
+
+    /* Equals by their numbers, so that the order in which units are looked at does not count. */
+    for (; at > 0 && (tail->score[at - 1] > score || (tail->score[at - 1] == score && tail->unit[at - 1] > unit));
+         at--) {
+        tail->unit[at] = tail->unit[at - 1];
+        tail->score[at] = tail->score[at - 1];
     }
+    tail->unit[at] = unit;
+    tail->score[at] = score;
+}
+
+static void find_tail(struct efs_policy *policy, unsigned layer)
+{
+    struct zipmoe *z = policy->state;
+    uint32_t first = layer * policy->experts;
+    struct efs_value_view view = {0};
+    struct tail tail[EFS_POOLS];
+
+    if (!z->published)
+        view = efs_value_look(z->value, layer);
     for (unsigned p = 0; p < EFS_POOLS; p++)
-        if (least->unit[p] != EFS_NO_UNIT)
-            least->worth[p] = worth_in_layer(policy, least->unit[p]);
-    least->known = true;
+        tail[p].count = 0;
+    for (unsigned i = 0; i < z->evictables[layer]; i++) {
+        unsigned expert = z->evictable[first + i];
+        int32_t score = z->published ? -(int32_t)efs_rank_of(z->rank, layer, expert) : efs_value_score(&view, expert);
+        struct tail *t = &tail[policy->evictable[first + expert]];
+
+        if (t->count < TAIL || score < t->score[TAIL - 1] ||
+            (score == t->score[TAIL - 1] && first + expert < t->unit[TAIL - 1]))
+            add_to_tail(t, first + expert, score);
+    }
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        z->tail[p][layer] = tail[p];
+        note_least(policy, layer, p);
+    }
+    z->unknown[z->unknown_at[layer]] = z->unknown[--z->unknowns];
+    z->unknown_at[z->unknown[z->unknown_at[layer]]] = z->unknown_at[layer];
+    z->known[layer] = true;
 }
 
 static uint32_t zipmoe_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
-    unsigned first = policy->domains == 1 ? 0 : domain, end = policy->domains == 1 ? policy->layers : domain + 1;
-    uint32_t lowest = EFS_NO_UNIT;
-    double worth = 0;
+    const double *worth = z->least_worth[pool], *turn = turns(policy);
+    unsigned at = domain;
 
-    for (unsigned l = first; l < end; l++) {
-        if (!z->least[l].known)
-            find_least(policy, l);
-        if (z->least[l].unit[pool] == EFS_NO_UNIT)
-            continue;
-        double here = z->least[l].worth[pool] - turn_cost(policy, l);
+    if (policy->domains > 1) {
+        if (!z->known[domain])
+            find_tail(policy, domain);
+    } else {
+        double lowest = INFINITY;
 
-        if (lowest == EFS_NO_UNIT || here < worth) {
-            lowest = z->least[l].unit[pool];
-            worth = here;
+        while (z->unknowns > 0)
+            find_tail(policy, z->unknown[z->unknowns - 1]);
+        for (unsigned l = 0; l < policy->layers; l++) {
+            double here = worth[l] - turn[l];
+
+            if (here < lowest) {
+                lowest = here;
+                at = l;
+            }
         }
     }
-    return lowest;
+    return worth[at] < INFINITY ? z->tail[pool][at].unit[0] : EFS_NO_UNIT;
 }
 
-/* A new possible victim may be the least of its layer; one that was it no more leaves it open. */
 static void zipmoe_enter(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
-    struct least *least = &z->least[efs_unit_layer(policy, unit)];
-    enum efs_pool pool = policy->pool[unit];
+    unsigned layer = efs_unit_layer(policy, unit), i = z->evictables[layer]++;
 
-    if (!least->known)
-        return;
-    double worth = worth_in_layer(policy, unit);
-
-    if (least->unit[pool] == EFS_NO_UNIT || worth < least->worth[pool]) {
-        least->unit[pool] = unit;
-        least->worth[pool] = worth;
-    }
+    z->evictable[layer * policy->experts + i] = (uint16_t)(unit % policy->experts);
+    z->place[unit] = (uint16_t)i;
+    forget_tail(z, layer);
 }
 
 static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
-    struct least *least = &z->least[efs_unit_layer(policy, unit)];
+    unsigned layer = efs_unit_layer(policy, unit), last = --z->evictables[layer];
+    enum efs_pool pool = policy->evictable[unit];
+    struct tail *tail = &z->tail[pool][layer];
+    uint32_t first = layer * policy->experts;
+    uint16_t moved = z->evictable[first + last];
+    unsigned at = 0;
 
-    if (least->unit[policy->evictable[unit]] == unit)
-        least->known = false;
+    z->evictable[first + z->place[unit]] = moved;
+    z->place[first + moved] = z->place[unit];
+    if (!z->known[layer])
+        return;
+    while (at < tail->count && tail->unit[at] != unit)
+        at++;
+    if (at == tail->count)
+        return;
+    tail->count--;
+    for (unsigned i = at; i < tail->count; i++) {
+        tail->unit[i] = tail->unit[i + 1];
+        tail->score[i] = tail->score[i + 1];
+    }
+    if (!tail->count) /* there may be others, which were not in the tail */
+        forget_tail(z, layer);
+    else if (at == 0)
+        note_least(policy, layer, pool);
 }
 
 /* ---- entitlement -------------------------------------------------------------------------------------------- */
@@ -234,12 +322,18 @@ static unsigned zipmoe_rank(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), expert = unit % policy->experts, rank = 0;
+    struct efs_value_view view;
+    int32_t mine;
 
     if (z->published)
         return efs_rank_of(z->rank, layer, expert);
-    efs_value_scores(z->value, layer, z->score);
-    for (unsigned e = 0; e < policy->experts; e++)
-        rank += z->score[e] > z->score[expert] || (z->score[e] == z->score[expert] && e < expert);
+    view = efs_value_look(z->value, layer);
+    mine = efs_value_score(&view, expert);
+    for (unsigned e = 0; e < policy->experts; e++) {
+        int32_t score = efs_value_score(&view, e);
+
+        rank += score > mine || (score == mine && e < expert);
+    }
     return rank;
 }
 

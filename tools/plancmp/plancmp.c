@@ -7,7 +7,8 @@
  * tables are about. Every policy starts with an empty cache. NAME=VALUE sets a number of the cost model or of the
  * zipmoe policy: expert_mib, rho (coded E over E), disk_gbs, request_us, decode_gbs and copy_gbs (BF16 of one
  * thread; copy_gbs=0: full experts are mapped, which costs nothing), threads, step,
- * budgets (one: a fraction of the raw experts), and the fields of struct efs_policy_tuning.
+ * streams (sequences that take turns), budgets (one: a fraction of the raw experts), and the fields of struct
+ * efs_policy_tuning.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -23,7 +24,7 @@
 enum { SHARDS = 8, TENSORS = 3 };
 
 struct setup {
-    double expert_mib, rho, disk_gbs, request_us, decode_gbs, copy_gbs, threads, step, budgets, seed, hint;
+    double expert_mib, rho, disk_gbs, request_us, decode_gbs, copy_gbs, threads, step, budgets, seed, hint, streams;
     struct efs_policy_tuning tuning;
 };
 
@@ -259,6 +260,38 @@ static void plan_for(const struct setup *s, const struct route *history, const d
            plan->experts[3], plan->io_ns * history->layers / 1e6, plan->makespan_ns * history->layers / 1e6);
 }
 
+/* Deal the sequences of a trace out to streams and let these take turns, token by token, as a server would. */
+static void interleave(struct route *route, unsigned streams)
+{
+    uint64_t *cursor = calloc(streams, sizeof(*cursor)), *end = calloc(streams, sizeof(*end)), next = 0, made = 0;
+    size_t per_token = (size_t)route->layers * route->chosen;
+    uint32_t *ids = calloc(route->tokens * per_token, sizeof(*ids));
+    uint32_t *sequence = calloc(route->tokens, sizeof(*sequence));
+
+    if (!cursor || !end || !ids || !sequence)
+        die("no memory");
+    while (made < route->tokens) {
+        for (unsigned s = 0; s < streams; s++) {
+            if (cursor[s] == end[s] && next < route->tokens) {
+                cursor[s] = next++;
+                while (next < route->tokens && route->sequence[next] == route->sequence[cursor[s]])
+                    next++;
+                end[s] = next;
+            }
+            if (cursor[s] == end[s])
+                continue;
+            memcpy(ids + made * per_token, route->ids + cursor[s] * per_token, per_token * sizeof(*ids));
+            sequence[made++] = route->sequence[cursor[s]++];
+        }
+    }
+    free(route->ids);
+    free(route->sequence);
+    free(cursor);
+    free(end);
+    route->ids = ids;
+    route->sequence = sequence;
+}
+
 /* ---- tables ------------------------------------------------------------------------------------------------- */
 
 static void print_row(const char *name, const struct tally *tally, const struct tally *worst)
@@ -373,6 +406,7 @@ static void set(struct setup *s, const char *argument)
                  {"budgets", &s->budgets},
                  {"seed", &s->seed},
                  {"hint", &s->hint},
+                 {"streams", &s->streams},
                  {"rate_weight", &s->tuning.rate_weight},
                  {"age_weight", &s->tuning.age_weight},
                  {"smooth", &s->tuning.smooth},
@@ -419,6 +453,10 @@ int main(int argc, char **argv)
         die("%s: %s", argv[2], error);
     if (history.layers != eval.layers || history.experts != eval.experts || history.chosen != eval.chosen)
         die("the two traces are of models that differ");
+    if (s.streams > 1) {
+        interleave(&history, (unsigned)s.streams);
+        interleave(&eval, (unsigned)s.streams);
+    }
     inclusion = calloc(history.experts, sizeof(*inclusion));
     counts = calloc((size_t)history.layers * history.experts, sizeof(*counts));
     if (!inclusion || !counts)
