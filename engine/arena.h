@@ -16,9 +16,8 @@ struct efs_segment {
     uint8_t *base;   /* NULL: the slot is free */
     uint64_t *taken; /* a bit a granule */
     uint32_t free_granules;
-    bool pinned;    /* set and read by the I/O thread alone: registered with its ring */
-    bool retiring;  /* takes no new blocks */
-    bool unpinning; /* empty, its registration is being taken back */
+    bool pinned;   /* set and read by the I/O thread alone: registered with its ring */
+    bool retiring; /* takes no new blocks */
 };
 
 struct efs_arena {

@@ -4,10 +4,7 @@
  */
 #include "serve.h"
 
-#include "sys.h"
-
 #include <errno.h>
-#include <stdlib.h>
 
 uint64_t efs_room_used(const struct efs *fs)
 {
@@ -24,37 +21,32 @@ bool efs_room_for_segment(struct efs *fs)
     return efs_room_used(fs) + bytes <= budget;
 }
 
-/* ---- a segment leaves: its units go, then its registration, then its memory ---- */
-
-struct retirement {
-    struct efs_disk_request request;
-    struct efs *fs;
-};
+/* ---- a segment leaves: its units go, then its registration, then its memory; one at a time ---- */
 
 static void unpinned(struct efs_disk_request *request, errint_t error)
 {
     (void)error;
-    struct retirement *r = (struct retirement *)((char *)request - offsetof(struct retirement, request));
+    struct efs_retirement *r = (struct efs_retirement *)((char *)request - offsetof(struct efs_retirement, request));
     struct efs *fs = r->fs;
+    struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
     efs_arena_drop(&fs->arena, request->segment);
     fs->segments_leaving--;
+    r->busy = false;
+    efs_room_retire(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
-    free(r);
+    efs_disk_submit_all(fs, submit);
     efs_full_retry(fs);
     efs_active_end(fs);
 }
 
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit)
 {
-    for (uint32_t i = 0; fs->segments_leaving && i < fs->arena.segment_max; i++) {
-        struct efs_segment *s = &fs->arena.segments[i];
-        if (!s->retiring || s->unpinning || !efs_arena_segment_empty(&fs->arena, i))
+    struct efs_retirement *r = &fs->retirement;
+    for (uint32_t i = 0; fs->segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
+        if (!fs->arena.segments[i].retiring || !efs_arena_segment_empty(&fs->arena, i))
             continue;
-        struct retirement *r = efs_sys_calloc(1, sizeof(*r));
-        if (!r)
-            return; /* tried again when the next unit is put */
-        s->unpinning = true;
+        r->busy = true;
         r->fs = fs;
         r->request = (struct efs_disk_request){.next = *submit, .segment = i, .complete = unpinned};
         *submit = &r->request;

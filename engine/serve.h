@@ -67,6 +67,12 @@ struct efs_full {
     uint32_t newer, older; /* list of READY experts by last use */
 };
 
+struct efs_retirement { /* the segment that is being unpinned, to be returned */
+    struct efs_disk_request request;
+    struct efs *fs;
+    bool busy;
+};
+
 struct efs_lru { /* newest and oldest of a list through newer/older */
     uint32_t newest, oldest;
 };
@@ -98,7 +104,8 @@ struct efs {
     uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
     uint64_t floor_segments;          /* of the chunk pool: always left to it */
     uint64_t segments_leaving;        /* retiring */
-    unsigned active;                  /* loads and reads under way */
+    struct efs_retirement retirement;
+    unsigned active; /* loads and reads under way */
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint64_t *expert_bytes;    /* by expert: coded */

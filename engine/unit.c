@@ -309,20 +309,22 @@ static void sm_loaded(struct efs_disk_request *r, errint_t error)
     part_loaded((struct load *)((char *)r - offsetof(struct load, sm)), error);
 }
 
-static bool place(struct efs *fs, struct efs_unit *u)
+/* 0: the unit has its blocks. -EAGAIN: others hold the memory. -ENOMEM: the system has none and nothing will be freed.
+ */
+static errint_t place(struct efs *fs, struct efs_unit *u)
 {
     size_t e = e_span(fs, u), sm = sm_span(fs, u);
     for (;;) {
         if (e == 0 || u->e.data || efs_arena_alloc(&fs->arena, e, false, &u->e))
             if (sm == 0 || efs_arena_alloc(&fs->arena, sm, true, &u->sm))
-                return true;
+                return 0;
         if (efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0)
             continue;
         if (!efs_unit_evict_oldest(fs))
             break;
     }
     efs_arena_free(&fs->arena, &u->e);
-    return false;
+    return fs->arena.used_bytes ? -EAGAIN : -ENOMEM;
 }
 
 static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,
@@ -346,9 +348,10 @@ static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs
     struct load *load = efs_sys_calloc(1, sizeof(*load));
     if (!load)
         return -ENOMEM;
-    if (!place(fs, u)) {
+    errint_t rc = place(fs, u);
+    if (rc < 0) {
         free(load);
-        return -EAGAIN;
+        return rc;
     }
     load->fs = fs;
     load->unit = unit;
