@@ -54,7 +54,7 @@ int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint
     rc = efs_plan_open(&layer, request);
     if (rc)
         return rc;
-    mean = (double)(budget_bytes / layers);
+    mean = (double)budget_bytes / layers;
     for (unsigned i = 0; i < POINTS && !rc; i++) {
         uint64_t step = request->expert_bytes[EFS_POOL_F] / AROUND, base = budget_bytes / layers;
 

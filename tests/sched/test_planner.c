@@ -250,6 +250,80 @@ static void layers_share_a_budget(void **state)
     assert_true(plan[0].budget_bytes != plan[1].budget_bytes || plan[1].budget_bytes != plan[2].budget_bytes);
 }
 
+/* By hand: only C allowed, two and a half experts of it a layer. */
+static void shared_pools_need_no_whole_experts(void **state)
+{
+    double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1};
+    struct efs_plan_request r = layer(f, 6, 2, 0);
+    struct efs_plan_shared plan;
+
+    (void)state;
+    r.pools = EFS_PLAN_POOL(EFS_POOL_C);
+    assert_int_equal(efs_plan_share(&r, 4, 10 * 667, &plan), 0);
+    assert_double_equal(plan.experts[EFS_POOL_C], 2.5, 1e-9);
+    assert_double_equal((double)plan.pool_bytes[EFS_POOL_C], 6670, 1);
+    assert_double_equal(plan.io_ns, (0.8 + 0.5) / 2 * 396, 1e-9); /* half of the layers miss .8, half .5 */
+    assert_int_equal(efs_plan_share(&r, 4, 0, &plan), 0);
+    assert_double_equal(plan.io_ns, 2 * 396, 1e-9);
+    assert_int_equal(efs_plan_share(&r, 4, UINT64_C(1) << 50, &plan), 0);
+    assert_double_equal(plan.experts[EFS_POOL_C], 6, 1e-9);
+    assert_int_equal(plan.pool_bytes[EFS_POOL_C], 4 * 6 * 667);
+    assert_int_equal(efs_plan_share(&r, 0, 1000, &plan), -EINVAL);
+    r.chosen = 1;
+    assert_int_equal(efs_plan_share(&r, 4, 1000, &plan), -EDOM);
+}
+
+static void shared_pools_are_no_worse(void **state)
+{
+    struct cases cases = {25};
+    double f[32], before = INFINITY;
+
+    (void)state;
+    cases_inclusion(&cases, f, 32, 4, 1, false);
+    for (uint64_t budget = 0; budget <= 33000; budget += 611) {
+        struct efs_plan_request r = layer(f, 32, 4, budget);
+        struct efs_plan_shared shared;
+        struct efs_plan alone;
+        uint64_t sum = 0;
+
+        r.fill = true;
+        r.step = 0.25;
+        assert_int_equal(efs_plan_layer(&r, &alone), 0);
+        assert_int_equal(efs_plan_share(&r, 24, 24 * budget, &shared), 0);
+        assert_true(shared.makespan_ns <= alone.makespan_ns * (1 + 1e-9));
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            sum += shared.pool_bytes[p];
+        assert_true(sum <= 24 * budget);
+        assert_true(shared.makespan_ns <= before * 1.02); /* falls, as far as this coarse grid lets it */
+        before = shared.makespan_ns;
+    }
+}
+
+static void io_can_come_first(void **state)
+{
+    struct cases cases = {26};
+    double f[32];
+
+    (void)state;
+    cases_inclusion(&cases, f, 32, 4, 1, false);
+    for (uint64_t budget = 0; budget <= 32000; budget += 1600) {
+        struct efs_plan_request r = layer(f, 32, 4, budget);
+        struct efs_plan makespan, io;
+
+        r.fill = true;
+        r.cost.decode_ns = 40; /* slow enough that the makespan wants full experts */
+        assert_int_equal(efs_plan_layer(&r, &makespan), 0);
+        r.goal = EFS_PLAN_IO;
+        assert_int_equal(efs_plan_layer(&r, &io), 0);
+        assert_true(io.io_ns <= makespan.io_ns * (1 + 1e-9) + 1e-6);
+        assert_true(io.makespan_ns >= makespan.makespan_ns * (1 - 1e-9));
+        if (budget >= 32 * 667) /* nothing is read whatever is full, so the makespan decides */
+            assert_double_equal(io.io_ns, 0, 1e-6);
+        if (budget >= 24000)
+            assert_true(io.capacity[EFS_POOL_F] > 0);
+    }
+}
+
 static void large_layers_are_planned(void **state)
 {
     struct cases cases = {24};
@@ -288,6 +362,7 @@ static void what_is_refused(void **state)
     REFUSED(-EINVAL, r.step = 0);
     REFUSED(-EINVAL, r.step = 1.5);
     REFUSED(-EINVAL, r.step = NAN);
+    REFUSED(-EINVAL, r.goal = EFS_PLAN_IO + 1);
     REFUSED(-EINVAL, r.pools = 0);
     REFUSED(-EINVAL, r.pools = 16);
     REFUSED(-EINVAL, r.expert_bytes[2] = 0);
@@ -311,6 +386,9 @@ int main(void)
         cmocka_unit_test(leftovers_are_used),
         cmocka_unit_test(sizes_by_rank),
         cmocka_unit_test(layers_share_a_budget),
+        cmocka_unit_test(shared_pools_need_no_whole_experts),
+        cmocka_unit_test(shared_pools_are_no_worse),
+        cmocka_unit_test(io_can_come_first),
         cmocka_unit_test(large_layers_are_planned),
         cmocka_unit_test(what_is_refused),
     };

@@ -24,7 +24,8 @@
 enum { SHARDS = 8, TENSORS = 3 };
 
 struct setup {
-    double expert_mib, rho, disk_gbs, request_us, decode_gbs, copy_gbs, threads, step, budgets, seed, hint, streams;
+    double expert_mib, rho, disk_gbs, request_us, decode_gbs, copy_gbs, threads, step, budgets, seed, hint, streams,
+        count_age;
     struct efs_policy_tuning tuning;
 };
 
@@ -198,7 +199,7 @@ static struct tally oracle(const struct route *route, const struct setup *s, dou
 
 /* ---- planning ----------------------------------------------------------------------------------------------- */
 
-/* The inclusion list of the history under the ranking that the policy will use, and its counts. */
+/* The inclusion list of each layer of the history under the ranking that the policy will use, and its counts. */
 static void learn(const struct route *history, const struct setup *s, double *inclusion, uint32_t *counts)
 {
     uint64_t bytes[1][EFS_POOLS];
@@ -222,7 +223,7 @@ static void learn(const struct route *history, const struct setup *s, double *in
             const uint32_t *ids = route_ids(history, t, l);
 
             for (uint32_t i = 0; i < history->chosen; i++) {
-                inclusion[efs_policy_rank(policy, l, ids[i])]++;
+                inclusion[l * history->experts + efs_policy_rank(policy, l, ids[i])]++;
                 counts[l * history->experts + ids[i]]++;
             }
             if (efs_policy_request(policy, l, ids, history->chosen, grants))
@@ -231,14 +232,14 @@ static void learn(const struct route *history, const struct setup *s, double *in
                 efs_policy_release(policy, l, ids[i]);
         }
     }
-    for (uint32_t r = 0; r < history->experts; r++)
-        inclusion[r] /= (double)(history->tokens * history->layers);
+    for (uint32_t i = 0; i < history->layers * history->experts; i++) /* half a use each: no rank is impossible */
+        inclusion[i] = (inclusion[i] + 0.5) / ((double)history->tokens + 0.5 * history->experts / history->chosen);
     efs_policy_free(policy);
     free(grants);
 }
 
-static void plan_for(const struct setup *s, const struct route *history, const double *inclusion, double budget,
-                     enum efs_plan_goal goal, struct efs_plan_shared *plan)
+static struct efs_plan_request request_of(const struct setup *s, const struct route *history, const double *inclusion,
+                                          enum efs_plan_goal goal)
 {
     struct efs_plan_request request = {.inclusion = inclusion,
                                        .experts = history->experts,
@@ -248,9 +249,23 @@ static void plan_for(const struct setup *s, const struct route *history, const d
                                        .goal = goal,
                                        .fill = true,
                                        .cost = cost_of(s)};
-    int rc;
 
     sizes(s, request.expert_bytes);
+    return request;
+}
+
+/* One plan for pools that all layers share, from the mean of their inclusion lists. */
+static void plan_shared(const struct setup *s, const struct route *history, const double *inclusion, double budget,
+                        enum efs_plan_goal goal, struct efs_plan_shared *plan)
+{
+    double *mean = calloc(history->experts, sizeof(*mean));
+    struct efs_plan_request request = request_of(s, history, mean, goal);
+    int rc;
+
+    if (!mean)
+        die("no memory");
+    for (uint32_t i = 0; i < history->layers * history->experts; i++)
+        mean[i % history->experts] += inclusion[i] / history->layers;
     rc = efs_plan_share(&request, history->layers, (uint64_t)budget, plan);
     if (rc)
         die("planning failed: %s", strerror(-rc));
@@ -258,6 +273,42 @@ static void plan_for(const struct setup *s, const struct route *history, const d
            "%.2f ms in all\n",
            goal == EFS_PLAN_IO ? "I/O" : "makespan", plan->experts[0], plan->experts[1], plan->experts[2],
            plan->experts[3], plan->io_ns * history->layers / 1e6, plan->makespan_ns * history->layers / 1e6);
+    free(mean);
+}
+
+/* A plan for each layer by itself, and a budget for each by what it gains. */
+static uint64_t (*plan_by_layer(const struct setup *s, const struct route *history, const double *inclusion,
+                                double budget, enum efs_plan_goal goal))[EFS_POOLS]
+{
+    struct efs_plan_request *request = calloc(history->layers, sizeof(*request));
+    struct efs_plan *plan = calloc(history->layers, sizeof(*plan));
+    uint64_t(*bytes)[EFS_POOLS] = calloc(history->layers, sizeof(*bytes));
+    double total_ns, io_ns = 0, least = 0, most = 0;
+    int rc;
+
+    if (!request || !plan || !bytes)
+        die("no memory");
+    for (uint32_t l = 0; l < history->layers; l++) {
+        request[l] = request_of(s, history, inclusion + (size_t)l * history->experts, goal);
+        request[l].step = 0.1;
+    }
+    rc = efs_plan_layers(request, history->layers, (uint64_t)budget, 16, plan, &total_ns);
+    if (rc)
+        die("planning by layer failed: %s", strerror(-rc));
+    for (uint32_t l = 0; l < history->layers; l++) {
+        double here = (double)plan[l].budget_bytes;
+
+        memcpy(bytes[l], plan[l].used_bytes, sizeof(bytes[l]));
+        io_ns += plan[l].io_ns;
+        least = l == 0 || here < least ? here : least;
+        most = here > most ? here : most;
+    }
+    printf("  plan by layer for %s: from %.2f to %.2f of the mean; a token is expected to take %.2f ms I/O\n",
+           goal == EFS_PLAN_IO ? "I/O" : "makespan", least * history->layers / budget, most * history->layers / budget,
+           io_ns / 1e6);
+    free(request);
+    free(plan);
+    return bytes;
 }
 
 /* Deal the sequences of a trace out to streams and let these take turns, token by token, as a server would. */
@@ -308,10 +359,10 @@ static void print_row(const char *name, const struct tally *tally, const struct 
 }
 
 static struct tally run(const struct route *eval, const struct setup *s, enum efs_policy_kind kind,
-                        const uint64_t capacity[EFS_POOLS], bool by_layer, const struct efs_policy_tuning *tuning,
-                        const uint32_t *counts, uint64_t passes)
+                        const uint64_t capacity[EFS_POOLS], uint64_t (*layer_bytes)[EFS_POOLS],
+                        const struct efs_policy_tuning *tuning, const uint32_t *counts, uint64_t passes)
 {
-    uint64_t bytes[1][EFS_POOLS], (*layer_bytes)[EFS_POOLS] = calloc(eval->layers, sizeof(*layer_bytes));
+    uint64_t bytes[1][EFS_POOLS];
     struct efs_policy_config config = {.kind = kind,
                                        .layers = eval->layers,
                                        .experts = eval->experts,
@@ -324,22 +375,15 @@ static struct tally run(const struct route *eval, const struct setup *s, enum ef
     struct efs_policy *policy;
     struct tally tally;
 
-    if (!layer_bytes)
-        die("no memory");
     sizes(s, bytes[0]);
     memcpy(config.capacity_bytes, capacity, sizeof(config.capacity_bytes));
-    for (uint32_t l = 0; l < eval->layers; l++)
-        for (unsigned p = 0; p < EFS_POOLS; p++)
-            layer_bytes[l][p] = capacity[p] / eval->layers;
-    if (by_layer)
-        config.layer_bytes = (const uint64_t(*)[EFS_POOLS])layer_bytes;
+    config.layer_bytes = (const uint64_t(*)[EFS_POOLS])layer_bytes;
     if (efs_policy_new(&config, &policy))
         die("no policy");
     for (uint32_t l = 0; counts && l < eval->layers; l++)
         efs_policy_seed(policy, l, counts + (size_t)l * eval->experts, passes);
     tally = replay(eval, policy, s, capacity[EFS_POOL_F] && !capacity[EFS_POOL_C] && kind != EFS_POLICY_ZIPMOE);
     efs_policy_free(policy);
-    free(layer_bytes);
     return tally;
 }
 
@@ -347,47 +391,59 @@ static void one_budget(const struct route *history, const struct route *eval, co
                        const double *inclusion, const uint32_t *counts, double fraction)
 {
     uint64_t bytes[EFS_POOLS], plain[EFS_POOLS] = {0}, coded[EFS_POOLS] = {0};
-    struct efs_policy_tuning published = {.published = true, .count_age = 64};
+    struct efs_policy_tuning published = {.published = true, .count_age = (unsigned)s->count_age};
     const uint32_t *seed = s->seed > 0 ? counts : NULL;
+    uint64_t(*even)[EFS_POOLS] = calloc(eval->layers, sizeof(*even)), (*by_layer)[EFS_POOLS];
     struct efs_plan_shared plan[2];
     struct tally tally, lru_full;
     double budget;
     char name[64];
 
+    if (!even)
+        die("no memory");
     sizes(s, bytes);
     budget = fraction * (double)bytes[EFS_POOL_F] * eval->layers * eval->experts;
     printf("\n%.0f %% of the raw experts\n", 100 * fraction);
-    plan_for(s, history, inclusion, budget, EFS_PLAN_IO, &plan[0]);
-    plan_for(s, history, inclusion, budget, EFS_PLAN_MAKESPAN, &plan[1]);
+    plan_shared(s, history, inclusion, budget, EFS_PLAN_IO, &plan[0]);
+    plan_shared(s, history, inclusion, budget, EFS_PLAN_MAKESPAN, &plan[1]);
+    by_layer = plan_by_layer(s, history, inclusion, budget, EFS_PLAN_IO);
     printf("  %-26s %10s %9s %10s %10s  %5s %5s %5s %5s %5s %8s\n", "policy", "MB/token", "vs lru F", "I/O ms",
            "layers ms", "F%", "C%", "S%", "E%", "M%", "recoded");
     plain[EFS_POOL_F] = coded[EFS_POOL_C] = (uint64_t)budget;
-    lru_full = run(eval, s, EFS_POLICY_LRU, plain, false, &s->tuning, NULL, 0);
-    tally = run(eval, s, EFS_POLICY_ZIPMOE, plan[0].pool_bytes, false, &s->tuning, seed, history->tokens);
-    print_row("zipmoe, planned for I/O", &tally, &lru_full);
-    tally = run(eval, s, EFS_POLICY_ZIPMOE, plan[1].pool_bytes, false, &s->tuning, seed, history->tokens);
-    print_row("zipmoe, for makespan", &tally, &lru_full);
-    tally = run(eval, s, EFS_POLICY_ZIPMOE, coded, false, &s->tuning, seed, history->tokens);
-    print_row("zipmoe, C only", &tally, &lru_full);
-    tally = run(eval, s, EFS_POLICY_ZIPMOE, plan[0].pool_bytes, true, &published, seed, history->tokens);
-    print_row("published, for I/O", &tally, &lru_full);
-    tally = run(eval, s, EFS_POLICY_ZIPMOE, plan[1].pool_bytes, true, &published, seed, history->tokens);
-    print_row("published, for makespan", &tally, &lru_full);
-    tally = run(eval, s, EFS_POLICY_LRU, plan[1].pool_bytes, false, &s->tuning, NULL, 0);
-    print_row("lru, makespan plan", &tally, &lru_full);
-    for (enum efs_policy_kind kind = EFS_POLICY_LRU; kind < EFS_POLICY_KINDS; kind++) {
-        tally = run(eval, s, kind, coded, false, &s->tuning, NULL, 0);
-        snprintf(name, sizeof(name), "%s on C", efs_policy_name(kind));
-        print_row(name, &tally, &lru_full);
-        tally = run(eval, s, kind, coded, true, &s->tuning, NULL, 0);
-        snprintf(name, sizeof(name), "%s on C, by layer", efs_policy_name(kind));
-        print_row(name, &tally, &lru_full);
-        tally = run(eval, s, kind, plain, false, &s->tuning, NULL, 0);
-        snprintf(name, sizeof(name), "%s on F", efs_policy_name(kind));
-        print_row(name, &tally, &lru_full);
+    lru_full = run(eval, s, EFS_POLICY_LRU, plain, NULL, &s->tuning, NULL, 0);
+#define ROW(name, kind, capacity, layers, tuning, counts)                                                              \
+    tally = run(eval, s, kind, capacity, layers, tuning, counts, history->tokens);                                     \
+    print_row(name, &tally, &lru_full)
+    ROW("zipmoe, planned for I/O", EFS_POLICY_ZIPMOE, plan[0].pool_bytes, NULL, &s->tuning, seed);
+    ROW("zipmoe, for makespan", EFS_POLICY_ZIPMOE, plan[1].pool_bytes, NULL, &s->tuning, seed);
+    ROW("zipmoe, plan by layer", EFS_POLICY_ZIPMOE, coded, by_layer, &s->tuning, seed);
+    ROW("zipmoe, C only", EFS_POLICY_ZIPMOE, coded, NULL, &s->tuning, seed);
+    for (unsigned i = 0; i < 2; i++) {
+        for (uint32_t l = 0; l < eval->layers; l++)
+            for (unsigned p = 0; p < EFS_POOLS; p++)
+                even[l][p] = plan[i].pool_bytes[p] / eval->layers;
+        ROW(i ? "published, for makespan" : "published, for I/O", EFS_POLICY_ZIPMOE, plan[i].pool_bytes, even,
+            &published, seed);
     }
+    ROW("published, plan by layer", EFS_POLICY_ZIPMOE, coded, by_layer, &published, seed);
+    ROW("lru, makespan plan", EFS_POLICY_LRU, plan[1].pool_bytes, NULL, &s->tuning, NULL);
+    for (uint32_t l = 0; l < eval->layers; l++) {
+        memset(even[l], 0, sizeof(even[l]));
+        even[l][EFS_POOL_C] = coded[EFS_POOL_C] / eval->layers;
+    }
+    for (enum efs_policy_kind kind = EFS_POLICY_LRU; kind < EFS_POLICY_KINDS; kind++) {
+        snprintf(name, sizeof(name), "%s on C", efs_policy_name(kind));
+        ROW(name, kind, coded, NULL, &s->tuning, NULL);
+        snprintf(name, sizeof(name), "%s on C, by layer", efs_policy_name(kind));
+        ROW(name, kind, coded, even, &s->tuning, NULL);
+        snprintf(name, sizeof(name), "%s on F", efs_policy_name(kind));
+        ROW(name, kind, plain, NULL, &s->tuning, NULL);
+    }
+#undef ROW
     tally = oracle(eval, s, budget);
     print_row("oracle on C", &tally, &lru_full);
+    free(even);
+    free(by_layer);
 }
 
 static void set(struct setup *s, const char *argument)
@@ -407,6 +463,7 @@ static void set(struct setup *s, const char *argument)
                  {"seed", &s->seed},
                  {"hint", &s->hint},
                  {"streams", &s->streams},
+                 {"count_age", &s->count_age},
                  {"rate_weight", &s->tuning.rate_weight},
                  {"age_weight", &s->tuning.age_weight},
                  {"smooth", &s->tuning.smooth},
@@ -436,6 +493,7 @@ int main(int argc, char **argv)
                       .copy_gbs = 10,
                       .threads = 4,
                       .step = 0.05,
+                      .count_age = 64,
                       .seed = 1};
     const double budgets[] = {0.10, 0.25, 0.50, 0.75};
     struct route history, eval;
@@ -457,16 +515,14 @@ int main(int argc, char **argv)
         interleave(&history, (unsigned)s.streams);
         interleave(&eval, (unsigned)s.streams);
     }
-    inclusion = calloc(history.experts, sizeof(*inclusion));
+    inclusion = calloc((size_t)history.layers * history.experts, sizeof(*inclusion));
     counts = calloc((size_t)history.layers * history.experts, sizeof(*counts));
     if (!inclusion || !counts)
         die("no memory");
     learn(&history, &s, inclusion, counts);
-    printf("%s: %llu tokens; history %llu tokens; inclusion by rank", eval.name, (unsigned long long)eval.tokens,
-           (unsigned long long)history.tokens);
-    for (uint32_t r = 0; r < history.experts; r += r < 4 ? 1 : 4)
-        printf(" %.3f", inclusion[r]);
-    printf("\n");
+    printf("%s: %llu tokens; history %llu tokens; disk %.2f GB/s, decode %.1f, copy %.1f, %.0f threads\n", eval.name,
+           (unsigned long long)eval.tokens, (unsigned long long)history.tokens, s.disk_gbs, s.decode_gbs, s.copy_gbs,
+           s.threads);
     if (s.budgets > 0)
         one_budget(&history, &eval, &s, inclusion, counts, s.budgets);
     for (size_t i = 0; s.budgets <= 0 && i < sizeof(budgets) / sizeof(budgets[0]); i++)
