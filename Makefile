@@ -132,7 +132,7 @@ fuzz:
 	@$(MAKE) --no-print-directory CC=clang BUILD=$(BUILD)-fuzz SAN=address,undefined CFLAGS=-fsanitize=fuzzer-no-link fuzzers
 	@cd $(BUILD)-fuzz && for f in $(FUZZERS); do \
 	  fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$f $(CURDIR)/tests/fuzz/corpus/$$f || exit 1; done
-.PRECIOUS: $(BUILD)/obj/%.o
+.SECONDARY:
 
 .PHONY: tests-build clean
 tests-build: all $(TEST_PROGRAMS)

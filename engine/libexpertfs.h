@@ -190,7 +190,7 @@ struct efs_stream {
     uint64_t next_offset; /* where a sequential reader would go on */
     uint64_t ahead_until; /* read-ahead was asked for up to here */
     uint32_t run;         /* sequential reads so far */
-    uint32_t reserved;
+    uint32_t busy;        /* the engine's: a call is looking at it */
 };
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */
@@ -199,8 +199,8 @@ typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
 /*
  * Read up to len bytes of file at offset into dst (less at the end of the file, 0 past it). done is called exactly
  * once, from this thread before the call returns (all was in memory) or from a worker. Never blocks on I/O. dst must
- * stay valid until done. stream may be NULL (no read-ahead) and is touched only inside the call; two calls with one
- * stream must not overlap.
+ * stay valid until done. stream may be NULL (no read-ahead) and is touched only inside the call; calls of several
+ * threads may share one.
  */
 EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
                       efs_done_fn *done, void *arg);

@@ -165,29 +165,24 @@ static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to
     }
 }
 
-static bool follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t offset, size_t len)
+static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t offset, size_t len)
 {
-    if (!s)
-        return false;
-    uint64_t end = offset + len;
-    bool near =
-        offset <= s->next_offset ? s->next_offset - offset <= REORDER_BYTES : offset - s->next_offset <= REORDER_BYTES;
-    if (!near) {
-        *s = (struct efs_stream){.next_offset = end, .ahead_until = end};
-        return false;
-    }
-    if (end > s->next_offset)
+    if (!s || __atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQUIRE))
+        return; /* another thread is at it: one of them is enough */
+    uint64_t end = offset + len, distance = offset > s->next_offset ? offset - s->next_offset : s->next_offset - offset;
+    uint32_t run = distance <= REORDER_BYTES && s->run < UINT32_MAX ? s->run + 1 : 0;
+    __atomic_store_n(&s->run, run, __ATOMIC_RELAXED);
+    if (run == 0)
+        s->next_offset = s->ahead_until = end;
+    else if (end > s->next_offset)
         s->next_offset = end;
-    if (s->run < UINT32_MAX)
-        s->run++;
-    if (s->run < SEQUENTIAL_RUN)
-        return false;
     uint64_t from = s->ahead_until > end ? s->ahead_until : end, to = end + fs->options.readahead_bytes;
-    if (to > from + fs->options.readahead_bytes / 8) { /* in steps, not for each request */
-        read_ahead(fs, file, from, to);
+    bool more = run >= SEQUENTIAL_RUN && to > from + fs->options.readahead_bytes / 8; /* in steps, not each time */
+    if (more)
         s->ahead_until = to;
-    }
-    return true;
+    __atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE);
+    if (more)
+        read_ahead(fs, file, from, to);
 }
 
 /* Count an activation of each expert once per pass: when its first bytes are read. */
@@ -233,7 +228,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     *r = (struct read){.fs = fs, .done = done, .arg = arg, .bytes = len, .remaining = 1};
     efs_active_begin(fs);
     struct piece *ready = NULL, **tail = &ready;
-    bool sequential = stream && stream->run >= SEQUENTIAL_RUN;
+    bool sequential = stream && __atomic_load_n(&stream->run, __ATOMIC_RELAXED) >= SEQUENTIAL_RUN;
     for (size_t at = 0; at < len && r->error == 0;) {
         struct efs_segment_at seg;
         efs_view_at(&fs->view, file, offset + at, &seg);

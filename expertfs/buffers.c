@@ -19,6 +19,7 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
         efsd_buffers_close(buffers);
         return -ENOMEM;
     }
+    madvise(memory, count * EFSD_IO_BYTES, MADV_HUGEPAGE); /* the kernel pins each page that it copies from */
     buffers->memory = memory;
     for (size_t i = count; i-- > 0;) {
         struct efsd_buffer *buffer = &buffers->all[i];

@@ -88,7 +88,6 @@ struct efsd_share; /* of all opens of one expert */
 
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
 struct efsd_open {
-    pthread_mutex_t lock; /* guards stream */
     struct efs_stream stream;
     uint32_t node;
     _Atomic uint32_t references;

@@ -58,7 +58,6 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
     if (!open) {
         return NULL;
     }
-    pthread_mutex_init(&open->lock, NULL);
     open->node = node;
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
@@ -77,7 +76,6 @@ struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t refe
 void efsd_open_unref(struct efsd_open *open)
 {
     if (atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel) == 1) {
-        pthread_mutex_destroy(&open->lock);
         free(open->text);
         free(open);
     }

@@ -37,10 +37,8 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
-    pthread_mutex_lock(&open->lock);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, offset, buffer->data, bytes, read_done,
              buffer);
-    pthread_mutex_unlock(&open->lock);
 }
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)
