@@ -4,6 +4,7 @@
  */
 #include "cases.h"
 #include "policy.h"
+#include "policy_value.h"
 
 enum { F = EFS_POOL_F, C = EFS_POOL_C, S = EFS_POOL_S, E = EFS_POOL_E, M = EFS_POOL_M };
 
@@ -611,6 +612,48 @@ static void a_new_request_is_seen(void **state)
     assert_true(misses[1] < misses[0]);
 }
 
+static double reuse(struct efs_value *value, unsigned expert)
+{
+    struct efs_value_view view = efs_value_look(value, 0);
+
+    return efs_value_reuse(efs_value_score(&view, expert));
+}
+
+/* Worth by its parts: uses raise it, passes without a use lower it, a new request forgets the rate but not the long
+ * run. */
+static void worth_by_its_parts(void **state)
+{
+    struct efs_value_tuning tuning = {.change_bits = -1};
+    struct efs_value *value = efs_value_new(1, 16, 2, &tuning);
+    uint32_t asked[2] = {3, 4}, other[2] = {5, 6}, counts[16] = {[9] = 900};
+    double often, once;
+
+    (void)state;
+    assert_non_null(value);
+    efs_value_request(value, 0, asked, 1);
+    once = reuse(value, 3);
+    assert_true(once < reuse(value, 4));
+    for (unsigned i = 0; i < 100; i++)
+        efs_value_request(value, 0, asked, 2);
+    often = reuse(value, 3);
+    assert_true(often < once && often < 1); /* asked for in every pass */
+    assert_true(reuse(value, 7) > 20);      /* never */
+    for (unsigned i = 0; i < 100; i++) {
+        double before = reuse(value, 3);
+
+        efs_value_request(value, 0, other, 2);
+        assert_true(reuse(value, 3) > before);
+    }
+    assert_true(reuse(value, 5) < reuse(value, 3));
+    efs_value_begin(value);
+    assert_true(reuse(value, 3) < reuse(value, 7)); /* the long run is remembered */
+    efs_value_seed(value, 0, counts, 1000);
+    assert_true(reuse(value, 9) < reuse(value, 7));
+    efs_value_free(value);
+    efs_value_free(NULL);
+    assert_null(efs_value_new(0, 16, 2, NULL));
+}
+
 static void ranks_are_an_order(void **state)
 {
     (void)state;
@@ -699,6 +742,7 @@ int main(void)
         cmocka_unit_test(published_dispatch_by_hand),
         cmocka_unit_test(a_scan_does_not_wash_out_the_hot),
         cmocka_unit_test(a_new_request_is_seen),
+        cmocka_unit_test(worth_by_its_parts),
         cmocka_unit_test(ranks_are_an_order),
         cmocka_unit_test(what_is_refused),
     };
