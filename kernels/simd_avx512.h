@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define EFS_LANES 64
-#define EFS_STREAM_ALIGN 64 /* what efs_put() asks of dst when it streams */
+#define EFS_STREAMS 1  /* there are streaming stores */
+#define EFS_REALIGNS 1 /* and a fast way to bring vectors to their alignment */
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef __m512i efs_vector;
@@ -28,12 +29,27 @@ EFS_INLINE void efs_store(uint8_t *p, efs_vector v)
     _mm512_storeu_si512(p, v);
 }
 
-EFS_INLINE void efs_put(uint8_t *dst, efs_vector v, bool stream)
+/* Past the cache; p is aligned. */
+EFS_INLINE void efs_stream(uint8_t *p, efs_vector v)
 {
-    if (stream)
-        _mm512_stream_si512((void *)dst, v);
-    else
-        _mm512_storeu_si512(dst, v);
+    _mm512_stream_si512((void *)p, v);
+}
+
+/* The last 64 - skip bytes of one vector and the first skip bytes of the next. */
+typedef __m512i efs_realign;
+
+EFS_INLINE efs_realign efs_realign_by(size_t skip)
+{
+    const __m512i numbers =
+        _mm512_set_epi64(0x3f3e3d3c3b3a3938, 0x3736353433323130, 0x2f2e2d2c2b2a2928, 0x2726252423222120,
+                         0x1f1e1d1c1b1a1918, 0x1716151413121110, 0x0f0e0d0c0b0a0908, 0x0706050403020100);
+
+    return _mm512_add_epi8(numbers, _mm512_set1_epi8((char)skip));
+}
+
+EFS_INLINE efs_vector efs_realigned(efs_vector v, efs_vector next, efs_realign realign)
+{
+    return _mm512_permutex2var_epi8(v, realign, next);
 }
 
 /* a where mask has ones, else b. */

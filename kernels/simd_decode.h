@@ -71,10 +71,11 @@ static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
 
 /* The first level of a whole block, fused with the merge. */
 EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *below,
-                                  const uint8_t *sm, uint8_t *dst, bool stream)
+                                  const uint8_t *sm, uint8_t *dst, enum efs_way way)
 {
     const efs_table table = efs_load_table(block->table[0]);
     const uint8_t *used = below;
+    struct efs_sink sink = {.to = dst};
     /* The next block's code lies behind this one's and is read from its end to its beginning, which no processor
      * foresees: ask for it little by little. A guess of its size is enough, and no address does harm. */
     const uint8_t *next = block->rest + block->size[block->levels];
@@ -86,98 +87,61 @@ EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_casca
         for (size_t at = 0; at < EFS_UNIT; at += 64) {
             efs_prefetch(next);
             next += next_step;
-            efs_prefetch_sm(format, unit, at, sm, stream);
+            efs_prefetch_sm(format, unit, at, sm, way);
             for (size_t k = at; k < at + 64; k += EFS_LANES) {
                 efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
-                efs_merge_lanes(format, unit, k, e, sm, dst, stream);
+                efs_merge_lanes(format, unit, k, e, sm, &sink, way);
             }
         }
     }
+    efs_sink_end(&sink, way);
     return (size_t)(used - below) == block->size[1];
 }
 
-/* Merge a whole block whose exponents are bytes in memory. */
-EFS_INLINE void merge_bytes(enum efs_format format, const uint8_t *e, const uint8_t *sm, uint8_t *dst, bool stream)
-{
-    for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
-        for (size_t at = 0; at < EFS_UNIT; at += EFS_LANES)
-            efs_merge_lanes(format, unit, at, efs_load(e + unit * EFS_UNIT + at), sm, dst, stream);
-    }
-}
-
-EFS_INLINE bool decode_merge_as(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
-                                uint8_t *dst, bool stream)
-{
-    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-
-    if (block->levels == 0) {
-        merge_bytes(format, block->rest, sm, dst, stream);
-        return true;
-    }
-    const uint8_t *below = decode_below(block, 1, a, b);
-    return below != NULL && merge_first_level(format, block, below, sm, dst, stream);
-}
-
-/* One copy of the code for each format, plain and streaming. */
-#define DECODE_MERGE_AS(name)                                                                                          \
+/* One copy of the code for each format and way. */
+#define MERGE_FIRST_LEVEL(name)                                                                                        \
     case EFS_FORMAT_##name:                                                                                            \
-        return stream ? decode_merge_as(EFS_FORMAT_##name, block, sm, dst, true)                                       \
-                      : decode_merge_as(EFS_FORMAT_##name, block, sm, dst, false)
+        if (way == EFS_STREAM && EFS_STREAMS)                                                                          \
+            return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_STREAM);                            \
+        if (way == EFS_SHIFTED && EFS_REALIGNS)                                                                        \
+            return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_SHIFTED);                           \
+        return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_PLAIN)
 
 static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
-                               uint8_t *dst, bool stream)
+                               uint8_t *dst, enum efs_way way)
 {
+    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
+    const uint8_t *below = decode_below(block, 1, a, b);
+
+    if (below == NULL)
+        return false;
     switch (format) {
-        DECODE_MERGE_AS(BYTES);
-        DECODE_MERGE_AS(BF16);
-        DECODE_MERGE_AS(F16);
-        DECODE_MERGE_AS(F32);
-        DECODE_MERGE_AS(E4M3);
-        DECODE_MERGE_AS(E5M2);
+        MERGE_FIRST_LEVEL(BYTES);
+        MERGE_FIRST_LEVEL(BF16);
+        MERGE_FIRST_LEVEL(F16);
+        MERGE_FIRST_LEVEL(F32);
+        MERGE_FIRST_LEVEL(E4M3);
+        MERGE_FIRST_LEVEL(E5M2);
     case EFS_FORMAT_COUNT:
         break;
     }
     return false;
 }
 
-/* Streaming stores want aligned vectors: the edges are copied as usual. from and dst are equally aligned. */
-static void stream_copy(uint8_t *dst, const uint8_t *from, size_t bytes)
+/* Merge a whole block whose exponents are bytes in memory. */
+EFS_INLINE void merge_bytes(enum efs_format format, const uint8_t *e, const uint8_t *sm, uint8_t *dst)
 {
-    size_t i = -(uintptr_t)dst % EFS_STREAM_ALIGN;
+    struct efs_sink sink = {.to = dst};
 
-    memcpy(dst, from, i);
-    for (; i + EFS_LANES <= bytes; i += EFS_LANES)
-        efs_put(dst + i, efs_load(from + i), true);
-    memcpy(dst + i, from + i, bytes - i);
+    for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
+        for (size_t at = 0; at < EFS_UNIT; at += EFS_LANES)
+            efs_merge_lanes(format, unit, at, efs_load(e + unit * EFS_UNIT + at), sm, &sink, EFS_PLAIN);
+    }
 }
 
-static bool simd_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
-                              uint8_t *dst, bool stream)
-{
-    size_t misaligned = (uintptr_t)dst % EFS_STREAM_ALIGN;
-
-    if (block->size[0] != EFS_BLOCK) {
-        uint8_t e[EFS_BLOCK];
-        if (format == EFS_FORMAT_BYTES)
-            return simd_decode(block, dst);
-        if (!simd_decode(block, e))
-            return false;
-        efs_merge_block(format, e, sm, block->size[0], dst);
-        return true;
-    }
-    if (stream && misaligned != 0) {
-        uint8_t staged[4 * EFS_BLOCK + EFS_STREAM_ALIGN] __attribute__((aligned(EFS_STREAM_ALIGN)));
-        if (!decode_merge_whole(format, block, sm, staged + misaligned, false))
-            return false;
-        stream_copy(dst, staged + misaligned, EFS_BLOCK * efs_format_bytes(format));
-        return true;
-    }
-    return decode_merge_whole(format, block, sm, dst, stream);
-}
-
-#define MERGE_AS(name)                                                                                                 \
+#define MERGE_BYTES(name)                                                                                              \
     case EFS_FORMAT_##name:                                                                                            \
-        merge_bytes(EFS_FORMAT_##name, e, sm, dst, false);                                                             \
+        merge_bytes(EFS_FORMAT_##name, e, sm, dst);                                                                    \
         break
 
 static void simd_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t m, uint8_t *dst)
@@ -187,15 +151,33 @@ static void simd_merge(enum efs_format format, const uint8_t *e, const uint8_t *
         return;
     }
     switch (format) {
-        MERGE_AS(BF16);
-        MERGE_AS(F16);
-        MERGE_AS(F32);
-        MERGE_AS(E4M3);
-        MERGE_AS(E5M2);
+        MERGE_BYTES(BF16);
+        MERGE_BYTES(F16);
+        MERGE_BYTES(F32);
+        MERGE_BYTES(E4M3);
+        MERGE_BYTES(E5M2);
     case EFS_FORMAT_BYTES:
     case EFS_FORMAT_COUNT:
         break;
     }
+}
+
+static bool simd_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                              uint8_t *dst, bool stream)
+{
+    uint8_t e[EFS_BLOCK];
+
+    if (block->levels > 0 && block->size[0] == EFS_BLOCK)
+        return decode_merge_whole(format, block, sm, dst,
+                                  !stream                           ? EFS_PLAIN
+                                  : (uintptr_t)dst % EFS_LANES == 0 ? EFS_STREAM
+                                                                    : EFS_SHIFTED);
+    if (format == EFS_FORMAT_BYTES)
+        return simd_decode(block, dst);
+    if (!simd_decode(block, e))
+        return false;
+    simd_merge(format, e, sm, block->size[0], dst);
+    return true;
 }
 
 #endif

@@ -9,14 +9,88 @@
 
 #include "ops.h"
 
+#include <string.h>
+
 #define EFS_UNIT 1024u
 #define EFS_UNITS (EFS_BLOCK / EFS_UNIT)
 #define EFS_E5_PLANES (EFS_BLOCK / 4 + EFS_BLOCK / 8) /* bytes of 2-bit mantissas and signs */
 
-EFS_INLINE void efs_put_pair(uint8_t *dst, const efs_vector v[2], bool stream)
+/* How elements get to their place. */
+enum efs_way {
+    EFS_PLAIN,
+    EFS_STREAM,  /* past the cache, to an aligned place */
+    EFS_SHIFTED, /* past the cache, to any other place: realigned in registers */
+};
+
+/* Where the next vector goes. Vectors come in order, from the first of a block to its last. */
+struct efs_sink {
+    uint8_t *to;
+#if EFS_REALIGNS
+    efs_vector last; /* EFS_SHIFTED: its first `head` bytes are stored, the others wait for the next vector */
+    efs_realign realign;
+    size_t head; /* bytes from the block's begin to an aligned place */
+    bool begun;
+#endif
+};
+
+#if EFS_REALIGNS
+EFS_INLINE void efs_put_shifted(struct efs_sink *sink, efs_vector v)
 {
-    efs_put(dst, v[0], stream);
-    efs_put(dst + EFS_LANES, v[1], stream);
+    if (sink->begun) {
+        efs_stream(sink->to, efs_realigned(sink->last, v, sink->realign));
+        sink->to += EFS_LANES;
+    } else {
+        uint8_t bytes[EFS_LANES];
+        sink->head = -(uintptr_t)sink->to % EFS_LANES;
+        sink->realign = efs_realign_by(sink->head);
+        efs_store(bytes, v);
+        memcpy(sink->to, bytes, sink->head);
+        sink->to += sink->head;
+        sink->begun = true;
+    }
+    sink->last = v;
+}
+#endif
+
+EFS_INLINE void efs_put(struct efs_sink *sink, efs_vector v, enum efs_way way)
+{
+#if EFS_REALIGNS
+    if (way == EFS_SHIFTED) {
+        efs_put_shifted(sink, v);
+        return;
+    }
+#endif
+#if EFS_STREAMS
+    if (way == EFS_STREAM)
+        efs_stream(sink->to, v);
+    else
+        efs_store(sink->to, v);
+#else
+    (void)way;
+    efs_store(sink->to, v);
+#endif
+    sink->to += EFS_LANES;
+}
+
+/* After the last vector. */
+EFS_INLINE void efs_sink_end(struct efs_sink *sink, enum efs_way way)
+{
+#if EFS_REALIGNS
+    if (way == EFS_SHIFTED) {
+        uint8_t bytes[EFS_LANES];
+        efs_store(bytes, sink->last);
+        memcpy(sink->to, bytes + sink->head, EFS_LANES - sink->head);
+    }
+#else
+    (void)sink;
+    (void)way;
+#endif
+}
+
+EFS_INLINE void efs_put_pair(struct efs_sink *sink, const efs_vector v[2], enum efs_way way)
+{
+    efs_put(sink, v[0], way);
+    efs_put(sink, v[1], way);
 }
 
 /* sign << 7 | e << 2 | mantissa for the elements at `at` in `unit`, from the planes of mantissas and signs. */
@@ -38,37 +112,37 @@ EFS_INLINE efs_vector efs_join_e4m3(const uint8_t *planes, unsigned unit, size_t
                           efs_shifted(nibbles, efs_shift_right(bits)), 3);
 }
 
-/* The EFS_LANES elements from `at` in `unit` of a whole block that goes to dst and whose SM begins at sm. */
+/* The EFS_LANES elements from `at` in `unit` of a whole block whose SM begins at sm. */
 EFS_INLINE void efs_merge_lanes(enum efs_format format, unsigned unit, size_t at, efs_vector e, const uint8_t *sm,
-                                uint8_t *dst, bool stream)
+                                struct efs_sink *sink, enum efs_way way)
 {
     size_t i = unit * EFS_UNIT + at;
     efs_vector words[2], dwords[2];
 
     switch (format) {
     case EFS_FORMAT_BYTES:
-        efs_put(dst + i, e, stream);
+        efs_put(sink, e, way);
         break;
     case EFS_FORMAT_BF16:
         efs_join_bf16(e, efs_load(sm + i), words);
-        efs_put_pair(dst + 2 * i, words, stream);
+        efs_put_pair(sink, words, way);
         break;
     case EFS_FORMAT_F16:
         efs_interleave(efs_load(sm + i), efs_join_e5(sm + EFS_BLOCK, unit, at, e), words);
-        efs_put_pair(dst + 2 * i, words, stream);
+        efs_put_pair(sink, words, way);
         break;
     case EFS_FORMAT_F32:
         efs_join_bf16(e, efs_load(sm + i), words);
         efs_interleave_words(efs_load(sm + EFS_BLOCK + 2 * i), words[0], dwords);
-        efs_put_pair(dst + 4 * i, dwords, stream);
+        efs_put_pair(sink, dwords, way);
         efs_interleave_words(efs_load(sm + EFS_BLOCK + 2 * i + EFS_LANES), words[1], dwords);
-        efs_put_pair(dst + 4 * i + 2 * EFS_LANES, dwords, stream);
+        efs_put_pair(sink, dwords, way);
         break;
     case EFS_FORMAT_E4M3:
-        efs_put(dst + i, efs_join_e4m3(sm, unit, at, e), stream);
+        efs_put(sink, efs_join_e4m3(sm, unit, at, e), way);
         break;
     case EFS_FORMAT_E5M2:
-        efs_put(dst + i, efs_join_e5(sm, unit, at, e), stream);
+        efs_put(sink, efs_join_e5(sm, unit, at, e), way);
         break;
     case EFS_FORMAT_COUNT:
         break;
@@ -93,13 +167,13 @@ EFS_INLINE void efs_prefetch_run(const uint8_t *run_begin, size_t at, size_t ahe
  * they gain (measured on Zen 4). Planes are read several times within a block, so they are asked for a block ahead.
  * What is read once in order the processor foresees by itself but for page borders: asking pays only when streaming.
  */
-EFS_INLINE void efs_prefetch_sm(enum efs_format format, unsigned unit, size_t at, const uint8_t *sm, bool stream)
+EFS_INLINE void efs_prefetch_sm(enum efs_format format, unsigned unit, size_t at, const uint8_t *sm, enum efs_way way)
 {
     const size_t ahead = 1024, i = unit * EFS_UNIT + at;
 
     switch (format) {
     case EFS_FORMAT_BF16:
-        if (stream)
+        if (way != EFS_PLAIN)
             efs_prefetch(sm + i + ahead);
         break;
     case EFS_FORMAT_F16:
@@ -107,7 +181,7 @@ EFS_INLINE void efs_prefetch_sm(enum efs_format format, unsigned unit, size_t at
         efs_prefetch(sm + EFS_BLOCK + EFS_E5_PLANES + EFS_BLOCK + i * 3 / 8);
         break;
     case EFS_FORMAT_F32:
-        if (!stream)
+        if (way == EFS_PLAIN)
             break;
         efs_prefetch_run(sm, i, ahead, EFS_BLOCK, 3 * EFS_BLOCK);
         efs_prefetch_run(sm + EFS_BLOCK, 2 * i, ahead, 2 * EFS_BLOCK, 3 * EFS_BLOCK);

@@ -1,7 +1,7 @@
 /*
  * simd_neon.h - the operations on 16 bytes that simd_decode.h and simd_encode.h are made of, with NEON. Private.
  *
- * simd_avx512.h says what each does. There are no streaming stores: efs_put() stores as usual.
+ * simd_avx512.h says what each does. There are no streaming stores.
  */
 #ifndef EFS_KERNELS_SIMD_NEON_H
 #define EFS_KERNELS_SIMD_NEON_H
@@ -13,7 +13,8 @@
 #include <string.h>
 
 #define EFS_LANES 16
-#define EFS_STREAM_ALIGN 1
+#define EFS_STREAMS 0
+#define EFS_REALIGNS 0
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef uint8x16_t efs_vector;
@@ -28,12 +29,6 @@ EFS_INLINE efs_vector efs_load(const uint8_t *p)
 EFS_INLINE void efs_store(uint8_t *p, efs_vector v)
 {
     vst1q_u8(p, v);
-}
-
-EFS_INLINE void efs_put(uint8_t *dst, efs_vector v, bool stream)
-{
-    (void)stream;
-    vst1q_u8(dst, v);
 }
 
 EFS_INLINE efs_shift efs_shift_right(int bits)
