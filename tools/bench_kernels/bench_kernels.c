@@ -33,7 +33,7 @@ static const struct {
 
 struct options {
     size_t raw_bytes;
-    unsigned rounds, threads;
+    unsigned rounds, threads, offset;
     const char *path, *format; /* NULL: all */
     bool json;
 };
@@ -42,7 +42,8 @@ struct options {
 struct data {
     enum efs_format format;
     size_t elements, shards, raw_bytes, chunk_room, sm_room, element_bytes;
-    uint8_t *raw, *back, *e, *sm, *chunks; /* shard s: sm + s * sm_room, chunks + s * chunk_room */
+    uint8_t *raw, *e, *sm, *chunks; /* shard s: sm + s * sm_room, chunks + s * chunk_room */
+    uint8_t *back_room, *back;      /* back: offset bytes past an aligned address */
     size_t *chunk_bytes;
 };
 
@@ -189,7 +190,7 @@ static double median(const double *values, unsigned n)
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-static void make_data(struct data *d, enum efs_format format, size_t raw_bytes)
+static void make_data(struct data *d, enum efs_format format, size_t raw_bytes, unsigned offset)
 {
     d->format = format;
     d->element_bytes = efs_format_bytes(format);
@@ -199,7 +200,8 @@ static void make_data(struct data *d, enum efs_format format, size_t raw_bytes)
     d->chunk_room = (efs_cascade_bound(SHARD_ELEMENTS) + 4095) / 4096 * 4096;
     d->sm_room = (efs_sm_bytes(format, SHARD_ELEMENTS) + 4095) / 4096 * 4096;
     d->raw = memory(d->raw_bytes);
-    d->back = memory(d->raw_bytes);
+    d->back_room = memory(d->raw_bytes + 4096);
+    d->back = d->back_room + offset;
     d->e = memory(d->elements);
     d->sm = memory(d->shards * d->sm_room + 4096);
     d->chunks = memory(d->shards * d->chunk_room);
@@ -211,7 +213,7 @@ static void make_data(struct data *d, enum efs_format format, size_t raw_bytes)
 static void free_data(struct data *d)
 {
     munmap(d->raw, d->raw_bytes);
-    munmap(d->back, d->raw_bytes);
+    munmap(d->back_room, d->raw_bytes + 4096);
     munmap(d->e, d->elements);
     munmap(d->sm, d->shards * d->sm_room + 4096);
     munmap(d->chunks, d->shards * d->chunk_room);
@@ -254,20 +256,24 @@ static void print_path(const struct options *o, const char *format, const struct
         rate[w] = median(rates[w], o->rounds);
     }
     struct sizes z = measure_sizes(d);
+    /* Every coded byte is read and every raw byte written, so no decoder is faster than either alone. */
+    double by_reading = rate[WORK_READ] / z.coded_of_raw, by_writing = rate[WORK_WRITE];
+    double limit = (by_reading < by_writing ? by_reading : by_writing) / rate[WORK_MEMCPY];
+
     if (o->json) {
         printf("%s\n  {\"format\": \"%s\", \"path\": \"%s\", \"threads\": %u, \"size\": %.5f, \"bound\": %.5f, "
                "\"exponent_bits\": %.4f, \"entropy_bits\": %.4f, \"memcpy_gbs\": %.3f, \"read_gbs\": %.3f, "
                "\"write_gbs\": %.3f, \"split_gbs\": %.3f, \"encode_gbs\": %.3f, \"merge_gbs\": %.3f, "
-               "\"merge_ratio\": %.3f, \"stream_gbs\": %.3f, \"stream_ratio\": %.3f}",
+               "\"merge_ratio\": %.3f, \"stream_gbs\": %.3f, \"stream_ratio\": %.3f, \"limit_ratio\": %.3f}",
                *first ? "" : ",", format, efs_cpu_name(), o->threads, z.coded_of_raw, z.bound_of_raw, z.exponent_bits,
                z.entropy_bits, rate[WORK_MEMCPY], rate[WORK_READ], rate[WORK_WRITE], rate[WORK_SPLIT],
                rate[WORK_ENCODE], rate[WORK_MERGE], ratio[WORK_MERGE], rate[WORK_MERGE_STREAM],
-               ratio[WORK_MERGE_STREAM]);
+               ratio[WORK_MERGE_STREAM], limit);
     } else {
-        printf("%-6s%-8s%8.4f%8.4f%8.2f%8.2f%8.2f%8.2f%8.2f%9.2f%7.2f%9.2f%7.2f\n", format, efs_cpu_name(),
+        printf("%-7s%-8s%8.4f%8.4f%8.2f%8.2f%8.2f%8.2f%8.2f%9.2f%7.2f%9.2f%7.2f%7.2f\n", format, efs_cpu_name(),
                z.coded_of_raw, z.coded_of_raw / z.bound_of_raw, rate[WORK_MEMCPY], rate[WORK_READ], rate[WORK_WRITE],
                rate[WORK_SPLIT], rate[WORK_ENCODE], rate[WORK_MERGE], ratio[WORK_MERGE], rate[WORK_MERGE_STREAM],
-               ratio[WORK_MERGE_STREAM]);
+               ratio[WORK_MERGE_STREAM], limit);
     }
     fflush(stdout);
     *first = false;
@@ -278,7 +284,7 @@ static void bench_format(const struct options *o, unsigned f, bool *first)
     static double rates[PATHS][WORK_COUNT][ROUNDS_MAX];
     struct data d;
 
-    make_data(&d, formats[f].format, o->raw_bytes);
+    make_data(&d, formats[f].format, o->raw_bytes, o->offset);
     for (unsigned round = 0; round < o->rounds; round++) {
         for (unsigned p = 0; p < PATHS; p++) {
             if ((o->path && strcmp(o->path, path_names[p]) != 0) || !efs_cpu_force(path_names[p]))
@@ -307,6 +313,7 @@ static const char help[] =
     "  -m, --mib=N       raw MiB of each format (512)\n"
     "  -r, --rounds=N    take the median of N rounds (7)\n"
     "  -t, --threads=N   threads, each with its own part (1)\n"
+    "  -o, --offset=N    decode to N bytes past a page's begin (0; tensors in a file lie anywhere)\n"
     "  -f, --format=F    only bf16, f16, f32, e4m3, e5m2 or bytes\n"
     "  -p, --path=P      only scalar, avx2, avx512 or neon\n"
     "  -j, --json        print JSON\n"
@@ -314,7 +321,8 @@ static const char help[] =
     "\n"
     "Weights are normal, with a log-normal scale for each row; bytes are the exponents of BF16 ones.\n"
     "Columns: size of raw; over the entropy bound; then GB/s of raw bytes: memcpy, reading alone, writing\n"
-    "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming.\n";
+    "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming;\n"
+    "limit: the ratio that reading the coded bytes or writing the raw ones alone would have, the slower of them.\n";
 
 static unsigned number(const char *text, unsigned min, unsigned max)
 {
@@ -331,16 +339,21 @@ static unsigned number(const char *text, unsigned min, unsigned max)
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
-        {"mib", required_argument, NULL, 'm'},     {"rounds", required_argument, NULL, 'r'},
-        {"threads", required_argument, NULL, 't'}, {"format", required_argument, NULL, 'f'},
-        {"path", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"mib", required_argument, NULL, 'm'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"threads", required_argument, NULL, 't'},
+        {"offset", required_argument, NULL, 'o'},
+        {"format", required_argument, NULL, 'f'},
+        {"path", required_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct options o = {.raw_bytes = 512u << 20, .rounds = 7, .threads = 1};
     bool first = true;
     int c;
 
-    while ((c = getopt_long(argc, argv, "m:r:t:f:p:jh", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
             o.raw_bytes = (size_t)number(optarg, 1, 1u << 16) << 20;
@@ -350,6 +363,9 @@ int main(int argc, char **argv)
             break;
         case 't':
             o.threads = number(optarg, 1, THREADS_MAX);
+            break;
+        case 'o':
+            o.offset = number(optarg, 0, 4095);
             break;
         case 'f':
             o.format = optarg;
@@ -371,8 +387,8 @@ int main(int argc, char **argv)
     if (o.json)
         printf("[");
     else
-        printf("%-6s%-8s%8s%8s%8s%8s%8s%8s%8s%9s%7s%9s%7s\n", "format", "path", "size", "/bound", "memcpy", "read",
-               "write", "split", "encode", "merge", "x", "stream", "x");
+        printf("%-7s%-8s%8s%8s%8s%8s%8s%8s%8s%9s%7s%9s%7s%7s\n", "format", "path", "size", "/bound", "memcpy", "read",
+               "write", "split", "encode", "merge", "x", "stream", "x", "limit");
     for (unsigned f = 0; f < FORMATS; f++) {
         if (o.format == NULL || strcmp(o.format, formats[f].name) == 0)
             bench_format(&o, f, &first);
