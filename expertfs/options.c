@@ -35,7 +35,7 @@ static const struct option table[] = {
     {"workers", TAKE_COUNT, AT(workers), 1024, "N", "threads that decode (all cores)"},
     {"threads", TAKE_COUNT, AT(threads), 64, "N", "threads that take requests (half of the cores, 2 to 8)"},
     {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE",
-     "the kernel's read-ahead in mappings and cached reads (4M)"},
+     "the kernel's read-ahead in mappings and cached reads (1M)"},
     {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE",
      "read-ahead of a sequential reader in the daemon (32M)"},
     {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL,

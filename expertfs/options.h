@@ -33,7 +33,7 @@ struct efsd_options {
     char *subtype;  /* NULL: "expertfs" */
 };
 
-#define EFSD_READAHEAD_DEFAULT (4u << 20)
+#define EFSD_READAHEAD_DEFAULT (1u << 20)
 
 /* Set the defaults. */
 void efsd_options_init(struct efsd_options *options);

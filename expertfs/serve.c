@@ -58,12 +58,10 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     const struct efsd_options *options = &daemon->options;
     uint64_t own =
         buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES + NAMES_BYTES;
-    if (options->budget_bytes && options->budget_bytes <= own) {
-        return efs_fail(err, -ENOMEM, "budget of %llu MiB is too small: the daemon's own buffers take %llu MiB",
-                        (unsigned long long)(options->budget_bytes / MIB), (unsigned long long)(own / MIB + 1));
-    }
     const struct efs_options engine = {
-        .budget_bytes = options->budget_bytes ? options->budget_bytes - own : 0,
+        .budget_bytes = !options->budget_bytes        ? 0
+                        : options->budget_bytes > own ? options->budget_bytes - own
+                                                      : 1,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->prefetch_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
@@ -74,9 +72,11 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     struct efs_error why = {.text = ""};
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, &why);
     if (rc) {
-        bool budget = rc == -ENOMEM && options->budget_bytes;
-        return efs_fail(err, rc, budget ? "%s (the daemon itself takes %llu MiB of the budget more)" : "%s", why.text,
-                        (unsigned long long)(own / MIB + 1));
+        if (rc != -ENOMEM || !options->budget_bytes) {
+            return efs_fail(err, rc, "%s", why.text);
+        }
+        return efs_fail(err, rc, "budget of %.1f MiB, of which the daemon's own buffers take %.1f: %s",
+                        (double)options->budget_bytes / MIB, (double)own / MIB, why.text);
     }
     daemon->daemon_bytes = own;
     daemon->expert_count = efs_expert_count(daemon->fs);

@@ -289,7 +289,7 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
               efs_done_fn *done, void *arg)
 {
-    stream->next_offset = offset + len;
+    (void)stream; /* nothing is read ahead */
     struct job *job = calloc(1, sizeof(*job));
     *job = (struct job){.file = file, .offset = offset, .dst = dst, .len = len, .done = done, .arg = arg};
     if (fs->sync) {
