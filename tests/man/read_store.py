@@ -1,0 +1,354 @@
+"""read_store.py STORE DIR: restore the files of a store below DIR, in plain Python.
+
+Written from expertfs-store(5) alone, and slow: it proves that the page says enough. It checks every rule that the page
+gives to readers. zstd, LZ4 and XXH3 come from the C libraries, which every machine that runs expertfs has.
+"""
+import ctypes
+import ctypes.util
+import os
+import struct
+import sys
+
+PAGE = 4096
+BLOCK = 8192
+NONE = 2**32 - 1
+
+SUPERBLOCK = "<8sIIQQQQQII"
+TABLE = "<QQQII"
+RECORDS = {  # table, record
+    "STRINGS": "<B",
+    "FILES": "<IIQIIQ",
+    "EXTENTS": "<QQQII",
+    "TENSORS": "<IIHBBIQQ8Q",
+    "GROUPS": "<IIIIIIII",
+    "OBJECTS": "<IIQQIIII",
+    "SHARDS": "<QQQQQIIII",
+    "REPORT": "<B",
+}
+ELEMENT_BYTES = {0: 1, 1: 2, 2: 2, 3: 4, 4: 1, 5: 1}
+CASCADE, ZSTD, LZ4 = 1, 2, 3
+EXPERT, BLOB = 0, 2
+
+
+class Damaged(Exception):
+    pass
+
+
+class Unsupported(Exception):
+    pass
+
+
+def need(good, what):
+    if not good:
+        raise Damaged(what)
+
+
+def up(number, step):
+    return -(-number // step) * step
+
+
+def parts(number, size):
+    """ceil(number / size)"""
+    return -(-number // size)
+
+
+# ---- the C libraries -------------------------------------------------------------------------------------------------
+
+def library(name):
+    found = ctypes.util.find_library(name)
+    if not found:
+        raise ImportError(f"lib{name} is not installed")
+    return ctypes.CDLL(found)
+
+
+_xxhash = library("xxhash")
+_xxhash.XXH3_64bits.restype = ctypes.c_uint64
+_xxhash.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def checksum(data):
+    return _xxhash.XXH3_64bits(bytes(data), len(data))
+
+
+def zstd(data, count):
+    lib = library("zstd")
+    lib.ZSTD_decompress.restype = ctypes.c_size_t
+    lib.ZSTD_decompress.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+    out = ctypes.create_string_buffer(count)
+    need(lib.ZSTD_decompress(out, count, data, len(data)) == count, "a zstd chunk does not decode")
+    return out.raw
+
+
+def lz4(data, count):
+    out = ctypes.create_string_buffer(count)
+    need(library("lz4").LZ4_decompress_safe(data, out, len(data), count) == count, "an LZ4 chunk does not decode")
+    return out.raw
+
+
+def most_bytes(count):
+    """An E-chunk of count elements is not larger."""
+    lib = library("zstd")
+    lib.ZSTD_compressBound.restype = ctypes.c_size_t
+    lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
+    return max(count + 32 * parts(count, BLOCK) + 80, lib.ZSTD_compressBound(count),
+               library("lz4").LZ4_compressBound(count))
+
+
+# ---- bytes, many at a time -------------------------------------------------------------------------------------------
+
+def each(function):
+    """A table for bytes.translate()."""
+    return bytes(function(value) & 0xff for value in range(256))
+
+
+def either(a, b):
+    """Bitwise or of two strings of bytes."""
+    return (int.from_bytes(a, "little") | int.from_bytes(b, "little")).to_bytes(len(a), "little")
+
+
+def planes(data, count, bits):
+    """count values of so many bits."""
+    mask = (1 << bits) - 1
+    values = b"".join(data.translate(each(lambda byte: byte >> shift & mask)) for shift in range(0, 8, bits))
+    return values[:count]
+
+
+def shifted(values, bits):
+    return values.translate(each(lambda value: value << bits))
+
+
+# ---- the cascade -----------------------------------------------------------------------------------------------------
+
+def cascade_block(block, count):
+    need(len(block) >= 28, "a block is too short")
+    levels, zero = block[0], block[1]
+    escapes, symbols = struct.unpack_from("<5H", block, 2), block[12:27]
+    need(levels <= 5 and zero == 0 and block[27] == 0, "a block's header is wrong")
+    need(not any(escapes[levels:]) and not any(symbols[3 * levels:]), "a block has numbers of levels that it lacks")
+    codes, at, entering = [], 28, count
+    for level in range(levels):
+        need(escapes[level] <= entering, "more escapes than symbols")
+        size = parts(entering, 4)
+        need(len(block) >= at + size, "a block ends in its planes")
+        codes.append(planes(block[at:at + size], entering, 2))
+        need(codes[-1].count(3) == escapes[level], "a level has other escapes than it says")
+        at, entering = at + size, escapes[level]
+    need(len(block) == at + entering, "a block is not as long as it says")
+    decoded = block[at:]
+    for level in reversed(range(levels)):
+        table = symbols[3 * level:3 * level + 3] + bytes(253)
+        out = bytearray(codes[level].translate(table))
+        place = -1
+        for symbol in decoded:
+            place = codes[level].index(3, place + 1)
+            out[place] = symbol
+        decoded = bytes(out)
+    return decoded
+
+
+def cascade(chunk, count):
+    need(len(chunk) >= 80, "a cascade chunk is too short")
+    symbols, blocks, size, zero = struct.unpack_from("<IIII", chunk)
+    need(symbols == count and blocks == parts(count, BLOCK) and size == len(chunk) and zero == 0,
+         "a cascade chunk's header is wrong")
+    need(16 + 4 * blocks <= size - 64, "a cascade chunk ends in its offsets")
+    begins = list(struct.unpack_from(f"<{blocks}I", chunk, 16)) + [size - 64]
+    need(begins[0] >= 16 + 4 * blocks and begins == sorted(begins), "a block's offset is wrong")
+    return b"".join(cascade_block(chunk[begins[i]:begins[i + 1]], min(BLOCK, count - i * BLOCK))
+                    for i in range(blocks))
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+def sm_block_bytes(form, m):
+    return {0: 0, 1: m, 2: m + parts(m, 4) + parts(m, 8), 3: 3 * m, 4: parts(m, 2), 5: parts(m, 4) + parts(m, 8)}[form]
+
+
+def sm_bytes(form, count):
+    return count // BLOCK * sm_block_bytes(form, BLOCK) + sm_block_bytes(form, count % BLOCK)
+
+
+def top_bytes(e, sm):
+    """The two high bytes of a BF16 or F32: 1 sign, 8 exponent, 7 mantissa bits."""
+    low = either(shifted(e, 7), sm.translate(each(lambda byte: byte & 0x7f)))
+    high = either(e.translate(each(lambda byte: byte >> 1)), sm.translate(each(lambda byte: byte & 0x80)))
+    return low, high
+
+
+def e5_bytes(e, sm, m):
+    """1 sign, 5 exponent, 2 mantissa bits: an E5M2, or the high byte of an F16."""
+    mantissas, signs = planes(sm[:parts(m, 4)], m, 2), planes(sm[parts(m, 4):], m, 1)
+    return either(shifted(signs, 7), either(shifted(e, 2), mantissas))
+
+
+def merge_block(form, e, sm):
+    m = len(e)
+    out = bytearray(m * ELEMENT_BYTES[form])
+    if form == 1:
+        out[0::2], out[1::2] = top_bytes(e, sm)
+    elif form == 2:
+        out[0::2], out[1::2] = sm[:m], e5_bytes(e, sm[m:], m)
+    elif form == 3:
+        out[0::4], out[1::4] = sm[m::2], sm[m + 1::2]
+        out[2::4], out[3::4] = top_bytes(e, sm[:m])
+    elif form == 4:
+        values = planes(sm, m, 4)
+        out[:] = either(either(values.translate(each(lambda v: (v & 8) << 4)), shifted(e, 3)),
+                        values.translate(each(lambda v: v & 7)))
+    elif form == 5:
+        out[:] = e5_bytes(e, sm, m)
+    return bytes(out)
+
+
+def merge(form, e, sm):
+    step = sm_block_bytes(form, BLOCK)
+    return b"".join(merge_block(form, e[at:at + BLOCK], sm[at // BLOCK * step:][:step]) for at in range(0, len(e), BLOCK))
+
+
+# ---- the store -------------------------------------------------------------------------------------------------------
+
+class Store:
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.data = file.read()
+        self.check_superblock()
+        self.check_objects()
+        self.check_groups()
+        self.check_tensors()
+        self.check_files()
+
+    def check_superblock(self):
+        need(len(self.data) >= PAGE and self.data[:8] == b"expertfs", "not a store")
+        (_, version, size, incompat, _, store_bytes, self.source_bytes, content_hash, self.shard_elements,
+         block) = struct.unpack_from(SUPERBLOCK, self.data)
+        if version != 1:
+            raise Unsupported(f"version {version}")
+        need(size == PAGE and checksum(self.data[:4088]) == int.from_bytes(self.data[4088:4096], "little"), "superblock")
+        if incompat:
+            raise Unsupported(f"features {incompat:#x}")
+        need(store_bytes == len(self.data) and block == BLOCK, "superblock")
+        need(self.shard_elements % BLOCK == 0 and BLOCK <= self.shard_elements <= 4194304, "elements of a shard")
+        end, hashes = PAGE, b""
+        for number, (name, record) in enumerate(RECORDS.items()):
+            offset, size, wanted, record_bytes, count = struct.unpack_from(TABLE, self.data, 64 + 32 * number)
+            need(record_bytes == struct.calcsize(record) and size == record_bytes * count, f"table {name}: sizes")
+            need(offset % PAGE == 0 and offset >= end and offset + size <= len(self.data), f"table {name}: place")
+            table = self.data[offset:offset + size]
+            need(checksum(table) == wanted, f"table {name}: checksum")
+            setattr(self, name.lower(), table if record == "<B" else list(struct.iter_unpack(record, table)))
+            if number == 0:
+                self.chunks_end = offset
+            end, hashes = offset + size, hashes + wanted.to_bytes(8, "little")
+        need(checksum(hashes) == content_hash, "checksum of the tables' checksums")
+
+    def string(self, offset, size):
+        need(offset + size <= len(self.strings), "a string lies outside STRINGS")
+        return self.strings[offset:offset + size]
+
+    def check_files(self):
+        paths, next_extent = [], 0
+        for path_offset, path_bytes, size, extent_first, extent_count, _ in self.files:
+            path = self.string(path_offset, path_bytes)
+            need(1 <= len(path) <= 1023 and b"\0" not in path, "a path is empty, too long or holds NUL")
+            need(all(1 <= len(part) <= 255 and part not in (b".", b"..") for part in path.split(b"/")), "a path's part")
+            need(extent_first == next_extent and extent_first + extent_count <= len(self.extents), "a file's extents")
+            need(size < 2**63, "a file's size")
+            next_extent, at = next_extent + extent_count, 0
+            for file_offset, count, object_offset, number, _ in self.extents[extent_first:next_extent]:
+                need(file_offset == at and count > 0 and number < len(self.objects), "an extent is out of place")
+                need(object_offset + count <= self.objects[number][3], "an extent reaches past its object")
+                at += count
+            need(at == size, "extents do not cover their file")
+            paths.append(path)
+        need(all(a < b for a, b in zip(paths, paths[1:])), "paths are not in order")
+        names = set(paths)
+        need(not any(path[:at] in names for path in paths for at in range(len(path)) if path[at] == ord("/")),
+             "a file is a directory")
+        need(sum(file[2] for file in self.files) == self.source_bytes, "the files' sizes")
+
+    def check_tensors(self):
+        for name_offset, name_bytes, dtype, dims, expert_dim, file, file_offset, size, *shape in self.tensors:
+            self.string(name_offset, name_bytes)
+            need(name_bytes <= 65535 and dims <= 8 and file < len(self.files), "a tensor")
+            need(expert_dim == 0 or (expert_dim == 1 and dims >= 1 and shape[0] > 0), "a fused tensor's shape")
+            need(1 <= dtype <= 22 or dtype >= 256, "a tensor's type")
+            need(file_offset + size <= self.files[file][2], "a tensor reaches past its file")
+
+    def check_groups(self):
+        next_object, before = 0, None
+        for number, (kind, stack_offset, stack_bytes, layer, expert, first, count, _) in enumerate(self.groups):
+            stack = self.string(stack_offset, stack_bytes)
+            need(kind <= 2 and len(stack) <= 32 and b"/" not in stack and b"\0" not in stack, "a group")
+            place = (kind, stack, layer, expert) if kind == EXPERT else (kind,)
+            need(before is None or before < place or (before == place and kind != EXPERT), "groups are not in order")
+            need(first == next_object and first + count <= len(self.objects), "a group's objects")
+            need(all(self.objects[o][1] == number for o in range(first, first + count)), "an object's group")
+            next_object, before = first + count, place
+        need(next_object == len(self.objects), "groups do not name all objects")
+
+    def check_objects(self):
+        next_shard = 0
+        for tensor, group, tensor_offset, size, first, count, form, _ in self.objects:
+            need(form in ELEMENT_BYTES and size > 0 and size % ELEMENT_BYTES[form] == 0, "an object's size")
+            elements = size // ELEMENT_BYTES[form]
+            need(first == next_shard and count == parts(elements, self.shard_elements) and
+                 first + count <= len(self.shards), "an object's shards")
+            need(group < len(self.groups) and (tensor == NONE) == (self.groups[group][0] == BLOB), "an object's group")
+            need(tensor == NONE or (tensor < len(self.tensors) and tensor_offset + size <= self.tensors[tensor][7]),
+                 "an object's tensor")
+            for shard in range(first, first + count):
+                left = elements - (shard - first) * self.shard_elements
+                self.check_shard(form, min(left, self.shard_elements), self.shards[shard])
+            next_shard += count
+        need(next_shard == len(self.shards), "objects do not name all shards")
+
+    def check_shard(self, form, elements, shard):
+        e_offset, sm_offset, _, _, _, e_size, sm_size, codec, _ = shard
+        need(codec <= 3, "a shard's codec")
+        if codec == 0:
+            need(form == 0 and e_size == 0 and sm_size == elements, "a shard that is not coded")
+        else:
+            need(0 < e_size <= most_bytes(elements) and sm_size == sm_bytes(form, elements), "a shard's sizes")
+        for offset, size in ((e_offset, e_size), (sm_offset, sm_size)):
+            good = offset % PAGE == 0 and PAGE <= offset and offset + up(size, PAGE) <= self.chunks_end
+            need(good if size else offset == 0, "a chunk's place")
+
+    def shard(self, form, elements, number):
+        e_offset, sm_offset, e_hash, sm_hash, raw_hash, e_size, sm_size, codec, _ = self.shards[number]
+        e, sm = self.data[e_offset:e_offset + e_size], self.data[sm_offset:sm_offset + sm_size]
+        need(not e_size or checksum(e) == e_hash, f"E-chunk at {e_offset}: checksum")
+        need(not sm_size or checksum(sm) == sm_hash, f"SM-chunk at {sm_offset}: checksum")
+        if codec == 0:
+            raw = sm
+        else:
+            e = {CASCADE: cascade, ZSTD: zstd, LZ4: lz4}[codec](e, elements)
+            raw = e if form == 0 else merge(form, e, sm)
+        need(checksum(raw) == raw_hash, f"shard {number}: checksum of the decoded bytes")
+        return raw
+
+    def object(self, number):
+        _, _, _, size, first, count, form, _ = self.objects[number]
+        elements = size // ELEMENT_BYTES[form]
+        return b"".join(self.shard(form, min(elements - i * self.shard_elements, self.shard_elements), first + i)
+                        for i in range(count))
+
+    def unpack(self, directory):
+        for path_offset, path_bytes, _, extent_first, extent_count, _ in self.files:
+            path = os.path.join(os.fsencode(directory), self.string(path_offset, path_bytes))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as out:
+                for _, count, object_offset, number, _ in self.extents[extent_first:extent_first + extent_count]:
+                    out.write(self.object(number)[object_offset:object_offset + count])
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit("usage: read_store.py STORE DIR")
+    try:
+        Store(sys.argv[1]).unpack(sys.argv[2])
+    except (Damaged, Unsupported) as why:
+        sys.exit(f"{sys.argv[1]}: {type(why).__name__.lower()}: {why}")
+
+
+if __name__ == "__main__":
+    main()
