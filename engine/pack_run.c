@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define THREADS_MAX 256u
-#define READING_THREADS 2u          /* more than may code */
+#define READING_THREADS 4u          /* more than may code: what keeps the disk busy while it is written, too */
 #define BUFFER_BYTES_MAX (4u << 20) /* of one read */
 #define ENCODER_BYTES (2u << 20)    /* of the libraries' contexts */
 #define PROGRESS_NS 100000000

@@ -62,12 +62,17 @@ static errint_t unpack_shard(void *arg, const struct efs_sweep_shard *shard, str
     const struct unpack *u = arg;
     const struct efs_store *store = u->store;
     (void)other;
+    uint32_t first = u->object_first[shard->object];
+    uint64_t begin = shard->object_offset, end = begin + shard->raw_bytes;
+    if (first < u->object_first[shard->object + 1]) { /* aligned as in the file, so that it is written from here */
+        const struct efs_disk_extent *x = &store->extents[u->by_object[first]];
+        raw += (x->file_offset + begin - x->object_offset) % EFS_ALIGN;
+    }
     if (shard->e_error || shard->sm_error ||
         efs_shard_decode(&shard->view, 0, shard->view.elements, raw, false, scratch) < 0 ||
         efs_hash(raw, shard->raw_bytes) != store->shards[shard->shard].raw_hash)
         return fail_damaged(store, shard, err);
-    uint64_t begin = shard->object_offset, end = begin + shard->raw_bytes;
-    for (uint32_t i = u->object_first[shard->object]; i < u->object_first[shard->object + 1]; i++) {
+    for (uint32_t i = first; i < u->object_first[shard->object + 1]; i++) {
         const struct efs_disk_extent *x = &store->extents[u->by_object[i]];
         uint64_t from = x->object_offset > begin ? x->object_offset : begin;
         uint64_t to = x->object_offset + x->bytes < end ? x->object_offset + x->bytes : end;

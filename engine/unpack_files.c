@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DIRECT_MIN_BYTES (1u << 20)
 #define PATH_ROOM 1024 /* store_check.c: at most 1023 bytes */
 
 struct made_directory {
@@ -21,6 +22,7 @@ struct made_directory {
 
 struct out_file {
     struct efs_newfile file;
+    int direct; /* the same file by O_DIRECT; -1: not */
     uint64_t left_bytes;
     unsigned writers;
     bool named, replaced;
@@ -121,7 +123,7 @@ errint_t efs_unpack_files_begin(const struct efs_store *store, const char *direc
     u->root_path = strdup(directory);
     pthread_mutex_init(&u->lock, NULL);
     for (uint32_t f = 0; f < store->file_count; f++) {
-        u->files[f].file.fd = -1;
+        u->files[f].file.fd = u->files[f].direct = -1;
         u->files[f].left_bytes = store->files[f].bytes;
     }
     int made = u->root_path ? efs_sys_mkdirat(AT_FDCWD, directory, 0777) : -ENOMEM;
@@ -139,6 +141,22 @@ errint_t efs_unpack_files_begin(const struct efs_store *store, const char *direc
     return 0;
 }
 
+/* Room for all of it, and a way past the page cache for a large one: copying into it is what would take longest. */
+static int prepare(struct out_file *f, uint64_t bytes)
+{
+    int rc = bytes ? efs_sys_fallocate(f->file.fd, 0, 0, bytes) : 0;
+    if (rc == -EOPNOTSUPP || rc == -EINVAL)
+        rc = efs_sys_ftruncate(f->file.fd, bytes);
+    if (rc < 0 || bytes < DIRECT_MIN_BYTES)
+        return rc;
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->file.fd);
+    int fd = f->file.temporary[0] ? efs_sys_openat(f->file.dir, f->file.temporary, O_WRONLY | O_DIRECT, 0)
+                                  : efs_sys_open(self, O_WRONLY | O_DIRECT, 0);
+    f->direct = fd < 0 ? -1 : fd;
+    return 0;
+}
+
 static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
 {
     char path[PATH_ROOM];
@@ -151,7 +169,15 @@ static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_err
         efs_sys_close(dir);
         return fail(u, path, rc, "create", err);
     }
-    return 0;
+    rc = prepare(&u->files[file], u->store->files[file].bytes);
+    return rc < 0 ? fail(u, path, rc, "make room for", err) : 0;
+}
+
+static void close_direct(struct out_file *f)
+{
+    if (f->direct >= 0)
+        efs_sys_close(f->direct);
+    f->direct = -1;
 }
 
 static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
@@ -160,6 +186,7 @@ static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_err
     struct out_file *f = &u->files[file];
     const char *slash = strrchr(path_of(u, file, path), '/');
     int rc = efs_sys_fsync(f->file.fd);
+    close_direct(f);
     if (rc == 0)
         rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
     f->named = rc == 0;
@@ -169,6 +196,25 @@ static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_err
     efs_newfile_close(&f->file);
     efs_sys_close(dir);
     return rc < 0 ? fail(u, path, rc, "finish", err) : 0;
+}
+
+/* Whole blocks by O_DIRECT where memory and file are aligned alike; what is left at both ends, and everything else,
+ * through the page cache. */
+static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, uint64_t offset)
+{
+    size_t head = (size_t)(-offset % EFS_ALIGN);
+    bool alike = f->direct >= 0 && (uintptr_t)data % EFS_ALIGN == offset % EFS_ALIGN && bytes >= head + EFS_ALIGN;
+    if (!alike)
+        return efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
+    size_t body = (bytes - head) & ~(size_t)(EFS_ALIGN - 1), tail = bytes - head - body;
+    int rc = efs_sys_pwrite_all(f->direct, data + head, body, offset + head);
+    if (rc == -EINVAL) /* O_DIRECT was taken at open and is refused now */
+        rc = efs_sys_pwrite_all(f->file.fd, data + head, body, offset + head);
+    if (rc == 0 && head)
+        rc = efs_sys_pwrite_all(f->file.fd, data, head, offset);
+    if (rc == 0 && tail)
+        rc = efs_sys_pwrite_all(f->file.fd, data + head + body, tail, offset + head + body);
+    return rc;
 }
 
 errint_t efs_unpack_files_write(struct efs_unpack_files *u, uint32_t file, const void *data, size_t bytes,
@@ -183,7 +229,7 @@ errint_t efs_unpack_files_write(struct efs_unpack_files *u, uint32_t file, const
     pthread_mutex_unlock(&u->lock);
     if (rc < 0)
         return rc;
-    int written = efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
+    int written = write_range(f, data, bytes, offset);
     pthread_mutex_lock(&u->lock);
     f->writers--;
     f->left_bytes -= bytes;
@@ -235,6 +281,7 @@ void efs_unpack_files_end(struct efs_unpack_files *u, bool keep)
         int dir = u->files[f].file.dir;
         if (u->files[f].file.fd < 0)
             continue;
+        close_direct(&u->files[f]);
         efs_newfile_close(&u->files[f].file);
         efs_sys_close(dir);
     }

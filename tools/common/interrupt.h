@@ -1,4 +1,4 @@
-/* interrupt.h - Ctrl-C and friends ask a tool to clean up and end; a second one ends it at once. */
+/* interrupt.h - Ctrl-C and friends ask a tool to clean up and end; one that comes two seconds later ends it at once. */
 #ifndef TOOLS_INTERRUPT_H
 #define TOOLS_INTERRUPT_H
 
