@@ -93,7 +93,7 @@ void efsd_opens_free(struct efsd *daemon)
     free(opens->shares);
     while (opens->answered) {
         struct efsd_open *open = opens->answered;
-        list_remove(open);
+        opens->answered = open->after;
         efsd_open_unref(open);
     }
     pthread_mutex_destroy(&opens->lock);

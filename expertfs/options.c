@@ -31,27 +31,22 @@ struct option {
 #define AT(field) ((uint16_t)offsetof(struct efsd_options, field))
 
 static const struct option table[] = {
-    {"budget", TAKE_BUDGET, AT(budget_bytes), 0, "SIZE|auto", "memory that the daemon may hold, all together (auto)"},
-    {"workers", TAKE_COUNT, AT(workers), 1024, "N", "threads that decode (all cores)"},
-    {"threads", TAKE_COUNT, AT(threads), 64, "N", "threads that take requests (half of the cores, 2 to 8)"},
-    {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE",
-     "the kernel's read-ahead in mappings and cached reads (1M)"},
-    {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE",
-     "read-ahead of a sequential reader in the daemon (32M)"},
-    {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL,
-     "the kernel serves open experts from the full pool (default)"},
+    {"budget", TAKE_BUDGET, AT(budget_bytes), 0, "SIZE|auto", "all memory of the daemon, together (auto)"},
+    {"workers", TAKE_COUNT, AT(workers), 1024, "N", "decoding threads (all cores)"},
+    {"threads", TAKE_COUNT, AT(threads), 64, "N", "receiving threads (half of the cores, 2 to 8)"},
+    {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE", "the kernel's, in mappings and cached reads (1M)"},
+    {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
+    {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL, "the kernel serves open experts itself (default)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), 0, NULL, "experts are read like all other files"},
-    {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail",
-     "no room for another open expert: read it without passthrough, wait, ENOMEM (read)"},
-    {"direct_io", TAKE_CHOICE, AT(direct_io), 0, "auto|on|off",
-     "read() goes past the page cache (auto: where mappings still work)"},
+    {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail", "no room for an open expert: no lease, wait, ENOMEM"},
+    {"direct_io", TAKE_CHOICE, AT(direct_io), 0, "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"odirect", TAKE_CLEAR, AT(no_direct), 0, NULL, "read the store with O_DIRECT (default)"},
     {"nodirect", TAKE_FLAG, AT(no_direct), 0, NULL, "read the store through the page cache"},
-    {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the mount's source in /proc/mounts (the store's path)"},
-    {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type after \"fuse.\" in /proc/mounts (expertfs)"},
+    {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the source in /proc/mounts (the store's path)"},
+    {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type is fuse.NAME (expertfs)"},
     {"allow_other", TAKE_MOUNT, 0, 0, NULL, "other users may use the mount"},
     {"noexec", TAKE_MOUNT, 0, 0, NULL, "see mount(8)"},
-    {"context", TAKE_MOUNT_VALUE, 0, 0, "LABEL", "see mount(8); also fscontext, defcontext, rootcontext"},
+    {"context", TAKE_MOUNT_VALUE, 0, 0, "LABEL", "mount(8); also fscontext, defcontext, rootcontext"},
     {"fscontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
     {"defcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
     {"rootcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
@@ -306,5 +301,5 @@ void efsd_options_help(FILE *out)
                  table[i].values ? table[i].values : "");
         fprintf(out, "  %-22s %s\n", left, table[i].help);
     }
-    fputs("  those of mount(8)      ro, noauto, nofail, user, _netdev, x-*, ...: accepted, without effect here\n", out);
+    fputs("  ro, noauto, nofail, user, _netdev, x-*, ...: as mount(8) passes them, no effect\n", out);
 }

@@ -65,6 +65,13 @@ for what, environment in (("prompt", {}), ("late", {"EFS_FAKE_DELAY_US": "5000"}
             check("readers waited for reply buffers", mount.count("fuse_reply_waits") > 0)
         mount.unmount()
 
+print("-- a daemon that dies before it is ready")
+folder = scratch("target")
+os.mkdir(folder)
+result = run(program(FAKE), source, folder, env={**os.environ, "EFS_FAKE_DIE": "1"})
+check("its parent says so and exits 1", result.returncode == 1 and "ended by signal 9" in result.stderr, result)
+check("nothing is mounted", not is_mounted(folder))
+
 print("-- errors of reads")
 mount = Mount(source, "nopassthrough", fake=True)
 for name in ("damaged.bin", "experts/L00/damaged.safetensors"):

@@ -7,12 +7,14 @@
  *   EFS_FAKE_DELAY_US=N  every other reply comes N microseconds late
  *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
  *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
+ *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
  * In a file whose name contains "damaged", reads that touch [64 KiB, 128 KiB) fail with -EUCLEAN, and so do leases.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,6 +203,9 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     struct stat st;
     if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
         return efs_fail(err, -EUCLEAN, "%s: not a directory, which is what the fake engine serves", path);
+    }
+    if (env_number("EFS_FAKE_DIE", 0)) {
+        kill(getpid(), SIGKILL);
     }
     struct efs *fs = calloc(1, sizeof(struct efs_store));
     fs->files = calloc(FILES, sizeof(*fs->files));
