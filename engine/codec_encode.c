@@ -168,10 +168,12 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
     coded->sm_bytes = n;
 }
 
+/* Whether another coder could not serve better by much. */
 static bool near_entropy(const struct efs_shard_coded *coded)
 {
-    double sm = (double)coded->sm_bytes;
-    return sm + (double)coded->e_bytes <= CASCADE_NEAR * (sm + efs_entropy_bits(coded->counts) / 8);
+    double sm = (double)coded->sm_bytes, entropy = efs_entropy_bits(coded->counts) / 8;
+    return sm + (double)coded->e_bytes <= CASCADE_NEAR * (sm + entropy) ||
+           padded((size_t)entropy + 1) >= padded(coded->e_bytes); /* no coder saves a disk block more */
 }
 
 static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbols, size_t n, uint8_t *e,
@@ -185,7 +187,7 @@ static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbol
     if (coded->e_bytes != 0)
         return;
     encode_cascade(symbols, n, e, coded);
-    if (choice != EFS_CHOOSE_AUTO || near_entropy(coded) || padded(coded->e_bytes) == EFS_ALIGN)
+    if (choice != EFS_CHOOSE_AUTO || near_entropy(coded))
         return;
     try_other(zstd_huffman, EFS_CODEC_ZSTD, symbols, n, e, coded, s);
     try_other(lz4, EFS_CODEC_LZ4, symbols, n, e, coded, s);

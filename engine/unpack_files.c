@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIRECT_MIN_BYTES (1u << 20)
+#define DIRECT_MIN_BYTES (256u << 10) /* of a file, and of a write: less gains nothing by O_DIRECT */
 #define PATH_ROOM 1024 /* store_check.c: at most 1023 bytes */
 
 struct made_directory {
@@ -203,7 +203,7 @@ static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_err
 static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, uint64_t offset)
 {
     size_t head = (size_t)(-offset % EFS_ALIGN);
-    bool alike = f->direct >= 0 && (uintptr_t)data % EFS_ALIGN == offset % EFS_ALIGN && bytes >= head + EFS_ALIGN;
+    bool alike = f->direct >= 0 && (uintptr_t)data % EFS_ALIGN == offset % EFS_ALIGN && bytes >= DIRECT_MIN_BYTES;
     if (!alike)
         return efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
     size_t body = (bytes - head) & ~(size_t)(EFS_ALIGN - 1), tail = bytes - head - body;
