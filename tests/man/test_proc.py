@@ -1,0 +1,106 @@
+"""expertfs-proc(5) and a real mount name the same things: files, values, counters and gauges, columns, metrics; and the
+numbers add up as the page says."""
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+from e2e import *
+
+need_fuse()
+page = open(os.path.join(ROOT, "man", "expertfs-proc.5")).read()
+
+
+def section(name, macro="Sh"):
+    found = re.search(rf"^\.{macro} {name}\n(.*?)(?=^\.S[hs] |\Z)", page, re.M | re.S)
+    if not found:
+        sys.exit(f"expertfs-proc(5) has no section {name}")
+    return found.group(1)
+
+
+def values(text, macro="Va"):
+    return re.findall(rf"^\.It {macro} (\S+)$", text, re.M)
+
+
+def same(what, on_page, there):
+    twice = {name for name in on_page if on_page.count(name) > 1}
+    check(what, set(on_page) == set(there) and not twice,
+          f"only on the page: {sorted(set(on_page) - set(there))}; missing on the page: "
+          f"{sorted(set(there) - set(on_page))}; twice: {sorted(twice)}")
+
+
+model = scratch("model")
+made = run(program("mkmodel"), "-q", "--preset=tiny-qwen3-moe", model)
+if made.returncode:
+    sys.exit(made.stderr)
+mount = Mount(make_store(model), "budget=64M")
+held = open(mount / "experts/L00/E000.safetensors", "rb")
+held.read()
+for name in files_below(model):
+    open(mount / name, "rb").read()
+
+
+def names(file):
+    return [line.split(": ", 1)[0] for line in mount.control(file).splitlines()]
+
+
+def head(file):
+    return mount.control(file).splitlines()[0].split()
+
+
+counters, gauges = values(section("Counters", "Ss")), values(section("Gauges", "Ss"))
+print("-- names")
+same("the files", values(section("DESCRIPTION"), "Pa"), os.listdir(mount / ".expertfs"))
+same("version", values(section("VERSION")), names("version"))
+same("config", values(section("CONFIG")), names("config"))
+same("stat", ["serving_path", "serving_reason"] + counters + gauges, names("stat"))
+same("pools", values(section("POOLS")), [line.split()[0] for line in mount.control("pools").splitlines()[1:]])
+same("experts", values(section("EXPERTS")), head("experts"))
+check("config and stat: lines of name: value", all(": " in line for file in ("version", "config", "stat")
+                                                   for line in mount.control(file).splitlines()))
+rows = [line.split() for line in mount.control("experts").splitlines()[1:]]
+check("experts: states that the page knows", {row[3] for row in rows} <= set(re.findall(r"^\.Sy ([A-Z])$", page, re.M)))
+check("experts: names are files", all(os.path.exists(mount / f"experts/{row[0]}.safetensors") for row in rows))
+
+
+def family(name):
+    return "expertfs_" + (name[:-3] + "_seconds" if name.endswith("_ns") else name)
+
+
+text = mount.control("metrics")
+kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+same("metrics: families", ["expertfs_mount"] + [family(name) for name in counters + gauges], list(kinds))
+check("metrics: counters are counters, gauges are gauges", all(kinds.get(family(name)) == "counter" for name in counters)
+      and all(kinds.get(family(name)) == "gauge" for name in gauges))
+samples = re.findall(r"^(\w+)(?:\{.*\})? \S+$", text, re.M)
+same("metrics: samples", ["expertfs_mount_info"] + [family(name) + "_total" for name in counters] +
+     [family(name) for name in gauges], samples)
+check("metrics: labels", re.findall(r'(\w+)="', text) == ["version", "store", "serving_path"])
+
+print("-- sums")
+stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+check("reads of engine and daemon", stat["reads"] == stat["fuse_reads"] and stat["read_bytes"] == stat["fuse_reply_bytes"]
+      and stat["read_errors"] == stat["fuse_reply_errors"], stat)
+check("every read with bytes has a piece", stat["reads_f"] + stat["reads_c"] + stat["reads_m"] + stat["reads_generated"]
+      >= len(files_below(model)), stat)
+check("leases", stat["lease_errors"] == 0 and stat["leases"] ==
+      stat["leases_f"] + stat["leases_c"] + stat["leases_m"] + stat["leases_shared"], stat)
+check("opens", stat["fuse_opens"] == stat["fuse_opens_passthrough"] + stat["fuse_opens_direct"] +
+      stat["fuse_opens_cached"] + stat["fuse_opens_control"] + stat["fuse_open_errors"] + stat["fuse_open_interrupts"] + 1,
+      stat)
+check("the budget", stat["fixed_bytes"] + stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= stat["budget_bytes"] and
+      stat["chunk_used_bytes"] <= stat["chunk_pool_bytes"] and stat["leased_bytes"] <= stat["full_pool_bytes"], stat)
+if mount.passthrough():
+    more = [open(mount / "experts/L00/E000.safetensors", "rb") for _ in range(3)]
+    check("many opens share one lease", mount.count("leases") == stat["leases"] and
+          [row.split()[4] for row in mount.control("experts").splitlines() if row.startswith("L00/E000 ")] == ["1"])
+    for file in more:
+        file.close()
+else:
+    note(f"left out: leases, because of {mount.config()['passthrough_reason']}")
+version = dict(line.split(": ", 1) for line in mount.control("version").splitlines())["version"]
+check("the version is the program's", run(program("expertfs"), "--version").stdout.split()[1] == version, version)
+held.close()
+mount.unmount()
+done()
