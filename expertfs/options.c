@@ -301,5 +301,5 @@ void efsd_options_help(FILE *out)
                  table[i].values ? table[i].values : "");
         fprintf(out, "  %-22s %s\n", left, table[i].help);
     }
-    fputs("  ro, noauto, nofail, user, _netdev, x-*, ...: as mount(8) passes them, no effect\n", out);
+    fputs("  ro, noauto, nofail, user, _netdev, x-*, ... of mount(8): taken, no effect\n", out);
 }
