@@ -60,7 +60,12 @@ struct efs_pack_plan {
 errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
                        uint32_t shard_elements, struct efs_error *err);
 void efs_pack_plan_free(struct efs_pack_plan *plan);
-/* Elements and raw bytes of a shard of an object. */
+/*
+ * The format whose exponents an object has; other than its own where it is too small to be split. BYTES: none, or
+ * nothing is to be coded.
+ */
+enum efs_format efs_pack_field(const struct efs_pack_plan *plan, uint32_t object);
+/* Elements of a shard of an object. */
 size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 
 /* ---- sources ------------------------------------------------------------------------------------------------ */

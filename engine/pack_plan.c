@@ -9,6 +9,7 @@
 
 /* What store_check.c accepts in a path; a longer one could be packed but not opened. */
 #define PATH_BYTES_MAX 1023u
+#define SMALL_BYTES_MAX (64u << 10) /* no format saves less than a block of this */
 #define NAME_BYTES_MAX 65535u
 
 struct counts {
@@ -21,11 +22,18 @@ static uint64_t object_shards(const struct efs_pack_plan *plan, enum efs_format 
     return elements / plan->shard_elements + (elements % plan->shard_elements != 0);
 }
 
+/* An object so small that its two padded chunks take no less than its bytes is not split: one read, nothing to decode.
+ */
 static enum efs_format tensor_format(const struct efs_pack_plan *plan, const struct efs_source_tensor *t,
                                      uint64_t bytes)
 {
     enum efs_format format = efs_object_format(t->dtype, plan->codec);
-    return bytes % efs_format_bytes(format) == 0 ? format : EFS_FORMAT_BYTES;
+    if (bytes % efs_format_bytes(format) != 0)
+        return EFS_FORMAT_BYTES;
+    if (bytes > SMALL_BYTES_MAX || format == EFS_FORMAT_BYTES)
+        return format;
+    size_t sm = efs_sm_bytes(format, (size_t)bytes / efs_format_bytes(format));
+    return efs_pack_padded(sm) + EFS_ALIGN < efs_pack_padded((size_t)bytes) ? format : EFS_FORMAT_BYTES;
 }
 
 static uint64_t slices(const struct efs_source_tensor *t)
@@ -322,4 +330,13 @@ size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object
     uint64_t elements = o->bytes / efs_format_bytes((enum efs_format)o->format);
     uint64_t left = elements - (uint64_t)(shard - o->shard_first) * plan->shard_elements;
     return left < plan->shard_elements ? (size_t)left : plan->shard_elements;
+}
+
+enum efs_format efs_pack_field(const struct efs_pack_plan *plan, uint32_t object)
+{
+    const struct efs_disk_object *o = &plan->objects[object];
+    if (o->format != EFS_FORMAT_BYTES || o->tensor == EFS_NONE || o->bytes > SMALL_BYTES_MAX || o->shard_count != 1)
+        return (enum efs_format)o->format;
+    enum efs_format field = efs_object_format((enum efs_dtype)plan->tensors[o->tensor].dtype, plan->codec);
+    return o->bytes % efs_format_bytes(field) == 0 ? field : EFS_FORMAT_BYTES;
 }

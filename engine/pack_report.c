@@ -3,6 +3,7 @@
 #include "pack.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,14 +43,18 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
         sm_bytes += shard->sm_bytes;
         row->coded_bytes += efs_pack_padded(shard->e_bytes) + efs_pack_padded(shard->sm_bytes);
     }
-    if (o->format == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
+    enum efs_format field = efs_pack_field(plan, object);
+    if (field == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
         row->bound_bytes += (double)(e_bytes + sm_bytes);
         return;
     }
-    row->elements += o->bytes / efs_format_bytes((enum efs_format)o->format);
-    row->exponent_bits += 8.0 * (double)e_bytes;
+    uint64_t elements = o->bytes / efs_format_bytes(field);
+    double rest =
+        (double)efs_sm_bytes(field, (size_t)elements); /* what the exponents take is all but sign and mantissa */
+    row->elements += elements;
+    row->exponent_bits += fmax(0, 8 * ((double)(e_bytes + sm_bytes) - rest));
     row->entropy_bits += entropy_bits;
-    row->bound_bytes += entropy_bits / 8 + (double)sm_bytes;
+    row->bound_bytes += entropy_bits / 8 + rest;
 }
 
 static void finish_row(struct efs_pack_row *row)

@@ -80,8 +80,12 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
     size_t elements = efs_pack_shard_elements(plan, part->object, part->shard);
     struct efs_shard_coded coded;
     errint_t rc = efs_shard_encode(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch);
-    if (rc == 0 && format != EFS_FORMAT_BYTES)
+    enum efs_format field = efs_pack_field(plan, part->object);
+    if (rc == 0 && field != EFS_FORMAT_BYTES) {
+        if (field != format)
+            efs_exponent_counts(field, raw, (size_t)o->bytes / efs_format_bytes(field), coded.counts, t->scratch);
         rc = efs_pack_tally(&t->pipe->tallies, part->object, o->shard_count, coded.counts);
+    }
     if (rc < 0)
         return efs_fail(err, rc, "cannot code a shard: %s", strerror(-rc));
     shard->codec = coded.codec;

@@ -301,6 +301,36 @@ static void report_adds_up(void **state)
     fixture_end(&f);
 }
 
+/* Two padded chunks of a small tensor would take more than its bytes: it is stored whole, and counted all the same. */
+static void small_tensors_are_not_split(void **state)
+{
+    (void)state;
+    static const struct fixture_tensor tensors[] = {
+        {"a", "BF16", 1, {2048}, 4096}, {"b", "BF16", 1, {4096}, 8192}, {"c", "BF16", 1, {8192}, 16384},
+        {"d", "F32", 1, {64}, 256},     {"e", "F16", 1, {0}, 0},
+    };
+    static const enum efs_format formats[] = {EFS_FORMAT_BYTES, EFS_FORMAT_BYTES, EFS_FORMAT_BF16, EFS_FORMAT_BYTES};
+    struct fixture f;
+    struct efs_error err;
+    struct efs_pack_options options = {.force = true};
+    fixture_begin(&f);
+    fixture_safetensors(&f, "model.safetensors", tensors, 5, 1);
+    assert_int_equal(pack(&f, &options, &err), 0);
+    struct efs_store *s = open_store(f.store);
+    assert_int_equal(s->tensor_count, 5);
+    for (uint32_t o = 0; o < s->object_count; o++)
+        if (s->objects[o].tensor != EFS_NONE)
+            assert_int_equal(s->objects[o].format, formats[s->objects[o].tensor]);
+    efs_store_close(s);
+    for (unsigned i = 0; i < report.row_count; i++)
+        if (strcmp(report.rows[i].dtype, "BF16") == 0) {
+            assert_int_equal(report.rows[i].elements, 2048 + 4096 + 8192);
+            assert_true(report.rows[i].entropy_bits > 0.5 && report.rows[i].entropy_bits < 3);
+            assert_true(report.rows[i].exponent_bits > report.rows[i].entropy_bits);
+        }
+    fixture_end(&f);
+}
+
 static void notices(void **state)
 {
     (void)state;
@@ -624,6 +654,7 @@ int main(void)
         cmocka_unit_test(same_bytes_for_any_threads),
         cmocka_unit_test(layout_is_as_promised),
         cmocka_unit_test(report_adds_up),
+        cmocka_unit_test(small_tensors_are_not_split),
         cmocka_unit_test(notices),
         cmocka_unit_test(existing_stores_are_kept),
         cmocka_unit_test(refused_before_any_work),

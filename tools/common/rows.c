@@ -29,8 +29,21 @@ void tools_rows_print(const struct efs_pack_row *rows, unsigned count)
 {
     printf("%-7s %-10s %8s %10s %10s %6s %9s %8s %9s\n", "class", "dtype", "tensors", "bytes", "packed", "ratio",
            "bits/exp", "entropy", "of bound");
-    for (unsigned i = 0; i < count; i++)
+    struct efs_pack_row all = {.tensor_class = "all"};
+    for (unsigned i = 0; i < count; i++) {
         print_row(&rows[i]);
+        all.tensors += rows[i].tensors;
+        all.raw_bytes += rows[i].raw_bytes;
+        all.coded_bytes += rows[i].coded_bytes;
+        all.elements += rows[i].elements;
+        all.bound_bytes += rows[i].bound_bytes;
+        all.exponent_bits += rows[i].exponent_bits * (double)rows[i].elements;
+        all.entropy_bits += rows[i].entropy_bits * (double)rows[i].elements;
+    }
+    all.exponent_bits = ratio(all.exponent_bits, (double)all.elements);
+    all.entropy_bits = ratio(all.entropy_bits, (double)all.elements);
+    if (count > 1)
+        print_row(&all);
 }
 
 json_t *tools_rows_to_json(const struct efs_pack_row *rows, unsigned count)
