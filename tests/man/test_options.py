@@ -1,0 +1,165 @@
+"""The programs' --help and their man pages tell the same options, -o options, commands and JSON names; whatever a page
+tells is accepted."""
+import json
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+from e2e import *
+
+SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x"}
+
+
+def page_of(name):
+    return open(os.path.join(ROOT, "man", name)).read()
+
+
+def part(page, *names):
+    """The text of a section (Sh) or subsection (Ss) up to the next one of its kind or above."""
+    for macro, name in names:
+        ends = r"\.Sh" if macro == "Sh" else r"\.S[hs]"
+        found = re.search(rf"^\.{macro} {re.escape(name)}\n(.*?)(?=^{ends} |\Z)", page, re.M | re.S)
+        if found:
+            return found.group(1)
+    sys.exit(f"a page lacks section {names}")
+
+
+def same(what, on_page, there):
+    on_page, there = set(on_page), set(there)
+    check(what, on_page == there and there, f"only on the page: {sorted(map(str, on_page - there))}; missing on the page: "
+          f"{sorted(map(str, there - on_page))}")
+
+
+def options_of_help(text):
+    """{(names, argument)} of a program's help: (("-t", "--threads"), "N")."""
+    found = set()
+    for line in text.splitlines():
+        match = re.match(r" +(?:(-\S)(?:, )?)?(--[a-z-]+)?(?:[= ](\S+))?(?:  |$)", line)
+        if match and (match.group(1) or match.group(2)):
+            short, long, value = match.groups()
+            found.add((tuple(name for name in (short, long) if name), value))
+    return found
+
+
+def options_of_page(text):
+    """The same of the .It Fl lines of a section: `.It Fl t Ar N , Fl -threads Ns = Ns Ar N`."""
+    found = set()
+    for line in re.findall(r"^\.It (Fl .*)$", text, re.M):
+        names, value = [], None
+        for piece in line.replace("\\&", "").split(" , "):
+            words = [word for word in piece.split() if word not in ("Ns", "=")]
+            names.append("-" + words[1])
+            if words[2:3] == ["Ar"]:
+                value = words[3]
+        found.add((tuple(names), value))
+    return found
+
+
+def spellings(names, value):
+    """Ways to give an option on a command line."""
+    for name in names:
+        if value is None:
+            yield [name]
+        elif name.startswith("--"):
+            yield [f"{name}={value}"]
+            yield [name, value]
+        else:
+            yield [name, value]
+            yield [name + value]
+
+
+def accepted(what, command, options, sample=None):
+    refused = []
+    for names, argument in options:
+        for words in spellings(names, argument and (sample or SAMPLES)[argument]):
+            result = run(*command, *words, "--help")
+            if result.returncode or not result.stdout:
+                refused.append((words, result.stderr.strip()))
+    check(f"{what}: accepts what its page tells", not refused, refused)
+    result = run(*command, "--surely-not", "--help")
+    check(f"{what}: refuses others with 2", result.returncode == 2, result.returncode)
+
+
+print("-- options")
+tells = {}
+for name in ("mkexpertfs", "expertfs"):
+    page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout
+    options = options_of_page(part(page, ("Sh", "OPTIONS")))
+    told = options_of_help(help_text)
+    if name == "expertfs":  # its argument is told as OPTION[,OPTION...] there
+        options = {(names, "MOUNT" if names == ("-o",) else value) for names, value in options}
+        told = {(names, "MOUNT" if names == ("-o",) else value) for names, value in told}
+    same(f"{name}: the page and --help", options, told)
+    accepted(name, [program(name)], options, {**SAMPLES, "MOUNT": "ro"})
+
+page, help_text = page_of("expertctl.1"), run(program("expertctl"), "--help").stdout
+description = part(page, ("Sh", "DESCRIPTION"))
+commands = re.findall(r"^\.Ss (\S+)$", description, re.M)
+same("expertctl: commands of the page and of --help", commands, re.findall(r"^  ([a-z]+) +\S", help_text, re.M))
+same("expertctl: commands of the synopsis", re.findall(r"^\.Cm ([a-z]+)$", part(page, ("Sh", "SYNOPSIS")), re.M), commands)
+common = options_of_page(description[:description.index("\n.Ss ")])
+check("expertctl: three options of every command", len(common) == 3, common)
+for command in commands:
+    options = options_of_page(part(page, ("Ss", command))) | common
+    same(f"expertctl {command}: the page and --help", options,
+         options_of_help(run(program("expertctl"), command, "--help").stdout))
+    accepted(f"expertctl {command}", [program("expertctl"), command], options)
+
+print("-- mount options")
+page = page_of("expertfs.1")
+text = part(page, ("Sh", "MOUNT OPTIONS"))
+told = {}
+for line in re.findall(r"^\.It Cm (.*)$", text, re.M):
+    words = [word for word in line.split() if word not in ("Ns", "Ar", "Cm")]
+    told[words[0]] = "".join(words[2:])
+refusal = run(program("expertfs"), "-o", "surely_not", "--help")
+check("an unknown one is refused with 2", refusal.returncode == 2, refusal.returncode)
+allowed = re.search(r"allowed: (.*), and those of mount", refusal.stderr)
+allowed = dict((item.split("=") + [""])[:2] for item in allowed.group(1).split(", ")) if allowed else {}
+same("the page and the program's list", told, allowed)
+differ = {name for name in allowed if allowed[name] and allowed[name] != told.get(name)}
+check("their values", not differ, {name: (allowed[name], told.get(name)) for name in differ})
+help_names = re.findall(r"^  ([a-z_]+)(?:=\S+)?  ", run(program("expertfs"), "--help").stdout.split("-o (")[1], re.M)
+check("--help lists them", set(help_names) <= set(told) and len(help_names) >= 10, set(help_names) ^ set(told))
+refused = []
+for name, values in told.items():
+    for value in values.split("|") if values else [None]:
+        given = name if value is None else f"{name}={SAMPLES.get(value, value)}"
+        if run(program("expertfs"), "-o", given, "--help").returncode:
+            refused.append(given)
+check("all of the page are accepted", not refused, refused)
+passed = re.search(r"have no effect:\n(.*?)^Any other", text, re.M | re.S).group(1)
+passed = [name for line in re.findall(r"^\.Cm (.*)$", passed, re.M) for name in line.split(" , ")]
+passed = [name.rstrip(" ,.") for name in passed]
+source = open(os.path.join(ROOT, "expertfs", "options.c")).read()
+ignored = re.findall(r'"(\w+)"', re.search(r"ignored\[\] = \{(.*?)\};", source, re.S).group(1))
+same("those of mount(8): the page and expertfs/options.c", passed, ignored + ["comment", "x-"])
+refused = [name for name in passed if run(program("expertfs"), "-o", name, "--help").returncode]
+check("all of them are accepted", not refused, refused)
+
+print("-- JSON")
+
+
+def names_of_json(text):
+    return [name for names in re.findall(r"^\.It Va (.*)$", part(text, ("Sh", "JSON")), re.M) for name in
+            names.split(" , Va ")]
+
+
+model, store = scratch("model"), scratch("model.efs")
+made = run(program("mkmodel"), "-q", "--preset=tiny-qwen3-moe", model)
+packed = json.loads(run(program("mkexpertfs"), "--quiet", "--json", model, store).stdout)
+page = page_of("mkexpertfs.1")
+same("mkexpertfs --json", names_of_json(page), packed)
+row_text = part(page, ("Sh", "JSON")).split(".It Va rows")[1]
+same("its rows", re.findall(r"^\.Va (\w+)", row_text, re.M), packed["rows"][0])
+info = json.loads(run(program("expertctl"), "info", "--json", store).stdout)
+page = page_of("expertctl.1")
+same("expertctl info --json", names_of_json(page), info)
+codec_text = part(page, ("Sh", "JSON")).split(".It Va codecs")[1].split(".It Va")[0]
+named = re.findall(r"\w+", " ".join(re.findall(r"^\.Va (.*)$", codec_text, re.M)))
+same("its codecs", named, list(info["codecs"]) + list(info["codecs"]["none"]))
+store_page = page_of("expertfs-store.5")
+same("its report", re.findall(r"^\.Va (\w+)", part(store_page, ("Ss", "REPORT")), re.M), info["report"])
+done()
