@@ -16,14 +16,14 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
-struct efs_lease {
+struct efs_lease { /* one an expert: all leases on it are counted in struct efs_full */
     struct efs *fs;
     uint32_t expert;
 };
 
 struct efs_full_waiter { /* one call of efs_lease() */
     struct efs_full_waiter *next;
-    struct efs_lease *lease;
+    uint32_t expert;
     efs_leased_fn *done;
     void *arg;
 };
@@ -163,13 +163,9 @@ static void lease_begin(struct efs *fs, uint32_t expert)
 
 static void waiter_done(struct efs *fs, struct efs_full_waiter *w, errint_t error)
 {
-    struct efs_lease *lease = w->lease;
-    if (error < 0) {
+    if (error < 0)
         efs_count(&fs->stats, lease_errors, 1);
-        free(lease);
-        lease = NULL;
-    }
-    w->done(w->arg, error, lease);
+    w->done(w->arg, error, error < 0 ? NULL : &fs->lease_handles[w->expert]);
     free(w);
     efs_active_end(fs);
 }
@@ -302,7 +298,7 @@ static void fill_run(struct fill *fill)
 /* Lock held: find a place for w. Returns a fill to run; NULL with *rc = 0: w waits; with *rc < 0: tell w. */
 static struct fill *admit(struct efs *fs, struct efs_full_waiter *w, struct efs_disk_request **submit, errint_t *rc)
 {
-    uint32_t expert = w->lease->expert;
+    uint32_t expert = w->expert;
     struct fill *fill = fill_new(fs, expert);
     *rc = -ENOMEM;
     struct efs_slot *slot = fill ? slot_take(fs, slot_bytes(fs, expert), submit, rc) : NULL;
@@ -328,7 +324,7 @@ static void enqueue(struct efs *fs, struct efs_full_waiter *w)
 /* One step for a lease request. Lock held on entry, released on return. queued: it comes from the queue's head. */
 static bool lease_step(struct efs *fs, struct efs_full_waiter *w, bool queued)
 {
-    uint32_t expert = w->lease->expert;
+    uint32_t expert = w->expert;
     struct efs_full *f = &fs->full[expert];
     struct efs_disk_request *submit = NULL;
     struct fill *fill = NULL;
@@ -389,16 +385,13 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
     struct efs_full_waiter *w = rc == 0 ? efs_sys_calloc(1, sizeof(*w)) : NULL;
-    struct efs_lease *lease = w ? efs_sys_calloc(1, sizeof(*lease)) : NULL;
     efs_count(&fs->stats, leases, 1);
-    if (!lease) {
-        free(w);
+    if (!w) {
         efs_count(&fs->stats, lease_errors, 1);
         done(arg, rc ? rc : -ENOMEM, NULL);
         return;
     }
-    *lease = (struct efs_lease){fs, info.expert};
-    *w = (struct efs_full_waiter){.lease = lease, .done = done, .arg = arg};
+    *w = (struct efs_full_waiter){.expert = info.expert, .done = done, .arg = arg};
     efs_active_begin(fs);
     pthread_mutex_lock(&fs->lock);
     fs->touches[info.expert]++;
@@ -426,7 +419,6 @@ void efs_lease_release(struct efs_lease *lease)
         fs->leased_bytes -= f->slot->bytes;
     }
     pthread_mutex_unlock(&fs->lock);
-    free(lease);
     if (last)
         efs_full_retry(fs);
 }
@@ -459,10 +451,13 @@ errint_t efs_full_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
     fs->full = efs_sys_calloc(count + 1u, sizeof(*fs->full));
-    if (!fs->full)
+    fs->lease_handles = efs_sys_calloc(count + 1u, sizeof(*fs->lease_handles));
+    if (!fs->full || !fs->lease_handles)
         return -ENOMEM;
-    for (uint32_t e = 0; e < count; e++)
+    for (uint32_t e = 0; e < count; e++) {
+        fs->lease_handles[e] = (struct efs_lease){fs, e};
         fs->full[e].newer = fs->full[e].older = EFS_NONE;
+    }
     fs->full_lru = (struct efs_lru){EFS_NONE, EFS_NONE};
     fs->lease_queue_tail = &fs->lease_queue;
     return 0;
@@ -474,6 +469,6 @@ void efs_full_destroy(struct efs *fs)
         if (fs->full[e].slot)
             slot_free(fs->full[e].slot);
     efs_full_drop_free_slots(fs, UINT64_MAX);
+    free(fs->lease_handles);
     free(fs->full);
-    fs->full = NULL;
 }

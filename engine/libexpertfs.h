@@ -165,6 +165,8 @@ EFS_API errint_t efs_open(const char *store_path, const struct efs_options *opti
                           struct efs_error *err);
 /* Finish or fail (-ECANCELED) what is under way, join all threads, free everything. No other call may be active. */
 EFS_API void efs_close(struct efs *fs);
+/* The caller holds bytes more than it said in reserved_bytes: they count in the budget from now on. */
+EFS_API void efs_reserve(struct efs *fs, uint64_t bytes);
 EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
 
 /*
@@ -207,7 +209,8 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
 
 /*
  * Lease an expert's file in full: it is decoded into a memfd that has the file's own offsets, and stays there,
- * unchanged, until every lease on it was released. done gets the lease (owned by the caller) or an error.
+ * unchanged, until every lease on it was released. done gets the lease (to be released once for each call) or an error.
+ * Leases that are still held at efs_close() end with it: the memfd is closed, never changed.
  */
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);

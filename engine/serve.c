@@ -71,7 +71,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
     return PROCESS_BYTES + fs->options.reserved_bytes + s->index_bytes + fs->view.memory_bytes + threads +
            EFS_STACK_BYTES + (uint64_t)s->shard_count * sizeof(struct efs_unit) + /* at most a unit a shard */
            (uint64_t)s->object_count * sizeof(uint32_t) +
-           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 2 * sizeof(uint64_t));
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t));
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites. */
@@ -161,8 +161,7 @@ static void stop(struct efs *fs)
 {
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
-    if (fs->full)
-        efs_full_destroy(fs);
+    efs_full_destroy(fs);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     free(fs->units);
@@ -212,6 +211,13 @@ void efs_close(struct efs *fs)
 }
 
 /* ---- what it tells ---- */
+
+void efs_reserve(struct efs *fs, uint64_t bytes)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->fixed_bytes += bytes;
+    pthread_mutex_unlock(&fs->lock);
+}
 
 const struct efs_store *efs_get_store(const struct efs *fs)
 {

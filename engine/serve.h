@@ -96,7 +96,8 @@ struct efs {
     struct efs_lru unit_lru;
     struct efs_unit *starved, **starved_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
-    struct efs_full *full;
+    struct efs_full *full;                 /* by expert, as lease_handles */
+    struct efs_lease *lease_handles;
     struct efs_lru full_lru;
     struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */

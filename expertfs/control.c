@@ -21,14 +21,6 @@ static const char *yes_no(bool yes)
     return yes ? "yes" : "no";
 }
 
-/* What the engine holds and what the daemon holds are one budget. */
-static void whole_stats(struct efsd *daemon, struct efs_stats *stats)
-{
-    efs_stats(daemon->fs, stats);
-    stats->budget_bytes += daemon->daemon_bytes;
-    stats->fixed_bytes += daemon->daemon_bytes;
-}
-
 static void render_version(struct efsd *daemon, FILE *out)
 {
     fprintf(out, "version: %s\n", efs_version());
@@ -54,7 +46,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     static const char *const direct_io[] = {"auto", "on", "off"};
     const struct efsd_options *options = &daemon->options;
     struct efs_stats stats;
-    whole_stats(daemon, &stats);
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "store: %s\n", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
     fprintf(out, "store_bytes: %llu\n", U(daemon->info.store_bytes));
@@ -82,7 +74,7 @@ static void render_config(struct efsd *daemon, FILE *out)
 static void render_stat(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    whole_stats(daemon, &stats);
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "serving_path: %s\n", efsd_serving_path(daemon));
     fprintf(out, "serving_reason: %s\n", daemon->path_note);
 #define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(stats.name));
@@ -97,7 +89,7 @@ static void render_stat(struct efsd *daemon, FILE *out)
 static void render_pools(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    whole_stats(daemon, &stats);
+    efs_stats(daemon->fs, &stats);
     uint64_t held = stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
     fprintf(out, "%-8s %15s %15s %10s\n", "pool", "bytes", "used_bytes", "units");
     fprintf(out, "%-8s %15llu %15llu %10s\n", "fixed", U(stats.fixed_bytes), U(stats.fixed_bytes), "-");
@@ -162,7 +154,7 @@ static void print_label(FILE *out, const char *value)
 static void render_metrics(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    whole_stats(daemon, &stats);
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
     fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
     print_label(out, daemon->options.store);

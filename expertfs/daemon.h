@@ -152,7 +152,6 @@ struct efsd {
     unsigned threads;         /* receiving threads */
     unsigned started_threads; /* main's own: those to join */
     pthread_t *thread_ids;
-    uint64_t daemon_bytes; /* held by tree, buffers, receiving threads: part of the budget */
     struct timespec mtime; /* of all files: the store's */
     uid_t uid;
     gid_t gid;

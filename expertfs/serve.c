@@ -52,16 +52,14 @@ static size_t buffer_count(uint64_t budget_bytes)
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 
-/* The engine gets what the daemon's own memory leaves of the budget. */
+/* One budget for both: the engine counts the daemon's own memory as fixed. */
 static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
-    uint64_t own =
-        buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES + daemon->threads * THREAD_BYTES + NAMES_BYTES;
     const struct efs_options engine = {
-        .budget_bytes = !options->budget_bytes        ? 0
-                        : options->budget_bytes > own ? options->budget_bytes - own
-                                                      : 1,
+        .budget_bytes = options->budget_bytes,
+        .reserved_bytes = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES +
+                          daemon->threads * THREAD_BYTES + NAMES_BYTES,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->prefetch_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
@@ -69,16 +67,10 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .no_direct = options->no_direct,
         .log = efsd_log_line,
     };
-    struct efs_error why = {.text = ""};
-    errint_t rc = efs_open(options->store, &engine, &daemon->fs, &why);
+    errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
     if (rc) {
-        if (rc != -ENOMEM || !options->budget_bytes) {
-            return efs_fail(err, rc, "%s", why.text);
-        }
-        return efs_fail(err, rc, "budget of %.1f MiB, of which the daemon's own buffers take %.1f: %s",
-                        (double)options->budget_bytes / MIB, (double)own / MIB, why.text);
+        return rc;
     }
-    daemon->daemon_bytes = own;
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info);
     return 0;
@@ -128,7 +120,7 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
     }
     rc = efsd_tree_build(&daemon->tree, err);
     uint64_t names_bytes = efsd_tree_bytes(&daemon->tree);
-    daemon->daemon_bytes += names_bytes > NAMES_BYTES ? names_bytes - NAMES_BYTES : 0;
+    efs_reserve(daemon->fs, names_bytes > NAMES_BYTES ? names_bytes - NAMES_BYTES : 0);
     return rc;
 }
 
