@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define DIRECT_MIN_BYTES (256u << 10) /* of a file, and of a write: less gains nothing by O_DIRECT */
-#define PATH_ROOM 1024 /* store_check.c: at most 1023 bytes */
+#define PATH_ROOM 1024                /* store_check.c: at most 1023 bytes */
 
 struct made_directory {
     struct made_directory *next;

@@ -22,7 +22,7 @@ static double seconds(void)
 
 void tools_progress_init(struct tools_progress *p, bool quiet)
 {
-    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO)};
+    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO), .last = seconds()};
 }
 
 static int columns(void)
@@ -56,8 +56,9 @@ static void describe(const struct tools_progress *p, uint64_t done, uint64_t tot
 static void draw_bar(const struct state *s, const char *phase)
 {
     char line[256];
-    int text = snprintf(line, sizeof(line), "%s %3.0f%% of %s, %s/s, %s left", phase, 100 * s->part, s->total, s->speed,
-                        s->left);
+    int text = s->part < 1 ? snprintf(line, sizeof(line), "%s %3.0f%% of %s, %10s/s, %6s left", phase, 100 * s->part,
+                                      s->total, s->speed, s->left)
+                           : snprintf(line, sizeof(line), "%s %s", phase, s->total);
     int room = columns() - text - 4;
     int bar = room > BAR_COLUMNS_MAX ? BAR_COLUMNS_MAX : room;
     fputs("\r\033[K", stderr);
@@ -78,9 +79,10 @@ bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *p
     double now = seconds();
     if (!p->phase || strcmp(p->phase, phase) != 0) {
         p->phase = phase;
-        p->began = p->told = now;
-        p->began_bytes = done;
+        p->began = p->told = p->last;             /* the end of what came before */
+        p->began_bytes = done < total ? 0 : done; /* the syncing moves nothing */
     }
+    p->last = now;
     if (!p->quiet && (p->terminal || now - p->told >= LINE_SECONDS)) {
         struct state s;
         describe(p, done, total, now, &s);

@@ -10,8 +10,8 @@
 
 struct tools_progress {
     bool quiet, terminal, drawn;
-    const char *phase;  /* that is being shown */
-    double began, told; /* seconds: when the phase began, when it was last shown */
+    const char *phase;        /* that is being shown */
+    double began, told, last; /* seconds: when the phase began, was last shown, was last heard of */
     uint64_t began_bytes;
 };
 
