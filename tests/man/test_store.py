@@ -59,7 +59,7 @@ claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 1", "EFS_ALIGN == 4096", "EF
            "EFS_SHARD_ELEMENTS_MIN == 8192", "EFS_SHARD_ELEMENTS_MAX == 4194304", "EFS_MAX_DIMS == 8",
            "EFS_NONE == 4294967295", "EFS_RUN_BYTES == 64 << 20", "EFS_CASCADE_SLACK == 64",
            "EFS_GROUP_EXPERT == 0 && EFS_GROUP_DENSE == 1 && EFS_GROUP_BLOB == 2"]
-check("seven structures, eight tables, 22 types are on the page", page.count("\nstruct ") == 8 and len(tables) == 8 and
+check("eight structures, eight tables, 22 types are on the page", page.count("\nstruct ") == 8 and len(tables) == 8 and
       len(types) == 22, (page.count("\nstruct "), len(tables), len(types)))
 compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 if compiler:
@@ -72,17 +72,19 @@ else:
     note("left out: no C compiler to compare with engine/layout.h")
 
 print("-- the page's example")
-exponents = [int(n) for n in re.search(r"exponents of the tensor are ([\d\s]+)\.", page).group(1).split()]
-mantissa_bits = [0x3f80, 0xbf80, 0x3f00, 0x3e80, 0x3f80, 0x4000, 0x3f80, 0x3f00, 0xbf00, 0x3f80, 0x3e00, 0x3f80]
-check("the exponents", exponents == [bits >> 7 & 255 for bits in mantissa_bits], exponents)
-header = json.dumps({"w": {"dtype": "BF16", "shape": [12], "data_offsets": [0, 24]}}).encode()
+told = re.search(r"1, -1, [-\d.,\s]+?(?=, and 1 for all)", page).group(0)
+weights = [float(number) for number in told.split(",")]
+bits = [struct.unpack("<I", struct.pack("<f", weight))[0] >> 16 for weight in weights + [1.0] * (8192 - len(weights))]
+exponents = [int(n) for n in re.search(r"exponents of the tensor are ([\d\s]+) and so on", page).group(1).split()]
+check("the exponents", exponents == [value >> 7 & 255 for value in bits[:len(exponents)]], exponents)
+header = json.dumps({"w": {"dtype": "BF16", "shape": [8192], "data_offsets": [0, 16384]}}).encode()
 with open(scratch("w.safetensors"), "wb") as file:
-    file.write(struct.pack("<Q", len(header)) + header + struct.pack("<12H", *mantissa_bits))
+    file.write(struct.pack("<Q", len(header)) + header + struct.pack("<8192H", *bits))
 made = run(mkexpertfs, "--quiet", "--codec", "cascade", scratch("w.safetensors"), scratch("w.efs"))
 check("packs", made.returncode == 0, made.stderr)
 example = open(scratch("w.efs"), "rb").read()
-shown = re.findall(r"^([0-9a-f]{8}): ((?:[0-9a-f]{4} )+) (.*)$", page, re.M)
-check("eleven lines of xxd", len(shown) == 11, len(shown))
+shown = re.findall(r"^([0-9a-f]{8}): ((?:[0-9a-f]{2,4} )+) +(.*)$", page, re.M)
+check("thirteen lines of xxd", len(shown) == 13, len(shown))
 for offset, words, text in shown:
     wanted = bytes.fromhex(words.replace(" ", ""))
     there = example[int(offset, 16):][:len(wanted)]
