@@ -27,6 +27,10 @@ EFS_API errint_t efs_fail(struct efs_error *err, errint_t code, const char *form
     __attribute__((format(printf, 3, 4)));
 
 EFS_API const char *efs_version(void); /* "0.1.0" */
+/* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
+EFS_API const char *efs_cpu_path(void);
+/* What budget_bytes = 0 would choose now: half of what memory cgroups and the machine leave. */
+EFS_API uint64_t efs_auto_budget(void);
 
 /* ---- element types ------------------------------------------------------------------------------------------ */
 

@@ -1,6 +1,7 @@
 /* serve.c - start and stop serving a store; what it can tell of itself. */
 #include "serve.h"
 
+#include "kernels.h"
 #include "limits_auto.h"
 #include "sys.h"
 
@@ -211,6 +212,16 @@ void efs_close(struct efs *fs)
 }
 
 /* ---- what it tells ---- */
+
+const char *efs_cpu_path(void)
+{
+    return efs_cpu_name();
+}
+
+uint64_t efs_auto_budget(void)
+{
+    return efs_budget_auto();
+}
 
 void efs_reserve(struct efs *fs, uint64_t bytes)
 {

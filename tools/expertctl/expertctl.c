@@ -9,12 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack};
+static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_doctor};
 
 static void print_help(FILE *to)
 {
     fprintf(to, "Usage: expertctl COMMAND [OPTION...] ...\n"
-                "Look into expertfs stores.\n\n");
+                "Look into expertfs stores and mounts.\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(to, "\nexpertctl COMMAND --help tells more; expertctl --version tells the version.\n"

@@ -1,0 +1,233 @@
+/* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
+#include "expertctl.h"
+
+#include "libexpertfs.h"
+#include "size.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <linux/capability.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#define PATHS_MAX 64
+
+enum finding { GOOD, SLOWER, WRONG };
+
+struct doctor {
+    const char *paths[PATHS_MAX];
+    int path_count;
+    int wrong; /* findings that keep something from working */
+};
+
+__attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum finding finding, const char *topic,
+                                                       const char *format, ...)
+{
+    static const char *const words[] = {[GOOD] = "good", [SLOWER] = "slower", [WRONG] = "WRONG"};
+    char text[5000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    printf("%-7s %-12s %s\n", words[finding], topic, text);
+    d->wrong += finding == WRONG;
+}
+
+/* The first line of a file, "" if it cannot be read. */
+static const char *line_of(const char *path, char text[256])
+{
+    FILE *f = fopen(path, "re");
+    text[0] = 0;
+    if (f && fgets(text, 256, f))
+        text[strcspn(text, "\n")] = 0;
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static bool privileged(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_SYS_ADMIN));
+}
+
+/* ---- the machine ---- */
+
+static void look_at_processor(struct doctor *d)
+{
+    const char *path = efs_cpu_path();
+    if (strcmp(path, "scalar") == 0)
+        tell(d, SLOWER, "processor",
+             "scalar code decodes: no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so");
+    else
+        tell(d, strcmp(path, "avx2") == 0 ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
+             strcmp(path, "avx2") == 0 ? "; AVX-512 with VBMI2 would be about twice as fast" : "");
+}
+
+static void look_at_kernel(struct doctor *d)
+{
+    struct utsname name;
+    unsigned major = 0, minor = 0;
+    if (uname(&name) == 0)
+        sscanf(name.release, "%u.%u", &major, &minor);
+    unsigned version = major * 1000 + minor;
+    if (version < 6009)
+        tell(d, SLOWER, "passthrough", "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself", major,
+             minor);
+    else if (!privileged())
+        tell(d, SLOWER, "passthrough", "needs CAP_SYS_ADMIN: mount as root, or experts are read like other files");
+    else
+        tell(d, GOOD, "passthrough", "Linux %u.%u and privilege are there: open experts are served by the kernel",
+             major, minor);
+    if (version < 6006)
+        tell(d, SLOWER, "mappings",
+             "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go "
+             "through it",
+             major, minor);
+    else
+        tell(d, GOOD, "mappings", "read() goes past the page cache, mmap through it");
+}
+
+static void look_at_fuse(struct doctor *d)
+{
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        tell(d, WRONG, "fuse", "/dev/fuse: %s; load the module (modprobe fuse), in a container pass the device",
+             strerror(errno));
+    else
+        tell(d, GOOD, "fuse", "/dev/fuse can be opened");
+    if (fd >= 0)
+        close(fd);
+}
+
+static void look_at_io(struct doctor *d)
+{
+    struct io_uring ring;
+    struct rlimit limit;
+    int rc = io_uring_queue_init(4, &ring, 0);
+    if (rc < 0) {
+        tell(d, SLOWER, "io_uring", "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled",
+             strerror(-rc));
+        return;
+    }
+    io_uring_queue_exit(&ring);
+    tell(d, GOOD, "io_uring", "the store is read by io_uring");
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (256u << 20) && geteuid() != 0)
+        tell(d, SLOWER, "buffers", "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l",
+             (unsigned long long)limit.rlim_cur / 1024);
+    else
+        tell(d, GOOD, "buffers", "the chunk pool can be registered with io_uring");
+}
+
+static void look_at_memory(struct doctor *d)
+{
+    char text[256], size[32];
+    line_of("/sys/kernel/mm/transparent_hugepage/enabled", text);
+    if (strstr(text, "[never]"))
+        tell(d, SLOWER, "huge pages", "switched off; `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`");
+    else
+        tell(d, GOOD, "huge pages", "%s", text[0] ? text : "not known");
+    tools_size_print(efs_auto_budget(), size, sizeof(size));
+    tell(d, GOOD, "budget", "budget=auto would be %s now (half of what cgroup and machine leave)", size);
+}
+
+/* ---- stores and mounts ---- */
+
+static void look_at_store(struct doctor *d, const char *path)
+{
+    struct efs_store *store;
+    struct efs_error err = {""};
+    errint_t rc = efs_store_open(path, &store, &err);
+    if (rc < 0) {
+        tell(d, WRONG, "store", "%s", err.text);
+        return;
+    }
+    efs_store_close(store);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0)
+        tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT (%s): reads go through the page cache",
+             path, strerror(errno));
+    else
+        tell(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void look_at_mount(struct doctor *d, const char *path)
+{
+    char name[4200], line[1200], serving[1200] = "", reason[1200] = "", better[1200] = "";
+    snprintf(name, sizeof(name), "%s/.expertfs/config", path);
+    FILE *f = fopen(name, "re");
+    if (!f) {
+        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s)", path, name, strerror(errno));
+        return;
+    }
+    while (fgets(line, sizeof(line), f)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strncmp(line, "serving_path: ", 14) == 0)
+            snprintf(serving, sizeof(serving), "%s", line + 14);
+        else if (strncmp(line, "serving_reason: ", 16) == 0)
+            snprintf(reason, sizeof(reason), "%s", line + 16);
+        else if (strncmp(line, "passthrough_reason: ", 20) == 0)
+            snprintf(better, sizeof(better), "%s", line + 20);
+    }
+    fclose(f);
+    bool best = strcmp(serving, "passthrough") == 0;
+    tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
+         best || strcmp(better, "-") == 0 ? "" : "; no passthrough: ", best || strcmp(better, "-") == 0 ? "" : better);
+}
+
+/* ---- the command ---- */
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct doctor *d = state->input;
+    if (key != ARGP_KEY_ARG)
+        return ARGP_ERR_UNKNOWN;
+    if (d->path_count == PATHS_MAX)
+        argp_error(state, "more than %d paths", PATHS_MAX);
+    d->paths[d->path_count++] = value;
+    return 0;
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct argp argp = {NULL,
+                                     parse_option,
+                                     "[STORE|MOUNTPOINT]...",
+                                     "Tell which way of serving this machine allows, and what stands in the way of a "
+                                     "better one; of a STORE, whether it is sound and how it can be read; of a "
+                                     "MOUNTPOINT, which way serves it. The exit status is 1 if something cannot work.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    struct doctor d = {.path_count = 0};
+    argp_parse(&argp, argc, argv, 0, NULL, &d);
+    look_at_processor(&d);
+    look_at_fuse(&d);
+    look_at_kernel(&d);
+    look_at_io(&d);
+    look_at_memory(&d);
+    for (int i = 0; i < d.path_count; i++) {
+        struct stat st;
+        if (stat(d.paths[i], &st) < 0)
+            tell(&d, WRONG, "path", "%s: %s", d.paths[i], strerror(errno));
+        else if (S_ISDIR(st.st_mode))
+            look_at_mount(&d, d.paths[i]);
+        else
+            look_at_store(&d, d.paths[i]);
+    }
+    return d.wrong ? CTL_FAILED : CTL_OK;
+}
+
+const struct ctl_command ctl_doctor = {"doctor", "tell which way of serving this machine allows, and why", run};
