@@ -107,6 +107,13 @@ for command in commands:
          options_of_help(run(program("expertctl"), command, "--help").stdout))
     accepted(f"expertctl {command}", [program("expertctl"), command], options)
 
+topics = re.findall(r"^\.It Ql (.+)$", part(page, ("Ss", "doctor")), re.M)
+said = run(program("expertctl"), "doctor", program("expertctl"), SCRATCH, scratch("missing")).stdout
+found = [line[8:20].strip() for line in said.splitlines()]
+check("expertctl doctor: topics", set(found) <= set(topics) and set(topics) - set(found) <= {"buffers"},
+      set(found) ^ set(topics))
+check("expertctl doctor: words", {line.split()[0] for line in said.splitlines()} <= {"good", "slower", "WRONG"}, said)
+
 print("-- mount options")
 page = page_of("expertfs.1")
 text = part(page, ("Sh", "MOUNT OPTIONS"))
