@@ -29,7 +29,7 @@ static int setup(void **state)
 {
     (void)state;
     fixture_begin(&model);
-    fixture_moe(&model, 2, 3, 16, 64);
+    fixture_moe(&model, 2, 3, 64, 128); /* large enough to be coded */
     fixture_pack(&model, NULL);
     image = fixture_read(model.store, &image_bytes);
     return 0;
