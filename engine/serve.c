@@ -14,8 +14,8 @@
 
 #define MIB (1ull << 20)
 #define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
-#define UNIT_BYTES_MAX (8 * MIB)
-#define SEGMENT_BYTES_MAX (32 * MIB)
+#define UNIT_BYTES_MAX (4 * MIB)
+#define SEGMENT_BYTES_MAX (16 * MIB)
 #define SEGMENT_BYTES_MIN (8 * MIB)
 #define HUGE_PAGE (2 * MIB)
 
@@ -183,6 +183,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
     fs->options = *options;
+    fs->huge_tmpfs = -1;
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
     errint_t rc = start(fs, store_path, err);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #define RETRY(call)                                                                                                    \
@@ -102,6 +103,21 @@ int efs_sys_mkdirat(int dir, const char *path, mode_t mode)
 int efs_sys_memfd_create(const char *name, unsigned flags)
 {
     return (int)RETRY(memfd_create(name, flags | MFD_CLOEXEC));
+}
+
+int efs_sys_huge_tmpfs(void)
+{
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), mount = -1;
+    if (context < 0)
+        return -errno;
+    if (fsconfig(context, FSCONFIG_SET_STRING, "huge", "within_size", 0) == 0 &&
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "0", 0) == 0 && /* the budget is the limit */
+        fsconfig(context, FSCONFIG_SET_STRING, "nr_inodes", "0", 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        mount = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID);
+    int rc = mount < 0 ? -errno : mount;
+    close(context);
+    return rc;
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

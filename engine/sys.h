@@ -30,6 +30,8 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_memfd_create(const char *name, unsigned flags);
+/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root. Needs CAP_SYS_ADMIN. */
+int efs_sys_huge_tmpfs(void);
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);

@@ -192,7 +192,7 @@ static void drop(struct efs *fs, uint32_t unit)
     efs_arena_free(&fs->arena, &u->e);
     efs_arena_free(&fs->arena, &u->sm);
     u->state = EFS_UNIT_MISSING;
-    u->doomed = false;
+    u->doomed = u->redundant = false;
     fs->unit_ready_count--;
 }
 
@@ -231,10 +231,11 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment)
     }
 }
 
-void efs_unit_make_oldest(struct efs *fs, uint32_t unit)
+void efs_unit_make_redundant(struct efs *fs, uint32_t unit)
 {
     pthread_mutex_lock(&fs->lock);
     if (fs->units[unit].state == EFS_UNIT_READY) {
+        fs->units[unit].redundant = true;
         lru_remove(fs, unit);
         lru_insert(fs, unit, false);
     }
@@ -318,7 +319,8 @@ static errint_t place(struct efs *fs, struct efs_unit *u)
         if (e == 0 || u->e.data || efs_arena_alloc(&fs->arena, e, false, &u->e))
             if (sm == 0 || efs_arena_alloc(&fs->arena, sm, true, &u->sm))
                 return 0;
-        if (efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0)
+        bool spare = fs->unit_lru.oldest != EFS_NONE && fs->units[fs->unit_lru.oldest].redundant;
+        if (!spare && efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0)
             continue;
         if (!efs_unit_evict_oldest(fs))
             break;
@@ -411,6 +413,7 @@ bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
     if (u->state == EFS_UNIT_READY) {
         u->refs++;
         used_now(fs, u);
+        u->redundant = false;
         lru_remove(fs, unit);
         lru_insert(fs, unit, true);
         pthread_mutex_unlock(&fs->lock);

@@ -10,6 +10,7 @@
 #define efs_sys_linkat real_linkat
 #define efs_sys_renameat real_renameat
 #define efs_sys_memfd_create real_memfd_create
+#define efs_sys_huge_tmpfs real_huge_tmpfs
 #define efs_sys_mmap real_mmap
 #define efs_sys_malloc real_malloc
 #define efs_sys_calloc real_calloc
@@ -32,6 +33,7 @@
 #undef efs_sys_linkat
 #undef efs_sys_renameat
 #undef efs_sys_memfd_create
+#undef efs_sys_huge_tmpfs
 #undef efs_sys_mmap
 #undef efs_sys_malloc
 #undef efs_sys_calloc
@@ -49,9 +51,9 @@
 
 #include <stdatomic.h>
 
-const char *const fault_names[FAULT_CALLS] = {"open",       "fstat",     "pread",       "pwrite", "fsync",
-                                              "ftruncate",  "link",      "memfd",       "mmap",   "memory",
-                                              "uring init", "uring pin", "uring result"};
+const char *const fault_names[FAULT_CALLS] = {"open",      "fstat",      "pread",     "pwrite",      "fsync",
+                                              "ftruncate", "link",       "memfd",     "huge tmpfs",  "mmap",
+                                              "memory",    "uring init", "uring pin", "uring result"};
 
 static struct {
     enum fault_call call;
@@ -157,6 +159,11 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 int efs_sys_memfd_create(const char *name, unsigned flags)
 {
     return fails(FAULT_MEMFD) ? -plan.error : real_memfd_create(name, flags);
+}
+
+int efs_sys_huge_tmpfs(void)
+{
+    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs();
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

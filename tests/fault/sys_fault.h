@@ -15,6 +15,7 @@ enum fault_call {
     FAULT_FTRUNCATE,
     FAULT_LINK,
     FAULT_MEMFD,
+    FAULT_HUGE_TMPFS,
     FAULT_MMAP,
     FAULT_MEMORY,
     FAULT_URING_INIT,

@@ -229,6 +229,7 @@ static void test_serve(void **state)
     sweep("serve", serve_all, FAULT_URING_INIT, ENOSYS, false);
     sweep("serve", serve_all, FAULT_URING_PIN, ENOMEM, false);
     sweep("serve", serve_all, FAULT_MEMFD, EMFILE, false);
+    sweep("serve", serve_all, FAULT_HUGE_TMPFS, EPERM, false);
     sweep("serve", serve_all, FAULT_FTRUNCATE, EIO, false);
     sweep("serve", serve_all, FAULT_MMAP, ENOMEM, false);
     sweep("serve", serve_all, FAULT_MEMORY, ENOMEM, false);
