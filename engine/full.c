@@ -216,13 +216,15 @@ static void fill_done(struct fill *fill)
         fs->free_slots = fill->slot;
     }
     pthread_mutex_unlock(&fs->lock);
-    if (fill->from_disk)
+    if (error == 0 && fill->from_disk)
         efs_count(&fs->stats, leases_m, 1);
-    else
+    else if (error == 0)
         efs_count(&fs->stats, leases_c, 1);
     while (waiters) {
         struct efs_full_waiter *w = waiters;
         waiters = w->next;
+        if (error == 0 && waiters) /* all but one came while it was being filled */
+            efs_count(&fs->stats, leases_shared, 1);
         waiter_done(fs, w, error);
     }
     free(fill);
@@ -343,7 +345,6 @@ static bool lease_step(struct efs *fs, struct efs_full_waiter *w, bool queued)
     } else if (rc == 0 && f->state == EFS_FULL_FILLING) {
         w->next = f->waiters;
         f->waiters = w;
-        efs_count(&fs->stats, leases_shared, 1);
     } else if (rc == 0) {
         fill = admit(fs, w, &submit, &rc);
         waits = !fill && (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count > 0));

@@ -88,10 +88,11 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t floor = fs->fixed_bytes + segment;
     if (budget < floor)
         return efs_fail(err, -ENOMEM,
-                        "%s: a budget of %llu bytes is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
-                        "pool %llu MiB): raise the budget",
-                        fs->store->path, (unsigned long long)budget, (unsigned long long)((floor + MIB - 1) / MIB),
-                        (unsigned long long)(fs->fixed_bytes / MIB), (unsigned long long)(segment / MIB));
+                        "%s: a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
+                        "pool %llu MiB): ask for budget=%lluM or more",
+                        fs->store->path, (unsigned long long)(budget / MIB),
+                        (unsigned long long)((floor + MIB - 1) / MIB), (unsigned long long)(fs->fixed_bytes / MIB),
+                        (unsigned long long)(segment / MIB), (unsigned long long)((floor + MIB - 1) / MIB));
     fs->floor_segments = (budget - fs->fixed_bytes) / 8 / segment;
     if (fs->floor_segments < 1)
         fs->floor_segments = 1;

@@ -52,7 +52,7 @@ static enum efs_codec_choice parse_codec(const char *name, struct argp_state *st
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0)
             return (enum efs_codec_choice)i;
-    argp_error(state, "--codec %s: auto, cascade, zstd, lz4 or raw", name);
+    argp_error(state, "--codec %s: must be auto, cascade, zstd, lz4 or raw", name);
     return EFS_CHOOSE_AUTO;
 }
 
