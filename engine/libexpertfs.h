@@ -285,6 +285,78 @@ struct efs_expert_info {
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 
+/* ---- routing traces ------------------------------------------------------------------------------------------ */
+
+/* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the
+ * caller, who frees it with efs_route_free(). */
+struct efs_route {
+    uint32_t layers, experts, chosen; /* 1..1024, 1..4096, 1..64 (at most experts) */
+    uint64_t tokens;                  /* 1 or more */
+    uint32_t *sequence;               /* [tokens]: tokens of one request have the same number, one after the other */
+    uint16_t *ids;                    /* [tokens][layers][chosen], each below experts */
+    char name[64];                    /* of the model; printable, cut if longer */
+};
+
+/* Read and check all of a trace. Blocks. -EUCLEAN: not a trace, or its numbers are out of bounds; -EFBIG: more than
+ * 1 GiB; -ENOMEM; what the system says. */
+EFS_API errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_error *err);
+EFS_API void efs_route_free(struct efs_route *route); /* a zeroed one is fine */
+
+/* ---- the profile --------------------------------------------------------------------------------------------- */
+
+/*
+ * What this machine takes to read and decode this store: u, rho and c of ZipMoE 3.3 and what else the planner and the
+ * simulator go by. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB. Only tensors
+ * of at least 1/25 of their expert count as tensors.
+ */
+#define EFS_PROFILE_NUMBERS(X)                                                                                         \
+    X(layers, "layers that have experts, those of all stacks")                                                         \
+    X(experts, "experts of the widest layer")                                                                          \
+    X(tensors, "tensors of an expert")                                                                                 \
+    X(shards, "K: shards of a tensor")                                                                                 \
+    X(workers, "L: decode threads")                                                                                    \
+    X(full_bytes, "an expert in full (F)")                                                                             \
+    X(coded_bytes, "both its chunks (C)")                                                                              \
+    X(sm_bytes, "its SM-chunks (S)")                                                                                   \
+    X(e_bytes, "its E-chunks (E)")                                                                                     \
+    X(rho, "coded size of E over its size")                                                                            \
+    X(disk_bytes_per_second, "reads of experts, many in flight")                                                       \
+    X(read_latency_ns, "a read of 4 KiB by itself")                                                                    \
+    X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
+    X(e_read_ns, "v: read an E-chunk")                                                                                 \
+    X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
+    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
+    X(copy_bytes_per_second, "copy raw bytes in memory, one thread")                                                   \
+    X(recode_bytes_per_second, "code raw bytes again, one thread")
+
+struct efs_profile {
+    uint64_t content_hash; /* of the store that was measured */
+    int64_t measured_at;   /* seconds since 1970 */
+#define EFS_PROFILE_FIELD(name, help) double name;
+    EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
+#undef EFS_PROFILE_FIELD
+    bool direct_io;    /* reads went past the page cache */
+    char cpu_path[16]; /* that decoded: efs_cpu_path() */
+};
+
+/*
+ * Measure for about that many seconds (0.1 to 60): reads through the I/O thread of the engine, decodes by workers
+ * (0: all cores) at once. Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO, -EUCLEAN
+ * (damage), -ENOMEM.
+ */
+EFS_API errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds,
+                                     struct efs_profile *profile, struct efs_error *err);
+
+/* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
+ * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
+EFS_API errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
+/* Save it there, atomically; directories are made. */
+EFS_API errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
+/* -ENOENT: there is none; -EUCLEAN: not a profile, or a number that cannot be. */
+EFS_API errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
+/* As JSON, to be freed by the caller; NULL: no memory. */
+EFS_API char *efs_profile_json(const struct efs_profile *profile);
+
 #ifdef __cplusplus
 }
 #endif

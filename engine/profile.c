@@ -1,0 +1,168 @@
+/*
+ * profile.c - the profile of a machine and a store as a file: where it is kept, JSON out and in.
+ */
+#include "libexpertfs.h"
+
+#include "newfile.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+#define NUMBER_MAX 1e18 /* no number of a profile is anywhere near */
+
+/* ---- where -------------------------------------------------------------------------------------------------- */
+
+static const char *set_variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err)
+{
+    const char *base, *below = "";
+    if (!(base = set_variable("EXPERTFS_STATE"))) {
+        if (geteuid() == 0) {
+            base = "/var/lib/expertfs";
+        } else if ((base = set_variable("XDG_STATE_HOME"))) {
+            below = "/expertfs";
+        } else if ((base = set_variable("HOME"))) {
+            below = "/.local/state/expertfs";
+        } else {
+            return efs_fail(err, -ENOENT, "no place for the profile: set EXPERTFS_STATE to a directory");
+        }
+    }
+    int n = snprintf(path, room, "%s%s/profile-%016" PRIx64 ".json", base, below, content_hash);
+    return n >= 0 && (size_t)n < room ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: the path is too long", base);
+}
+
+/* Open the directory part of path, which is cut off it; make what is missing. Returns a descriptor or -errno. */
+static int open_directory(char *path)
+{
+    char *end = strrchr(path, '/');
+    *end = '\0';
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p != '\0')
+            continue;
+        char was = *p;
+        *p = '\0';
+        int rc = efs_sys_mkdirat(AT_FDCWD, path, 0777);
+        *p = was;
+        if (rc < 0 && rc != -EEXIST)
+            return rc;
+        if (was == '\0')
+            break;
+    }
+    return efs_sys_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+}
+
+/* ---- out ---------------------------------------------------------------------------------------------------- */
+
+char *efs_profile_json(const struct efs_profile *p)
+{
+    char hash[24];
+    snprintf(hash, sizeof(hash), "%016" PRIx64, p->content_hash);
+    json_t *json = json_pack("{s:s, s:I, s:b, s:s}", "content_hash", hash, "measured_at", (json_int_t)p->measured_at,
+                             "direct_io", p->direct_io, "cpu_path", p->cpu_path);
+#define PUT(name, help)                                                                                                \
+    if (json && json_object_set_new(json, #name, json_real(p->name)) != 0) {                                           \
+        json_decref(json);                                                                                             \
+        json = NULL;                                                                                                   \
+    }
+    EFS_PROFILE_NUMBERS(PUT)
+#undef PUT
+    char *text = json ? json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    json_decref(json);
+    return text;
+}
+
+errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err)
+{
+    char path[PATH_BYTES], directory[PATH_BYTES];
+    struct efs_newfile file = {.fd = -1};
+    errint_t rc = efs_profile_path(profile->content_hash, path, sizeof(path), err);
+    if (rc < 0)
+        return rc;
+    char *text = efs_profile_json(profile);
+    if (!text)
+        return efs_fail(err, -ENOMEM, "%s: no memory", path);
+    memcpy(directory, path, sizeof(directory));
+    int dir = open_directory(directory);
+    rc = dir < 0 ? dir : efs_newfile_open(&file, dir, O_WRONLY | O_CLOEXEC);
+    if (rc == 0)
+        rc = efs_sys_pwrite_all(file.fd, text, strlen(text), 0);
+    if (rc == 0)
+        rc = efs_sys_fsync(file.fd);
+    if (rc == 0)
+        rc = efs_newfile_name(&file, strrchr(path, '/') + 1, true);
+    if (file.fd >= 0)
+        efs_newfile_close(&file);
+    if (dir >= 0)
+        efs_sys_close(dir);
+    free(text);
+    return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
+}
+
+/* ---- in ----------------------------------------------------------------------------------------------------- */
+
+/* Numbers that a plan divides by, or that must be in reach of each other. */
+static bool plausible(const struct efs_profile *p)
+{
+    return p->layers >= 1 && p->layers <= 65536 && p->experts >= 1 && p->experts <= 65536 && p->tensors >= 1 &&
+           p->shards >= 1 && p->workers >= 1 && p->workers <= 65536 && p->full_bytes >= 1 && p->coded_bytes >= 1 &&
+           p->sm_bytes >= 1 && p->rho <= 16 && p->disk_bytes_per_second >= 1 && p->decode_bytes_per_second >= 1 &&
+           p->copy_bytes_per_second >= 1 && p->recode_bytes_per_second >= 1;
+}
+
+static const char *read_json(const json_t *json, struct efs_profile *p)
+{
+    const char *hash = json_string_value(json_object_get(json, "content_hash"));
+    const char *cpu = json_string_value(json_object_get(json, "cpu_path"));
+    char *end;
+    if (!json_is_object(json))
+        return "not an object";
+    if (hash) {
+        errno = 0;
+        p->content_hash = strtoull(hash, &end, 16);
+        if (errno || *end || end == hash)
+            return "content_hash is no hexadecimal number";
+    }
+    p->measured_at = json_integer_value(json_object_get(json, "measured_at"));
+    p->direct_io = json_is_true(json_object_get(json, "direct_io"));
+    snprintf(p->cpu_path, sizeof(p->cpu_path), "%s", cpu ? cpu : "");
+#define GET(name, help)                                                                                                \
+    {                                                                                                                  \
+        const json_t *number = json_object_get(json, #name);                                                           \
+        p->name = json_number_value(number);                                                                           \
+        if (!json_is_number(number) || !(p->name >= 0) || !(p->name <= NUMBER_MAX))                                    \
+            return #name " is missing or no number from 0 to 1e18";                                                    \
+    }
+    EFS_PROFILE_NUMBERS(GET)
+#undef GET
+    return plausible(p) ? NULL : "a number is out of bounds";
+}
+
+errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err)
+{
+    json_error_t where;
+    *profile = (struct efs_profile){0};
+    int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+    json_t *json = json_loadfd(fd, JSON_REJECT_DUPLICATES, &where);
+    efs_sys_close(fd);
+    if (!json)
+        return efs_fail(err, -EUCLEAN, "%s:%d: %s", path, where.line, where.text);
+    const char *wrong = read_json(json, profile);
+    json_decref(json);
+    return wrong ? efs_fail(err, -EUCLEAN, "%s: not a profile: %s", path, wrong) : 0;
+}
