@@ -195,8 +195,10 @@ EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_f
 struct efs_stream {
     uint64_t next_offset; /* where a sequential reader would go on */
     uint64_t ahead_until; /* read-ahead was asked for up to here */
+    uint64_t run_begin;   /* where this sequential run began */
     uint32_t run;         /* sequential reads so far */
-    uint32_t busy;        /* the engine's: a call is looking at it */
+    uint32_t group;       /* 1 + the group (expert, tensor) it reads, UINT32_MAX once there were several; 0: none yet */
+    uint32_t busy;        /* a call is looking at it */
 };
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */

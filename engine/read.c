@@ -13,7 +13,12 @@
 
 #define SEQUENTIAL_RUN 2         /* reads in a row that make a reader sequential */
 #define REORDER_BYTES (4u << 20) /* the kernel may send a reader's requests a little out of order */
+#define SCAN_BYTES (32u << 20)   /* a run of that length through several experts or tensors is a scan of the file */
 #define WHOLE_EXPERT_SHARE 8     /* a first touch brings the whole expert if it is at most 1/8 of the budget */
+
+/* How a reader goes through its file. A scan is served from a few units in turn: it would push out what others need,
+ * and comes back for nothing. */
+enum pace { PACE_RANDOM, PACE_SEQUENTIAL, PACE_SCAN };
 
 struct read;
 struct piece {
@@ -23,6 +28,7 @@ struct piece {
     uint64_t begin; /* in the object */
     size_t bytes;
     uint8_t *dst;
+    bool passed; /* a scan leaves the unit behind */
 };
 
 struct read {
@@ -65,23 +71,25 @@ static void piece_run(struct efs_task *task, struct efs_codec_scratch *scratch)
     errint_t rc = p->waiter.error;
     if (rc == 0) {
         rc = efs_unit_decode(fs, p->waiter.unit, p->begin, p->bytes, p->dst, false, scratch);
+        if (p->passed)
+            efs_unit_first_to_go(fs, p->waiter.unit);
         efs_unit_put(fs, p->waiter.unit);
     }
     piece_end(p, rc);
 }
 
 /* A miss: the expert's other units come too, unless the reader is going through the file anyway. */
-static void missed(struct efs *fs, uint32_t object, bool sequential)
+static void missed(struct efs *fs, uint32_t object, enum pace pace)
 {
     uint32_t group = fs->store->objects[object].group;
-    if (group >= fs->store->expert_count || sequential)
+    if (group >= fs->store->expert_count || pace != PACE_RANDOM)
         return;
     if (fs->expert_bytes[group] <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
 }
 
 /* An object's bytes: from the full pool if the expert is there, else unit by unit. Returns pieces that can run now. */
-static void read_object(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst, bool sequential,
+static void read_object(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst, enum pace pace,
                         struct piece ***ready)
 {
     struct efs *fs = r->fs;
@@ -94,7 +102,8 @@ static void read_object(struct read *r, const struct efs_segment_at *at, size_t 
             r->error = -ENOMEM;
             return;
         }
-        *p = (struct piece){.read = r, .begin = begin, .bytes = n, .dst = dst + done};
+        *p = (struct piece){
+            .read = r, .begin = begin, .bytes = n, .dst = dst + done, .passed = pace == PACE_SCAN && begin + n == end};
         p->waiter.unit = unit;
         p->waiter.task.run = piece_run;
         atomic_fetch_add(&r->remaining, 1);
@@ -104,7 +113,7 @@ static void read_object(struct read *r, const struct efs_segment_at *at, size_t 
             *ready = &p->next_ready;
         } else {
             efs_count(&fs->stats, reads_m, 1);
-            missed(fs, at->object, sequential);
+            missed(fs, at->object, pace);
         }
         done += n;
     }
@@ -165,17 +174,34 @@ static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to
     }
 }
 
-static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t offset, size_t len)
+static enum pace pace_of(const struct efs_stream *s)
+{
+    if (!s || __atomic_load_n(&s->run, __ATOMIC_RELAXED) < SEQUENTIAL_RUN)
+        return PACE_RANDOM;
+    uint64_t run =
+        __atomic_load_n(&s->next_offset, __ATOMIC_RELAXED) - __atomic_load_n(&s->run_begin, __ATOMIC_RELAXED);
+    bool several = __atomic_load_n(&s->group, __ATOMIC_RELAXED) == UINT32_MAX;
+    return several && run >= SCAN_BYTES ? PACE_SCAN : PACE_SEQUENTIAL;
+}
+
+/* Note where the reader is (group: of its first byte, or EFS_NONE), and read ahead. Fields are set by one thread at a
+ * time and looked at by others without harm. */
+static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t offset, size_t len, uint32_t group)
 {
     if (!s || __atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQUIRE))
         return; /* another thread is at it: one of them is enough */
     uint64_t end = offset + len, distance = offset > s->next_offset ? offset - s->next_offset : s->next_offset - offset;
     uint32_t run = distance <= REORDER_BYTES && s->run < UINT32_MAX ? s->run + 1 : 0;
     __atomic_store_n(&s->run, run, __ATOMIC_RELAXED);
-    if (run == 0)
-        s->next_offset = s->ahead_until = end;
-    else if (end > s->next_offset)
-        s->next_offset = end;
+    if (run == 0) {
+        __atomic_store_n(&s->run_begin, offset, __ATOMIC_RELAXED);
+        __atomic_store_n(&s->group, 0, __ATOMIC_RELAXED);
+        s->ahead_until = end;
+    }
+    if (group != EFS_NONE && s->group != group + 1)
+        __atomic_store_n(&s->group, s->group ? UINT32_MAX : group + 1, __ATOMIC_RELAXED);
+    if (run == 0 || end > s->next_offset)
+        __atomic_store_n(&s->next_offset, end, __ATOMIC_RELAXED);
     uint64_t from = s->ahead_until > end ? s->ahead_until : end, to = end + fs->options.readahead_bytes;
     bool more = run >= SEQUENTIAL_RUN && to > from + fs->options.readahead_bytes / 8; /* in steps, not each time */
     if (more)
@@ -228,7 +254,8 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     *r = (struct read){.fs = fs, .done = done, .arg = arg, .bytes = len, .remaining = 1};
     efs_active_begin(fs);
     struct piece *ready = NULL, **tail = &ready;
-    bool sequential = stream && __atomic_load_n(&stream->run, __ATOMIC_RELAXED) >= SEQUENTIAL_RUN;
+    enum pace pace = pace_of(stream);
+    uint32_t group = EFS_NONE;
     for (size_t at = 0; at < len && r->error == 0;) {
         struct efs_segment_at seg;
         efs_view_at(&fs->view, file, offset + at, &seg);
@@ -241,14 +268,16 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
             else
                 read_header(r, file, offset + at, n, out);
         } else {
+            if (group == EFS_NONE)
+                group = fs->store->objects[seg.object].group;
             touch(fs, &seg);
             if (!read_full(r, &seg, n, out))
-                read_object(r, &seg, n, out, sequential, &tail);
+                read_object(r, &seg, n, out, pace, &tail);
         }
         at += n;
     }
     *tail = NULL;
-    follow(fs, stream, file, offset, len);
+    follow(fs, stream, file, offset, len, group);
     run_ready(ready);
     read_end(r);
 }

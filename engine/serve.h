@@ -32,11 +32,11 @@ enum efs_unit_state { EFS_UNIT_MISSING, EFS_UNIT_STARVED, EFS_UNIT_LOADING, EFS_
 struct efs_unit {
     uint32_t object, shard_first;
     uint16_t shard_count;
-    uint8_t state;  /* enum efs_unit_state */
-    bool ahead;     /* was read ahead and not used yet */
-    bool doomed;    /* damaged: drop when the last reference goes */
-    bool redundant; /* its bytes are in the full pool as well */
-    uint32_t refs;  /* users of the memory; a unit with users is not evicted */
+    uint8_t state; /* enum efs_unit_state */
+    bool ahead;    /* was read ahead and not used yet */
+    bool doomed;   /* damaged: drop when the last reference goes */
+    bool spare;    /* first to go, before the pool grows */
+    uint32_t refs; /* users of the memory; a unit with users is not evicted */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
     uint32_t newer, older;    /* the list of READY units by last use; EFS_NONE ends it */
@@ -135,11 +135,10 @@ bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
 uint32_t efs_unit_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
 uint64_t efs_unit_begin(const struct efs *fs, uint32_t unit); /* its first raw byte in the object */
 /* With lock held: */
-bool efs_unit_evict_oldest(struct efs *fs);
 void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
 void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
-/* Without lock: its bytes are full somewhere else now, so it is the first to go, before the pool grows. */
-void efs_unit_make_redundant(struct efs *fs, uint32_t unit);
+/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows. */
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit);
 /* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
 void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 

@@ -192,18 +192,22 @@ static void drop(struct efs *fs, uint32_t unit)
     efs_arena_free(&fs->arena, &u->e);
     efs_arena_free(&fs->arena, &u->sm);
     u->state = EFS_UNIT_MISSING;
-    u->doomed = u->redundant = false;
+    u->doomed = u->spare = false;
     fs->unit_ready_count--;
 }
 
-bool efs_unit_evict_oldest(struct efs *fs)
+/* Drop the oldest unit without users; only_spare: only if it is one of those that go first. false: there is none. */
+static bool evict(struct efs *fs, bool only_spare)
 {
-    for (uint32_t i = fs->unit_lru.oldest; i != EFS_NONE; i = fs->units[i].newer)
+    for (uint32_t i = fs->unit_lru.oldest; i != EFS_NONE; i = fs->units[i].newer) {
+        if (only_spare && !fs->units[i].spare)
+            return false;
         if (fs->units[i].refs == 0) {
             drop(fs, i);
             efs_count(&fs->stats, evictions_c, 1);
             return true;
         }
+    }
     return false;
 }
 
@@ -231,11 +235,11 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment)
     }
 }
 
-void efs_unit_make_redundant(struct efs *fs, uint32_t unit)
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit)
 {
     pthread_mutex_lock(&fs->lock);
     if (fs->units[unit].state == EFS_UNIT_READY) {
-        fs->units[unit].redundant = true;
+        fs->units[unit].spare = true;
         lru_remove(fs, unit);
         lru_insert(fs, unit, false);
     }
@@ -319,10 +323,9 @@ static errint_t place(struct efs *fs, struct efs_unit *u)
         if (e == 0 || u->e.data || efs_arena_alloc(&fs->arena, e, false, &u->e))
             if (sm == 0 || efs_arena_alloc(&fs->arena, sm, true, &u->sm))
                 return 0;
-        bool spare = fs->unit_lru.oldest != EFS_NONE && fs->units[fs->unit_lru.oldest].redundant;
-        if (!spare && efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0)
+        if (evict(fs, true) || (efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0))
             continue;
-        if (!efs_unit_evict_oldest(fs))
+        if (!evict(fs, false))
             break;
     }
     efs_arena_free(&fs->arena, &u->e);
@@ -413,7 +416,7 @@ bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
     if (u->state == EFS_UNIT_READY) {
         u->refs++;
         used_now(fs, u);
-        u->redundant = false;
+        u->spare = false;
         lru_remove(fs, unit);
         lru_insert(fs, unit, true);
         pthread_mutex_unlock(&fs->lock);

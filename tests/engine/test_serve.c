@@ -372,6 +372,40 @@ static void test_first_touch_brings_expert(void **state)
     efs_close(fs);
 }
 
+/* Reading a whole large file in order neither fills the pool nor pushes out what was in it. */
+static void test_scan_leaves_the_pool(void **state)
+{
+    (void)state;
+    struct fixture big;
+    struct efs_error err = {""};
+    struct efs *fs;
+    fixture_begin(&big);
+    fixture_moe(&big, 3, 32, 512, 512); /* 144 MiB */
+    fixture_pack(&big, &(struct efs_pack_options){.threads = 2});
+    struct efs_options options = {.budget_bytes = 112 * MIB, .workers = 2};
+    assert_int_equal(efs_open(big.store, &options, &fs, &err), 0);
+    struct efs_file_info info;
+    struct efs_expert_info expert;
+    struct efs_stats s;
+    uint32_t kept = file_named(fs, "experts/L01/E005.safetensors"), file = file_named(fs, "model.safetensors");
+    unsigned char *buffer = malloc(4 * MIB);
+    assert_int_equal(efs_file_info(fs, kept, &info), 0);
+    assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, info.bytes), info.bytes);
+    struct efs_stream stream = {0};
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    for (uint64_t at = 0; at < info.bytes; at += MIB)
+        assert_true(read_wait(fs, file, &stream, at, buffer, MIB) > 0);
+    check_within_budget(fs);
+    efs_stats(fs, &s);
+    assert_true(s.evictions_c > 50);
+    assert_true(s.chunk_used_bytes < 64 * MIB);
+    assert_int_equal(efs_expert_info(fs, 37, &expert), 0); /* L01/E005 */
+    assert_int_equal(expert.state, 'C');
+    free(buffer);
+    efs_close(fs);
+    fixture_end(&big);
+}
+
 static void test_damage(void **state)
 {
     (void)state;
@@ -473,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_leases_hold),
         cmocka_unit_test(test_second_read_from_memory),
         cmocka_unit_test(test_first_touch_brings_expert),
+        cmocka_unit_test(test_scan_leaves_the_pool),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_close_under_load),
         cmocka_unit_test(test_refuses),
