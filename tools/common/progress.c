@@ -33,8 +33,16 @@ static int columns(void)
 
 struct state {
     double part, rate; /* of 1; bytes a second */
-    char done[16], total[16], speed[16], left[16];
+    char done[32], total[32], speed[32], left[16];
 };
+
+static void print_amount(const struct tools_progress *p, uint64_t amount, char *text, size_t room)
+{
+    if (p->unit)
+        snprintf(text, room, "%llu %s", (unsigned long long)amount, p->unit);
+    else
+        tools_size_print(amount, text, room);
+}
 
 static void describe(const struct tools_progress *p, uint64_t done, uint64_t total, double now, struct state *s)
 {
@@ -44,9 +52,9 @@ static void describe(const struct tools_progress *p, uint64_t done, uint64_t tot
     if (s->part > 1)
         s->part = 1;
     s->rate = elapsed > 0 ? (double)moved / elapsed : 0;
-    tools_size_print(done, s->done, sizeof(s->done));
-    tools_size_print(total, s->total, sizeof(s->total));
-    tools_size_print((uint64_t)s->rate, s->speed, sizeof(s->speed));
+    print_amount(p, done, s->done, sizeof(s->done));
+    print_amount(p, total, s->total, sizeof(s->total));
+    print_amount(p, (uint64_t)s->rate, s->speed, sizeof(s->speed));
     if (s->rate > 0 && total >= done)
         tools_duration_print((double)(total - done) / s->rate, s->left, sizeof(s->left));
     else

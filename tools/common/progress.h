@@ -10,6 +10,7 @@
 
 struct tools_progress {
     bool quiet, terminal, drawn;
+    const char *unit;         /* NULL: bytes; else what is counted, "tokens" */
     const char *phase;        /* that is being shown */
     double began, told, last; /* seconds: when the phase began, was last shown, was last heard of */
     uint64_t began_bytes;

@@ -1,0 +1,153 @@
+/*
+ * replay.h - a routing trace played through the cache policies, planner and scheduler, in the simulator.
+ *
+ * A *pass* is one forward pass: the tokens of all sequences of the batch that are under way, through all layers. What a
+ * layer asks for in a pass, each expert once, is a *request*.
+ */
+#ifndef EXPERTCTL_REPLAY_H
+#define EXPERTCTL_REPLAY_H
+
+#include "libexpertfs.h"
+#include "planner.h"
+#include "policy.h"
+#include "schedule.h"
+#include "simulate_trace.h"
+
+#define REPLAY_REQUEST_MAX 512u /* experts of a request: EFS_TASK_MAX_EXPERTS */
+
+/* ---- what is asked for (replay_workload.c) ---- */
+
+struct replay_workload {
+    uint32_t layers, experts, batch;
+    uint64_t passes, tokens;
+    uint32_t *width;   /* [passes]: tokens in it */
+    uint32_t *starts;  /* [passes]: of these, the first of their sequence */
+    size_t *first;     /* [passes * layers + 1]: where a request begins in: */
+    uint32_t *ids;     /* experts, each once in a request, as they were asked for */
+    uint32_t *of_them; /* how many tokens ask for it */
+    double chosen;     /* experts of a request, mean */
+};
+
+/*
+ * Deal the first tokens (0: all) of a trace out to batch sequences at a time, for a model of layers x experts: its
+ * layer l takes the trace's layer l modulo those that it has, an expert is taken modulo experts. 0, -ENOMEM, -E2BIG: a
+ * request could have more than REPLAY_REQUEST_MAX experts.
+ */
+int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
+                         uint64_t tokens, struct replay_workload *workload);
+void replay_workload_free(struct replay_workload *workload);
+
+/* ---- what things cost, and what is to be tried ---- */
+
+struct replay_setup {
+    struct efs_profile profile;
+    uint32_t layers, experts; /* of the model that is replayed */
+    uint64_t bytes[EFS_POOLS];
+    uint32_t tensors, shards, workers;
+    enum efs_schedule_kind schedule;
+    uint64_t run_token_ns, layer_ns, seed;
+    struct efs_policy_tuning tuning;
+    double step;        /* of the planner's grid */
+    bool seed_counts;   /* the policy starts with the history's counts */
+    bool tell_sequence; /* it is told when a sequence begins */
+};
+
+/* Fill in sizes and counts from the profile. */
+void replay_setup_fill(struct replay_setup *setup);
+struct efs_cost replay_cost(const struct replay_setup *setup);
+
+/* How the budget is split: planned, or one pool of everything. */
+enum replay_pools {
+    REPLAY_IO,       /* planned for the least I/O time, pools shared by all layers */
+    REPLAY_MAKESPAN, /* planned for the least expected makespan */
+    REPLAY_LAYERS,   /* planned layer by layer, a budget for each */
+    REPLAY_CODED,    /* all C: experts are kept coded */
+    REPLAY_EVEN,     /* the same, each layer with its part */
+    REPLAY_FULL,     /* all F: experts are kept full, and read coded */
+    REPLAY_RAW,      /* the same from files that are not coded: what is missing is read in full */
+    REPLAY_POOLS
+};
+
+struct replay_policy {
+    char name[24]; /* "zipmoe", "published", "lru", ..., "oracle" */
+    enum efs_policy_kind kind;
+    bool published, oracle;
+    enum replay_pools pools;
+};
+const char *replay_pools_name(enum replay_pools pools);
+const char *replay_schedule_name(enum efs_schedule_kind kind); /* "best", "request", "paper" */
+/* NAME or NAME:POOLS; planned and single are what the pools are when they are not said. false: not known. */
+bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
+                         struct replay_policy *policy);
+
+/* ---- planning (replay_plan.c) ---- */
+
+/* What the history says. */
+struct replay_history {
+    double *inclusion; /* [layers][experts], by rank; sums to chosen in each layer */
+    uint32_t *counts;  /* [layers][experts], by expert; NULL: no history, a default skew */
+    uint64_t passes;
+    uint32_t chosen;
+};
+/* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
+int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,
+                         struct replay_history *learned);
+void replay_history_free(struct replay_history *history);
+
+struct replay_plan {
+    uint64_t capacity[EFS_POOLS];
+    uint64_t (*layer_bytes)[EFS_POOLS]; /* or NULL: all layers share */
+    double io_ns, makespan_ns;          /* expected of a pass; 0: not planned */
+};
+int replay_plan_make(const struct replay_setup *setup, const struct replay_policy *policy,
+                     const struct replay_history *history, uint64_t budget_bytes, struct replay_plan *plan);
+void replay_plan_free(struct replay_plan *plan);
+
+/* ---- one run (replay_run.c) ---- */
+
+struct replay_result {
+    uint64_t passes, tokens, requests;
+    struct efs_trace_totals all; /* hits by where the experts were found */
+    uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
+    uint64_t schedule_ns_median, schedule_ns_p99; /* graph and schedule of one request that had something to do */
+    double policy_ns;                             /* of a request, mean */
+    double recoded_bytes;
+};
+/* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
+typedef bool replay_progress_fn(void *arg, uint64_t tokens);
+int replay_run(const struct replay_setup *setup, const struct replay_workload *workload,
+               const struct replay_policy *policy, const struct replay_history *history, const struct replay_plan *plan,
+               replay_progress_fn *progress, void *arg, struct replay_result *result);
+
+/* ---- what cannot be beaten (replay_oracle.c) ---- */
+
+/* Belady's rule with bypass on coded experts, over all layers together: it knows the whole trace. */
+struct replay_oracle;
+struct replay_oracle *replay_oracle_new(const struct replay_workload *workload, uint64_t units); /* NULL: no memory */
+void replay_oracle_free(struct replay_oracle *oracle);
+/* The next request of the workload: where its experts are found, C or M. */
+void replay_oracle_request(struct replay_oracle *oracle, struct efs_grant *grants);
+
+/* ---- what is said (replay_report.c) ---- */
+
+struct replay_run_record {
+    struct replay_policy policy;
+    uint32_t batch, budget;
+    uint64_t budget_bytes;
+    struct replay_plan plan; /* layer_bytes is not kept */
+    struct replay_result result;
+};
+struct replay_report {
+    const struct replay_setup *setup;
+    const char *trace, *history; /* history NULL: the default skew */
+    struct replay_run_record *runs;
+    size_t count;
+    const char *const *budgets; /* as the user wrote them */
+    uint32_t budget_count;
+};
+void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
+void replay_report_row(const struct replay_report *report);     /* the last run */
+void replay_report_summary(const struct replay_report *report); /* I/O time a token, policy by budget */
+int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
+
+#endif
