@@ -240,7 +240,7 @@ static void fill_piece_run(struct efs_task *task, struct efs_codec_scratch *scra
     if (rc == 0) {
         rc = efs_unit_decode(fs, p->waiter.unit, p->object_offset, p->bytes, fill->slot->data + p->file_offset, true,
                              scratch);
-        efs_unit_first_to_go(fs, p->waiter.unit); /* the same bytes are full now */
+        efs_unit_first_to_go(fs, p->waiter.unit, false); /* the same bytes are full now */
         efs_unit_put(fs, p->waiter.unit);
     }
     if (rc < 0)

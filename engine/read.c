@@ -72,7 +72,7 @@ static void piece_run(struct efs_task *task, struct efs_codec_scratch *scratch)
     if (rc == 0) {
         rc = efs_unit_decode(fs, p->waiter.unit, p->begin, p->bytes, p->dst, false, scratch);
         if (p->passed)
-            efs_unit_first_to_go(fs, p->waiter.unit);
+            efs_unit_first_to_go(fs, p->waiter.unit, true);
         efs_unit_put(fs, p->waiter.unit);
     }
     piece_end(p, rc);
@@ -168,7 +168,7 @@ static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to
             uint32_t unit = efs_unit_at(fs, seg.object, seg.object_offset, &end);
             if (end - seg.object_offset < step)
                 step = end - seg.object_offset;
-            efs_unit_ahead(fs, unit);
+            efs_unit_ahead(fs, unit, true);
         }
         at += step;
     }

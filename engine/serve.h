@@ -36,6 +36,7 @@ struct efs_unit {
     bool ahead;    /* was read ahead and not used yet */
     bool doomed;   /* damaged: drop when the last reference goes */
     bool spare;    /* first to go, before the pool grows */
+    bool streamed; /* came by the read-ahead of a sequential reader */
     uint32_t refs; /* users of the memory; a unit with users is not evicted */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
@@ -121,8 +122,8 @@ errint_t efs_units_build(struct efs *fs, struct efs_error *err);
 /* true: the unit is in memory and referenced; false: waiter->task comes later. */
 bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);
 void efs_unit_put(struct efs *fs, uint32_t unit);
-/* Start loading without waiting, if there is room for read-ahead. */
-void efs_unit_ahead(struct efs *fs, uint32_t unit);
+/* Start loading without waiting, if there is room for read-ahead. streamed: for a sequential reader. */
+void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed);
 /* The same for the units of a group. */
 void efs_group_ahead(struct efs *fs, uint32_t group);
 /* Raw bytes [begin, begin + bytes) of the unit's object, all inside the unit, into dst; the unit is referenced.
@@ -137,8 +138,9 @@ uint64_t efs_unit_begin(const struct efs *fs, uint32_t unit); /* its first raw b
 /* With lock held: */
 void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
 void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
-/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows. */
-void efs_unit_first_to_go(struct efs *fs, uint32_t unit);
+/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows.
+ * only_streamed: only if a sequential reader brought it, else others may want it. */
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed);
 /* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
 void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 

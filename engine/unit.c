@@ -192,7 +192,7 @@ static void drop(struct efs *fs, uint32_t unit)
     efs_arena_free(&fs->arena, &u->e);
     efs_arena_free(&fs->arena, &u->sm);
     u->state = EFS_UNIT_MISSING;
-    u->doomed = u->spare = false;
+    u->doomed = u->spare = u->streamed = false;
     fs->unit_ready_count--;
 }
 
@@ -235,10 +235,10 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment)
     }
 }
 
-void efs_unit_first_to_go(struct efs *fs, uint32_t unit)
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed)
 {
     pthread_mutex_lock(&fs->lock);
-    if (fs->units[unit].state == EFS_UNIT_READY) {
+    if (fs->units[unit].state == EFS_UNIT_READY && (fs->units[unit].streamed || !only_streamed)) {
         fs->units[unit].spare = true;
         lru_remove(fs, unit);
         lru_insert(fs, unit, false);
@@ -459,7 +459,7 @@ void efs_unit_put(struct efs *fs, uint32_t unit)
     efs_disk_submit_all(fs, submit);
 }
 
-void efs_unit_ahead(struct efs *fs, uint32_t unit)
+void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed)
 {
     struct efs_unit *u = &fs->units[unit];
     struct efs_disk_request *submit = NULL;
@@ -469,6 +469,7 @@ void efs_unit_ahead(struct efs *fs, uint32_t unit)
     if (u->state == EFS_UNIT_MISSING && !fs->starved && !fs->closing &&
         fs->ahead_bytes + bytes <= fs->ahead_max_bytes && start_load(fs, unit, true, &submit) == 0) {
         u->ahead = true;
+        u->streamed = streamed;
         fs->ahead_bytes += bytes;
         efs_count(&fs->stats, readahead_units, 1);
     }
@@ -481,7 +482,7 @@ void efs_group_ahead(struct efs *fs, uint32_t group)
     const struct efs_disk_group *g = &fs->store->groups[group];
     for (uint32_t o = g->object_first; o < g->object_first + g->object_count; o++)
         for (uint32_t u = fs->object_unit[o]; u < fs->object_unit[o + 1]; u++)
-            efs_unit_ahead(fs, u);
+            efs_unit_ahead(fs, u, false);
 }
 
 /* ---- decoding ---- */
