@@ -1,0 +1,209 @@
+/* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
+#include "fixture.h"
+#include "libexpertfs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ROWS 384
+#define COLUMNS 512
+
+static struct fixture model;
+static struct efs_profile measured;
+
+static int setup(void **state)
+{
+    (void)state;
+    const struct efs_pack_options options = {.shard_elements = 65536};
+    fixture_begin(&model);
+    fixture_moe(&model, 2, 5, ROWS, COLUMNS);
+    fixture_pack(&model, &options);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static void test_measure(void **state)
+{
+    (void)state;
+    struct efs_store *store;
+    struct efs_store_info info;
+    struct efs_error err = {""};
+    unsigned fds = fixture_open_fds();
+    assert_int_equal(efs_store_open(model.store, &store, &err), 0);
+    efs_store_info(store, &info);
+    assert_int_equal(efs_profile_measure(store, 2, 0.01, &measured, &err), -EINVAL);
+    assert_int_equal(efs_profile_measure(store, 2, 61, &measured, &err), -EINVAL);
+    assert_int_equal(efs_profile_measure(store, 100000, 1, &measured, &err), -EINVAL);
+    assert_int_equal(efs_profile_measure(store, 2, 0.2, &measured, &err), 0);
+    assert_true(measured.content_hash == info.content_hash);
+    assert_true(measured.layers == 2 && measured.experts == 5 && measured.tensors == 3 && measured.workers == 2);
+    assert_true(measured.shards == 3);
+    assert_true(measured.full_bytes == 3.0 * 2 * ROWS * COLUMNS);
+    assert_true(measured.sm_bytes == 3.0 * ROWS * COLUMNS);
+    assert_true(measured.coded_bytes == measured.sm_bytes + measured.e_bytes);
+    assert_true(measured.rho > 0.2 && measured.rho < 0.6);
+    assert_true(measured.e_bytes >= measured.rho * measured.sm_bytes - 1);
+    assert_string_equal(measured.cpu_path, efs_cpu_path());
+    assert_true(measured.measured_at > 1700000000);
+    assert_true(measured.disk_bytes_per_second > 1 && measured.decode_bytes_per_second > 1);
+    assert_true(measured.copy_bytes_per_second > 1 && measured.recode_bytes_per_second > 1);
+    assert_true(measured.read_latency_ns > 0);
+    /* u, v and c are those of an average tensor and shard */
+    double disk = measured.disk_bytes_per_second / 1e9;
+    assert_true(measured.sm_read_ns * disk / (ROWS * COLUMNS) > 0.999 &&
+                measured.sm_read_ns * disk / (ROWS * COLUMNS) < 1.001);
+    assert_true(measured.e_read_ns * disk * 9 / measured.e_bytes > 0.999 &&
+                measured.e_read_ns * disk * 9 / measured.e_bytes < 1.001);
+    assert_true(measured.decode_ns * measured.decode_bytes_per_second / 1e9 * 9 / measured.full_bytes > 0.999);
+    efs_store_close(store);
+    assert_int_equal(fixture_open_fds(), fds);
+}
+
+static void test_no_experts(void **state)
+{
+    (void)state;
+    const struct fixture_tensor tensors[] = {{"model.norm.weight", "BF16", 1, {4096}, 8192}};
+    struct fixture dense;
+    struct efs_store *store;
+    struct efs_profile profile;
+    struct efs_error err = {""};
+    fixture_begin(&dense);
+    fixture_safetensors(&dense, "model.safetensors", tensors, 1, 1);
+    fixture_pack(&dense, NULL);
+    assert_int_equal(efs_store_open(dense.store, &store, &err), 0);
+    assert_int_equal(efs_profile_measure(store, 1, 0.1, &profile, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "no experts"));
+    efs_store_close(store);
+    fixture_end(&dense);
+}
+
+static unsigned files_in(const char *directory)
+{
+    DIR *d = opendir(directory);
+    unsigned count = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        count += e->d_name[0] != '.' || strlen(e->d_name) > 2;
+    closedir(d);
+    return count;
+}
+
+static bool near(double a, double b)
+{
+    return a - b <= 1e-9 * b && b - a <= 1e-9 * b;
+}
+
+static void test_save_and_load(void **state)
+{
+    (void)state;
+    char directory[400], path[500];
+    struct efs_profile loaded;
+    struct efs_error err = {""};
+    snprintf(directory, sizeof(directory), "%s/state/of/it", model.directory);
+    setenv("EXPERTFS_STATE", directory, 1);
+    assert_int_equal(efs_profile_path(measured.content_hash, path, sizeof(path), &err), 0);
+    assert_int_equal(efs_profile_load(path, &loaded, &err), -ENOENT);
+    for (int twice = 0; twice < 2; twice++) {
+        measured.rho += 0.125;
+        assert_int_equal(efs_profile_save(&measured, &err), 0);
+        assert_int_equal(files_in(directory), 1);
+        assert_int_equal(efs_profile_load(path, &loaded, &err), 0);
+        assert_true(loaded.content_hash == measured.content_hash && loaded.measured_at == measured.measured_at &&
+                    loaded.direct_io == measured.direct_io);
+        assert_string_equal(loaded.cpu_path, measured.cpu_path);
+#define SAME(name, help) assert_true(near(loaded.name, measured.name));
+        EFS_PROFILE_NUMBERS(SAME)
+#undef SAME
+    }
+    /* a place where nothing can be made */
+    snprintf(directory, sizeof(directory), "%s/below", model.store);
+    setenv("EXPERTFS_STATE", directory, 1);
+    assert_int_equal(efs_profile_save(&measured, &err), -ENOTDIR);
+    assert_non_null(strstr(err.text, directory));
+}
+
+static void test_place(void **state)
+{
+    (void)state;
+    char path[500];
+    struct efs_error err = {""};
+    setenv("EXPERTFS_STATE", "/a", 1);
+    assert_int_equal(efs_profile_path(0xabc, path, sizeof(path), &err), 0);
+    assert_string_equal(path, "/a/profile-0000000000000abc.json");
+    assert_int_equal(efs_profile_path(0xabc, path, 10, &err), -ENAMETOOLONG);
+    unsetenv("EXPERTFS_STATE");
+    setenv("XDG_STATE_HOME", "/x", 1);
+    assert_int_equal(efs_profile_path(1, path, sizeof(path), &err), 0);
+    assert_string_equal(path, geteuid() == 0 ? "/var/lib/expertfs/profile-0000000000000001.json"
+                                             : "/x/expertfs/profile-0000000000000001.json");
+}
+
+/* The text of a good profile with one thing replaced. */
+static errint_t load_changed(const char *from, const char *to)
+{
+    char path[400], *text = efs_profile_json(&measured), *at;
+    struct efs_profile loaded;
+    struct efs_error err = {""};
+    assert_non_null(text);
+    at = strstr(text, from);
+    assert_non_null(at);
+    size_t room = strlen(text) + strlen(to) + 1;
+    char *changed = malloc(room);
+    assert_non_null(changed);
+    snprintf(changed, room, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fixture_file(&model, "p.json", changed, strlen(changed));
+    snprintf(path, sizeof(path), "%s/p.json", model.source);
+    errint_t rc = efs_profile_load(path, &loaded, &err);
+    assert_true(rc == 0 || strstr(err.text, path));
+    free(changed);
+    free(text);
+    return rc;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(load_changed("}", "}"), 0);
+    static const struct {
+        const char *from, *to;
+    } bad[] = {{"}", ""},
+               {"{", "[{"},
+               {"\"rho\": ", "\"rho\": -"},
+               {"\"rho\"", "\"rha\""},
+               {"\"rho\": ", "\"rho\": 1e300, \"other\": "},
+               {"\"rho\": ", "\"rho\": \"0.3\", \"other\": "},
+               {"\"rho\": ", "\"rho\": 17, \"other\": "},
+               {"\"rho\": ", "\"rho\": NaN, \"other\": "},
+               {"\"rho\": ", "\"rho\": 0.3, \"rho\": "},
+               {"\"disk_bytes_per_second\": ", "\"disk_bytes_per_second\": 0, \"other\": "},
+               {"\"decode_bytes_per_second\": ", "\"decode_bytes_per_second\": 0.5, \"other\": "},
+               {"\"tensors\": ", "\"tensors\": 0, \"other\": "},
+               {"\"layers\": ", "\"layers\": 1000000, \"other\": "},
+               {"\"content_hash\": \"", "\"content_hash\": \"xyz"},
+               {"\"content_hash\": \"", "\"content_hash\": \"fffffffff"}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(load_changed(bad[i].from, bad[i].to), -EUCLEAN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_measure), cmocka_unit_test(test_no_experts), cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_place),   cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,231 @@
+/* Routing traces: what is well formed is read, plain and compressed; everything else is refused, never trusted. */
+#include "fixture.h"
+#include "route.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 3, EXPERTS = 5, CHOSEN = 2, TOKENS = 7, NAME = 4, HEADER = 40 };
+#define ROOM 4096
+
+static void put32(unsigned char *p, uint32_t n)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (unsigned char)(n >> 8 * i);
+}
+
+static unsigned id_of(unsigned token, unsigned layer, unsigned i)
+{
+    return (token * 2 + layer + i * 3) % EXPERTS;
+}
+
+/* A small trace, with probabilities or without. Returns its bytes. */
+static size_t make(unsigned char *data, bool probabilities)
+{
+    const uint32_t numbers[] = {1, LAYERS, EXPERTS, CHOSEN, probabilities, NAME, TOKENS, 0};
+    memcpy(data, "MOETRACE", 8);
+    for (unsigned i = 0; i < 8; i++)
+        put32(data + 8 + 4 * i, numbers[i]);
+    unsigned char *p = data + HEADER;
+    memcpy(p, "mo\ne", NAME);
+    p += NAME;
+    for (unsigned t = 0; t < TOKENS; t++) {
+        put32(p, t / 3);
+        p += 4;
+        for (unsigned l = 0; l < LAYERS; l++)
+            for (unsigned i = 0; i < CHOSEN; i++, p += 2) {
+                p[0] = (unsigned char)id_of(t, l, i);
+                p[1] = 0;
+            }
+        for (unsigned i = 0; probabilities && i < LAYERS * CHOSEN; i++, p += 2)
+            p[0] = p[1] = 0x3c;
+    }
+    return (size_t)(p - data);
+}
+
+static void check_trace(const struct efs_route *route)
+{
+    assert_int_equal(route->layers, LAYERS);
+    assert_int_equal(route->experts, EXPERTS);
+    assert_int_equal(route->chosen, CHOSEN);
+    assert_int_equal(route->tokens, TOKENS);
+    assert_string_equal(route->name, "mo?e"); /* what does not print is not printed */
+    for (unsigned t = 0; t < TOKENS; t++) {
+        assert_int_equal(route->sequence[t], t / 3);
+        for (unsigned l = 0; l < LAYERS; l++)
+            for (unsigned i = 0; i < CHOSEN; i++)
+                assert_int_equal(route->ids[(t * LAYERS + l) * CHOSEN + i], id_of(t, l, i));
+    }
+}
+
+static void test_well_formed(void **state)
+{
+    (void)state;
+    unsigned char data[ROOM], packed[ROOM];
+    for (int probabilities = 0; probabilities < 2; probabilities++) {
+        struct efs_route route;
+        struct efs_error err = {""};
+        size_t bytes = make(data, probabilities), packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
+        assert_int_equal(efs_route_parse("t", data, bytes, &route, &err), 0);
+        check_trace(&route);
+        efs_route_free(&route);
+        assert_false(ZSTD_isError(packed_bytes));
+        assert_int_equal(efs_route_parse("t", packed, packed_bytes, &route, &err), 0);
+        check_trace(&route);
+        efs_route_free(&route);
+        assert_null(route.ids);
+        /* two frames that together are the trace */
+        size_t first = ZSTD_compress(packed, ROOM, data, 50, 1);
+        size_t second = ZSTD_compress(packed + first, ROOM - first, data + 50, bytes - 50, 1);
+        assert_int_equal(efs_route_parse("t", packed, first + second, &route, &err), 0);
+        check_trace(&route);
+        efs_route_free(&route);
+    }
+}
+
+static void refused(const unsigned char *data, size_t bytes)
+{
+    struct efs_route route;
+    struct efs_error err = {""};
+    assert_int_equal(efs_route_parse("bad.route", data, bytes, &route, &err), -EUCLEAN);
+    assert_memory_equal(err.text, "bad.route: ", 11);
+    assert_null(route.ids);
+    assert_null(route.sequence);
+}
+
+static void test_numbers_out_of_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned offset;
+        uint32_t number;
+    } bad[] = {{0, 0},
+               {8, 2},
+               {12, 0},
+               {12, 1025},
+               {12, UINT32_MAX},
+               {16, 0},
+               {16, 1},
+               {16, 4},
+               {16, 4097},
+               {16, UINT32_MAX},
+               {20, 0},
+               {20, 6},
+               {20, UINT32_MAX},
+               {24, 2},
+               {24, 1},
+               {28, ROOM},
+               {28, UINT32_MAX},
+               {28, UINT32_MAX - 39},
+               {32, 0},
+               {32, TOKENS + 1},
+               {32, UINT32_MAX},
+               {36, 1},
+               {36, UINT32_MAX},
+               {HEADER + NAME + 4, 5},
+               {HEADER + NAME + 4, 0xffff}};
+    unsigned char data[ROOM];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        size_t bytes = make(data, false);
+        put32(data + bad[i].offset, bad[i].number);
+        refused(data, bytes);
+    }
+}
+
+static void test_cut(void **state)
+{
+    (void)state;
+    unsigned char data[ROOM], packed[ROOM];
+    size_t bytes = make(data, true), packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
+    for (size_t n = 0; n < bytes; n++) {
+        unsigned char *exact = malloc(n + 1); /* so that a sanitizer sees a byte too many */
+        assert_non_null(exact);
+        memcpy(exact, data, n);
+        refused(exact, n);
+        free(exact);
+    }
+    for (size_t n = 0; n < packed_bytes; n++)
+        refused(packed, n);
+}
+
+/* Bytes changed at random: what is still taken keeps to its own bounds. */
+static void test_mutations(void **state)
+{
+    (void)state;
+    unsigned char data[ROOM], packed[ROOM];
+    uint64_t rnd = 3;
+    unsigned taken = 0, not_taken = 0;
+    for (unsigned round = 0; round < 20000; round++) {
+        struct efs_route route;
+        size_t bytes = make(data, round & 1);
+        bool pack = round % 4 == 3;
+        if (pack)
+            bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
+        unsigned char *exact = malloc(bytes);
+        assert_non_null(exact);
+        memcpy(exact, pack ? packed : data, bytes);
+        for (uint64_t n = 1 + fixture_random(&rnd) % 4; n > 0; n--)
+            exact[fixture_random(&rnd) % (fixture_random(&rnd) & 1 ? bytes : HEADER)] =
+                (unsigned char)(fixture_random(&rnd) >> (fixture_random(&rnd) & 7));
+        errint_t rc = efs_route_parse("t", exact, bytes, &route, NULL);
+        free(exact);
+        if (rc < 0) {
+            assert_true(rc == -EUCLEAN || rc == -EFBIG || rc == -ENOMEM);
+            assert_null(route.ids);
+            not_taken++;
+            continue;
+        }
+        assert_true(route.chosen >= 1 && route.chosen <= route.experts && route.layers >= 1 && route.tokens >= 1);
+        for (uint64_t i = 0; i < route.tokens * route.layers * route.chosen; i++)
+            assert_true(route.ids[i] < route.experts);
+        efs_route_free(&route);
+        taken++;
+    }
+    assert_true(taken > 500 && not_taken > 500);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct efs_route route;
+    struct efs_error err;
+    unsigned char data[ROOM];
+    char path[400];
+    fixture_begin(&f);
+    unsigned fds = fixture_open_fds();
+    fixture_file(&f, "a.route", data, make(data, true));
+    snprintf(path, sizeof(path), "%s/a.route", f.source);
+    assert_int_equal(efs_route_read(path, &route, &err), 0);
+    check_trace(&route);
+    efs_route_free(&route);
+    assert_int_equal(efs_route_read(f.source, &route, &err), -EISDIR);
+    assert_non_null(strstr(err.text, f.source));
+    snprintf(path, sizeof(path), "%s/missing", f.source);
+    assert_int_equal(efs_route_read(path, &route, &err), -ENOENT);
+    assert_non_null(strstr(err.text, path));
+    snprintf(path, sizeof(path), "%s/large", f.source);
+    fixture_file(&f, "large", "", 0);
+    assert_int_equal(truncate(path, (1l << 30) + 1), 0);
+    assert_int_equal(efs_route_read(path, &route, &err), -EFBIG);
+    assert_int_equal(fixture_open_fds(), fds);
+    fixture_end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_well_formed), cmocka_unit_test(test_numbers_out_of_bounds),
+        cmocka_unit_test(test_cut),         cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

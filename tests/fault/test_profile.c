@@ -1,0 +1,124 @@
+/* Measuring and saving a profile while system calls fail: an error that says something, or a profile; nothing stays. */
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "sys_fault.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MEASURES 8u /* calls of a kind that fail in turn while measuring: it reads on as long as there is time */
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fault_none();
+    fixture_begin(&model);
+    fixture_moe(&model, 1, 2, 64, 256);
+    fixture_pack(&model, NULL);
+    setenv("EXPERTFS_STATE", model.directory, 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static void measuring(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fault_call call;
+        int error;
+    } faults[] = {{FAULT_MEMORY, ENOMEM}, {FAULT_MMAP, ENOMEM}, {FAULT_URING_INIT, ENOSYS}, {FAULT_URING_RESULT, EIO}};
+    struct efs_store *store;
+    struct efs_error err = {""};
+    unsigned failed = 0;
+    assert_int_equal(efs_store_open(model.store, &store, &err), 0);
+    unsigned fds = fixture_open_fds();
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        bool hit = true;
+        for (unsigned n = 1; n <= MEASURES && hit; n++) {
+            struct efs_profile profile;
+            err.text[0] = '\0';
+            fault_plan(faults[i].call, n, faults[i].error, false);
+            errint_t rc = efs_profile_measure(store, 2, 0.1, &profile, &err);
+            hit = fault_happened();
+            fault_none();
+            assert_true(rc == 0 || (hit && err.text[0] != '\0'));
+            assert_true(rc < 0 || profile.disk_bytes_per_second > 0);
+            assert_int_equal(fixture_open_fds(), fds);
+            failed += rc < 0;
+        }
+    }
+    assert_true(failed > 0);
+    efs_store_close(store);
+}
+
+/* Files of the state directory, whatever they are called. */
+static unsigned profiles(void)
+{
+    DIR *d = opendir(model.directory);
+    unsigned count = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        count += strncmp(e->d_name, "profile-", 8) == 0 || strncmp(e->d_name, ".expertfs-", 10) == 0;
+    closedir(d);
+    return count;
+}
+
+static void saving(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fault_call call;
+        int error;
+    } faults[] = {{FAULT_OPEN, EACCES}, {FAULT_OPEN, EOPNOTSUPP}, {FAULT_PWRITE, ENOSPC},
+                  {FAULT_PWRITE, 0},    {FAULT_FSYNC, EIO},       {FAULT_LINK, EIO}};
+    struct efs_store *store;
+    struct efs_profile profile, loaded;
+    struct efs_error err = {""};
+    char path[400];
+    unsigned failed = 0, well = 0;
+    assert_int_equal(efs_store_open(model.store, &store, &err), 0);
+    assert_int_equal(efs_profile_measure(store, 1, 0.1, &profile, &err), 0);
+    efs_store_close(store);
+    assert_int_equal(efs_profile_path(profile.content_hash, path, sizeof(path), &err), 0);
+    assert_int_equal(efs_profile_save(&profile, &err), 0);
+    unsigned fds = fixture_open_fds();
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        bool hit = true;
+        for (unsigned n = 1; hit; n++) {
+            err.text[0] = '\0';
+            assert_true(n < 100);
+            fault_plan(faults[i].call, n, faults[i].error, false);
+            errint_t rc = efs_profile_save(&profile, &err);
+            hit = fault_happened();
+            fault_none();
+            assert_true(rc == 0 || (hit && strstr(err.text, "profile-")) || (hit && strstr(err.text, path)));
+            assert_int_equal(profiles(), 1); /* the old one or the new one, and nothing else */
+            assert_int_equal(efs_profile_load(path, &loaded, &err), 0);
+            assert_int_equal(fixture_open_fds(), fds);
+            failed += rc < 0;
+            well += hit && rc == 0;
+        }
+    }
+    assert_true(failed >= 4 && well >= 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(measuring), cmocka_unit_test(saving)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
