@@ -52,7 +52,10 @@ static void describe(const struct tools_progress *p, uint64_t done, uint64_t tot
     if (s->part > 1)
         s->part = 1;
     s->rate = elapsed > 0 ? (double)moved / elapsed : 0;
-    print_amount(p, done, s->done, sizeof(s->done));
+    if (p->unit)
+        snprintf(s->done, sizeof(s->done), "%llu", (unsigned long long)done);
+    else
+        tools_size_print(done, s->done, sizeof(s->done));
     print_amount(p, total, s->total, sizeof(s->total));
     print_amount(p, (uint64_t)s->rate, s->speed, sizeof(s->speed));
     if (s->rate > 0 && total >= done)

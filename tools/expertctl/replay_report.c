@@ -44,8 +44,8 @@ void replay_report_head(const struct replay_report *report)
     tools_size_print(run->budget_bytes, budget, sizeof(budget));
     tools_size_print(raw, whole, sizeof(whole));
     printf("\nbudget %s: %s of %s raw experts; batch %u\n", report->budgets[run->budget], budget, whole, run->batch);
-    printf("%-18s %8s %8s %8s %8s %8s %8s %8s %5s %5s %5s %5s %5s %4s %4s %6s\n", "", "TPOT ms", "p99", "TTFT ms",
-           "p99", "tok/s", "I/O ms", "MB/tok", "F%", "C%", "S%", "E%", "M%", "I/O%", "dec%", "sched");
+    printf("%-18s %8s %8s %8s %8s %8s %8s %8s %5s %5s %5s %5s %5s %4s %4s %6s %7s\n", "", "TPOT ms", "p99", "TTFT ms",
+           "p99", "tok/s", "I/O ms", "MB/tok", "F%", "C%", "S%", "E%", "M%", "I/O%", "dec%", "sched", "recoded");
 }
 
 void replay_report_row(const struct replay_report *report)
@@ -63,9 +63,9 @@ void replay_report_row(const struct replay_report *report)
            per_token(r, (double)r->all.read_bytes) / 1e6);
     for (unsigned p = 0; p <= EFS_POOLS; p++)
         printf(" %5.1f", 100 * share((double)r->all.hits[p], hits));
-    printf(" %4.0f %4.0f %4.0fus\n", 100 * share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
+    printf(" %4.0f %4.0f %4.0fus %7.2f\n", 100 * share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
            100 * share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * report->setup->workers),
-           (double)r->schedule_ns_median / 1e3);
+           (double)r->schedule_ns_median / 1e3, per_token(r, r->recoded_bytes) / 1e6);
 }
 
 /* ---- the summary -------------------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ int replay_report_json(const struct replay_report *report, const char *path, str
     for (size_t i = 0; rc == 0 && i < report->count; i++)
         if (json_array_append_new(list, run_json(report, &report->runs[i])) != 0)
             rc = -ENOMEM;
-    char *text = rc == 0 ? json_dumps(list, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = rc == 0 ? json_dumps(list, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
     json_decref(list);
     if (!text)
         return efs_fail(err, -ENOMEM, "no memory for the JSON");

@@ -1,0 +1,184 @@
+#!/bin/bash
+# expertctl profile and replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${BUILD:-build}
+mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
+python=${PYTHON:-/usr/bin/python3}
+for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
+    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
+done
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+export EXPERTFS_STATE=$dir/state
+bad=0
+complain() { echo "FAILED: $*"; bad=1; }
+run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
+    local want=$1 got
+    shift
+    "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    [ "$got" = "$want" ] || complain "expertctl $*: exit $got, not $want: $(cat "$dir/err")"
+    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl $*: no message"
+}
+says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
+warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
+"$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
+
+# Traces: skewed and random (4 layers of 16, top-3, 30 sequences), another of the same kind, a long one
+"$python" - "$dir" <<'P' || exit 1
+import random, struct, sys
+def trace(name, seed, layers, experts, chosen, sequences, tokens):
+    r = random.Random(seed)
+    with open(f"{sys.argv[1]}/{name}.route", "wb") as f:
+        f.write(b"MOETRACE" + struct.pack("<6IQ", 1, layers, experts, chosen, 0, 3, sequences * tokens) + b"tst")
+        weights = [1 / (1 + e) for e in range(experts)]
+        for s in range(sequences):
+            for _ in range(tokens):
+                f.write(struct.pack("<I", s))
+                for layer in range(layers):
+                    ids = []
+                    while len(ids) < chosen:
+                        e = (r.choices(range(experts), weights)[0] + layer) % experts
+                        if e not in ids:
+                            ids.append(e)
+                    f.write(struct.pack(f"<{chosen}H", *ids))
+trace("eval", 1, 4, 16, 3, 30, 20)
+trace("past", 2, 4, 16, 3, 30, 20)
+trace("long", 3, 24, 32, 4, 2, 2000)
+P
+head -c 1000 "$dir/eval.route" >"$dir/cut.route"
+
+# profile
+run 0 profile --help
+run 2 profile
+run 2 profile --seconds 0 "$dir/m.efs"
+run 2 profile --threads 65 "$dir/m.efs"
+run 2 profile a b
+run 1 profile "$dir/missing"
+run 0 profile --seconds 1 --no-save "$dir/m.efs"
+[ ! -e "$dir/state" ] || complain "profile --no-save saved"
+run 0 profile --seconds 1 "$dir/m.efs"
+for word in 'disk .*GB/s' 'decode .*GB/s' 'rho 0\.' "saved  *$dir/state/profile-"; do says "$word"; done
+run 0 profile --seconds 1 --json "$dir/m.efs"
+"$python" - "$dir" <<'P' || complain "profile --json: $(cat "$dir/out")"
+import glob, json, sys
+printed = json.load(open(sys.argv[1] + "/out"))
+files = glob.glob(sys.argv[1] + "/state/*")
+assert len(files) == 1 and json.load(open(files[0])) == printed, files
+assert printed["content_hash"] in files[0] and printed["tensors"] == 3 and printed["disk_bytes_per_second"] > 0
+# numbers that are easy to reckon with, for what follows
+printed.update(full_bytes=1000000, sm_bytes=500000, e_bytes=100000, coded_bytes=600000, tensors=1, shards=1, workers=2,
+               disk_bytes_per_second=1e9, read_latency_ns=0, decode_bytes_per_second=1e9)
+json.dump(printed, open(sys.argv[1] + "/p.json", "w"))
+P
+profile=$dir/p.json eval=$dir/eval.route past=$dir/past.route
+
+# Usage
+run 0 replay --help
+run 2 replay
+run 2 replay "$eval"
+warns 'simulate'
+run 2 replay --simulate "$eval"
+warns 'store'
+run 2 replay --simulate --store "$dir/m.efs" --profile "$profile" "$eval"
+for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --batch=0 --batch=65 --batch=1,x \
+    --schedule=fast --plan=best --unit=x --tokens=0 --tune=x=1 --tune=step=2 --tune=delta --workers=65 --seed=-1; do
+    run 2 replay --simulate --profile "$profile" $wrong "$eval"
+    warns "${wrong%%=*}"
+done
+for wrong in 0% 101% 10%% x -1% 10q 0 nan% %; do
+    run 1 replay --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
+    warns "--budget $wrong"
+done
+run 1 replay --simulate --profile "$profile" "$dir/cut.route"
+warns "cut.route: the trace says"
+run 1 replay --simulate --profile "$profile" "$dir/m.efs"
+warns 'not a routing trace'
+run 1 replay --simulate --profile "$profile" "$dir/missing"
+run 1 replay --simulate --profile "$profile" --plan-from "$dir/cut.route" "$eval"
+run 1 replay --simulate --profile "$eval" "$eval"
+run 1 replay --simulate --store "$dir/missing" "$eval"
+run 1 replay -q --simulate --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
+warns 'no/such'
+
+# Runs: the numbers agree with each other
+all=zipmoe,zipmoe:makespan,zipmoe:layers,published,lru,lru:even,lru:full,lru:raw,lfu,fifo,marking,marking:io,oracle
+replay() { # JSON ARGUMENT...
+    local json=$1
+    shift
+    run 0 replay -q --simulate --profile "$profile" --plan-from "$past" --json "$dir/$json" "$@"
+}
+replay a.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
+says 'budget 10%: .*batch 4'
+says '^I/O ms per token, batch 1'
+says '^zipmoe:io .*\*'
+replay b.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
+replay c.json --policy $all --budget 10%,60%,48M --batch 1,4 --schedule request "$eval"
+replay d.json --policy marking --budget 10% --seed 7 --tokens 100 --layer-us 100 --run-us 5 --workers 1 "$eval"
+"$python" - "$dir" <<'P' || complain "replay --json"
+import json, sys
+a, b, c, d = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "abcd")
+fields = {"trace", "runner", "policy", "batch", "budget_bytes", "tokens", "tpot_ns_median", "tpot_ns_p99", "ttft_ns_median",
+          "hits", "read_bytes_per_token"}
+clocks = {"schedule_ns_median", "schedule_ns_p99", "policy_ns_mean"}
+assert len(a) == 13 * 3 * 2
+whole = 4 * 16 * 1000000
+for run in a:
+    at = (run["policy"], run["pools"], run["budget"], run["batch"])
+    assert fields <= set(run) and run["trace"] == "tst" and run["runner"] == "simulate", at
+    assert run["tokens"] == 600 and sum(run["plan_bytes"].values()) <= run["budget_bytes"], at
+    assert run["budget_bytes"] == {"10%": whole // 10, "60%": whole * 6 // 10, "48M": 48 << 20}[run["budget"]], at
+    assert run["passes"] == 600 if run["batch"] == 1 else 150 <= run["passes"] < 300, at
+    hits = run["hits"]
+    assert sum(hits.values()) == 600 * 4 * 3 if run["batch"] == 1 else sum(hits.values()) < 600 * 4 * 3, at
+    reads = hits["M"] * (1000000 if run["pools"] == "raw" else 600000) + hits["S"] * 100000 + hits["E"] * 500000
+    assert abs(run["read_bytes_per_token"] * 600 - reads) < 1, at
+    assert abs(run["io_ns_per_token"] * 600 - reads) < 1, at  # 1e9 bytes a second, no latency
+    assert 0 < run["io_utilisation"] <= 1 and 0 <= run["decode_utilisation"] <= 1, at
+    assert run["tpot_ns_median"] <= run["tpot_ns_p99"] and run["ttft_ns_median"] <= run["ttft_ns_p99"], at
+    if run["pools"] in ("coded", "even", "oracle"):
+        assert hits["F"] == hits["S"] == hits["E"] == 0, at
+        best = next(r for r in a if r["policy"] == "oracle" and r["budget"] == run["budget"] and r["batch"] == run["batch"])
+        assert best["hits"]["M"] <= hits["M"], at
+    if run["budget"] == "48M" and run["pools"] in ("coded", "oracle"):
+        assert hits["M"] <= 4 * 16, at  # all experts fit: each is read once at most
+strip = lambda runs, more=(): [{k: v for k, v in r.items() if k not in clocks and k not in more} for r in runs]
+assert strip(a) == strip(b)  # the same again
+times = ("tpot_ns_median", "tpot_ns_p99", "ttft_ns_median", "ttft_ns_p99", "tokens_per_second", "io_utilisation",
+         "decode_utilisation", "schedule")
+assert strip(a, times) == strip(c, times)  # another order of the same reads
+best = sum(r["tokens"] / r["tokens_per_second"] for r in a)
+request = sum(r["tokens"] / r["tokens_per_second"] for r in c)
+assert best <= request * 1.0001, (best, request)
+assert len(d) == 1 and d[0]["tokens"] == 100 and d[0]["seed"] == 7 and d[0]["workers"] == 1
+assert d[0]["tpot_ns_median"] >= 4 * 100000
+P
+
+# JSON on standard output alone; the default plan; a model of another shape, measured when first needed
+run 0 replay -q --simulate --profile "$profile" --policy lru --budget 50% --json - "$eval"
+"$python" -m json.tool "$dir/out" >"$dir/tidy" || complain "--json -: $(cat "$dir/out")"
+run 0 replay -q --simulate --profile "$profile" --budget 50% --tokens 50 "$eval"
+says 'assumed skew'
+rm -r "$dir/state"
+run 0 replay -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
+warns 'measuring'
+says 'mapped onto [0-9]* layers of [0-9]* experts: layers and experts modulo'
+run 0 replay -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
+[ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
+
+# Ctrl-C: what is known so far, as a table and as JSON
+"$expertctl" replay -q --simulate --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
+    "$dir/long.route" >"$dir/out" 2>"$dir/err" &
+pid=$!
+for _ in $(seq 100); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done
+kill -TERM $pid # as Ctrl-C, which shells make their background jobs ignore
+wait $pid
+status=$?
+[ $status = 130 ] || complain "interrupted: exit $status: $(cat "$dir/err")"
+says '^I/O ms per token'
+"$python" -c 'import json, sys
+runs = json.load(open(sys.argv[1]))
+assert 1 <= len(runs) < 13 * 4 * 3 and all(r["tokens"] > 0 for r in runs)' "$dir/cut.json" || complain "interrupted: JSON"
+[ $bad = 0 ] || exit 1
+echo "profile and replay are well"
