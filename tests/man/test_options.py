@@ -3,13 +3,15 @@ tells is accepted."""
 import json
 import os
 import re
+import struct
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
-SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x"}
+SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
+           "KIND": "best", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers"}
 
 
 def page_of(name):
@@ -149,8 +151,8 @@ check("all of them are accepted", not refused, refused)
 print("-- JSON")
 
 
-def names_of_json(text):
-    return [name for names in re.findall(r"^\.It Va (.*)$", part(text, ("Sh", "JSON")), re.M) for name in
+def names_of_json(text, section="JSON"):
+    return [name for names in re.findall(r"^\.It Va (.*)$", part(text, ("Sh", section)), re.M) for name in
             names.split(" , Va ")]
 
 
@@ -167,6 +169,14 @@ same("expertctl info --json", names_of_json(page), info)
 codec_text = part(page, ("Sh", "JSON")).split(".It Va codecs")[1].split(".It Va")[0]
 named = re.findall(r"\w+", " ".join(re.findall(r"^\.Va (.*)$", codec_text, re.M)))
 same("its codecs", named, list(info["codecs"]) + list(info["codecs"]["none"]))
+os.environ["EXPERTFS_STATE"] = scratch("state")
+profile = run(program("expertctl"), "profile", "--seconds=1", "--json", store).stdout
+same("expertctl profile --json", names_of_json(page, "JSON OF PROFILE"), json.loads(profile))
+trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)
+open(scratch("one.route"), "wb").write(trace)
+runs = json.loads(run(program("expertctl"), "replay", "-q", "--simulate", "--store", store, "--json", "-",
+                      scratch("one.route")).stdout)
+same("expertctl replay --json", names_of_json(page, "JSON OF REPLAY"), runs[0])
 store_page = page_of("expertfs-store.5")
 same("its report", re.findall(r"^\.Va (\w+)", part(store_page, ("Ss", "REPORT")), re.M), info["report"])
 done()
