@@ -231,9 +231,9 @@ static void fill_done(struct fill *fill)
     efs_full_retry(fs); /* an error, or an expert that nobody waited for, left room */
 }
 
-static void fill_piece_run(struct efs_task *task, struct efs_codec_scratch *scratch)
+static void fill_piece_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct fill_piece *p = (struct fill_piece *)((char *)task - offsetof(struct fill_piece, waiter.task));
+    struct fill_piece *p = (struct fill_piece *)((char *)job - offsetof(struct fill_piece, waiter.job));
     struct fill *fill = p->fill;
     struct efs *fs = fill->fs;
     errint_t rc = p->waiter.error;
@@ -274,7 +274,7 @@ static struct fill *fill_new(struct efs *fs, uint32_t expert)
             efs_unit_at(fs, parts[i].object, begin, &end);
             p->fill = fill;
             p->waiter.unit = u;
-            p->waiter.task.run = fill_piece_run;
+            p->waiter.job.run = fill_piece_run;
             p->file_offset = parts[i].file_offset + begin;
             p->object_offset = begin;
             p->bytes = (size_t)(end - begin);
@@ -296,7 +296,7 @@ static void fill_run(struct fill *fill)
         struct fill_piece *p = &fill->pieces[i];
         p->waiter.error = 0;
         if (efs_unit_get(fs, p->waiter.unit, &p->waiter))
-            efs_workers_push(fs->workers, &p->waiter.task);
+            efs_workers_push(fs->workers, &p->waiter.job);
         else
             fill->from_disk = true;
     }

@@ -64,9 +64,9 @@ static void piece_end(struct piece *p, errint_t error)
     read_end(r);
 }
 
-static void piece_run(struct efs_task *task, struct efs_codec_scratch *scratch)
+static void piece_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct piece *p = (struct piece *)((char *)task - offsetof(struct piece, waiter.task));
+    struct piece *p = (struct piece *)((char *)job - offsetof(struct piece, waiter.job));
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
     if (rc == 0) {
@@ -105,7 +105,7 @@ static void read_object(struct read *r, const struct efs_segment_at *at, size_t 
         *p = (struct piece){
             .read = r, .begin = begin, .bytes = n, .dst = dst + done, .passed = pace == PACE_SCAN && begin + n == end};
         p->waiter.unit = unit;
-        p->waiter.task.run = piece_run;
+        p->waiter.job.run = piece_run;
         atomic_fetch_add(&r->remaining, 1);
         if (efs_unit_get(fs, unit, &p->waiter)) {
             efs_count(&fs->stats, reads_c, 1);
@@ -226,9 +226,9 @@ static void run_ready(struct piece *ready)
         struct piece *p = ready;
         ready = p->next_ready;
         if (efs_unit_decodes_inline(p->read->fs, p->waiter.unit))
-            piece_run(&p->waiter.task, NULL);
+            piece_run(&p->waiter.job, NULL);
         else
-            efs_workers_push(p->read->fs->workers, &p->waiter.task);
+            efs_workers_push(p->read->fs->workers, &p->waiter.job);
     }
 }
 

@@ -45,10 +45,10 @@ struct efs_unit {
     struct efs_unit *next_starved;
 };
 
-/* Someone who needs a unit: its task is pushed to the workers once, with error set, or 0 and the unit referenced. */
+/* Someone who needs a unit: its job is pushed to the workers once, with error set, or 0 and the unit referenced. */
 struct efs_unit_waiter {
     struct efs_unit_waiter *next;
-    struct efs_task task;
+    struct efs_job job;
     uint32_t unit;
     errint_t error;
 };
@@ -119,7 +119,7 @@ struct efs {
 
 /* ---- unit.c ---- */
 errint_t efs_units_build(struct efs *fs, struct efs_error *err);
-/* true: the unit is in memory and referenced; false: waiter->task comes later. */
+/* true: the unit is in memory and referenced; false: waiter->job comes later. */
 bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);
 void efs_unit_put(struct efs *fs, uint32_t unit);
 /* Start loading without waiting, if there is room for read-ahead. streamed: for a sequential reader. */

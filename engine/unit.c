@@ -262,7 +262,7 @@ static void push_waiters(struct efs *fs, struct efs_unit_waiter *list, errint_t 
         struct efs_unit_waiter *w = list;
         list = w->next;
         w->error = error;
-        efs_workers_push(fs->workers, &w->task);
+        efs_workers_push(fs->workers, &w->job);
     }
 }
 

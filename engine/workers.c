@@ -17,7 +17,7 @@ struct worker {
 struct efs_workers {
     pthread_mutex_t lock;
     pthread_cond_t ready;
-    struct efs_task *head, **tail;
+    struct efs_job *head, **tail;
     bool stop;
     unsigned count, idle;
     struct worker worker[EFS_WORKERS_MAX];
@@ -53,14 +53,14 @@ static void *work(void *arg)
             pthread_cond_wait(&w->ready, &w->lock);
             w->idle--;
         }
-        struct efs_task *task = w->head;
-        if (!task)
+        struct efs_job *job = w->head;
+        if (!job)
             break;
-        w->head = task->next;
+        w->head = job->next;
         if (!w->head)
             w->tail = &w->head;
         pthread_mutex_unlock(&w->lock);
-        task->run(task, self->scratch);
+        job->run(job, self->scratch);
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);
@@ -110,12 +110,12 @@ void efs_workers_stop(struct efs_workers *w)
     free(w);
 }
 
-void efs_workers_push(struct efs_workers *w, struct efs_task *task)
+void efs_workers_push(struct efs_workers *w, struct efs_job *job)
 {
-    task->next = NULL;
+    job->next = NULL;
     pthread_mutex_lock(&w->lock);
-    *w->tail = task;
-    w->tail = &task->next;
+    *w->tail = job;
+    w->tail = &job->next;
     bool wake = w->idle > 0;
     pthread_mutex_unlock(&w->lock);
     if (wake)
