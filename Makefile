@@ -23,6 +23,13 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson 2>/dev/null) -lpthread -lm
 FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
+MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
+ifneq ($(MISSING),)
+ifneq ($(filter-out help demo test bench format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
+$(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
+endif
+endif
+
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
         -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
 OPT ?= -O2
