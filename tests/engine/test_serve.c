@@ -3,10 +3,10 @@
  */
 #include "fixture.h"
 #include "libexpertfs.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,53 +34,6 @@ static int teardown(void **state)
     (void)state;
     fixture_end(&model);
     return 0;
-}
-
-/* ---- calling and waiting ---- */
-
-struct wait {
-    sem_t done;
-    errint_t error;
-    size_t bytes;
-    struct efs_lease *lease;
-};
-
-static void read_done(void *arg, errint_t error, size_t bytes)
-{
-    struct wait *w = arg;
-    w->error = error;
-    w->bytes = bytes;
-    sem_post(&w->done);
-}
-
-static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
-{
-    struct wait *w = arg;
-    w->error = error;
-    w->lease = lease;
-    sem_post(&w->done);
-}
-
-static ssize_t read_wait(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst,
-                         size_t bytes)
-{
-    struct wait w;
-    sem_init(&w.done, 0, 0);
-    efs_read(fs, file, stream, offset, dst, bytes, read_done, &w);
-    sem_wait(&w.done);
-    sem_destroy(&w.done);
-    return w.error ? w.error : (ssize_t)w.bytes;
-}
-
-static errint_t lease_wait(struct efs *fs, uint32_t file, struct efs_lease **lease)
-{
-    struct wait w = {.lease = NULL};
-    sem_init(&w.done, 0, 0);
-    efs_lease(fs, file, lease_done, &w);
-    sem_wait(&w.done);
-    sem_destroy(&w.done);
-    *lease = w.lease;
-    return w.error;
 }
 
 static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)

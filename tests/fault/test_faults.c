@@ -6,10 +6,10 @@
 #include "fixture.h"
 #include "libexpertfs.h"
 #include "sys_fault.h"
+#include "waiting.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,67 +47,37 @@ static int teardown(void **state)
     return 0;
 }
 
-struct wait {
-    sem_t done;
-    errint_t error;
-    size_t bytes;
-    struct efs_lease *lease;
-};
-
-static void read_done(void *arg, errint_t error, size_t bytes)
-{
-    struct wait *w = arg;
-    w->error = error;
-    w->bytes = bytes;
-    sem_post(&w->done);
-}
-
-static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
-{
-    struct wait *w = arg;
-    w->error = error;
-    w->lease = lease;
-    sem_post(&w->done);
-}
-
 static errint_t read_whole(struct efs *fs)
 {
-    struct wait w = {.error = 0};
     struct efs_file_info info;
     uint32_t file = 0;
     while (efs_file_info(fs, file, &info) == 0 && strcmp(info.path, "model.safetensors") != 0)
         file++;
     unsigned char *got = malloc(whole_bytes);
-    sem_init(&w.done, 0, 0);
-    efs_read(fs, file, NULL, 0, got, whole_bytes, read_done, &w);
-    sem_wait(&w.done);
-    if (w.error == 0) {
-        assert_int_equal(w.bytes, whole_bytes);
+    ssize_t bytes = read_wait(fs, file, NULL, 0, got, whole_bytes);
+    if (bytes >= 0) {
+        assert_int_equal(bytes, whole_bytes);
         assert_memory_equal(got, whole, whole_bytes);
     }
     free(got);
-    sem_destroy(&w.done);
-    return w.error;
+    return bytes < 0 ? (errint_t)bytes : 0;
 }
 
 static errint_t lease_one(struct efs *fs)
 {
-    struct wait w = {.error = 0};
     struct efs_file_info info;
+    struct efs_lease *lease;
     uint32_t file = 0;
     while (efs_file_info(fs, file, &info) == 0 && info.kind != EFS_FILE_EXPERT)
         file++;
-    sem_init(&w.done, 0, 0);
-    efs_lease(fs, file, lease_done, &w);
-    sem_wait(&w.done);
-    if (w.error == 0) {
+    errint_t rc = lease_wait(fs, file, &lease);
+    if (rc == 0) {
         uint64_t header;
-        memcpy(&header, efs_lease_data(w.lease), 8);
+        memcpy(&header, efs_lease_data(lease), 8);
         assert_int_equal(header, 4096 - 8);
-        efs_lease_release(w.lease);
+        efs_lease_release(lease);
     }
-    sem_destroy(&w.done);
-    return w.error;
+    return rc;
 }
 
 static errint_t serve_all(struct efs_error *err)
