@@ -7,18 +7,17 @@
 #include "pack.h"
 #include "sweep.h"
 #include "sys.h"
+#include "tick.h"
 #include "workers.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define THREADS_MAX 256u
 #define READING_THREADS 4u          /* more than may code: what keeps the disk busy while it is written, too */
 #define BUFFER_BYTES_MAX (4u << 20) /* of one read */
 #define ENCODER_BYTES (2u << 20)    /* of the libraries' contexts */
-#define PROGRESS_NS 100000000
 
 struct thread {
     struct efs_pack_pipe *pipe;
@@ -150,15 +149,7 @@ static void watch(struct efs_pack_pipe *p, const struct efs_pack_options *option
 {
     pthread_mutex_lock(&p->lock);
     while (p->running > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PROGRESS_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_nsec -= 1000000000;
-            until.tv_sec++;
-        }
-        int late = pthread_cond_timedwait(&p->changed, &p->lock, &until);
-        if (late != ETIMEDOUT || !options->progress || p->stop)
+        if (!efs_tick_wait(&p->changed, &p->lock) || !options->progress || p->stop)
             continue;
         uint64_t done = p->done_bytes;
         pthread_mutex_unlock(&p->lock);

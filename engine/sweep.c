@@ -3,6 +3,7 @@
 
 #include "sweep_read.h"
 #include "sys.h"
+#include "tick.h"
 #include "workers.h"
 
 #include <errno.h>
@@ -10,13 +11,11 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define THREADS_MAX 256u
 #define READING_THREADS 2u /* some wait for the disk */
 #define MEMORY_BYTES (192u << 20)
 #define BUFFER_BYTES_MAX (8u << 20)
-#define PROGRESS_NS 100000000
 
 struct sweep {
     const struct efs_sweep *asked;
@@ -110,15 +109,7 @@ static void watch(struct sweep *s)
     const struct efs_sweep *asked = s->asked;
     pthread_mutex_lock(&s->lock);
     while (s->running > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PROGRESS_NS;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_nsec -= 1000000000;
-            until.tv_sec++;
-        }
-        int late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-        if (late != ETIMEDOUT || !asked->progress || s->stop)
+        if (!efs_tick_wait(&s->changed, &s->lock) || !asked->progress || s->stop)
             continue;
         uint64_t done = s->done_bytes;
         pthread_mutex_unlock(&s->lock);
