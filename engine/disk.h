@@ -23,8 +23,7 @@ struct efs_disk_request {
 
 struct efs_disk;
 struct efs_disk_options {
-    int fd;                  /* the store */
-    bool direct;             /* fd is O_DIRECT */
+    int fd;                  /* the store, O_DIRECT where that works */
     struct efs_arena *arena; /* segments[i].base is read, segments[i].pinned written by the I/O thread */
     struct efs_stats_counters *stats;
 };

@@ -109,41 +109,15 @@ static struct efs_slot *slot_take(struct efs *fs, size_t bytes, struct efs_disk_
     return slot;
 }
 
-/* ---- the list of READY experts by last use; lock held ---- */
-
-static void lru_remove(struct efs *fs, uint32_t expert)
-{
-    struct efs_full *f = &fs->full[expert];
-    if (f->newer != EFS_NONE)
-        fs->full[f->newer].older = f->older;
-    else
-        fs->full_lru.newest = f->older;
-    if (f->older != EFS_NONE)
-        fs->full[f->older].newer = f->newer;
-    else
-        fs->full_lru.oldest = f->newer;
-    f->newer = f->older = EFS_NONE;
-}
-
-static void lru_insert(struct efs *fs, uint32_t expert)
-{
-    struct efs_full *f = &fs->full[expert];
-    f->older = fs->full_lru.newest;
-    f->newer = EFS_NONE;
-    if (f->older != EFS_NONE)
-        fs->full[f->older].newer = expert;
-    fs->full_lru.newest = expert;
-    if (fs->full_lru.oldest == EFS_NONE)
-        fs->full_lru.oldest = expert;
-}
+/* ---- dropping READY experts; lock held ---- */
 
 bool efs_full_evict_oldest(struct efs *fs)
 {
-    for (uint32_t e = fs->full_lru.oldest; e != EFS_NONE; e = fs->full[e].newer) {
+    for (uint32_t e = fs->full_lru.oldest; e != EFS_NONE; e = efs_lru_newer(&fs->full_lru, e)) {
         struct efs_full *f = &fs->full[e];
         if (f->leases || f->readers)
             continue;
-        lru_remove(fs, e);
+        efs_lru_remove(&fs->full_lru, e);
         f->slot->next = fs->free_slots;
         fs->free_slots = f->slot;
         f->slot = NULL;
@@ -164,8 +138,7 @@ static void lease_begin(struct efs *fs, uint32_t expert)
         fs->leased_count++;
         fs->leased_bytes += fs->full[expert].slot->bytes;
     }
-    lru_remove(fs, expert);
-    lru_insert(fs, expert);
+    efs_lru_use(&fs->full_lru, expert);
 }
 
 static void waiter_done(struct efs *fs, struct efs_full_waiter *w, errint_t error)
@@ -207,7 +180,7 @@ static void fill_done(struct fill *fill)
         f->slot = fill->slot;
         f->state = EFS_FULL_READY;
         fs->full_ready_count++;
-        lru_insert(fs, fill->expert);
+        efs_lru_insert(&fs->full_lru, fill->expert, true);
         for (struct efs_full_waiter *w = waiters; w; w = w->next)
             lease_begin(fs, fill->expert);
     } else {
@@ -335,6 +308,7 @@ static bool lease_step(struct efs *fs, struct efs_full_waiter *w, bool queued)
 {
     uint32_t expert = w->expert;
     struct efs_full *f = &fs->full[expert];
+    struct efs_full_waiter *behind = w->next; /* in the queue */
     struct efs_disk_request *submit = NULL;
     struct fill *fill = NULL;
     errint_t rc = fs->closing ? -ECANCELED : 0;
@@ -354,7 +328,7 @@ static bool lease_step(struct efs *fs, struct efs_full_waiter *w, bool queued)
         }
     }
     if (queued && !waits) {
-        fs->lease_queue = fs->queue_next;
+        fs->lease_queue = behind;
         if (!fs->lease_queue)
             fs->lease_queue_tail = &fs->lease_queue;
     }
@@ -380,7 +354,6 @@ void efs_full_retry(struct efs *fs)
             pthread_mutex_unlock(&fs->lock);
             return;
         }
-        fs->queue_next = w->next;
         if (!lease_step(fs, w, true))
             return;
     }
@@ -439,8 +412,7 @@ const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert)
     if (f->state == EFS_FULL_READY) {
         f->readers++;
         data = f->slot->data;
-        lru_remove(fs, expert);
-        lru_insert(fs, expert);
+        efs_lru_use(&fs->full_lru, expert);
     }
     pthread_mutex_unlock(&fs->lock);
     return data;
@@ -464,10 +436,9 @@ errint_t efs_full_build(struct efs *fs)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++) {
         fs->lease_handles[e] = (struct efs_lease){fs, e};
-        fs->full[e].newer = fs->full[e].older = EFS_NONE;
     }
     fs->huge_tmpfs = fs->options.full_pool ? efs_sys_huge_tmpfs() : -1;
-    fs->full_lru = (struct efs_lru){EFS_NONE, EFS_NONE};
+    efs_lru_init(&fs->full_lru, &fs->full[0].link, sizeof(struct efs_full));
     fs->lease_queue_tail = &fs->lease_queue;
     return 0;
 }

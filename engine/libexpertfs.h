@@ -29,7 +29,11 @@ EFS_API errint_t efs_fail(struct efs_error *err, errint_t code, const char *form
 EFS_API const char *efs_version(void); /* "0.1.0" */
 /* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
 EFS_API const char *efs_cpu_path(void);
-/* What budget_bytes = 0 would choose now: half of what memory cgroups and the machine leave. */
+/*
+ * What budget_bytes = 0 would choose now: half of the smallest of MemAvailable of /proc/meminfo and, for every memory
+ * cgroup (v2 or v1) that this process is in, its limit less what it uses without its page cache. Half, since the
+ * readers' page cache lives beside us, and a system without page cache is slower than one with a smaller pool.
+ */
 EFS_API uint64_t efs_auto_budget(void);
 
 /* ---- element types ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* limits_auto.c - see limits_auto.h. */
-#include "limits_auto.h"
+/* limits_auto.c - the budget that the machine and its memory cgroups leave. */
+#include "libexpertfs.h"
 
 #include "sys.h"
 
@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB (1ull << 20)
 #define TEXT 8192
 
 /* The file's text, "" when it cannot be read. */
@@ -100,7 +99,7 @@ static uint64_t cgroups_leave(void)
     return least;
 }
 
-uint64_t efs_budget_auto(void)
+uint64_t efs_auto_budget(void)
 {
     char text[TEXT];
     slurp("/proc/meminfo", text);

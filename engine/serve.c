@@ -2,7 +2,6 @@
 #include "serve.h"
 
 #include "kernels.h"
-#include "limits_auto.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -142,7 +141,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
     if (fs->options.workers > EFS_WORKERS_MAX)
         fs->options.workers = EFS_WORKERS_MAX;
     if (fs->options.budget_bytes == 0)
-        fs->options.budget_bytes = efs_budget_auto();
+        fs->options.budget_bytes = efs_auto_budget();
     rc = size_pools(fs, err);
     if (rc == 0)
         rc = efs_units_build(fs, err);
@@ -152,7 +151,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
-    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, direct, &fs->arena, &fs->stats};
+    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);
@@ -218,11 +217,6 @@ void efs_close(struct efs *fs)
 const char *efs_cpu_path(void)
 {
     return efs_cpu_name();
-}
-
-uint64_t efs_auto_budget(void)
-{
-    return efs_budget_auto();
 }
 
 void efs_reserve(struct efs *fs, uint64_t bytes)

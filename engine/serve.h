@@ -14,6 +14,7 @@
 #include "disk.h"
 #include "layout.h"
 #include "libexpertfs.h"
+#include "lru.h"
 #include "stats.h"
 #include "store.h"
 #include "view.h"
@@ -40,7 +41,7 @@ struct efs_unit {
     uint32_t refs; /* users of the memory; a unit with users is not evicted */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
-    uint32_t newer, older;    /* the list of READY units by last use; EFS_NONE ends it */
+    struct efs_link link;     /* the list of READY units by last use */
     struct efs_unit_waiter *waiters;
     struct efs_unit *next_starved;
 };
@@ -66,17 +67,13 @@ struct efs_full {
     uint32_t leases, readers; /* readers: copying out of it right now */
     struct efs_slot *slot;
     struct efs_full_waiter *waiters;
-    uint32_t newer, older; /* list of READY experts by last use */
+    struct efs_link link; /* the list of READY experts by last use */
 };
 
 struct efs_retirement { /* the segment that is being unpinned, to be returned */
     struct efs_disk_request request;
     struct efs *fs;
     bool busy;
-};
-
-struct efs_lru { /* newest and oldest of a list through newer/older */
-    uint32_t newest, oldest;
 };
 
 struct efs {
@@ -104,7 +101,6 @@ struct efs {
     int huge_tmpfs;                                          /* where memfds are made, or < 0 */
     struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
-    struct efs_full_waiter *queue_next;                      /* behind the head that is being tried */
     uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
     uint64_t floor_segments;          /* of the chunk pool: always left to it */
     uint64_t segments_leaving;        /* retiring */

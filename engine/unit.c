@@ -84,7 +84,6 @@ static uint32_t lay_units(struct efs *fs, struct efs_unit *units)
                 units[n].object = o;
                 units[n].shard_first = s;
                 units[n].shard_count = length;
-                units[n].newer = units[n].older = EFS_NONE;
             }
             s += length;
         }
@@ -102,7 +101,7 @@ errint_t efs_units_build(struct efs *fs, struct efs_error *err)
     if (!fs->units || !fs->object_unit)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of units", fs->store->path);
     lay_units(fs, fs->units);
-    fs->unit_lru = (struct efs_lru){EFS_NONE, EFS_NONE};
+    efs_lru_init(&fs->unit_lru, &fs->units[0].link, sizeof(struct efs_unit));
     fs->starved_tail = &fs->starved;
     return 0;
 }
@@ -145,36 +144,7 @@ bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit)
     return true;
 }
 
-/* ---- the list of READY units by last use; lock held ---- */
-
-static void lru_remove(struct efs *fs, uint32_t unit)
-{
-    struct efs_unit *u = &fs->units[unit];
-    if (u->newer != EFS_NONE)
-        fs->units[u->newer].older = u->older;
-    else
-        fs->unit_lru.newest = u->older;
-    if (u->older != EFS_NONE)
-        fs->units[u->older].newer = u->newer;
-    else
-        fs->unit_lru.oldest = u->newer;
-    u->newer = u->older = EFS_NONE;
-}
-
-static void lru_insert(struct efs *fs, uint32_t unit, bool newest)
-{
-    struct efs_unit *u = &fs->units[unit];
-    u->older = newest ? fs->unit_lru.newest : EFS_NONE;
-    u->newer = newest ? EFS_NONE : fs->unit_lru.oldest;
-    if (u->older != EFS_NONE)
-        fs->units[u->older].newer = unit;
-    if (u->newer != EFS_NONE)
-        fs->units[u->newer].older = unit;
-    if (newest || fs->unit_lru.newest == EFS_NONE)
-        fs->unit_lru.newest = unit;
-    if (!newest || fs->unit_lru.oldest == EFS_NONE)
-        fs->unit_lru.oldest = unit;
-}
+/* ---- dropping READY units; lock held ---- */
 
 static void used_now(struct efs *fs, struct efs_unit *u)
 {
@@ -188,7 +158,7 @@ static void drop(struct efs *fs, uint32_t unit)
 {
     struct efs_unit *u = &fs->units[unit];
     used_now(fs, u);
-    lru_remove(fs, unit);
+    efs_lru_remove(&fs->unit_lru, unit);
     efs_arena_free(&fs->arena, &u->e);
     efs_arena_free(&fs->arena, &u->sm);
     u->state = EFS_UNIT_MISSING;
@@ -199,7 +169,7 @@ static void drop(struct efs *fs, uint32_t unit)
 /* Drop the oldest unit without users; only_spare: only if it is one of those that go first. false: there is none. */
 static bool evict(struct efs *fs, bool only_spare)
 {
-    for (uint32_t i = fs->unit_lru.oldest; i != EFS_NONE; i = fs->units[i].newer) {
+    for (uint32_t i = fs->unit_lru.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->unit_lru, i)) {
         if (only_spare && !fs->units[i].spare)
             return false;
         if (fs->units[i].refs == 0) {
@@ -229,7 +199,7 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment)
 {
     for (uint32_t i = fs->unit_lru.oldest, next; i != EFS_NONE; i = next) {
         const struct efs_unit *u = &fs->units[i];
-        next = u->newer;
+        next = efs_lru_newer(&fs->unit_lru, i);
         if (u->refs == 0 && ((u->e.data && u->e.segment == segment) || (u->sm.data && u->sm.segment == segment)))
             drop(fs, i);
     }
@@ -240,8 +210,8 @@ void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed)
     pthread_mutex_lock(&fs->lock);
     if (fs->units[unit].state == EFS_UNIT_READY && (fs->units[unit].streamed || !only_streamed)) {
         fs->units[unit].spare = true;
-        lru_remove(fs, unit);
-        lru_insert(fs, unit, false);
+        efs_lru_remove(&fs->unit_lru, unit);
+        efs_lru_insert(&fs->unit_lru, unit, false);
     }
     pthread_mutex_unlock(&fs->lock);
 }
@@ -278,7 +248,7 @@ static void loaded(struct load *load)
     pthread_mutex_lock(&fs->lock);
     struct efs_unit_waiter *waiters = u->waiters;
     u->waiters = NULL;
-    lru_insert(fs, load->unit, true);
+    efs_lru_insert(&fs->unit_lru, load->unit, true);
     u->state = EFS_UNIT_READY;
     fs->unit_ready_count++;
     if (error < 0) {
@@ -417,8 +387,7 @@ bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
         u->refs++;
         used_now(fs, u);
         u->spare = false;
-        lru_remove(fs, unit);
-        lru_insert(fs, unit, true);
+        efs_lru_use(&fs->unit_lru, unit);
         pthread_mutex_unlock(&fs->lock);
         return true;
     }
