@@ -1,7 +1,7 @@
 # expertfs: `make` builds into build/, `make demo` shows it, `make test` tests it; `make help` lists the rest.
 #
 # One room a folder; a room's sources are found, not listed:
-#   kernels/*.c sched/*.c engine/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
+#   kernels/*.c sched/*.c engine/*/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
 #   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
 # V=1 shows commands; SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
 MAKEFLAGS += --no-builtin-rules
@@ -41,10 +41,12 @@ BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 # What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
 INC_kernels := -Ikernels
 INC_sched := -Isched
-INC_engine := -Iengine -Ikernels -Isched $(PKG_CFLAGS)
+# The engine has rooms of its own; outside of it only engine/libexpertfs.h is to be seen.
+ENGINE_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard engine/*/*.c))))
+INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
 INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
-INC_tests := -Iengine -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
 # The benchmark of the kernels measures them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
 
@@ -63,7 +65,7 @@ isa_flags = $(foreach i,avx2 avx512 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS
 
 SRC_kernels := $(filter-out $(KERNEL_SKIP),$(wildcard kernels/*.c))
 SRC_sched := $(wildcard sched/*.c)
-SRC_engine := $(wildcard engine/*.c)
+SRC_engine := $(wildcard engine/*/*.c)
 SRC_expertfs := $(wildcard expertfs/*.c)
 SRC_common := $(wildcard tools/common/*.c)
 TOOLS := $(filter-out common,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
@@ -120,7 +122,7 @@ $(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) -lpthread
 TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
-# tests/fault puts failing system calls in the place of engine/sys.c
+# tests/fault puts failing system calls in the place of engine/base/sys.c
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
@@ -189,9 +191,9 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 tidy:
-	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
+	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
 	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mbmi2 -mpopcnt -mfma \
-	  -Iengine -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
+	  -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
 
 MAN := $(wildcard man/*.[1-8])
 install: all

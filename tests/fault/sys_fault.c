@@ -21,7 +21,7 @@
 #define efs_sys_uring_result real_uring_result
 #define efs_sys_pread_all real_pread_all
 #define efs_sys_pwrite_all real_pwrite_all
-#include "../../engine/sys.c"
+#include "../../engine/base/sys.c"
 #undef efs_sys_open
 #undef efs_sys_openat
 #undef efs_sys_fstat
@@ -45,7 +45,7 @@
 #undef efs_sys_pread_all
 #undef efs_sys_pwrite_all
 #undef EFS_SYS_H
-#include "../../engine/sys.h"
+#include "../../engine/base/sys.h"
 
 #include "sys_fault.h"
 

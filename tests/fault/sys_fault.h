@@ -1,5 +1,5 @@
 /*
- * sys_fault.h - the engine's system calls with faults put in: linked instead of engine/sys.c by the tests here.
+ * sys_fault.h - the engine's system calls with faults put in: linked instead of engine/base/sys.c by the tests here.
  */
 #ifndef EFS_SYS_FAULT_H
 #define EFS_SYS_FAULT_H

@@ -21,10 +21,10 @@ engine_private='none'
 room kernels "$engine_private"
 room sched "$engine_private"
 room engine '[a-z_0-9]+\.h' # kernels/ and sched/ headers: checked below by name
-for header in $(includes engine/*.[ch] | sed -nE 's/.*"([^"]*)".*/\1/p' | sort -u); do
-    [ -e "engine/$header" ] || [ -e "kernels/$header" ] || [ -e "sched/$header" ] || complain "engine/ uses $header"
+for header in $(includes engine/*.h engine/*/*.[ch] | sed -nE 's/.*"([^"]*)".*/\1/p' | sort -u); do
+    [ -e "engine/$header" ] || compgen -G "engine/*/$header" >/dev/null || [ -e "kernels/$header" ] || [ -e "sched/$header" ] || complain "engine/ uses $header"
 done
-includes engine/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
+includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 room expertfs 'libexpertfs\.h'
 for tool in tools/*/; do
     tool=${tool%/}

@@ -1,4 +1,4 @@
-"""expertfs-store(5) says enough and says it right: its tables agree with engine/layout.h, its example is what the
+"""expertfs-store(5) says enough and says it right: its tables agree with engine/store/layout.h, its example is what the
 programs write, and a reader written from it restores every kind of checkpoint and refuses damage."""
 import json
 import os
@@ -28,7 +28,7 @@ def rows(head):
     return [line.split() for line in lines[:lines.index(".Ed")]]
 
 
-print("-- the page and engine/layout.h")
+print("-- the page and engine/store/layout.h")
 claims = []
 C_TYPE = {"u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "char": "char",
           "table": "struct efs_disk_table"}
@@ -66,10 +66,10 @@ if compiler:
     with open(scratch("page.c"), "w") as file:
         file.write('#include <stddef.h>\n#include "layout.h"\n#include "libexpertfs.h"\n#include "kernels.h"\n')
         file.writelines(f"static_assert({claim}, \"the page says {claim}\");\n" for claim in claims)
-    made = run(compiler, "-std=gnu11", "-fsyntax-only", f"-I{ROOT}/engine", f"-I{ROOT}/kernels", scratch("page.c"))
+    made = run(compiler, "-std=gnu11", "-fsyntax-only", f"-I{ROOT}/engine", f"-I{ROOT}/engine/store", f"-I{ROOT}/kernels", scratch("page.c"))
     check(f"{len(claims)} offsets, sizes and numbers are those of the C headers", made.returncode == 0, made.stderr)
 else:
-    note("left out: no C compiler to compare with engine/layout.h")
+    note("left out: no C compiler to compare with engine/store/layout.h")
 
 print("-- the page's example")
 told = re.search(r"1, -1, [-\d.,\s]+?(?=, and 1 for all)", page).group(0)
