@@ -164,6 +164,10 @@ struct efs_options {
     bool full_pool;           /* keep leased experts in memfds (for passthrough and the client runtime) */
     bool lease_wait;          /* all leased and no room: true wait, false -ENOMEM */
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
+    /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
+    const char *policy, *pools, *plan, *goal, *delta, *schedule;
+    const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
+    bool no_state;            /* neither read nor write the state directory (profile, counts) */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };
@@ -256,6 +260,17 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
     X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \
     X(chunks_damaged, counter, "", "chunks whose checksum or code was wrong")                                          \
+    X(requests_f, counter, "", "experts asked for that were full in memory")                                           \
+    X(requests_c, counter, "", "experts asked for whose chunks were all in memory")                                    \
+    X(requests_s, counter, "", "experts asked for whose SM-chunks were in memory")                                     \
+    X(requests_e, counter, "", "experts asked for whose E-chunks were in memory")                                      \
+    X(requests_p, counter, "", "experts asked for of which other parts were in memory")                                \
+    X(requests_m, counter, "", "experts asked for that were not in memory")                                            \
+    X(demotions, counter, "", "experts moved to a lower pool")                                                         \
+    X(recoded_bytes, counter, "bytes", "bytes of full experts split and coded again")                                  \
+    X(policy_ns, counter, "ns", "time in counting and deciding what is kept")                                          \
+    X(plans, counter, "", "plans made")                                                                                \
+    X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
@@ -279,13 +294,44 @@ struct efs_stats {
 };
 EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats);
 
+/* ---- tuning while it serves ---------------------------------------------------------------------------------- */
+
+/*
+ * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
+ * may take in percent: "F=10,C=70,S=10,E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), delta
+ * (a number of ranks), schedule ("best", "request", "paper"). Shrinking evicts at once; *held_bytes (may be NULL) is
+ * what leases and readers still hold above the new budget. -EINVAL: err says what is allowed; -ENOMEM: below the
+ * floor, which err tells; -ENODATA: no such name. Nothing has changed then.
+ */
+EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes,
+                         struct efs_error *err);
+/* The value as efs_set() would take it. -ENODATA: no such name; -ERANGE: room is too small. */
+EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
+/* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
+EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
+/* "plan" or "profile" as `name: value` lines, to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
+EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+
+/* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
+struct efs_pool_info {
+    uint64_t capacity_bytes, used_bytes, experts;
+    uint64_t hits;    /* experts asked for that were found so in memory; 'M': misses */
+    uint64_t partial; /* of them, those of which a part had to be read */
+    uint64_t admitted, promoted, demoted, evicted;
+    uint64_t saved_bytes; /* that hits here did not read from the store */
+};
+EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
+
 /* Residency of one expert, for the experts file. */
 struct efs_expert_info {
     char name[64]; /* "L03/E017", "encoder-L03/E017" */
     uint32_t layer, expert;
-    uint32_t file; /* its file number, UINT32_MAX while the view is hidden */
-    char state;    /* 'F' full, 'C' all chunks in memory, 'P' some, 'M' missing */
-    uint32_t leases;
+    uint32_t file;         /* its file number, UINT32_MAX while the view is hidden */
+    char state;            /* in memory: 'F' full, 'C' all chunks, 'S' all SM, 'E' all E, 'P' some, 'M' none */
+    char kept;             /* the pool in which the policy keeps it, 'F', 'C', 'S', 'E', 'M' */
+    char pin;              /* 'F', 'C', '-' */
+    uint32_t leases, rank; /* rank in its layer, 0: most wanted */
+    uint64_t count;        /* requests, as the policy counts them */
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
