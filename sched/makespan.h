@@ -37,6 +37,13 @@ struct efs_cost {
     bool extended;
     double copy_ns;    /* hand out an expert that is full (0: mapped) */
     double request_ns; /* of each separate read: an S or E hit or a miss makes one per expert */
+
+    /*
+     * For a client that computes on the coded form (extended only): the measured time of an expert's product, all
+     * threads on it; what is not full is then never decoded, and the last expert read runs after all I/O. 0: it is
+     * decoded. f_hit_ns, the product of a full expert, matters only beside it.
+     */
+    double c_hit_ns, f_hit_ns;
 };
 
 /*

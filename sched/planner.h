@@ -85,6 +85,7 @@ int efs_plan_layers(const struct efs_plan_request *requests, unsigned count, uin
 struct efs_plan_shared {
     uint64_t pool_bytes[EFS_POOLS]; /* over all layers: sums to at most the budget */
     double experts[EFS_POOLS];      /* experts of a layer, on average */
+    double hits[EFS_POOLS];         /* expected hits of a layer in each pool, on average */
     double makespan_ns, io_ns;      /* expected, of a layer, on average */
 };
 

@@ -1,0 +1,124 @@
+/*
+ * history.h - what a workload's past says to the planner: how often each expert was asked for, and how skewed that is.
+ *
+ * Three things, each plain data:
+ *
+ *     efs_history   counts of requests (ZipMoE 3.4, rank-based workload modelling): by expert, and by the rank at which
+ *                   the expert was when it was asked for. The second is the list that the planner wants, as it comes
+ *                   from the very ranking by which experts will be dispatched.
+ *     learner       counts a trace, ranked by the policy of policy.h, which starts with nothing
+ *     efs_skew      what follows from it: inclusion probabilities by rank, ready for the planner, of any of ranks,
+ *                   counts alone, or nothing at all
+ *
+ * A daemon has two histories: one of all that it knows (earlier mounts, a trace), and one of what it saw since it last
+ * planned, which drift is judged by; when it plans again the second is added to the first and cleared.
+ *
+ * Pure; not thread-safe. A *pass* is one request of a layer.
+ */
+#ifndef EFS_HISTORY_H
+#define EFS_HISTORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "policy.h"
+#include "rank.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EFS_HISTORY_MAX_EXPERTS EFS_RANK_MAX_EXPERTS
+#define EFS_HISTORY_MAX_LAYERS EFS_RANK_MAX_LAYERS
+#define EFS_HISTORY_MAX_PASSES (UINT64_C(1) << 30) /* of a layer; at this its numbers are halved */
+
+struct efs_history {
+    unsigned layers, experts; /* experts of the widest layer */
+    uint32_t *counts;         /* [layers * experts] by expert: passes that asked for it; at most passes of its layer */
+    uint32_t *at_rank;        /* [layers * experts] by rank: passes that asked for the expert at that rank */
+    uint64_t *passes;         /* [layers] */
+    uint64_t *ranked;         /* [layers] of these, those whose ranks were told; at_rank rests on them */
+    uint64_t sequences;       /* that were said to begin */
+};
+
+/* Nothing seen yet. -EINVAL: a size 0 or above the limits; -ENOMEM. To be freed by efs_history_free() also then. */
+int efs_history_init(struct efs_history *history, unsigned layers, unsigned experts);
+void efs_history_free(struct efs_history *history); /* a zeroed one is fine */
+void efs_history_clear(struct efs_history *history);
+
+/*
+ * A layer asked for count experts, each once, which were at these ranks before (efs_policy_rank()); ranks NULL: not
+ * known, only counts grow. -EINVAL: a number out of range; then nothing has changed.
+ */
+int efs_history_request(struct efs_history *history, unsigned layer, const uint32_t *experts, const uint32_t *ranks,
+                        unsigned count);
+
+/* Add another of the same layers and experts (-EINVAL: it is not). */
+int efs_history_add(struct efs_history *history, const struct efs_history *other);
+/* Make to, which was initialised with the same sizes, the same as from (-EINVAL: other sizes). */
+int efs_history_copy(struct efs_history *to, const struct efs_history *from);
+/* Old things count less: scale each layer down to at most that many passes; what it says stays the same. */
+void efs_history_fade(struct efs_history *history, uint64_t most_passes);
+
+/* ---- from a trace ------------------------------------------------------------------------------------------- */
+
+/*
+ * Counts requests into a history, in the order of a trace, with the ranks that the zipmoe policy of this tuning gives.
+ * chosen: experts that a layer asks for at once, on average. The history is borrowed until free. -EINVAL, -ENOMEM.
+ */
+struct efs_history_learner;
+int efs_history_learner_new(struct efs_history *history, double chosen, const struct efs_policy_tuning *tuning,
+                            struct efs_history_learner **learner);
+void efs_history_learner_free(struct efs_history_learner *learner); /* NULL is fine */
+/* A new sequence begins: counted; tell: the policy is told (else it finds out by itself, as it does by default). */
+void efs_history_learner_begin(struct efs_history_learner *learner, bool tell);
+/* As efs_history_request(). An expert twice is -EINVAL too. */
+int efs_history_learner_request(struct efs_history_learner *learner, unsigned layer, const uint32_t *experts,
+                                unsigned count);
+
+/* ---- what follows ------------------------------------------------------------------------------------------- */
+
+enum efs_skew_source {
+    EFS_SKEW_ASSUMED, /* nothing is known: Zipf, f_r ~ 1 / (r + 1) */
+    EFS_SKEW_COUNTS,  /* counts by expert, sorted */
+    EFS_SKEW_RANKS    /* ranks as observed */
+};
+const char *efs_skew_source_name(enum efs_skew_source source); /* "assumed", "counts", "ranks" */
+
+struct efs_skew {
+    unsigned layers, experts;
+    unsigned chosen;             /* experts of a request, the mean rounded: 1 to experts - 1 where there are two */
+    double mean_chosen;          /* the same not rounded; as assumed when nothing is known */
+    double *inclusion;           /* [layers * experts] by rank, most frequent first; each layer sums to chosen */
+    double *mean;                /* [experts] mean of all layers */
+    enum efs_skew_source source; /* of most layers */
+    uint64_t passes;             /* that it rests on, of all layers */
+};
+
+/*
+ * Each layer from what there is of it: ranks, else counts, else the mean of the layers that have either, else the
+ * assumed skew. No rank is impossible: half a pass is added to each. Sorted counts look more skewed than the workload
+ * is, as chance sorts too; what chance alone would spread them is taken out. history NULL: the assumed skew of these
+ * layers and experts, for requests of chosen experts; else these three are only taken when it is empty.
+ * -EINVAL: sizes out of range; -ENOMEM. To be freed by efs_skew_free() also then.
+ */
+int efs_skew_learn(struct efs_skew *skew, const struct efs_history *history, unsigned layers, unsigned experts,
+                   double chosen);
+void efs_skew_free(struct efs_skew *skew); /* a zeroed one is fine */
+
+/*
+ * How far what was seen is from what was planned, 0 to 1: half the sum of differences of the two lists of inclusion
+ * by rank (total variation: at most this share of the hits is where the plan did not expect it), over all layers
+ * together, less what chance gives after so few passes. Requests that are larger or smaller than planned drift too.
+ * Only passes with ranks count; 0 when there are none.
+ */
+double efs_history_drift(const struct efs_skew *planned, const struct efs_history *seen);
+#define EFS_DRIFT_REPLAN 0.1      /* from here on a new plan is worth it */
+#define EFS_DRIFT_LEAST_PASSES 64 /* of a layer, on average: earlier than that nothing is certain */
+/* Both together: whether to plan again. */
+bool efs_history_drifted(const struct efs_skew *planned, const struct efs_history *seen, double threshold);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
