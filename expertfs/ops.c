@@ -5,8 +5,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-/* The tree never changes, so the kernel may keep what it was told. */
-#define KEEP_SECONDS 86400.0
 #define BLOCK_BYTES 4096u
 
 static struct efsd *daemon_of(fuse_req_t req)
@@ -14,8 +12,7 @@ static struct efsd *daemon_of(fuse_req_t req)
     return fuse_req_userdata(req);
 }
 
-/* The node of an inode number; false for a number that the kernel cannot have from us. */
-static bool node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
+bool efsd_node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
 {
     if (ino < FUSE_ROOT_ID || ino - FUSE_ROOT_ID >= daemon->tree.count) {
         return false;
@@ -24,7 +21,7 @@ static bool node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
     return true;
 }
 
-static void fill_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
+void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
     bool directory = n->kind == EFSD_DIRECTORY;
@@ -48,10 +45,10 @@ static void fill_entry(const struct efsd *daemon, uint32_t node, struct fuse_ent
     *entry = (struct fuse_entry_param){
         .ino = (fuse_ino_t)node + FUSE_ROOT_ID,
         .generation = 1,
-        .attr_timeout = KEEP_SECONDS,
-        .entry_timeout = KEEP_SECONDS,
+        .attr_timeout = EFSD_KEEP_SECONDS,
+        .entry_timeout = EFSD_KEEP_SECONDS,
     };
-    fill_attributes(daemon, node, &entry->attr);
+    efsd_attributes(daemon, node, &entry->attr);
 }
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)
@@ -73,10 +70,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct efsd *daemon = daemon_of(req);
-    struct fuse_entry_param entry = {.entry_timeout = KEEP_SECONDS}; /* ino 0: there is no such name */
+    struct fuse_entry_param entry = {.entry_timeout = EFSD_KEEP_SECONDS}; /* ino 0: there is no such name */
     uint32_t directory, node = EFSD_ROOT;
     efsd_count(&daemon->counters.lookups, 1);
-    if (!node_of(daemon, parent, &directory)) {
+    if (!efsd_node_of(daemon, parent, &directory)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
@@ -115,12 +112,12 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     uint32_t node;
     (void)file;
     efsd_count(&daemon->counters.getattrs, 1);
-    if (!node_of(daemon, ino, &node)) {
+    if (!efsd_node_of(daemon, ino, &node)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
-    fill_attributes(daemon, node, &st);
-    fuse_reply_attr(req, &st, KEEP_SECONDS);
+    efsd_attributes(daemon, node, &st);
+    fuse_reply_attr(req, &st, EFSD_KEEP_SECONDS);
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
@@ -163,7 +160,7 @@ static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
     struct efsd *daemon = daemon_of(req);
     uint32_t node;
     efsd_count(&daemon->counters.readdirs, 1);
-    if (!node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
+    if (!efsd_node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
         fuse_reply_err(req, ENOTDIR);
         return;
     }
@@ -203,7 +200,6 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
         .f_frsize = BLOCK_BYTES,
         .f_blocks = (daemon->info.source_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES,
         .f_files = daemon->tree.count,
-        .f_flag = ST_RDONLY,
         .f_namemax = EFSD_NAME_MAX,
     };
     fuse_reply_statfs(req, &st);
@@ -213,8 +209,8 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 {
     struct efsd *daemon = daemon_of(req);
     uint32_t node;
-    if (!node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind == EFSD_DIRECTORY) {
-        fuse_reply_err(req, node_of(daemon, ino, &node) ? EISDIR : ENOENT);
+    if (!efsd_node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind == EFSD_DIRECTORY) {
+        fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
     efsd_open_file(daemon, req, node, file->flags);
@@ -241,76 +237,6 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     fuse_reply_err(req, 0);
 }
 
-/* The mount is read-only, so the kernel refuses these by itself; they are here for a mount that was remounted. */
-static void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
-{
-    (void)ino;
-    (void)st;
-    (void)set;
-    (void)file;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)
-{
-    (void)parent;
-    (void)name;
-    (void)mode;
-    (void)device;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
-{
-    (void)parent;
-    (void)name;
-    (void)mode;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
-{
-    (void)parent;
-    (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
-{
-    (void)target;
-    (void)parent;
-    (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_rename(fuse_req_t req, fuse_ino_t from, const char *name, fuse_ino_t to, const char *new_name,
-                      unsigned flags)
-{
-    (void)from;
-    (void)name;
-    (void)to;
-    (void)new_name;
-    (void)flags;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
-{
-    (void)ino;
-    (void)parent;
-    (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
-{
-    (void)parent;
-    (void)name;
-    (void)mode;
-    (void)file;
-    fuse_reply_err(req, EROFS);
-}
-
 const struct fuse_lowlevel_ops efsd_ops = {
     .init = op_init,
     .lookup = op_lookup,
@@ -324,13 +250,15 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .open = op_open,
     .read = op_read,
     .release = op_release,
-    .setattr = op_setattr,
-    .mknod = op_mknod,
-    .mkdir = op_mkdir,
-    .unlink = op_remove,
-    .rmdir = op_remove,
-    .symlink = op_symlink,
-    .rename = op_rename,
-    .link = op_link,
-    .create = op_create,
+    .setattr = efsd_refuse_setattr,
+    .mknod = efsd_refuse_mknod,
+    .mkdir = efsd_refuse_mkdir,
+    .unlink = efsd_refuse_remove,
+    .rmdir = efsd_refuse_remove,
+    .symlink = efsd_refuse_symlink,
+    .rename = efsd_refuse_rename,
+    .link = efsd_refuse_link,
+    .create = efsd_refuse_create,
+    .fallocate = efsd_refuse_fallocate,
+    .access = efsd_access,
 };

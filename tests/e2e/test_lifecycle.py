@@ -4,7 +4,6 @@ import mmap
 import os
 import shutil
 import signal
-import stat as stat_module
 import threading
 import time
 
@@ -253,62 +252,12 @@ def by_mount():
         lines = result.stdout.splitlines()
         if not check(" ".join(command[:3]), result.returncode == 0, result):
             continue
-        check("the source is the store", lines[0].split()[0] == store and "ro,nosuid,nodev" in lines[0], lines[0])
+        check("the source is the store", lines[0].split()[0] == store and "rw,nosuid,nodev" in lines[0], lines[0])
         check("its options arrived", "budget_option: size" in lines and "passthrough: no" in lines, lines)
         check("it serves, and the daemon ends with umount", lines[-2:] == ["same", "ended"], lines[-2:])
     result = run("unshare", "-m", "sh", script, expertfs, store, path, large, f"{model}/{large}", "mount", "-t",
                  "fuse.expertfs", store, path, "-o", "budjet=1G")
     check("an unknown option is refused by name", result.returncode != 0 and "budjet" in result.stderr, result)
-
-
-def read_only():
-    print("-- read-only")
-    mount = Mount(store)
-    attempts = {
-        "create": lambda: open(mount / "new", "w"),
-        "write": lambda: open(mount / large, "r+b"),
-        "truncate": lambda: os.truncate(mount / large, 0),
-        "mkdir": lambda: os.mkdir(mount / "d"),
-        "unlink": lambda: os.unlink(mount / large),
-        "rename": lambda: os.rename(mount / large, mount / "other"),
-        "chmod": lambda: os.chmod(mount / large, 0o777),
-        "symlink": lambda: os.symlink("x", mount / "link"),
-        "setxattr": lambda: os.setxattr(mount / large, "user.x", b"1"),
-        "mknod": lambda: os.mknod(mount / "node"),
-    }
-    for what, attempt in attempts.items():
-        try:
-            attempt()
-            check(what, False, "it worked")
-        except OSError as error:
-            check(f"{what}: {error.strerror}", error.strerror == "Read-only file system", error)
-    st = os.stat(mount / large)
-    check("attributes of a file", stat_module.S_IMODE(st.st_mode) == 0o444 and st.st_nlink == 1 and
-          st.st_blocks == (st.st_size + 511) // 512 and st.st_blksize & (st.st_blksize - 1) == 0 and
-          st.st_blksize >= 1 << 20 and int(st.st_mtime) == int(os.stat(store).st_mtime), st)
-    st = os.stat(mount / "experts")
-    subdirectories = sum(os.path.isdir(mount / f"experts/{name}") for name in os.listdir(mount / "experts"))
-    check("attributes of a directory", stat_module.S_IMODE(st.st_mode) == 0o555 and
-          st.st_nlink == 2 + subdirectories, st)
-    fs = os.statvfs(mount.path)
-    total = sum(map(len, source.values()))
-    check("statvfs", 0 <= fs.f_blocks * fs.f_frsize - total < fs.f_frsize and fs.f_bfree == 0 and fs.f_ffree == 0 and
-          fs.f_namemax == 255 and fs.f_flag & os.ST_RDONLY, fs)
-    try:
-        os.stat(mount / "nothing")
-        check("a name that is not there", False)
-    except FileNotFoundError:
-        check("a name that is not there", True)
-    if root and run("mount", "-i", "-o", "remount,rw", mount.path).returncode == 0:
-        for what, attempt in attempts.items():
-            if what == "setxattr":
-                continue
-            try:
-                attempt()
-                check(f"{what} after a remount", False, "it worked")
-            except OSError as error:
-                check(f"{what} after a remount: {error.strerror}", error.strerror == "Read-only file system", error)
-    mount.unmount()
 
 
 def unprivileged():
@@ -355,6 +304,5 @@ unmounts()
 killed()
 two_mounts()
 by_mount()
-read_only()
 unprivileged()
 done()

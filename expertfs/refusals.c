@@ -1,0 +1,89 @@
+/*
+ * refusals.c - what a mount that never changes answers to who would change it.
+ *
+ * The kernel does not know that nothing can be written: to a mount with the option ro it would also refuse the xattrs
+ * and the file `want`, which tune it. So every request that would change a file or a name comes here and gets EROFS,
+ * whoever asks. For the same reason the daemon, not the kernel, judges by modes (no default_permissions): who is not
+ * root would get EACCES before EROFS, and the owner could not set the xattrs of files that are 0444.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+bool efsd_may_tune(const struct efsd *daemon, fuse_req_t req)
+{
+    uid_t uid = fuse_req_ctx(req)->uid;
+    return uid == 0 || uid == daemon->uid;
+}
+
+void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
+{
+    const struct efsd *daemon = fuse_req_userdata(req);
+    uint32_t node;
+    int error = 0;
+    if (!efsd_node_of(daemon, ino, &node)) {
+        error = ENOENT;
+    } else if (mask & W_OK) {
+        error = EROFS;
+    } else if ((mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
+        error = EACCES;
+    }
+    fuse_reply_err(req, error);
+}
+
+void efsd_refuse_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
+{
+    (void)ino, (void)st, (void)set, (void)file;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)
+{
+    (void)parent, (void)name, (void)mode, (void)device;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    (void)parent, (void)name, (void)mode;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    (void)parent, (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    (void)target, (void)parent, (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_rename(fuse_req_t req, fuse_ino_t from, const char *name, fuse_ino_t to, const char *new_name,
+                        unsigned flags)
+{
+    (void)from, (void)name, (void)to, (void)new_name, (void)flags;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+    (void)ino, (void)parent, (void)name;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
+{
+    (void)parent, (void)name, (void)mode, (void)file;
+    fuse_reply_err(req, EROFS);
+}
+
+void efsd_refuse_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                           struct fuse_file_info *file)
+{
+    (void)ino, (void)mode, (void)offset, (void)length, (void)file;
+    fuse_reply_err(req, EROFS);
+}
