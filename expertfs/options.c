@@ -52,8 +52,8 @@ static const struct option table[] = {
     {"rootcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
 };
 
-/* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev; ro, as nothing can be written),
- * for programs before us, or about times and writes that a file system that never changes does not have. */
+/* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev; ro, as nothing can be
+ * written), for programs before us, or about times and writes that a file system that never changes does not have. */
 static const char *const ignored[] = {
     "ro",      "rw",       "suid",    "nosuid",   "dev",        "nodev",      "exec",          "user",
     "nouser",  "users",    "owner",   "group",    "auto",       "noauto",     "defaults",      "nofail",
