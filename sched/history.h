@@ -83,11 +83,12 @@ enum efs_skew_source {
     EFS_SKEW_COUNTS,  /* counts by expert, sorted */
     EFS_SKEW_RANKS    /* ranks as observed */
 };
+#define EFS_SKEW_RANKED 64u
 const char *efs_skew_source_name(enum efs_skew_source source); /* "assumed", "counts", "ranks" */
 
 struct efs_skew {
     unsigned layers, experts;
-    unsigned chosen;             /* experts of a request, the mean rounded: 1 to experts - 1 where there are two */
+    unsigned chosen;             /* experts of a request, the mean rounded: 1 to experts, at most EFS_PLAN_MAX_CHOSEN */
     double mean_chosen;          /* the same not rounded; as assumed when nothing is known */
     double *inclusion;           /* [layers * experts] by rank, most frequent first; each layer sums to chosen */
     double *mean;                /* [experts] mean of all layers */
@@ -96,11 +97,12 @@ struct efs_skew {
 };
 
 /*
- * Each layer from what there is of it: ranks, else counts, else the mean of the layers that have either, else the
- * assumed skew. No rank is impossible: half a pass is added to each. Sorted counts look more skewed than the workload
- * is, as chance sorts too; what chance alone would spread them is taken out. history NULL: the assumed skew of these
- * layers and experts, for requests of chosen experts; else these three are only taken when it is empty.
- * -EINVAL: sizes out of range; -ENOMEM. To be freed by efs_skew_free() also then.
+ * Each layer from what there is of it: ranks (if they rest on EFS_SKEW_RANKED passes, or on an eighth of all), else
+ * counts, else the mean of the layers that have either, else the assumed skew. No rank is impossible: half a pass is
+ * added to each. Sorted counts look more skewed than the workload is, as chance sorts too; what chance alone would
+ * spread them is taken out. history NULL: the assumed skew of these layers and experts, for requests of chosen experts;
+ * else these three are only taken when it is empty. -EINVAL: sizes out of range; -ENOMEM. To be freed by
+ * efs_skew_free() also then.
  */
 int efs_skew_learn(struct efs_skew *skew, const struct efs_history *history, unsigned layers, unsigned experts,
                    double chosen);

@@ -29,7 +29,8 @@ static int check(const struct efs_plan_request *r)
         r->pools & ~EFS_PLAN_ALL_POOLS)
         return -EINVAL;
     if (!positive(cost->sm_read_ns) || !positive(cost->e_read_ns) || !positive(cost->decode_ns) ||
-        !positive(cost->copy_ns) || !positive(cost->request_ns))
+        !positive(cost->copy_ns) || !positive(cost->request_ns) || !positive(cost->c_hit_ns) ||
+        !positive(cost->f_hit_ns))
         return -EINVAL;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         if (!r->expert_bytes[p] || r->expert_bytes[p] > MAX_EXPERT_BYTES)

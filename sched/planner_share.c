@@ -85,6 +85,7 @@ int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint
         const struct efs_plan *a = &plan[best_a], *b = &plan[best_b];
 
         shared->experts[p] = (1 - part) * a->capacity[p] + part * b->capacity[p];
+        shared->hits[p] = (1 - part) * a->hits[p] + part * b->hits[p];
         shared->pool_bytes[p] =
             (uint64_t)(layers * ((1 - part) * (double)a->used_bytes[p] + part * (double)b->used_bytes[p]));
     }

@@ -28,10 +28,10 @@ errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned expert
 
 /*
  * The history of a .route trace (efs_route_read()), mapped onto a store: its layer l takes the trace's layer l modulo
- * those that it has, experts are taken modulo experts. batch sequences are interleaved, 1 to 64; tuning NULL: the
- * defaults. history is initialised by this and freed by the caller, also after an error. -EINVAL, -ENOMEM.
+ * those that it has, experts are taken modulo experts. One sequence after the other; tuning NULL: the defaults. history
+ * is initialised by this and freed by the caller, also after an error. -EINVAL, -ENOMEM.
  */
-errint_t efs_counts_from_route(const struct efs_route *route, unsigned layers, unsigned experts, unsigned batch,
+errint_t efs_counts_from_route(const struct efs_route *route, unsigned layers, unsigned experts,
                                const struct efs_policy_tuning *tuning, struct efs_history *history);
 
 #endif
