@@ -147,6 +147,8 @@ int efs_skew_learn(struct efs_skew *skew, const struct efs_history *h, unsigned 
         skew->mean[r] = 0;
     for (size_t i = 0; i < (size_t)layers * experts; i++)
         skew->mean[i % experts] += skew->inclusion[i] / layers;
+    for (unsigned r = 0; r < experts; r++)
+        skew->mean[r] = skew->mean[r] < 1 ? skew->mean[r] : 1; /* ones may sum to a rounding more */
     skew->source = !known                                            ? EFS_SKEW_ASSUMED
                    : tally[EFS_SKEW_RANKS] >= tally[EFS_SKEW_COUNTS] ? EFS_SKEW_RANKS
                                                                      : EFS_SKEW_COUNTS;
