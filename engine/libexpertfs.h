@@ -35,6 +35,8 @@ EFS_API const char *efs_cpu_path(void);
  * readers' page cache lives beside us, and a system without page cache is slower than one with a smaller pool.
  */
 EFS_API uint64_t efs_auto_budget(void);
+/* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
+EFS_API errint_t efs_parse_size(const char *text, uint64_t *bytes);
 
 /* ---- element types ------------------------------------------------------------------------------------------ */
 

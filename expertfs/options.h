@@ -43,7 +43,4 @@ void efsd_options_free(struct efsd_options *options);
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
 /* One line for each -o option: name, values, what it does. */
 void efsd_options_help(FILE *out);
-/* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
-errint_t efsd_parse_size(const char *text, uint64_t *bytes);
-
 #endif

@@ -42,19 +42,19 @@ static void sizes(void **state)
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         uint64_t bytes = 7;
-        assert_int_equal(efsd_parse_size(good[i].text, &bytes), 0);
+        assert_int_equal(efs_parse_size(good[i].text, &bytes), 0);
         assert_true(bytes == good[i].bytes);
     }
     static const char *const bad[] = {"",    " 1",  "-1", "G",    "1X",  "1 G",   "1GG",  "1.G",      "1.5",
                                       ".5G", "1e9", "+1", "0x10", "1Gi", "8GiBs", "1KBB", "1\xc3\xa9"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         uint64_t bytes;
-        assert_int_equal(efsd_parse_size(bad[i], &bytes), -EINVAL);
+        assert_int_equal(efs_parse_size(bad[i], &bytes), -EINVAL);
     }
     static const char *const large[] = {"18446744073709551616", "16777216T", "99999999999999999999999G"};
     for (size_t i = 0; i < sizeof(large) / sizeof(*large); i++) {
         uint64_t bytes;
-        assert_int_equal(efsd_parse_size(large[i], &bytes), -ERANGE);
+        assert_int_equal(efs_parse_size(large[i], &bytes), -ERANGE);
     }
 }
 

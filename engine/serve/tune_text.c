@@ -1,0 +1,194 @@
+/* tune_text.c - see tune_text.h. */
+#include "tune_text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char pool_letters[] = "FCSE"; /* by enum efs_pool */
+
+static int pool_of(char letter)
+{
+    const char *at = isalpha((unsigned char)letter) ? strchr(pool_letters, toupper((unsigned char)letter)) : NULL;
+    return at ? (int)(at - pool_letters) : -1;
+}
+
+/* A number in plain decimals, up to the character that cannot belong to one; NULL: there is none. */
+static const char *decimal(const char *text, double *number)
+{
+    size_t whole = strspn(text, "0123456789");
+    size_t bytes = whole;
+    if (text[bytes] == '.') {
+        size_t part = strspn(text + bytes + 1, "0123456789");
+        bytes += part ? 1 + part : 0;
+    }
+    char digits[32];
+    if (!whole || bytes >= sizeof(digits)) {
+        return NULL;
+    }
+    memcpy(digits, text, bytes);
+    digits[bytes] = '\0';
+    *number = strtod(digits, NULL);
+    return text + bytes;
+}
+
+errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err)
+{
+    if (strcmp(text, "auto") == 0) {
+        *bytes = 0;
+        return 0;
+    }
+    uint64_t size;
+    if (efs_parse_size(text, &size) || !size) {
+        return efs_fail(err, -EINVAL, "budget=%.64s: allowed are auto and sizes such as 8G, 512M or 65536", text);
+    }
+    *bytes = size;
+    return 0;
+}
+
+errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err)
+{
+    unsigned bits = 0;
+    for (const char *p = text; *p; p++) {
+        int pool = pool_of(*p);
+        unsigned bit = pool < 0 ? 0 : EFS_PLAN_POOL((unsigned)pool);
+        if (!bit || (bits & bit)) {
+            bits = 0;
+            break;
+        }
+        bits |= bit;
+    }
+    if (!bits) {
+        return efs_fail(err, -EINVAL, "pools=%.64s: allowed are FCSE or some of these letters, each once", text);
+    }
+    *pools = bits;
+    return 0;
+}
+
+/* One `F=10`, up to ',' or the end. NULL: it is none, or the pool was said before. */
+static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EFS_POOLS])
+{
+    int pool = pool_of(*text);
+    double percent;
+    if (pool < 0 || said[pool] || text[1] != '=') {
+        return NULL;
+    }
+    const char *end = decimal(text + 2, &percent);
+    if (!end || percent > 100) {
+        return NULL;
+    }
+    said[pool] = true;
+    ratio[pool] = percent / 100;
+    end += *end == '%';
+    if (*end == ',' && end[1]) {
+        return end + 1;
+    }
+    return *end ? NULL : end;
+}
+
+errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err)
+{
+    struct efs_tune_plan made = {.automatic = strcmp(text, "auto") == 0};
+    bool said[EFS_POOLS] = {false};
+    double sum = 0;
+    const char *p = made.automatic ? "" : text;
+    while (p && *p) {
+        p = share(p, said, made.ratio);
+    }
+    for (int pool = 0; pool < EFS_POOLS && p; pool++) {
+        sum += made.ratio[pool];
+    }
+    if (!made.automatic && (sum <= 0 || sum > 1 + 1e-9)) {
+        return efs_fail(err, -EINVAL,
+                        "plan=%.64s: allowed are auto and shares in percent such as F=10,C=70,S=10,E=10, each pool at "
+                        "most once, together more than 0 and at most 100",
+                        text);
+    }
+    *plan = made;
+    return 0;
+}
+
+errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err)
+{
+    enum efs_policy_kind found = efs_policy_by_name(text);
+    if (found != EFS_POLICY_KINDS) {
+        *kind = found;
+        return 0;
+    }
+    char names[128] = "";
+    size_t used = 0;
+    for (int i = 0; i < EFS_POLICY_KINDS; i++) {
+        int n = snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+                         efs_policy_name((enum efs_policy_kind)i));
+        used += n > 0 && (size_t)n < sizeof(names) - used ? (size_t)n : 0;
+    }
+    return efs_fail(err, -EINVAL, "policy=%.64s: allowed are %s", text, names);
+}
+
+const char *efs_tune_goal_name(enum efs_plan_goal goal)
+{
+    return goal == EFS_PLAN_IO ? "io" : "makespan";
+}
+
+errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err)
+{
+    if (strcmp(text, "io") != 0 && strcmp(text, "makespan") != 0) {
+        return efs_fail(err, -EINVAL, "goal=%.64s: allowed are io and makespan", text);
+    }
+    *goal = strcmp(text, "io") == 0 ? EFS_PLAN_IO : EFS_PLAN_MAKESPAN;
+    return 0;
+}
+
+errint_t efs_tune_delta(const char *text, double *delta, struct efs_error *err)
+{
+    double number = -1;
+    const char *end = strcmp(text, "auto") == 0 ? "" : decimal(text, &number);
+    if (!end || *end || number > EFS_TUNE_DELTA_MOST) {
+        return efs_fail(err, -EINVAL, "delta=%.64s: allowed are auto and numbers of ranks from 0 to %.0f", text,
+                        EFS_TUNE_DELTA_MOST);
+    }
+    *delta = number;
+    return 0;
+}
+
+void efs_tune_print_budget(uint64_t bytes, char *text, size_t room)
+{
+    if (bytes) {
+        snprintf(text, room, "%llu", (unsigned long long)bytes);
+    } else {
+        snprintf(text, room, "auto");
+    }
+}
+
+void efs_tune_print_pools(unsigned pools, char *text, size_t room)
+{
+    size_t used = 0;
+    for (unsigned pool = 0; pool < EFS_POOLS && used + 1 < room; pool++) {
+        if (pools & EFS_PLAN_POOL(pool)) {
+            text[used++] = pool_letters[pool];
+        }
+    }
+    text[used] = '\0';
+}
+
+void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t room)
+{
+    if (plan->automatic) {
+        snprintf(text, room, "auto");
+        return;
+    }
+    const double *r = plan->ratio;
+    snprintf(text, room, "F=%.6g,C=%.6g,S=%.6g,E=%.6g", 100 * r[EFS_POOL_F], 100 * r[EFS_POOL_C], 100 * r[EFS_POOL_S],
+             100 * r[EFS_POOL_E]);
+}
+
+void efs_tune_print_delta(double delta, char *text, size_t room)
+{
+    if (delta < 0) {
+        snprintf(text, room, "auto");
+    } else {
+        snprintf(text, room, "%.6g", delta);
+    }
+}

@@ -1,0 +1,43 @@
+/*
+ * tune_text.h - the texts of efs_set() and efs_get(): checked and turned into values, and back.
+ *
+ * Nothing here knows a served store. Every refusal is -EINVAL and says in err (may be NULL) what is allowed.
+ */
+#ifndef EFS_TUNE_TEXT_H
+#define EFS_TUNE_TEXT_H
+
+#include "libexpertfs.h"
+
+#include "policy.h"
+#include "pools.h"
+#include "schedule.h"
+
+/* What the pools may take, as the plan says it. */
+struct efs_tune_plan {
+    bool automatic;
+    double ratio[EFS_POOLS]; /* not automatic: shares, which sum to at most 1 */
+};
+
+#define EFS_TUNE_TEXT 128 /* room for any text that these make */
+#define EFS_TUNE_DELTA_MOST 4096.0
+
+/* "auto" (*bytes = 0) or a size above 0. */
+errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err);
+/* "FCSE" or some of these letters, each once, in any order and case: bits EFS_PLAN_POOL. */
+errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err);
+/* "auto", or "F=10,C=70,S=10,E=10": percent with or without a fraction, each pool at most once, those left out 0; the
+ * sum is above 0 and at most 100. */
+errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err);
+errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err);
+errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err);
+/* "auto" (*delta = -1: no thresholds), or 0 to EFS_TUNE_DELTA_MOST ranks, in plain decimals. */
+errint_t efs_tune_delta(const char *text, double *delta, struct efs_error *err);
+
+/* Back to text, which the parsers above take; room is at least EFS_TUNE_TEXT. */
+void efs_tune_print_budget(uint64_t bytes, char *text, size_t room);
+void efs_tune_print_pools(unsigned pools, char *text, size_t room);
+void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t room);
+const char *efs_tune_goal_name(enum efs_plan_goal goal);
+void efs_tune_print_delta(double delta, char *text, size_t room);
+
+#endif

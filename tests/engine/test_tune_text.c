@@ -1,0 +1,209 @@
+/* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tune_text.h"
+
+static void says(const struct efs_error *err, const char *words, const char *text)
+{
+    if (!strstr(err->text, words)) {
+        fail_msg("\"%s\": \"%s\" does not say \"%s\"", text, err->text, words);
+    }
+}
+
+static void sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        {"0", 0},
+        {"1", 1},
+        {"65536", 65536},
+        {"1k", 1024},
+        {"8G", 8ul << 30},
+        {"2GiB", 2u << 30},
+        {"2GB", 2u << 30},
+        {"1.5G", 3u << 29},
+        {"1.0000001K", 1024},
+        {"16777215T", 16777215ul << 40},
+        {"18446744073709551615", UINT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        uint64_t bytes = 7;
+        assert_int_equal(efs_parse_size(good[i].text, &bytes), 0);
+        assert_true(bytes == good[i].bytes);
+    }
+    static const char *const bad[] = {"",    " 1",  "-1",   "G",   "1X",    "1 G", "1.G",
+                                      "1.5", "1e9", "0x10", "1Gi", "8GiBs", "1 "};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        uint64_t bytes;
+        assert_int_equal(efs_parse_size(bad[i], &bytes), -EINVAL);
+    }
+    uint64_t bytes;
+    assert_int_equal(efs_parse_size("18446744073709551616", &bytes), -ERANGE);
+    assert_int_equal(efs_parse_size("16777216T", &bytes), -ERANGE);
+}
+
+static void budgets(void **state)
+{
+    (void)state;
+    uint64_t bytes = 1;
+    char text[EFS_TUNE_TEXT];
+    assert_int_equal(efs_tune_budget("auto", &bytes, NULL), 0);
+    assert_int_equal(bytes, 0);
+    efs_tune_print_budget(bytes, text, sizeof(text));
+    assert_string_equal(text, "auto");
+    assert_int_equal(efs_tune_budget("1.5G", &bytes, NULL), 0);
+    efs_tune_print_budget(bytes, text, sizeof(text));
+    assert_string_equal(text, "1610612736");
+    static const char *const bad[] = {"", "0", "0G", "Auto", "much", "-1", "99999999999999999999", "1G "};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_error err = {.text = ""};
+        bytes = 77;
+        assert_int_equal(efs_tune_budget(bad[i], &bytes, &err), -EINVAL);
+        says(&err, "allowed are auto and sizes", bad[i]);
+        assert_int_equal(bytes, 77);
+    }
+}
+
+static void pools(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *printed;
+    } good[] = {{"FCSE", "FCSE"}, {"C", "C"}, {"ESC", "CSE"}, {"fc", "FC"}, {"eF", "FE"}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        unsigned bits = 0;
+        char text[EFS_TUNE_TEXT];
+        assert_int_equal(efs_tune_pools(good[i].text, &bits, NULL), 0);
+        efs_tune_print_pools(bits, text, sizeof(text));
+        assert_string_equal(text, good[i].printed);
+    }
+    static const char *const bad[] = {"", "M", "FCSEM", "FF", "F,C", "F C", "FcC", "7", "F ", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_error err = {.text = ""};
+        unsigned bits = 77;
+        assert_int_equal(efs_tune_pools(bad[i], &bits, &err), -EINVAL);
+        says(&err, "allowed are FCSE", bad[i]);
+        assert_int_equal(bits, 77);
+    }
+}
+
+static void plans(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *printed;
+    } good[] = {
+        {"auto", "auto"},
+        {"F=10,C=70,S=10,E=10", "F=10,C=70,S=10,E=10"},
+        {"C=100", "F=0,C=100,S=0,E=0"},
+        {"e=12.5%,f=25", "F=25,C=0,S=0,E=12.5"},
+        {"F=33.3,C=33.3,S=33.4", "F=33.3,C=33.3,S=33.4,E=0"},
+        {"F=0,C=1", "F=0,C=1,S=0,E=0"},
+    };
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        struct efs_tune_plan plan, again;
+        char text[EFS_TUNE_TEXT], more[EFS_TUNE_TEXT];
+        assert_int_equal(efs_tune_plan(good[i].text, &plan, NULL), 0);
+        efs_tune_print_plan(&plan, text, sizeof(text));
+        assert_string_equal(text, good[i].printed);
+        assert_int_equal(efs_tune_plan(text, &again, NULL), 0);
+        efs_tune_print_plan(&again, more, sizeof(more));
+        assert_string_equal(more, text);
+    }
+    static const char *const bad[] = {
+        "",          "F",
+        "F=",        "F=-1",
+        "F=101",     "F=60,C=60",
+        "F=10,F=10", "M=10",
+        "F=10,",     ",F=10",
+        "F=10;C=1",  "F=0",
+        "F=10 ,C=5", "F=1e1",
+        "F=nan",     "F=inf",
+        "F=.5",      "F=1.",
+        "automatic", "F=10,,C=1",
+        "F=0x10",    "F=99.9,C=0.2",
+        "f=1%%",     "F=10000000000000000000000000000000000000000000000000000000000000000000000000000000000"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_error err = {.text = ""};
+        struct efs_tune_plan plan = {.ratio = {0.25}};
+        if (efs_tune_plan(bad[i], &plan, &err) != -EINVAL) {
+            fail_msg("plan=%s was taken", bad[i]);
+        }
+        says(&err, "allowed are auto and shares", bad[i]);
+        assert_true(plan.ratio[0] == 0.25 && !plan.automatic);
+    }
+}
+
+static void words(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
+    for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
+        enum efs_policy_kind kind;
+        assert_int_equal(efs_tune_policy(policies[i], &kind, NULL), 0);
+        assert_string_equal(efs_policy_name(kind), policies[i]);
+    }
+    enum efs_plan_goal goal;
+    assert_int_equal(efs_tune_goal("io", &goal, NULL), 0);
+    assert_string_equal(efs_tune_goal_name(goal), "io");
+    assert_int_equal(efs_tune_goal("makespan", &goal, NULL), 0);
+    assert_string_equal(efs_tune_goal_name(goal), "makespan");
+    static const char *const bad[] = {"", "lruu", "LRU", "zip", "ios", "oracle"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_error err = {.text = ""};
+        enum efs_policy_kind kind;
+        assert_int_equal(efs_tune_policy(bad[i], &kind, &err), -EINVAL);
+        says(&err, "allowed are zipmoe, lru, lfu, fifo, marking", bad[i]);
+        assert_int_equal(efs_tune_goal(bad[i], &goal, &err), -EINVAL);
+        says(&err, "allowed are io and makespan", bad[i]);
+    }
+}
+
+static void deltas(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *printed;
+        double delta;
+    } good[] = {{"auto", "auto", -1}, {"0", "0", 0},          {"1", "1", 1},
+                {"2.5", "2.5", 2.5},  {"4096", "4096", 4096}, {"0.125", "0.125", 0.125}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        double delta = -1;
+        char text[EFS_TUNE_TEXT];
+        assert_int_equal(efs_tune_delta(good[i].text, &delta, NULL), 0);
+        assert_true(fabs(delta - good[i].delta) < 1e-12);
+        efs_tune_print_delta(delta, text, sizeof(text));
+        assert_string_equal(text, good[i].printed);
+    }
+    static const char *const bad[] = {"",    "-1",  "+1", "4096.5", "4097", "nan", "inf",
+                                      "1e3", "0x1", ".5", "5.",     "1 ",   "one"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_error err = {.text = ""};
+        double delta = 7;
+        if (efs_tune_delta(bad[i], &delta, &err) != -EINVAL) {
+            fail_msg("delta=%s was taken", bad[i]);
+        }
+        says(&err, "from 0 to 4096", bad[i]);
+        assert_true(delta == 7);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes), cmocka_unit_test(budgets), cmocka_unit_test(pools),
+        cmocka_unit_test(plans), cmocka_unit_test(words),   cmocka_unit_test(deltas),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
