@@ -8,8 +8,8 @@
 #define EXPERTCTL_REPLAY_H
 
 #include "libexpertfs.h"
-#include "planner.h"
 #include "policy.h"
+#include "pools.h"
 #include "schedule.h"
 #include "simulate_trace.h"
 
@@ -47,9 +47,10 @@ struct replay_setup {
     enum efs_schedule_kind schedule;
     uint64_t run_token_ns, layer_ns, seed;
     struct efs_policy_tuning tuning;
-    double step;        /* of the planner's grid */
-    bool seed_counts;   /* the policy starts with the history's counts */
-    bool tell_sequence; /* it is told when a sequence begins */
+    double step;               /* of the planner's grid */
+    bool seed_counts;          /* the policy starts with the history's counts */
+    bool tell_sequence;        /* it is told when a sequence begins */
+    double f_hit_ns, c_hit_ns; /* struct efs_pools_costs: a client that computes; 0: it does not */
 };
 
 /* Fill in sizes and counts from the profile. */
@@ -84,10 +85,10 @@ bool replay_policy_parse(const char *text, enum replay_pools planned, enum repla
 
 /* What the history says. */
 struct replay_history {
-    double *inclusion; /* [layers][experts], by rank; sums to chosen in each layer */
-    uint32_t *counts;  /* [layers][experts], by expert; NULL: no history, a default skew */
-    uint64_t passes;
-    uint32_t chosen;
+    struct efs_history seen; /* zeroed: no history */
+    struct efs_skew skew;
+    const uint32_t *counts; /* of seen, [layers][experts] by expert; NULL: no history, a default skew */
+    uint64_t passes;        /* of each layer */
 };
 /* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
 int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,

@@ -2,13 +2,9 @@
 #include "replay.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define LAYER_STEP 0.1 /* of the grid where every layer is planned by itself */
-#define LAYER_QUANTA 16
 
 static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "layers", "coded", "even", "full", "raw"};
 
@@ -43,105 +39,72 @@ bool replay_policy_parse(const char *text, enum replay_pools planned, enum repla
     return policy->pools != REPLAY_POOLS;
 }
 
-static uint64_t at_least(double number, uint64_t least, uint64_t most)
+/* As the profile has it, but with the workers, tensors and shards that are replayed. */
+static struct efs_pools_costs costs_of(const struct replay_setup *s)
 {
-    return !(number > (double)least) ? least : number < (double)most ? (uint64_t)(number + 0.5) : most;
+    const struct efs_profile *p = &s->profile;
+    return (struct efs_pools_costs){.full_bytes = p->full_bytes,
+                                    .coded_bytes = p->coded_bytes,
+                                    .sm_bytes = p->sm_bytes,
+                                    .e_bytes = p->e_bytes,
+                                    .tensors = s->tensors,
+                                    .shards = s->shards,
+                                    .workers = s->workers,
+                                    .disk_bytes_per_second = p->disk_bytes_per_second,
+                                    .read_latency_ns = p->read_latency_ns,
+                                    .decode_bytes_per_second = p->decode_bytes_per_second,
+                                    .f_hit_ns = s->f_hit_ns,
+                                    .c_hit_ns = s->c_hit_ns};
 }
 
 void replay_setup_fill(struct replay_setup *s)
 {
-    const struct efs_profile *p = &s->profile;
-    s->bytes[EFS_POOL_F] = at_least(p->full_bytes, 1, UINT64_C(1) << 40);
-    s->bytes[EFS_POOL_S] = at_least(p->sm_bytes, 1, UINT64_C(1) << 40);
-    s->bytes[EFS_POOL_E] = at_least(p->e_bytes, 1, UINT64_C(1) << 40);
-    s->bytes[EFS_POOL_C] = at_least(p->coded_bytes, 1, UINT64_C(1) << 40);
-    s->tensors = (uint32_t)at_least(p->tensors, 1, EFS_TASK_MAX_TENSORS);
-    s->shards = (uint32_t)at_least(p->shards, 1, EFS_TASK_MAX_SHARDS);
-    if (s->workers == 0)
-        s->workers = (uint32_t)at_least(p->workers, 1, EFS_TASK_MAX_WORKERS);
+    struct efs_pools_costs costs = costs_of(s);
+    struct efs_cost cost;
+    costs.tensors = s->profile.tensors;
+    costs.shards = s->profile.shards;
+    costs.workers = s->workers ? s->workers : s->profile.workers;
+    cost = efs_pools_cost(&costs, s->bytes);
+    s->tensors = cost.tensors;
+    s->shards = cost.shards;
+    s->workers = cost.threads;
 }
 
 struct efs_cost replay_cost(const struct replay_setup *s)
 {
-    double tensors = s->tensors, chunks = tensors * s->shards, disk = s->profile.disk_bytes_per_second;
-    return (struct efs_cost){.sm_read_ns = (double)s->bytes[EFS_POOL_S] / tensors / disk * 1e9,
-                             .e_read_ns = (double)s->bytes[EFS_POOL_E] / chunks / disk * 1e9,
-                             .decode_ns =
-                                 (double)s->bytes[EFS_POOL_F] / chunks / s->profile.decode_bytes_per_second * 1e9,
-                             .threads = s->workers,
-                             .shards = s->shards,
-                             .tensors = s->tensors,
-                             .extended = true,
-                             .request_ns = s->profile.read_latency_ns};
+    struct efs_pools_costs costs = costs_of(s);
+    uint64_t bytes[EFS_POOLS];
+    return efs_pools_cost(&costs, bytes);
 }
 
 /* ---- the history -------------------------------------------------------------------------------------------- */
 
-/* Scale a layer's list so that it sums to chosen with nothing above 1. */
-static void scale(double *inclusion, uint32_t experts, uint32_t chosen)
+static int learn_all(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
-    for (unsigned round = 0; round < 64; round++) {
-        double open = 0, closed = 0;
-        for (uint32_t i = 0; i < experts; i++)
-            *(inclusion[i] < 1 ? &open : &closed) += inclusion[i];
-        double factor = open > 0 ? (chosen - closed) / open : 1;
-        if (fabs(factor - 1) < 1e-12)
-            break;
-        for (uint32_t i = 0; i < experts; i++)
-            if (inclusion[i] < 1)
-                inclusion[i] = inclusion[i] * factor < 1 ? inclusion[i] * factor : 1;
-    }
-}
-
-/* The ranks, under the ranking that the policy will use, at which experts were that were asked for. */
-static int watch(const struct replay_setup *s, const struct replay_workload *w, struct replay_history *h)
-{
-    struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
-                                       .layers = s->layers,
-                                       .experts = s->experts,
-                                       .chosen = w->chosen,
-                                       .bytes = (const uint64_t(*)[EFS_POOLS]) & s->bytes,
-                                       .same_bytes = true,
-                                       .tuning = s->tuning};
-    struct efs_grant *grants = calloc(REPLAY_REQUEST_MAX, sizeof(*grants));
-    struct efs_policy *policy = NULL;
-    int rc = grants ? efs_policy_new(&config, &policy) : -ENOMEM;
+    struct efs_history_learner *learner = NULL;
+    int rc = efs_history_init(seen, s->layers, s->experts);
+    if (rc == 0)
+        rc = efs_history_learner_new(seen, w->chosen, &s->tuning, &learner);
     for (uint64_t pass = 0; rc == 0 && pass < w->passes; pass++) {
-        if (s->tell_sequence && w->starts[pass])
-            efs_policy_begin(policy);
+        if (w->starts[pass])
+            efs_history_learner_begin(learner, s->tell_sequence);
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
             const size_t *first = &w->first[pass * w->layers + l];
-            for (size_t i = first[0]; i < first[1]; i++) {
-                h->inclusion[(size_t)l * s->experts + efs_policy_rank(policy, l, w->ids[i])]++;
-                h->counts[(size_t)l * s->experts + w->ids[i]]++;
-            }
-            rc = efs_policy_request(policy, l, &w->ids[first[0]], (unsigned)(first[1] - first[0]), grants);
-            for (size_t i = first[0]; rc == 0 && i < first[1]; i++)
-                efs_policy_release(policy, l, w->ids[i]);
+            rc = efs_history_learner_request(learner, l, &w->ids[first[0]], (unsigned)(first[1] - first[0]));
         }
     }
-    efs_policy_free(policy);
-    free(grants);
+    efs_history_learner_free(learner);
     return rc;
 }
 
 int replay_history_learn(const struct replay_setup *s, const struct replay_workload *history, double chosen,
                          struct replay_history *h)
 {
-    size_t units = (size_t)s->layers * s->experts;
-    uint32_t most = s->experts < EFS_PLAN_MAX_CHOSEN ? s->experts : EFS_PLAN_MAX_CHOSEN;
-    *h = (struct replay_history){.inclusion = calloc(units, sizeof(*h->inclusion)),
-                                 .counts = history ? calloc(units, sizeof(*h->counts)) : NULL,
-                                 .passes = history ? history->passes : 0};
-    h->chosen = (uint32_t)at_least(history ? history->chosen : chosen, 1, most);
-    int rc = h->inclusion && (h->counts || !history) ? 0 : -ENOMEM;
-    if (rc == 0 && history)
-        rc = watch(s, history, h);
-    for (size_t i = 0; rc == 0 && i < units; i++) /* half a use each: no rank is impossible */
-        h->inclusion[i] = history ? (h->inclusion[i] + 0.5) / ((double)history->passes + 1)
-                                  : 0.5 / (double)(i % s->experts + 1); /* the default skew: Zipf */
-    for (uint32_t l = 0; rc == 0 && l < s->layers; l++)
-        scale(h->inclusion + (size_t)l * s->experts, s->experts, h->chosen);
+    *h = (struct replay_history){.passes = history ? history->passes : 0};
+    int rc = history ? learn_all(s, history, &h->seen) : 0;
+    if (rc == 0)
+        rc = efs_skew_learn(&h->skew, history ? &h->seen : NULL, s->layers, s->experts, chosen);
+    h->counts = h->seen.counts;
     if (rc < 0)
         replay_history_free(h);
     return rc;
@@ -149,73 +112,35 @@ int replay_history_learn(const struct replay_setup *s, const struct replay_workl
 
 void replay_history_free(struct replay_history *h)
 {
-    free(h->inclusion);
-    free(h->counts);
+    efs_history_free(&h->seen);
+    efs_skew_free(&h->skew);
     *h = (struct replay_history){0};
 }
 
 /* ---- plans -------------------------------------------------------------------------------------------------- */
 
-static struct efs_plan_request request_of(const struct replay_setup *s, const struct replay_history *h,
-                                          const double *inclusion, enum efs_plan_goal goal)
+static int plan_pools(const struct replay_setup *s, enum replay_pools pools, const struct replay_history *h,
+                      uint64_t budget, struct replay_plan *plan)
 {
-    struct efs_plan_request request = {.inclusion = inclusion,
-                                       .experts = s->experts,
-                                       .chosen = h->chosen,
-                                       .pools = EFS_PLAN_ALL_POOLS,
-                                       .step = s->step,
-                                       .goal = goal,
-                                       .fill = true,
-                                       .cost = replay_cost(s)};
-    if (s->bytes[EFS_POOL_E] < EFS_POOLS) /* experts that have no E-chunks */
-        request.pools = EFS_PLAN_POOL(EFS_POOL_F) | EFS_PLAN_POOL(EFS_POOL_C);
-    memcpy(request.expert_bytes, s->bytes, sizeof(request.expert_bytes));
-    return request;
-}
-
-/* Pools that all layers share, from the mean of their lists. */
-static int plan_shared(const struct replay_setup *s, const struct replay_history *h, uint64_t budget,
-                       enum efs_plan_goal goal, struct replay_plan *plan)
-{
-    double *mean = calloc(s->experts, sizeof(*mean));
-    struct efs_plan_request request = request_of(s, h, mean, goal);
-    struct efs_plan_shared shared;
-    if (!mean)
-        return -ENOMEM;
-    for (size_t i = 0; i < (size_t)s->layers * s->experts; i++)
-        mean[i % s->experts] += h->inclusion[i] / s->layers;
-    int rc = efs_plan_share(&request, s->layers, budget, &shared);
-    free(mean);
+    const struct efs_pools_request request = {.costs = costs_of(s),
+                                              .skew = &h->skew,
+                                              .budget_bytes = budget,
+                                              .goal = pools == REPLAY_MAKESPAN ? EFS_PLAN_MAKESPAN : EFS_PLAN_IO,
+                                              .step = pools == REPLAY_LAYERS ? 0 : s->step,
+                                              .how = pools == REPLAY_LAYERS ? EFS_POOLS_LAYERS : EFS_POOLS_SHARED};
+    struct efs_pools planned;
+    int rc = efs_pools_plan(&request, &planned);
     if (rc < 0)
         return rc;
-    memcpy(plan->capacity, shared.pool_bytes, sizeof(plan->capacity));
-    plan->io_ns = shared.io_ns * s->layers;
-    plan->makespan_ns = shared.makespan_ns * s->layers;
+    memcpy(plan->capacity, planned.pool_bytes, sizeof(plan->capacity));
+    plan->io_ns = planned.io_ns;
+    plan->makespan_ns = planned.makespan_ns;
+    if (planned.layer_bytes) { /* taken over */
+        plan->layer_bytes = planned.layer_bytes;
+        planned.layer_bytes = NULL;
+    }
+    efs_pools_free(&planned);
     return 0;
-}
-
-/* Every layer by itself, and a budget for each by what it gains. */
-static int plan_layers(const struct replay_setup *s, const struct replay_history *h, uint64_t budget,
-                       struct replay_plan *plan)
-{
-    struct efs_plan_request *requests = calloc(s->layers, sizeof(*requests));
-    struct efs_plan *plans = calloc(s->layers, sizeof(*plans));
-    int rc = requests && plans ? 0 : -ENOMEM;
-    for (uint32_t l = 0; rc == 0 && l < s->layers; l++) {
-        requests[l] = request_of(s, h, h->inclusion + (size_t)l * s->experts, EFS_PLAN_IO);
-        requests[l].step = LAYER_STEP;
-    }
-    if (rc == 0)
-        rc = efs_plan_layers(requests, s->layers, budget, LAYER_QUANTA, plans, &plan->makespan_ns);
-    for (uint32_t l = 0; rc == 0 && l < s->layers; l++) {
-        memcpy(plan->layer_bytes[l], plans[l].used_bytes, sizeof(plan->layer_bytes[l]));
-        plan->io_ns += plans[l].io_ns;
-        for (unsigned p = 0; p < EFS_POOLS; p++)
-            plan->capacity[p] += plans[l].used_bytes[p];
-    }
-    free(plans);
-    free(requests);
-    return rc;
 }
 
 int replay_plan_make(const struct replay_setup *s, const struct replay_policy *policy, const struct replay_history *h,
@@ -223,16 +148,13 @@ int replay_plan_make(const struct replay_setup *s, const struct replay_policy *p
 {
     enum replay_pools pools = policy->pools;
     /* the paper has pools for each layer */
-    bool even = pools == REPLAY_EVEN || (policy->published && pools != REPLAY_LAYERS),
-         by_layer = pools == REPLAY_LAYERS;
+    bool even = pools == REPLAY_EVEN || (policy->published && pools != REPLAY_LAYERS);
     int rc = 0;
     *plan = (struct replay_plan){{0}, NULL, 0, 0};
-    if ((even || by_layer) && !(plan->layer_bytes = calloc(s->layers, sizeof(*plan->layer_bytes))))
+    if (even && !(plan->layer_bytes = calloc(s->layers, sizeof(*plan->layer_bytes))))
         return -ENOMEM;
-    if (by_layer)
-        rc = plan_layers(s, h, budget, plan);
-    else if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN)
-        rc = plan_shared(s, h, budget, pools == REPLAY_IO ? EFS_PLAN_IO : EFS_PLAN_MAKESPAN, plan);
+    if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN || pools == REPLAY_LAYERS)
+        rc = plan_pools(s, pools, h, budget, plan);
     else
         plan->capacity[pools == REPLAY_FULL || pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C] = budget;
     for (uint32_t l = 0; even && l < s->layers; l++)
