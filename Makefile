@@ -18,9 +18,9 @@ BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 Q := $(if $(V),,@)
 
-PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson
+PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson 2>/dev/null) -lpthread -lm
+ENGINE_LIBS := $(shell pkg-config --libs liburing libzstd liblz4 libxxhash jansson numa 2>/dev/null) -lpthread -lm
 FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)

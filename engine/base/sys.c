@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -134,6 +136,60 @@ int efs_sys_munmap(void *addr, size_t bytes)
 int efs_sys_madvise(void *addr, size_t bytes, int advice)
 {
     return madvise(addr, bytes, advice) < 0 ? -errno : 0;
+}
+
+int efs_sys_mprotect(void *addr, size_t bytes, int prot)
+{
+    return mprotect(addr, bytes, prot) < 0 ? -errno : 0;
+}
+
+int efs_sys_mbind(void *addr, size_t bytes, uint32_t node)
+{
+    unsigned long mask[EFS_SYS_NODES / (8 * sizeof(unsigned long))] = {0};
+    if (node >= EFS_SYS_NODES)
+        return -EINVAL;
+    mask[node / (8 * sizeof(mask[0]))] = 1ul << (node % (8 * sizeof(mask[0])));
+    /* the kernel takes one bit less than it is told */
+    return mbind(addr, bytes, MPOL_BIND, mask, EFS_SYS_NODES + 1, 0) < 0 ? -errno : 0;
+}
+
+/* PAGEMAP_SCAN of linux/fs.h, which headers before 6.7 lack. */
+struct pagemap_region {
+    uint64_t start, end, categories;
+};
+struct pagemap_scan {
+    uint64_t size, flags, start, end, walk_end, regions, region_count, max_pages;
+    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define PAGEMAP_SCAN_CALL _IOWR('f', 16, struct pagemap_scan)
+#define PAGEMAP_IS_HUGE (1u << 6)
+
+int64_t efs_sys_huge_bytes(const void *addr, size_t bytes)
+{
+    struct pagemap_region regions[64];
+    struct pagemap_scan scan = {.size = sizeof(scan),
+                                .start = (uintptr_t)addr,
+                                .end = (uintptr_t)addr + bytes,
+                                .regions = (uintptr_t)regions,
+                                .region_count = sizeof(regions) / sizeof(regions[0]),
+                                .category_mask = PAGEMAP_IS_HUGE,
+                                .return_mask = PAGEMAP_IS_HUGE};
+    int64_t huge = 0;
+    int fd = efs_sys_open("/proc/self/pagemap", O_RDONLY, 0);
+    if (fd < 0)
+        return fd;
+    while (scan.start < scan.end) {
+        long found = RETRY(ioctl(fd, PAGEMAP_SCAN_CALL, &scan));
+        if (found < 0 || scan.walk_end <= scan.start) {
+            huge = found < 0 ? found : -EIO;
+            break;
+        }
+        for (long i = 0; i < found; i++)
+            huge += (int64_t)(regions[i].end - regions[i].start);
+        scan.start = scan.walk_end;
+    }
+    close(fd);
+    return huge;
 }
 
 void *efs_sys_malloc(size_t bytes)

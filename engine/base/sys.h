@@ -36,6 +36,12 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);
 int efs_sys_madvise(void *addr, size_t bytes, int advice);
+int efs_sys_mprotect(void *addr, size_t bytes, int prot);
+/* Pages of the range that are not there yet come from this memory node alone (< EFS_SYS_NODES). */
+#define EFS_SYS_NODES 1024
+int efs_sys_mbind(void *addr, size_t bytes, uint32_t node);
+/* How many bytes of the range are mapped by huge pages now. -ENOTTY, -EINVAL: the kernel (before 6.7) does not tell. */
+int64_t efs_sys_huge_bytes(const void *addr, size_t bytes);
 /* Memory: NULL when there is none. */
 void *efs_sys_malloc(size_t bytes);
 void *efs_sys_calloc(size_t count, size_t bytes);

@@ -1,23 +1,48 @@
 /*
  * arena.h - the chunk pool's memory: segments of huge-page-backed memory, cut in 4 KiB granules.
  *
+ * Every memory node of the machine has one range of addresses, reserved when the arena is made; a segment is a part of
+ * one. Growing makes a part usable and binds its pages to the node, dropping gives the pages back, the addresses stay.
+ * Where addresses cannot be reserved, a segment is mapped by itself; where a node is full or binding fails, a segment
+ * is not bound: slower, and the node says so.
+ *
  * A block of any number of granules is contiguous inside one segment. E-chunks are placed from a segment's low end,
  * SM-chunks from its high end: SM-chunks of equal tensors are equal in size, so that their holes are refilled exactly.
- * Not thread-safe: the caller's lock guards it.
+ * Within a node the first segment with room is taken. Not thread-safe: the caller's lock guards it, but for
+ * efs_arena_populate().
  */
 #ifndef EFS_ARENA_H
 #define EFS_ARENA_H
 
 #include "libexpertfs.h"
+#include "numa_nodes.h"
 
 #define EFS_GRANULE 4096u
+#define EFS_ANY_NODE UINT32_MAX
 
 struct efs_segment {
     uint8_t *base;   /* NULL: the slot is free */
     uint64_t *taken; /* a bit a granule */
     uint32_t free_granules;
-    bool pinned;   /* set and read by the I/O thread alone: registered with its ring */
-    bool retiring; /* takes no new blocks */
+    uint32_t node;       /* index into the arena's nodes; slots of a node follow each other */
+    uint64_t huge_bytes; /* like pinned */
+    bool pinned;         /* set and read by the I/O thread alone: registered with its ring */
+    bool populated;      /* like pinned */
+    bool bound;          /* its pages come from the node */
+    bool retiring;       /* takes no new blocks; set by the owner, goes only with efs_arena_drop() */
+};
+
+struct efs_arena_node { /* to be read by all who show it */
+    struct efs_numa_node numa;
+    uint32_t first, slots; /* its segments' indices */
+    uint32_t segment_count, bound_count;
+    errint_t
+        bind_error; /* why the last segment that is not bound is not: -ENOMEM the node was full; 0: not asked for */
+    bool reserved;  /* its addresses are contiguous */
+    uint64_t used_bytes;
+    /* its own */
+    uint8_t *base;
+    uint32_t *longest, leaves; /* a tree: the longest free run that a segment may have */
 };
 
 struct efs_arena {
@@ -25,6 +50,15 @@ struct efs_arena {
     uint32_t segment_max, segment_count; /* slots, segments that have memory */
     struct efs_segment *segments;
     uint64_t used_bytes;
+    const char *numa_kind; /* see efs_numa */
+    uint32_t node_count;
+    struct efs_arena_node *nodes;
+    /* Of the segments that efs_arena_populate() filled, and how much of that are huge pages; huge_unknown: the system
+     * does not tell (Linux before 6.7). */
+    _Atomic uint64_t populated_bytes, huge_bytes;
+    _Atomic bool huge_unknown;
+    errint_t (*bind)(void *memory, size_t bytes, uint32_t id);
+    uint64_t (*available_bytes)(uint32_t id);
 };
 
 struct efs_block {
@@ -33,15 +67,30 @@ struct efs_block {
     uint32_t segment;
 };
 
+/* On the nodes of this machine (efs_numa_discover()). -EINVAL: segment_bytes is not a multiple of 2 MiB, or no slots;
+ * -ENOMEM. No memory is used yet but for the tables. */
 errint_t efs_arena_init(struct efs_arena *arena, size_t segment_bytes, uint32_t segment_max);
+/* On these nodes. Slots are shared out as the nodes have memory; a node without a slot is left out. */
+errint_t efs_arena_init_nodes(struct efs_arena *arena, size_t segment_bytes, uint32_t segment_max,
+                              const struct efs_numa *numa);
 void efs_arena_destroy(struct efs_arena *arena);
-/* Add a segment. -ENOMEM when the system has no memory or all slots are taken. The caller accounts for it. */
+/* Add a segment, to the node that has used the least of its share and still has memory. -ENOMEM when the system has
+ * none or all slots are taken. The caller accounts for it. */
 errint_t efs_arena_grow(struct efs_arena *arena);
 /* Return the memory of a segment without blocks. */
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
-/* A block of bytes bytes (rounded up to granules); from_high: place it from the high end. false: no room. */
+/* The I/O thread, without the lock, when the segment is first used: have its pages all at once, and see whether they
+ * are huge. */
+void efs_arena_populate(struct efs_arena *arena, uint32_t segment);
+
+/* A block of bytes bytes (rounded up to granules); from_high: place it from the high end. false: no room. It comes from
+ * the node with the most room, if possible. */
 bool efs_arena_alloc(struct efs_arena *arena, size_t bytes, bool from_high, struct efs_block *block);
+/* The same, from that node (index into nodes, or EFS_ANY_NODE) if possible. */
+bool efs_arena_alloc_on(struct efs_arena *arena, uint32_t node, size_t bytes, bool from_high, struct efs_block *block);
 void efs_arena_free(struct efs_arena *arena, struct efs_block *block); /* block is cleared; NULL data is fine */
+/* The node that a block is on; EFS_ANY_NODE for none. */
+uint32_t efs_arena_node_of(const struct efs_arena *arena, const struct efs_block *block);
 bool efs_arena_segment_empty(const struct efs_arena *arena, uint32_t segment);
 
 #endif

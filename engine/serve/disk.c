@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define DEPTH 64
@@ -94,7 +93,7 @@ static void pin(struct efs_disk *d, uint32_t segment)
     struct efs_segment *s = &d->o.arena->segments[segment];
     if (!d->pins || s->pinned)
         return;
-    efs_sys_madvise(s->base, d->o.arena->segment_bytes, MADV_POPULATE_WRITE);
+    efs_arena_populate(d->o.arena, segment);
     if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0) {
         s->pinned = true;
     } else {

@@ -1,0 +1,32 @@
+/* arena_tree.h - of a node's segments, the first that may have a free run of some length. Shared by arena*.c alone. */
+#ifndef EFS_ARENA_TREE_H
+#define EFS_ARENA_TREE_H
+
+#include "arena.h"
+
+static inline uint32_t efs_arena_granules(const struct efs_arena *arena)
+{
+    return (uint32_t)(arena->segment_bytes / EFS_GRANULE);
+}
+
+/* slot: the segment's number within its node. The tree's value may be too large (after an allocation), never too small;
+ * 0: no memory, or no new blocks. */
+static inline void efs_arena_set_longest(struct efs_arena_node *node, uint32_t slot, uint32_t granules)
+{
+    uint32_t i = node->leaves + slot, *tree = node->longest;
+    for (tree[i] = granules; i > 1; i /= 2)
+        tree[i / 2] = tree[i] > tree[i ^ 1] ? tree[i] : tree[i ^ 1];
+}
+
+/* The first slot that may have need (at least 1) free granules in a row, or UINT32_MAX. */
+static inline uint32_t efs_arena_first_with(const struct efs_arena_node *node, uint32_t need)
+{
+    uint32_t i = 1;
+    if (node->longest[1] < need)
+        return UINT32_MAX;
+    while (i < node->leaves)
+        i = node->longest[2 * i] >= need ? 2 * i : 2 * i + 1;
+    return i - node->leaves;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* runs.c - see runs.h. */
+#include "runs.h"
+
+/* The first granule from `from` on that is taken (or is free), or all. */
+static uint32_t next(const uint64_t *taken, uint32_t all, uint32_t from, bool is_taken)
+{
+    uint64_t flip = is_taken ? 0 : UINT64_MAX, below = from % 64 ? (1ull << (from % 64)) - 1 : 0;
+    for (uint32_t w = from / 64; w < all / 64; w++) {
+        uint64_t found = (taken[w] ^ flip) & ~below;
+        if (found)
+            return w * 64 + (uint32_t)__builtin_ctzll(found);
+        below = 0;
+    }
+    return all;
+}
+
+/* One more than the last granule below `from` that is taken (or is free), or 0. */
+static uint32_t previous(const uint64_t *taken, uint32_t from, bool is_taken)
+{
+    uint64_t flip = is_taken ? 0 : UINT64_MAX, within = from % 64 ? (1ull << (from % 64)) - 1 : UINT64_MAX;
+    for (uint32_t words = (from + 63) / 64; words > 0; words--) {
+        uint64_t found = (taken[words - 1] ^ flip) & within;
+        if (found)
+            return words * 64 - (uint32_t)__builtin_clzll(found);
+        within = UINT64_MAX;
+    }
+    return 0;
+}
+
+uint32_t efs_runs_find(const uint64_t *taken, uint32_t all, uint32_t need, bool from_high, uint32_t *longest)
+{
+    uint32_t most = 0, low = 0, high = all;
+    while (low < high) {
+        uint32_t first = from_high ? 0 : next(taken, all, low, false), end;
+        if (from_high) {
+            end = previous(taken, high, false);
+            first = high = previous(taken, end, true);
+        } else {
+            end = low = next(taken, all, first, true);
+        }
+        if (end - first >= need)
+            return from_high ? end - need : first;
+        most = end - first > most ? end - first : most;
+    }
+    *longest = most;
+    return all;
+}
+
+uint32_t efs_runs_around(const uint64_t *taken, uint32_t all, uint32_t first, uint32_t count)
+{
+    return next(taken, all, first + count, true) - previous(taken, first, true);
+}
+
+void efs_runs_mark(uint64_t *taken, uint32_t first, uint32_t count, bool take)
+{
+    uint32_t end = first + count;
+    for (uint32_t g = first; g < end;) {
+        uint32_t in_word = 64 - g % 64 < end - g ? 64 - g % 64 : end - g;
+        uint64_t bits = (in_word == 64 ? UINT64_MAX : (1ull << in_word) - 1) << (g % 64);
+        taken[g / 64] = take ? taken[g / 64] | bits : taken[g / 64] & ~bits;
+        g += in_word;
+    }
+}
