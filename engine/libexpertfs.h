@@ -339,6 +339,33 @@ struct efs_expert_info {
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 
+/* ---- requests ------------------------------------------------------------------------------------------------- */
+
+/*
+ * What layers of the model need next: a line each with the layer, and its experts with the tokens that each gets (1 if
+ * not said), `3: 17*12 4 9*2`. Layers and experts have the numbers of experts/L03/E017.safetensors; a model with
+ * several stacks needs their names, `encoder-L03: 17`. Each line is one request, scheduled as a whole; opens and reads
+ * of these experts find, or wait for, what it brings. Text needs no terminator, its last line no newline. Does not
+ * block. -EINVAL: a line is wrong, a layer or expert is not there, or the text is too long; no request was taken then,
+ * and err has the reason. -ENOMEM.
+ */
+#define EFS_WANT_LINE_BYTES 4096u /* at most, and of a text: */
+#define EFS_WANT_BYTES 65536u
+EFS_API errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err);
+
+/*
+ * One request by ioctl(2) on a mount's root or its file .expertfs/want, for models with one stack. size is that of the
+ * struct, flags are 0, count is 1 to 64, what is behind count is not looked at. EINVAL, EPERM (not who mounted it).
+ */
+#define EFS_WANT_IOCTL_EXPERTS 64u
+struct efs_want_ioctl {
+    uint32_t size, layer, count, flags;
+    struct {
+        uint32_t expert, tokens;
+    } want[EFS_WANT_IOCTL_EXPERTS];
+};
+#define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
+
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 
 /* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the

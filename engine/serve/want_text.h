@@ -1,0 +1,34 @@
+/*
+ * want_text.h - requests as a runtime writes them, a line each: the layer, and its experts with the tokens that each
+ * gets (1 if not said).
+ *
+ *     3: 17*12 4 9*2
+ *     encoder-L03: 17          of a model with several stacks, as the folder below experts/ is called
+ *
+ * Syntax alone: whether there is such a layer or expert is for the caller to see.
+ */
+#ifndef EFS_WANT_TEXT_H
+#define EFS_WANT_TEXT_H
+
+#include "libexpertfs.h"
+
+#define EFS_WANT_EXPERTS 512u /* in a line */
+#define EFS_WANT_STACK 32u
+
+struct efs_want_expert {
+    uint32_t expert, tokens; /* tokens is 1 or more */
+};
+
+struct efs_want {
+    char stack[EFS_WANT_STACK]; /* "" when only a number was said */
+    uint32_t layer, count;      /* count is 1 or more; no expert twice */
+    struct efs_want_expert expert[EFS_WANT_EXPERTS];
+};
+
+/*
+ * Take the next line off *text (of *bytes, no terminator needed; the last line may lack its newline); blank lines are
+ * skipped. 1: *want is filled in; 0: there is none left; -EINVAL: what the line may look like is in err.
+ */
+int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struct efs_error *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* Requests as text: what is taken, line by line, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "want_text.h"
+
+static int next(const char **text, size_t *bytes, struct efs_want *want)
+{
+    struct efs_error err = {.text = ""};
+    int got = efs_want_next(text, bytes, want, &err);
+    assert_true(got >= 0 || (got == -EINVAL && strstr(err.text, "3: 17*12 4 9*2")));
+    return got;
+}
+
+/* Taken off a copy without terminator, so that sanitizers see what is read behind its end. */
+static int one(const char *line, struct efs_want *want)
+{
+    size_t bytes = strlen(line), left = bytes;
+    char *copy = malloc(bytes + !bytes);
+    memcpy(copy, line, bytes);
+    const char *text = copy;
+    int got = next(&text, &left, want);
+    assert_true(text == copy + (bytes - left));
+    free(copy);
+    return got;
+}
+
+static void lines(void **state)
+{
+    (void)state;
+    static const char all[] = "3: 17*12 4 9*2\n\n  \nL07:0\nencoder-L03:\t1*1  2 \n12 :4294967295*4294967295";
+    const char *text = all;
+    size_t bytes = strlen(all);
+    struct efs_want want;
+    assert_int_equal(next(&text, &bytes, &want), 1);
+    assert_string_equal(want.stack, "");
+    assert_true(want.layer == 3 && want.count == 3);
+    assert_true(want.expert[0].expert == 17 && want.expert[0].tokens == 12);
+    assert_true(want.expert[1].expert == 4 && want.expert[1].tokens == 1);
+    assert_true(want.expert[2].expert == 9 && want.expert[2].tokens == 2);
+    assert_int_equal(next(&text, &bytes, &want), 1);
+    assert_true(want.layer == 7 && want.count == 1 && want.expert[0].expert == 0);
+    assert_int_equal(next(&text, &bytes, &want), 1);
+    assert_string_equal(want.stack, "encoder");
+    assert_true(want.layer == 3 && want.count == 2 && want.expert[1].expert == 2 && want.expert[1].tokens == 1);
+    assert_int_equal(next(&text, &bytes, &want), 1);
+    assert_true(want.layer == 12 && want.expert[0].expert == UINT32_MAX && want.expert[0].tokens == UINT32_MAX);
+    assert_int_equal(next(&text, &bytes, &want), 0);
+    assert_int_equal(bytes, 0);
+}
+
+static void blank(void **state)
+{
+    (void)state;
+    struct efs_want want;
+    assert_int_equal(one("", &want), 0);
+    assert_int_equal(one("\n", &want), 0);
+    assert_int_equal(one(" \t\n\n ", &want), 0);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "3",
+        "3:",
+        "3: ",
+        ":",
+        ": 1",
+        "3 1",
+        "x: 1",
+        "3: x",
+        "3: 1,2",
+        "3: 1*",
+        "3: 1*0",
+        "3: *2",
+        "3: 1 1",
+        "3: 1*2 1*3",
+        "-3: 1",
+        "3: -1",
+        "3: 1*-1",
+        "3: 1.5",
+        "3: 0x1",
+        "+3: 1",
+        "3:: 1",
+        "3: 1:",
+        "3: 1\r\n",
+        "l3: 1",
+        "LL3: 1",
+        "L: 1",
+        "encoder-: 1",
+        "3: 1*2*3",
+        "3: 1 *2",
+        "3: 1* 2",
+        "3: 4294967296",
+        "4294967296: 1",
+        "3: 1*4294967296",
+        "3: 99999999999999999999",
+        "a-stack-whose-name-is-longer-than-any-L03: 1",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct efs_want want;
+        if (one(bad[i], &want) != -EINVAL) {
+            fail_msg("\"%s\" was taken", bad[i]);
+        }
+    }
+    struct efs_want want;
+    const char *text = "3: 1\0 2";
+    size_t bytes = 7;
+    assert_int_equal(next(&text, &bytes, &want), -EINVAL);
+}
+
+static void limits(void **state)
+{
+    (void)state;
+    struct efs_want want;
+    char line[EFS_WANT_LINE_BYTES + 2];
+    size_t used = (size_t)sprintf(line, "3:");
+    for (unsigned i = 0; i < EFS_WANT_EXPERTS; i++) {
+        used += (size_t)sprintf(line + used, " %u", i);
+    }
+    assert_int_equal(one(line, &want), 1);
+    assert_int_equal(want.count, EFS_WANT_EXPERTS);
+    sprintf(line + used, " %u", EFS_WANT_EXPERTS);
+    assert_int_equal(one(line, &want), -EINVAL);
+    memset(line, ' ', sizeof(line));
+    memcpy(line, "3: 1", 4);
+    line[EFS_WANT_LINE_BYTES] = '\0';
+    assert_int_equal(one(line, &want), 1);
+    line[EFS_WANT_LINE_BYTES] = ' ';
+    line[EFS_WANT_LINE_BYTES + 1] = '\0';
+    assert_int_equal(one(line, &want), -EINVAL);
+}
+
+/* Any bytes: it comes to an end, and never reads behind them. */
+static void noise(void **state)
+{
+    (void)state;
+    static const char letters[] = "0123456789999:* \n\tL-x";
+    unsigned seed = 1;
+    for (int round = 0; round < 20000; round++) {
+        size_t bytes = (size_t)rand_r(&seed) % 40, left = bytes;
+        char *copy = malloc(bytes + 1);
+        for (size_t i = 0; i < bytes; i++) {
+            copy[i] = letters[(size_t)rand_r(&seed) % (sizeof(letters) - 1)];
+        }
+        char *exact = malloc(bytes + !bytes);
+        memcpy(exact, copy, bytes);
+        const char *text = exact;
+        struct efs_want want;
+        int got;
+        do {
+            size_t before = left;
+            got = next(&text, &left, &want);
+            assert_true(got <= 0 || (left < before && want.count >= 1 && want.count <= EFS_WANT_EXPERTS));
+        } while (got > 0);
+        free(exact);
+        free(copy);
+    }
+}
+
+static void the_ioctl_is_a_contract(void **state)
+{
+    (void)state;
+    assert_int_equal(sizeof(struct efs_want_ioctl), 16 + 64 * 8);
+    assert_true(EFS_IOC_WANT == 0x4210EF01u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines),  cmocka_unit_test(blank), cmocka_unit_test(refused),
+        cmocka_unit_test(limits), cmocka_unit_test(noise), cmocka_unit_test(the_ioctl_is_a_contract),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
