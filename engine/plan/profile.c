@@ -1,9 +1,9 @@
 /*
- * profile.c - the profile of a machine and a store as a file: where it is kept, JSON out and in.
+ * profile.c - the profile of a machine and a store as a file: JSON out and in.
  */
 #include "libexpertfs.h"
 
-#include "newfile.h"
+#include "state_file.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -14,55 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define PATH_BYTES 4096
 #define NUMBER_MAX 1e18 /* no number of a profile is anywhere near */
 
 /* ---- where -------------------------------------------------------------------------------------------------- */
 
-static const char *set_variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err)
 {
-    const char *base, *below = "";
-    if (!(base = set_variable("EXPERTFS_STATE"))) {
-        if (geteuid() == 0) {
-            base = "/var/lib/expertfs";
-        } else if ((base = set_variable("XDG_STATE_HOME"))) {
-            below = "/expertfs";
-        } else if ((base = set_variable("HOME"))) {
-            below = "/.local/state/expertfs";
-        } else {
-            return efs_fail(err, -ENOENT, "no place for the profile: set EXPERTFS_STATE to a directory");
-        }
-    }
-    int n = snprintf(path, room, "%s%s/profile-%016" PRIx64 ".json", base, below, content_hash);
-    return n >= 0 && (size_t)n < room ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: the path is too long", base);
-}
-
-/* Open the directory part of path, which is cut off it; make what is missing. Returns a descriptor or -errno. */
-static int open_directory(char *path)
-{
-    char *end = strrchr(path, '/');
-    *end = '\0';
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p != '\0')
-            continue;
-        char was = *p;
-        *p = '\0';
-        int rc = efs_sys_mkdirat(AT_FDCWD, path, 0777);
-        *p = was;
-        if (rc < 0 && rc != -EEXIST)
-            return rc;
-        if (was == '\0')
-            break;
-    }
-    return efs_sys_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    return efs_state_path("profile", content_hash, "json", path, room, err);
 }
 
 /* ---- out ---------------------------------------------------------------------------------------------------- */
@@ -87,29 +46,16 @@ char *efs_profile_json(const struct efs_profile *p)
 
 errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err)
 {
-    char path[PATH_BYTES], directory[PATH_BYTES];
-    struct efs_newfile file = {.fd = -1};
+    char path[EFS_STATE_PATH_BYTES];
     errint_t rc = efs_profile_path(profile->content_hash, path, sizeof(path), err);
     if (rc < 0)
         return rc;
     char *text = efs_profile_json(profile);
     if (!text)
         return efs_fail(err, -ENOMEM, "%s: no memory", path);
-    memcpy(directory, path, sizeof(directory));
-    int dir = open_directory(directory);
-    rc = dir < 0 ? dir : efs_newfile_open(&file, dir, O_WRONLY | O_CLOEXEC);
-    if (rc == 0)
-        rc = efs_sys_pwrite_all(file.fd, text, strlen(text), 0);
-    if (rc == 0)
-        rc = efs_sys_fsync(file.fd);
-    if (rc == 0)
-        rc = efs_newfile_name(&file, strrchr(path, '/') + 1, true);
-    if (file.fd >= 0)
-        efs_newfile_close(&file);
-    if (dir >= 0)
-        efs_sys_close(dir);
+    rc = efs_state_save(path, text, strlen(text), err);
     free(text);
-    return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
+    return rc;
 }
 
 /* ---- in ----------------------------------------------------------------------------------------------------- */
