@@ -1,0 +1,253 @@
+/* forward.c - Qwen3-MoE: for each layer attention (grouped queries, norms on queries and keys, rotated positions) and
+ * the experts that its router chooses, each after a norm and added to what came in. */
+#include "forward.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experts.h"
+
+struct forward {
+    const struct model *model;
+    struct team *team;
+    struct experts *experts;
+    uint32_t positions, batch, filled; /* filled: positions with keys and values */
+    float *keys, *values;              /* [layers][positions][kv_heads * head_dim] */
+    /* of the tokens at hand, [batch] each */
+    float *x, *normed, *sum;             /* [hidden] */
+    float *q, *attended, *router, *turn; /* [heads * head_dim] twice, [experts], [head_dim]: cosines, then sines */
+    uint32_t *expert;                    /* [chosen] */
+    float *weight;                       /* [chosen] */
+};
+
+/* ---- memory ---- */
+
+static errint_t room(float **memory, uint64_t count)
+{
+    *memory = calloc(count, sizeof(**memory));
+    return *memory ? 0 : -ENOMEM;
+}
+
+uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t batch)
+{
+    const struct config *c = &model->config;
+    uint64_t cache = (uint64_t)2 * c->layers * positions * c->kv_heads * c->head_dim;
+    uint64_t token = 5ull * c->hidden + 2ull * c->heads * c->head_dim + c->experts + c->head_dim + 2ull * c->inner +
+                     c->chosen * (2ull + c->hidden);
+    return sizeof(float) * (cache + batch * token);
+}
+
+errint_t forward_start(const struct model *model, unsigned threads, uint32_t positions, uint32_t batch,
+                       struct forward **out)
+{
+    const struct config *c = &model->config;
+    struct forward *f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    f->model = model;
+    f->positions = positions;
+    f->batch = batch;
+    uint64_t cache = (uint64_t)c->layers * positions * c->kv_heads * c->head_dim, heads = c->heads * c->head_dim;
+    f->team = team_start(threads);
+    f->expert = calloc((size_t)batch * c->chosen, sizeof(*f->expert));
+    *out = f;
+    if (f->team && f->expert && room(&f->keys, cache) == 0 && room(&f->values, cache) == 0 &&
+        room(&f->x, (uint64_t)batch * c->hidden) == 0 && room(&f->normed, (uint64_t)batch * c->hidden) == 0 &&
+        room(&f->sum, (uint64_t)batch * c->hidden) == 0 && room(&f->q, batch * heads) == 0 &&
+        room(&f->attended, batch * heads) == 0 && room(&f->router, (uint64_t)batch * c->experts) == 0 &&
+        room(&f->turn, (uint64_t)batch * c->head_dim) == 0 && room(&f->weight, (uint64_t)batch * c->chosen) == 0 &&
+        experts_start(model, batch, &f->experts) == 0)
+        return 0;
+    forward_stop(f);
+    return -ENOMEM;
+}
+
+void forward_stop(struct forward *f)
+{
+    if (!f)
+        return;
+    experts_stop(f->experts);
+    team_stop(f->team);
+    float *all[] = {f->keys, f->values, f->x, f->normed, f->sum, f->q, f->attended, f->router, f->turn, f->weight};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        free(all[i]);
+    free(f->expert);
+    free(f);
+}
+
+/* ---- parts of a layer ---- */
+
+/* Activations, before they meet BF16 weights. */
+static void narrow(const struct forward *f, float *x, size_t count)
+{
+    if (f->model->bf16_activations)
+        round_bf16(x, count);
+}
+
+static void rms_norm(const float *x, const float *weight, float *y, size_t count, float epsilon)
+{
+    float scale = 1 / sqrtf(dot(x, x, count) / (float)count + epsilon);
+    for (size_t i = 0; i < count; i++)
+        y[i] = x[i] * scale * weight[i];
+}
+
+/* Angles of the positions of count tokens: pair i of a head turns by position * base^(-2i / head_dim). */
+static void turn_positions(struct forward *f, uint32_t count)
+{
+    uint32_t head_dim = f->model->config.head_dim;
+    for (uint32_t t = 0; t < count; t++)
+        for (uint32_t i = 0; i < head_dim / 2; i++) {
+            double angle = (f->filled + t) * pow((double)f->model->config.rope_base, -2.0 * i / head_dim);
+            f->turn[t * head_dim + i] = (float)cos(angle);
+            f->turn[t * head_dim + head_dim / 2 + i] = (float)sin(angle);
+        }
+}
+
+/* Norm and turn each head of one token. Pairs are (i, i + head_dim / 2). */
+static void norm_and_turn(const struct forward *f, uint32_t token, float *heads, uint32_t count, const float *weight)
+{
+    uint32_t head_dim = f->model->config.head_dim, half = head_dim / 2;
+    const float *cosine = f->turn + (size_t)token * head_dim, *sine = cosine + half;
+    for (float *head = heads; head < heads + (size_t)count * head_dim; head += head_dim) {
+        rms_norm(head, weight, head, head_dim, f->model->config.epsilon);
+        for (uint32_t i = 0; i < half; i++) {
+            float a = head[i], b = head[i + half];
+            head[i] = a * cosine[i] - b * sine[i];
+            head[i + half] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+struct attention {
+    const struct forward *forward;
+    const float *keys, *values; /* the layer's */
+};
+
+/* Heads [begin, end) of all tokens, counted through: one pass over keys and values, the softmax's largest so far kept
+ * beside the sums. */
+static void attend(void *arg, size_t begin, size_t end)
+{
+    const struct attention *a = arg;
+    const struct config *c = &a->forward->model->config;
+    size_t kv_step = (size_t)c->kv_heads * c->head_dim;
+    float scale = 1 / sqrtf((float)c->head_dim);
+    for (size_t h = begin; h < end; h++) {
+        size_t kv = h % c->heads / (c->heads / c->kv_heads) * c->head_dim;
+        const float *q = a->forward->q + h * c->head_dim;
+        float *out = a->forward->attended + h * c->head_dim, largest = -INFINITY, sum = 0;
+        memset(out, 0, c->head_dim * sizeof(*out));
+        for (size_t p = 0; p <= a->forward->filled + h / c->heads; p++) {
+            float score = scale * dot(q, a->keys + p * kv_step + kv, c->head_dim), old = 1;
+            if (score > largest) {
+                old = expf(largest - score);
+                largest = score;
+            }
+            float part = expf(score - largest);
+            sum = sum * old + part;
+            for (size_t d = 0; d < c->head_dim; d++)
+                out[d] = out[d] * old + part * a->values[p * kv_step + kv + d];
+        }
+        for (size_t d = 0; d < c->head_dim; d++)
+            out[d] /= sum;
+    }
+}
+
+static void attention(struct forward *f, uint32_t n, uint32_t count)
+{
+    const struct config *c = &f->model->config;
+    const struct layer *layer = &f->model->layers[n];
+    size_t kv_step = (size_t)c->kv_heads * c->head_dim, q_step = (size_t)c->heads * c->head_dim;
+    struct attention a = {f, f->keys + n * f->positions * kv_step, f->values + n * f->positions * kv_step};
+    float *keys = f->keys + (n * f->positions + f->filled) * kv_step; /* where the new ones go */
+    float *values = f->values + (n * f->positions + f->filled) * kv_step;
+    struct product qkv[] = {{&layer->q, f->normed, f->q, count},
+                            {&layer->k, f->normed, keys, count},
+                            {&layer->v, f->normed, values, count}};
+    narrow(f, f->normed, (size_t)count * c->hidden);
+    team_products(f->team, qkv, 3);
+    for (uint32_t t = 0; t < count; t++) {
+        norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
+        norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
+    }
+    team_run(f->team, attend, &a, (size_t)count * c->heads);
+    narrow(f, f->attended, count * q_step);
+    team_products(f->team, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
+}
+
+/* The experts of one token: those of the largest probabilities, the first of equal ones. */
+static void choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
+{
+    float largest = -INFINITY, sum = 0, chosen_sum = 0;
+    for (uint32_t e = 0; e < c->experts; e++)
+        largest = fmaxf(largest, scores[e]);
+    for (uint32_t e = 0; e < c->experts; e++)
+        sum += scores[e] = expf(scores[e] - largest);
+    for (uint32_t i = 0; i < c->chosen; i++) {
+        uint32_t best = 0;
+        for (uint32_t e = 1; e < c->experts; e++)
+            if (scores[e] > scores[best])
+                best = e;
+        expert[i] = best;
+        weight[i] = scores[best] / sum;
+        chosen_sum += weight[i];
+        scores[best] = -1;
+    }
+    for (uint32_t i = 0; c->renormalise && i < c->chosen; i++)
+        weight[i] /= chosen_sum;
+}
+
+static errint_t mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
+{
+    const struct config *c = &f->model->config;
+    team_products(f->team, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
+    for (size_t t = 0; t < count; t++)
+        choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
+    struct routes routes = {count, c->chosen, f->expert, f->weight};
+    narrow(f, f->normed, (size_t)count * c->hidden); /* but not for the router */
+    return experts_run(f->experts, f->team, n, &routes, f->normed, f->sum, err);
+}
+
+/* ---- all of it ---- */
+
+static void norm_all(struct forward *f, const float *weight, uint32_t count)
+{
+    size_t hidden = f->model->config.hidden;
+    for (size_t t = 0; t < count; t++)
+        rms_norm(f->x + t * hidden, weight, f->normed + t * hidden, hidden, f->model->config.epsilon);
+}
+
+static void add_sum(struct forward *f, uint32_t count)
+{
+    for (size_t i = 0; i < (size_t)count * f->model->config.hidden; i++)
+        f->x[i] += f->sum[i];
+}
+
+errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, bool last_only, float *logits,
+                     struct efs_error *err)
+{
+    const struct model *m = f->model;
+    if (count > f->batch || count > f->positions - f->filled)
+        return efs_fail(err, -ENOSPC, "no room for %u more tokens", count);
+    for (size_t t = 0; t < count; t++)
+        matrix_row(&m->embedding, tokens[t], f->x + t * m->config.hidden);
+    turn_positions(f, count);
+    for (uint32_t n = 0; n < m->config.layers; n++) {
+        norm_all(f, m->layers[n].attention_norm, count);
+        attention(f, n, count);
+        add_sum(f, count);
+        norm_all(f, m->layers[n].ffn_norm, count);
+        errint_t rc = mixture(f, n, count, err);
+        if (rc < 0)
+            return rc;
+        add_sum(f, count);
+    }
+    f->filled += count;
+    norm_all(f, m->final_norm, count);
+    narrow(f, f->normed, (size_t)count * m->config.hidden);
+    uint32_t skipped = last_only ? count - 1 : 0;
+    struct product head = {&m->head, f->normed + (size_t)skipped * m->config.hidden, logits, count - skipped};
+    team_products(f->team, &head, 1);
+    return 0;
+}

@@ -1,0 +1,290 @@
+/*
+ * main.c - runmoe STORE: run a whole mixture-of-experts model from a store, to show how a runtime uses libexpertfs.
+ *
+ * Everything but the experts is in this program's memory; the experts stay in the library, within its budget, and are
+ * asked for layer by layer when the router has named them (experts.c).
+ */
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "forward.h"
+#include "model.h"
+#include "sample.h"
+#include "size.h"
+
+enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS };
+
+struct arguments {
+    const char *store, *logits_path;
+    uint32_t *prompt, prompt_tokens;
+    uint32_t tokens, batch;
+    unsigned threads;
+    bool bf16_activations;
+    struct sampler sampler;
+    struct efs_options options;
+};
+
+static const struct argp_option options[] = {
+    {"prompt", 'p', "IDS", 0, "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0)", 0},
+    {"tokens", 'n', "N", 0, "Generate N tokens (default 32; 0: only run the prompt)", 0},
+    {"temp", 'T', "T", 0, "Draw with that temperature (default 0: the most likely token)", 0},
+    {"seed", OPT_SEED, "N", 0, "For drawing", 0},
+    {"batch", OPT_BATCH, "N", 0, "Tokens of the prompt at a time, 1 to 512 (default 32)", 0},
+    {"budget", 'b', "SIZE", 0, "Memory for all of it, dense weights included (default: what the machine leaves)", 0},
+    {"threads", 't', "N", 0, "Compute with N threads, and let the library decode with N (default: all cores)", 0},
+    {"activations", OPT_ACTIVATIONS, "f32|bf16", 0, "What meets BF16 weights: F32 (default), or rounded to BF16", 0},
+    {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
+    {0},
+};
+
+/* Numbers between commas or blanks. */
+static bool parse_prompt(const char *text, struct arguments *a)
+{
+    size_t room = strlen(text) / 2 + 1;
+    free(a->prompt);
+    a->prompt = calloc(room, sizeof(*a->prompt));
+    a->prompt_tokens = 0;
+    while (a->prompt && *(text += strspn(text, ", \n"))) {
+        char *end;
+        unsigned long id = strtoul(text, &end, 10);
+        if (*text < '0' || *text > '9' || id > INT32_MAX)
+            return false;
+        a->prompt[a->prompt_tokens++] = (uint32_t)id;
+        text = end;
+    }
+    return a->prompt_tokens > 0;
+}
+
+static bool parse_prompt_file(const char *path, struct arguments *a)
+{
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t room = 0;
+    bool good = file && getdelim(&text, &room, '\0', file) > 0 && parse_prompt(text, a);
+    free(text);
+    if (file)
+        fclose(file);
+    return good;
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    uint64_t number = 0;
+    char *end;
+    switch (key) {
+    case 'p':
+        if (value[0] == '@' ? !parse_prompt_file(value + 1, a) : !parse_prompt(value, a))
+            argp_error(state, "--prompt %s: numbers of tokens are needed", value);
+        return 0;
+    case 'n':
+        if (!tools_number_parse(value, 0, 1000000, &number))
+            argp_error(state, "--tokens %s: a number up to 1000000", value);
+        a->tokens = (uint32_t)number;
+        return 0;
+    case 'T':
+        a->sampler.temperature = strtof(value, &end);
+        if (*end || end == value || !(a->sampler.temperature >= 0))
+            argp_error(state, "--temp %s: a number from 0 on", value);
+        return 0;
+    case OPT_SEED:
+        if (!tools_number_parse(value, 0, UINT64_MAX, &a->sampler.state))
+            argp_error(state, "--seed %s: a number", value);
+        return 0;
+    case OPT_BATCH:
+        if (!tools_number_parse(value, 1, 512, &number))
+            argp_error(state, "--batch %s: a number from 1 to 512", value);
+        a->batch = (uint32_t)number;
+        return 0;
+    case 'b':
+        if (!tools_size_parse(value, &a->options.budget_bytes) || !a->options.budget_bytes)
+            argp_error(state, "--budget %s: a size, such as 2G", value);
+        return 0;
+    case 't':
+        if (!tools_number_parse(value, 1, 1024, &number))
+            argp_error(state, "--threads %s: a number from 1 to 1024", value);
+        a->threads = (unsigned)number;
+        return 0;
+    case OPT_ACTIVATIONS:
+        a->bf16_activations = strcmp(value, "bf16") == 0;
+        if (!a->bf16_activations && strcmp(value, "f32") != 0)
+            argp_error(state, "--activations %s: f32 or bf16", value);
+        return 0;
+    case OPT_LOGITS:
+        a->logits_path = value;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "more than one STORE");
+        a->store = value;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->store)
+            argp_error(state, "STORE is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void print_log(void *arg, enum efs_log_level level, const char *line)
+{
+    (void)arg;
+    if (level < EFS_LOG_INFO)
+        fprintf(stderr, "runmoe: %s\n", line);
+}
+
+struct run {
+    const struct arguments *a;
+    struct model model;
+    struct forward *forward;
+    FILE *logits_file;
+    float *logits;                          /* [batch][vocab] */
+    double opened, prompt_seconds, seconds; /* to open; of the prompt; of the tokens after the first */
+};
+
+/* Tokens through the model; logits then begin with those of the last one. */
+static errint_t step(struct run *r, const uint32_t *tokens, uint32_t count, struct efs_error *err)
+{
+    size_t vocab = r->model.config.vocab;
+    errint_t rc = forward_run(r->forward, tokens, count, !r->logits_file, r->logits, err);
+    if (rc < 0 || !r->logits_file)
+        return rc;
+    if (fwrite(r->logits, vocab * sizeof(float), count, r->logits_file) != count)
+        return efs_fail(err, -errno, "%s: %s", r->a->logits_path, strerror(errno));
+    memmove(r->logits, r->logits + (count - 1) * vocab, vocab * sizeof(float));
+    return 0;
+}
+
+/* The prompt, then token by token; they are printed as they come. */
+static errint_t generate(struct run *r, struct efs_error *err)
+{
+    const struct arguments *a = r->a;
+    struct sampler sampler = a->sampler;
+    double began = now();
+    errint_t rc = 0;
+    for (uint32_t at = 0; at < a->prompt_tokens && rc == 0; at += a->batch) {
+        uint32_t left = a->prompt_tokens - at;
+        rc = step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
+    }
+    r->prompt_seconds = now() - began;
+    began = now();
+    for (uint32_t i = 0; i < a->tokens && rc == 0; i++) {
+        uint32_t token = sample(&sampler, r->logits, r->model.config.vocab);
+        printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
+        fflush(stdout);
+        if (i + 1 < a->tokens)
+            rc = step(r, &token, 1, err);
+    }
+    r->seconds = now() - began;
+    return rc;
+}
+
+static void print_report(const struct run *r)
+{
+    struct efs_stats s;
+    uint32_t after_first = r->a->tokens > 1 ? r->a->tokens - 1 : 0;
+    efs_stats(r->model.fs, &s);
+    printf("prompt_tokens: %u\ngenerated_tokens: %u\n", r->a->prompt_tokens, r->a->tokens);
+    printf("open_s: %.3f\ntime_to_first_token_s: %.4f\n", r->opened, r->prompt_seconds);
+    printf("prompt_tokens_per_second: %.2f\n", r->a->prompt_tokens / r->prompt_seconds);
+    if (after_first)
+        printf("tokens_per_second: %.2f\n", after_first / r->seconds);
+    printf("budget_bytes: %llu\nown_bytes: %llu\n", (unsigned long long)s.budget_bytes,
+           (unsigned long long)r->a->options.reserved_bytes);
+    printf("experts: %llu\nexperts_f: %llu\nexperts_c: %llu\nexperts_m: %llu\n", (unsigned long long)s.leases,
+           (unsigned long long)s.leases_f, (unsigned long long)s.leases_c, (unsigned long long)s.leases_m);
+    printf("disk_bytes: %llu\n", (unsigned long long)s.disk_bytes);
+}
+
+static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
+{
+    double began = now();
+    uint32_t positions = a->prompt_tokens + a->tokens;
+    errint_t rc = model_open(a->store, &a->options, &r->model, err);
+    if (rc < 0)
+        return rc;
+    const struct config *c = &r->model.config;
+    r->model.bf16_activations = a->bf16_activations;
+    for (uint32_t i = 0; i < a->prompt_tokens; i++)
+        if (a->prompt[i] >= c->vocab)
+            return efs_fail(err, -EINVAL, "token %u of the prompt: the vocabulary has %u", a->prompt[i], c->vocab);
+    size_t logits_bytes = (size_t)a->batch * c->vocab * sizeof(float);
+    uint64_t more = forward_bytes(&r->model, positions, a->batch) + logits_bytes;
+    efs_reserve(r->model.fs, more); /* so that all stays within the budget */
+    a->options.reserved_bytes += more;
+    r->logits = malloc(logits_bytes);
+    rc = r->logits ? forward_start(&r->model, a->threads, positions, a->batch, &r->forward) : -ENOMEM;
+    if (rc < 0)
+        return rc;
+    if (a->logits_path && !(r->logits_file = fopen(a->logits_path, "wb")))
+        return efs_fail(err, -errno, "%s: %s", a->logits_path, strerror(errno));
+    r->opened = now() - began;
+    return 0;
+}
+
+static int run(struct arguments *a)
+{
+    struct run r = {.a = a};
+    struct efs_error err = {""};
+    errint_t rc = start(&r, a, &err);
+    if (rc == 0)
+        rc = generate(&r, &err);
+    if (rc == 0)
+        print_report(&r);
+    if (r.logits_file && fclose(r.logits_file) != 0 && rc == 0)
+        rc = efs_fail(&err, -errno, "%s: %s", a->logits_path, strerror(errno));
+    if (rc < 0)
+        fprintf(stderr, "runmoe: %s\n", err.text[0] ? err.text : strerror(-rc));
+    forward_stop(r.forward);
+    free(r.logits);
+    model_close(&r.model);
+    return rc < 0 || fflush(stdout) != 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+    (void)state;
+    fprintf(stream, "runmoe (expertfs) %s\n", efs_version());
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "STORE",
+        "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), its experts through libexpertfs.\v"
+        "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage.",
+        NULL,
+        NULL,
+        NULL};
+    static uint32_t first_token = 0;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    struct arguments a = {.tokens = 32, .batch = 32, .threads = cores > 0 ? (unsigned)cores : 1};
+    a.options = (struct efs_options){.full_pool = true, .lease_wait = true, .log = print_log};
+    argp_err_exit_status = EXIT_USAGE;
+    argp_program_version_hook = print_version;
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    a.options.workers = a.threads;
+    uint32_t *given = a.prompt;
+    if (!given) {
+        a.prompt = &first_token;
+        a.prompt_tokens = 1;
+    }
+    int status = run(&a);
+    free(given);
+    return status;
+}

@@ -1,0 +1,146 @@
+/* matrix.c - rows times activations, 16 lanes at a time, up to four tokens to a pass over a row. */
+#include "matrix.h"
+
+#include <string.h>
+
+#define LANES 16
+#define CHAINS 2 /* sums of one token that do not wait for each other */
+#define TOKENS 4
+
+/* What the compiler makes of the lanes depends on the processor; their order does not. */
+#if defined(__x86_64__)
+#define FOR_EACH_CPU __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FOR_EACH_CPU
+#endif
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+typedef float f32_lanes __attribute__((vector_size(LANES * 4)));
+typedef uint32_t u32_lanes __attribute__((vector_size(LANES * 4)));
+typedef uint16_t u16_lanes __attribute__((vector_size(LANES * 2)));
+
+static float weight(const void *row, bool bf16, size_t i)
+{
+    uint32_t bits = 0;
+    if (bf16)
+        memcpy((uint8_t *)&bits + 2, (const uint8_t *)row + 2 * i, 2);
+    else
+        memcpy(&bits, (const uint8_t *)row + 4 * i, 4);
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* y[t * y_step] = row . x[t * count], t < tokens. Lane by lane in CHAINS sums, then these from the first to the last,
+ * then what is left of the row. */
+static ALWAYS_INLINE void row_dots(const void *row, bool bf16, const float *x, size_t count, float *y, size_t y_step,
+                                   const unsigned tokens)
+{
+    f32_lanes sums[TOKENS][CHAINS] = {{{0}}};
+    size_t whole = count / (LANES * CHAINS) * (LANES * CHAINS);
+    for (size_t i = 0; i < whole; i += LANES * CHAINS)
+        for (unsigned c = 0; c < CHAINS; c++) {
+            size_t at = i + c * LANES;
+            f32_lanes w, v;
+            if (bf16) {
+                u16_lanes half;
+                memcpy(&half, (const uint8_t *)row + 2 * at, sizeof(half));
+                u32_lanes bits = __builtin_convertvector(half, u32_lanes) << 16;
+                memcpy(&w, &bits, sizeof(w));
+            } else {
+                memcpy(&w, (const uint8_t *)row + 4 * at, sizeof(w));
+            }
+            for (unsigned t = 0; t < tokens; t++) {
+                memcpy(&v, x + t * count + at, sizeof(v));
+                sums[t][c] += w * v;
+            }
+        }
+    for (unsigned t = 0; t < tokens; t++) {
+        float sum = 0;
+        for (unsigned c = 0; c < CHAINS; c++)
+            for (unsigned i = 0; i < LANES; i++)
+                sum += sums[t][c][i];
+        for (size_t i = whole; i < count; i++)
+            sum += weight(row, bf16, i) * x[t * count + i];
+        y[t * y_step] = sum;
+    }
+}
+
+FOR_EACH_CPU static void rows_bf16(const struct product *p, size_t begin, size_t end)
+{
+    for (size_t r = begin; r < end; r++) {
+        const uint8_t *row = (const uint8_t *)p->w->data + r * p->w->columns * 2;
+        size_t count = p->w->columns, step = p->w->rows, t = 0;
+        for (; t + TOKENS <= p->tokens; t += TOKENS)
+            row_dots(row, true, p->x + t * count, count, p->y + t * step + r, step, TOKENS);
+        for (; t < p->tokens; t++)
+            row_dots(row, true, p->x + t * count, count, p->y + t * step + r, step, 1);
+    }
+}
+
+FOR_EACH_CPU static void row_f32(const void *row, const float *x, size_t count, float *y)
+{
+    row_dots(row, false, x, count, y, 1, 1);
+}
+
+static void rows(const struct product *p, size_t begin, size_t end)
+{
+    if (p->w->bf16) {
+        rows_bf16(p, begin, end);
+        return;
+    }
+    for (size_t r = begin; r < end; r++)
+        for (size_t t = 0; t < p->tokens; t++)
+            row_f32((const uint8_t *)p->w->data + r * p->w->columns * 4, p->x + t * p->w->columns, p->w->columns,
+                    p->y + t * p->w->rows + r);
+}
+
+float dot(const float *a, const float *b, size_t count)
+{
+    float sum;
+    row_f32(a, b, count, &sum);
+    return sum;
+}
+
+void matrix_row(const struct matrix *matrix, uint32_t row, float *out)
+{
+    const uint8_t *data = (const uint8_t *)matrix->data + (size_t)row * matrix->columns * (matrix->bf16 ? 2 : 4);
+    for (size_t i = 0; i < matrix->columns; i++)
+        out[i] = weight(data, matrix->bf16, i);
+}
+
+void round_bf16(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], 4);
+        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+        memcpy(&x[i], &bits, 4);
+    }
+}
+
+struct list {
+    const struct product *products;
+    size_t count;
+};
+
+/* Rows [begin, end) of all products, counted through. */
+static void work(void *arg, size_t begin, size_t end)
+{
+    const struct list *list = arg;
+    for (size_t i = 0, first = 0; i < list->count && first < end; i++) {
+        size_t next = first + list->products[i].w->rows;
+        if (next > begin)
+            rows(&list->products[i], begin > first ? begin - first : 0, (end < next ? end : next) - first);
+        first = next;
+    }
+}
+
+void team_products(struct team *team, const struct product *products, size_t count)
+{
+    struct list list = {products, count};
+    size_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += products[i].w->rows;
+    team_run(team, work, &list, sum);
+}

@@ -1,0 +1,43 @@
+/*
+ * matrix.h - products of weights and activations, shared by a team of threads.
+ */
+#ifndef RUNMOE_MATRIX_H
+#define RUNMOE_MATRIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Weights, row after row; not owned. */
+struct matrix {
+    const void *data;
+    uint32_t rows, columns;
+    bool bf16; /* else F32 */
+};
+
+/* Row r as floats. */
+void matrix_row(const struct matrix *matrix, uint32_t row, float *out);
+float dot(const float *a, const float *b, size_t count);
+/* Round to BF16, to the nearest, ties to even. */
+void round_bf16(float *x, size_t count);
+
+/* y[token][row] = w[row] . x[token]. A token's sums do not depend on the other tokens, nor on the number of threads. */
+struct product {
+    const struct matrix *w;
+    const float *x;
+    float *y;
+    uint32_t tokens;
+};
+
+/* Threads that work on one thing together: the caller is one of them. */
+struct team;
+/* NULL: no memory or no thread. */
+struct team *team_start(unsigned threads);
+void team_stop(struct team *team); /* NULL is fine */
+/* Call work for stretches [begin, end) that together are [0, count), in parallel; returns when all are done. */
+typedef void team_work(void *arg, size_t begin, size_t end);
+void team_run(struct team *team, team_work *work, void *arg, size_t count);
+/* All products of the list, whose rows are shared out. */
+void team_products(struct team *team, const struct product *products, size_t count);
+
+#endif

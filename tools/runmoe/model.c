@@ -1,0 +1,302 @@
+/* model.c - what a model is made of: config.json and dense.safetensors of the store, read once; its experts stay in
+ * the library until a layer asks for them. */
+#include "model.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define READ_BYTES (4u << 20)
+#define NO_LAYER UINT32_MAX
+
+/* ---- files of the store ---- */
+
+struct waiting {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done;
+    errint_t error;
+};
+
+static void read_done(void *arg, errint_t error, size_t bytes)
+{
+    (void)bytes;
+    struct waiting *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->error = error;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static errint_t read_part(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *to,
+                          size_t bytes)
+{
+    struct waiting w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0};
+    efs_read(fs, file, stream, offset, to, bytes, read_done, &w);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.changed, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    return w.error;
+}
+
+/* All of a file, into memory that the caller frees. */
+static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
+{
+    struct efs_file_info info;
+    struct efs_stream stream = {0};
+    uint32_t file = 0;
+    while (file < efs_file_count(fs) && (efs_file_info(fs, file, &info) < 0 || strcmp(info.path, path) != 0))
+        file++;
+    if (file == efs_file_count(fs))
+        return efs_fail(err, -ENOENT, "the store has no %s", path);
+    uint8_t *to = malloc(info.bytes + 1);
+    if (!to)
+        return efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)info.bytes);
+    for (uint64_t at = 0; at < info.bytes; at += READ_BYTES) {
+        size_t part = info.bytes - at < READ_BYTES ? (size_t)(info.bytes - at) : READ_BYTES;
+        errint_t rc = read_part(fs, file, &stream, at, to + at, part);
+        if (rc < 0) {
+            free(to);
+            return efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
+        }
+    }
+    *data = to;
+    *bytes = info.bytes;
+    return 0;
+}
+
+/* ---- tensors ---- */
+
+static errint_t tensor_at(const void *file, uint64_t bytes, uint64_t begin, const json_t *entry, struct matrix *matrix)
+{
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    uint64_t rows = 1, columns = (uint64_t)json_integer_value(json_array_get(shape, json_array_size(shape) - 1));
+    if (json_array_size(shape) == 2)
+        rows = (uint64_t)json_integer_value(json_array_get(shape, 0));
+    else if (json_array_size(shape) != 1)
+        return -EUCLEAN;
+    uint64_t first = (uint64_t)json_integer_value(json_array_get(offsets, 0));
+    matrix->bf16 = dtype && strcmp(dtype, "BF16") == 0;
+    if (!dtype || (!matrix->bf16 && strcmp(dtype, "F32") != 0) || rows != matrix->rows || columns != matrix->columns)
+        return -EUCLEAN;
+    if (first > bytes - begin || rows * columns * (matrix->bf16 ? 2 : 4) > bytes - begin - first)
+        return -EUCLEAN;
+    matrix->data = (const uint8_t *)file + begin + first;
+    return 0;
+}
+
+static json_t *header(const void *file, uint64_t bytes, uint64_t *begin)
+{
+    uint64_t length = 0;
+    if (bytes < 8)
+        return NULL;
+    memcpy(&length, file, 8);
+    if (length > bytes - 8)
+        return NULL;
+    *begin = 8 + length;
+    return json_loadb((const char *)file + 8, length, 0, NULL);
+}
+
+static errint_t find(const void *file, uint64_t bytes, uint64_t begin, const json_t *tensors, const char *name,
+                     uint32_t rows, uint32_t columns, struct matrix *matrix, struct efs_error *err)
+{
+    const json_t *entry = json_object_get(tensors, name);
+    *matrix = (struct matrix){.rows = rows, .columns = columns};
+    if (!entry)
+        return efs_fail(err, -ENOENT, "the model has no tensor %s", name);
+    if (tensor_at(file, bytes, begin, entry, matrix) < 0)
+        return efs_fail(err, -EUCLEAN, "%s: should be %u x %u of BF16 or F32", name, rows, columns);
+    return 0;
+}
+
+errint_t safetensors_find(const void *file, uint64_t bytes, const char *name, uint32_t rows, uint32_t columns,
+                          struct matrix *matrix, struct efs_error *err)
+{
+    uint64_t begin;
+    json_t *tensors = header(file, bytes, &begin);
+    if (!tensors)
+        return efs_fail(err, -EUCLEAN, "%s: its file has no header", name);
+    errint_t rc = find(file, bytes, begin, tensors, name, rows, columns, matrix, err);
+    json_decref(tensors);
+    return rc;
+}
+
+/* ---- config.json ---- */
+
+static errint_t config_read(struct efs *fs, struct config *c, struct efs_error *err)
+{
+    void *text = NULL;
+    uint64_t bytes = 0;
+    errint_t rc = read_file(fs, "config.json", &text, &bytes, err);
+    if (rc < 0)
+        return rc;
+    json_error_t where;
+    json_t *root = json_loadb(text, bytes, 0, &where);
+    free(text);
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    int tied = 0, step = 1;
+    double epsilon = 1e-6, base = 1e6;
+    int renormalise = 1, layers, experts, chosen, hidden, inner, heads, kv_heads, head_dim, vocab;
+    if (!type || strcmp(type, "qwen3_moe") != 0)
+        rc = efs_fail(err, -EINVAL, "config.json: model_type is %s; only qwen3_moe runs", type ? type : "not there");
+    else if (json_unpack_ex(root, &where, 0, "{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s?b, s?b, s?i, s?F, s?F}",
+                            "num_hidden_layers", &layers, "num_experts", &experts, "num_experts_per_tok", &chosen,
+                            "hidden_size", &hidden, "moe_intermediate_size", &inner, "num_attention_heads", &heads,
+                            "num_key_value_heads", &kv_heads, "head_dim", &head_dim, "vocab_size", &vocab,
+                            "norm_topk_prob", &renormalise, "tie_word_embeddings", &tied, "decoder_sparse_step", &step,
+                            "rms_norm_eps", &epsilon, "rope_theta", &base))
+        rc = efs_fail(err, -EINVAL, "config.json: %s", where.text);
+    else if (layers < 1 || layers > 1024 || experts < 1 || experts > 4096 || chosen < 1 || chosen > experts ||
+             hidden < 1 || hidden > 65536 || inner < 1 || inner > 262144 || kv_heads < 1 || heads < 1 ||
+             heads > 65536 || heads % kv_heads || head_dim < 2 || head_dim > 1024 || head_dim % 2 || vocab < 1 ||
+             vocab > 10000000)
+        rc = efs_fail(err, -EINVAL, "config.json: sizes that cannot be");
+    else if (tied || step != 1 || json_array_size(json_object_get(root, "mlp_only_layers")) ||
+             json_is_object(json_object_get(root, "rope_scaling")))
+        rc = efs_fail(err, -EINVAL,
+                      "config.json: tied embeddings, dense layers and scaled RoPE are not for this example");
+    else
+        *c = (struct config){(uint32_t)layers, (uint32_t)experts, (uint32_t)chosen,   (uint32_t)hidden,
+                             (uint32_t)inner,  (uint32_t)heads,   (uint32_t)kv_heads, (uint32_t)head_dim,
+                             (uint32_t)vocab,  renormalise != 0,  (float)epsilon,     (float)base};
+    json_decref(root);
+    return rc;
+}
+
+/* ---- weights ---- */
+
+/* The header of dense.safetensors while the layers are put together. The first error stays. */
+struct loader {
+    struct model *model;
+    const json_t *tensors;
+    uint64_t begin;
+    errint_t rc;
+    struct efs_error *err;
+};
+
+static struct matrix take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
+{
+    char name[256];
+    struct matrix matrix = {0};
+    if (layer == NO_LAYER)
+        snprintf(name, sizeof(name), "%s", tensor);
+    else
+        snprintf(name, sizeof(name), "model.layers.%u.%s", layer, tensor);
+    if (l->rc == 0)
+        l->rc =
+            find(l->model->dense, l->model->dense_bytes, l->begin, l->tensors, name, rows, columns, &matrix, l->err);
+    return matrix;
+}
+
+/* A vector as floats, owned. */
+static float *take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
+{
+    struct matrix matrix = take(l, layer, tensor, 1, count);
+    float *vector = l->rc == 0 ? calloc(count, sizeof(*vector)) : NULL;
+    if (vector)
+        matrix_row(&matrix, 0, vector);
+    else if (l->rc == 0)
+        l->rc = -ENOMEM;
+    return vector;
+}
+
+static void take_layer(struct loader *l, uint32_t n)
+{
+    const struct config *c = &l->model->config;
+    uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    l->model->layers[n] = (struct layer){
+        .attention_norm = take_vector(l, n, "input_layernorm.weight", c->hidden),
+        .q_norm = take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
+        .k_norm = take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
+        .ffn_norm = take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
+        .q = take(l, n, "self_attn.q_proj.weight", q, c->hidden),
+        .k = take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
+        .v = take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
+        .o = take(l, n, "self_attn.o_proj.weight", c->hidden, q),
+        .router = take(l, n, "mlp.gate.weight", c->experts, c->hidden),
+        .expert_files = calloc(c->experts, sizeof(uint32_t)),
+    };
+    if (!l->model->layers[n].expert_files)
+        l->rc = -ENOMEM;
+}
+
+/* Which file of the library is which expert. */
+static errint_t find_experts(struct model *m, struct efs_error *err)
+{
+    uint64_t found = 0;
+    struct efs_expert_info info;
+    for (uint32_t e = 0; e < efs_expert_count(m->fs); e++)
+        if (efs_expert_info(m->fs, e, &info) == 0 && info.layer < m->config.layers && info.expert < m->config.experts) {
+            m->layers[info.layer].expert_files[info.expert] = info.file;
+            m->expert_bytes = info.raw_bytes;
+            found++;
+        }
+    if (found == (uint64_t)m->config.layers * m->config.experts)
+        return 0;
+    return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
+                    m->config.layers, m->config.experts);
+}
+
+static errint_t load(struct model *m, struct efs_error *err)
+{
+    errint_t rc = config_read(m->fs, &m->config, err);
+    if (rc == 0)
+        rc = read_file(m->fs, "experts/dense.safetensors", &m->dense, &m->dense_bytes, err);
+    if (rc < 0)
+        return rc;
+    struct loader l = {.model = m, .err = err};
+    json_t *tensors = header(m->dense, m->dense_bytes, &l.begin);
+    l.tensors = tensors;
+    m->layers = calloc(m->config.layers, sizeof(*m->layers));
+    if (!m->layers || !tensors)
+        l.rc = -ENOMEM;
+    m->embedding = take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
+    m->head = take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
+    m->final_norm = take_vector(&l, NO_LAYER, "model.norm.weight", m->config.hidden);
+    for (uint32_t n = 0; m->layers && n < m->config.layers; n++)
+        take_layer(&l, n);
+    json_decref(tensors);
+    return l.rc < 0 ? l.rc : find_experts(m, err);
+}
+
+errint_t model_open(const char *store, struct efs_options *options, struct model *model, struct efs_error *err)
+{
+    struct efs_store *looked;
+    struct efs_store_info info;
+    memset(model, 0, sizeof(*model));
+    errint_t rc = efs_store_open(store, &looked, err);
+    if (rc < 0)
+        return rc;
+    efs_store_info(looked, &info);
+    options->reserved_bytes = info.source_bytes - info.expert_raw_bytes; /* the dense weights will be in memory, too */
+    efs_store_close(looked);
+    rc = efs_open(store, options, &model->fs, err);
+    if (rc == 0)
+        rc = load(model, err);
+    if (rc < 0)
+        model_close(model);
+    return rc;
+}
+
+void model_close(struct model *m)
+{
+    for (uint32_t n = 0; m->layers && n < m->config.layers; n++) {
+        free(m->layers[n].attention_norm);
+        free(m->layers[n].q_norm);
+        free(m->layers[n].k_norm);
+        free(m->layers[n].ffn_norm);
+        free(m->layers[n].expert_files);
+    }
+    free(m->layers);
+    free(m->final_norm);
+    free(m->dense);
+    if (m->fs)
+        efs_close(m->fs);
+    memset(m, 0, sizeof(*m));
+}

@@ -1,0 +1,45 @@
+/*
+ * model.h - a Qwen3-MoE model in a store: its sizes, its dense weights in memory, its experts in the library.
+ */
+#ifndef RUNMOE_MODEL_H
+#define RUNMOE_MODEL_H
+
+#include "libexpertfs.h"
+#include "matrix.h"
+
+struct config {
+    uint32_t layers, experts, chosen; /* chosen: experts that a token uses */
+    uint32_t hidden, inner;           /* inner: width of an expert */
+    uint32_t heads, kv_heads, head_dim, vocab;
+    bool renormalise; /* the weights of the chosen experts are made to add up to 1 */
+    float epsilon, rope_base;
+};
+
+struct layer {
+    float *attention_norm, *q_norm, *k_norm, *ffn_norm;
+    struct matrix q, k, v, o, router;
+    uint32_t *expert_files; /* [experts]: file number of each in the library */
+};
+
+struct model {
+    struct config config;
+    bool bf16_activations; /* what is multiplied with BF16 weights is rounded to BF16 before, as llama.cpp does */
+    struct efs *fs;
+    void *dense;                        /* the file with all weights but the experts', which the matrices point into */
+    uint64_t dense_bytes, expert_bytes; /* expert_bytes: one expert's file */
+    struct matrix embedding, head;
+    float *final_norm;
+    struct layer *layers;
+};
+
+/* Open the store and read what is not an expert. options->reserved_bytes is set here. Blocks. -EINVAL: not such a
+ * model. On failure nothing is left; else model_close(). */
+errint_t model_open(const char *store, struct efs_options *options, struct model *model, struct efs_error *err);
+void model_close(struct model *model);
+
+/* Tensor name of a safetensors file in memory, [rows][columns] of BF16 or F32. -ENOENT: no such tensor, -EUCLEAN: not
+ * such a file, or a tensor of other shape. */
+errint_t safetensors_find(const void *file, uint64_t bytes, const char *name, uint32_t rows, uint32_t columns,
+                          struct matrix *matrix, struct efs_error *err);
+
+#endif
