@@ -7,6 +7,7 @@
  */
 #include "serve.h"
 
+#include "residency.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -84,6 +85,8 @@ void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes)
 /* Lock held. A memfd of that size: a recycled one, or a new one within the budget. NULL: *rc says why. */
 static struct efs_slot *slot_take(struct efs *fs, size_t bytes, struct efs_disk_request **submit, errint_t *rc)
 {
+    if (efs_room_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
+        efs_room_shrink(fs, submit);
     for (;;) {
         for (struct efs_slot **p = &fs->free_slots; *p; p = &(*p)->next)
             if ((*p)->bytes == bytes) {
@@ -92,9 +95,9 @@ static struct efs_slot *slot_take(struct efs *fs, size_t bytes, struct efs_disk_
                 return slot;
             }
         /* with the budget used up, an old expert of the same size is taken over whole */
-        if (efs_room_used(fs) + bytes > fs->options.budget_bytes && !fs->free_slots &&
-            fs->full_lru.oldest != EFS_NONE && slot_bytes(fs, fs->full_lru.oldest) == bytes &&
-            efs_full_evict_oldest(fs))
+        uint32_t old = fs->loose_full.oldest;
+        if (efs_room_used(fs) + bytes > fs->options.budget_bytes && !fs->free_slots && old != EFS_NONE &&
+            slot_bytes(fs, old) == bytes && efs_full_evict_oldest(fs, false))
             continue;
         break;
     }
@@ -109,21 +112,40 @@ static struct efs_slot *slot_take(struct efs *fs, size_t bytes, struct efs_disk_
     return slot;
 }
 
-/* ---- dropping READY experts; lock held ---- */
+/* ---- READY experts; lock held ---- */
 
-bool efs_full_evict_oldest(struct efs *fs)
+static struct efs_lru *list_of(struct efs *fs, const struct efs_full *f)
 {
-    for (uint32_t e = fs->full_lru.oldest; e != EFS_NONE; e = efs_lru_newer(&fs->full_lru, e)) {
+    return f->kept ? &fs->kept_full : &fs->loose_full;
+}
+
+void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
+{
+    struct efs_full *f = &fs->full[expert];
+    if (f->kept == kept)
+        return;
+    if (f->state == EFS_FULL_READY)
+        efs_lru_remove(list_of(fs, f), expert);
+    f->kept = kept;
+    if (f->state == EFS_FULL_READY)
+        efs_lru_insert(list_of(fs, f), expert, true);
+}
+
+bool efs_full_evict_oldest(struct efs *fs, bool kept)
+{
+    const struct efs_lru *list = kept ? &fs->kept_full : &fs->loose_full;
+    for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
         struct efs_full *f = &fs->full[e];
         if (f->leases || f->readers)
             continue;
-        efs_lru_remove(&fs->full_lru, e);
+        efs_lru_remove(list_of(fs, f), e);
         f->slot->next = fs->free_slots;
         fs->free_slots = f->slot;
         f->slot = NULL;
         f->state = EFS_FULL_NONE;
         fs->full_ready_count--;
         efs_count(&fs->stats, evictions_f, 1);
+        efs_residency_dropped_full(fs, e);
         return true;
     }
     return false;
@@ -138,13 +160,18 @@ static void lease_begin(struct efs *fs, uint32_t expert)
         fs->leased_count++;
         fs->leased_bytes += fs->full[expert].slot->bytes;
     }
-    efs_lru_use(&fs->full_lru, expert);
+    efs_lru_use(list_of(fs, &fs->full[expert]), expert);
+    efs_residency_leased(fs);
 }
 
 static void waiter_done(struct efs *fs, struct efs_full_waiter *w, errint_t error)
 {
-    if (error < 0)
+    if (error < 0) {
         efs_count(&fs->stats, lease_errors, 1);
+        pthread_mutex_lock(&fs->lock);
+        efs_residency_release(fs, w->expert);
+        pthread_mutex_unlock(&fs->lock);
+    }
     w->done(w->arg, error, error < 0 ? NULL : &fs->lease_handles[w->expert]);
     free(w);
     efs_active_end(fs);
@@ -180,13 +207,14 @@ static void fill_done(struct fill *fill)
         f->slot = fill->slot;
         f->state = EFS_FULL_READY;
         fs->full_ready_count++;
-        efs_lru_insert(&fs->full_lru, fill->expert, true);
+        efs_lru_insert(list_of(fs, f), fill->expert, true);
         for (struct efs_full_waiter *w = waiters; w; w = w->next)
             lease_begin(fs, fill->expert);
     } else {
         f->state = EFS_FULL_NONE;
         fill->slot->next = fs->free_slots;
         fs->free_slots = fill->slot;
+        efs_residency_dropped_full(fs, fill->expert);
     }
     pthread_mutex_unlock(&fs->lock);
     if (error == 0 && fill->from_disk)
@@ -376,6 +404,7 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     efs_active_begin(fs);
     pthread_mutex_lock(&fs->lock);
     fs->touches[info.expert]++;
+    efs_residency_request(fs, &info.expert, 1);
     lease_step(fs, w, false);
 }
 
@@ -393,13 +422,18 @@ void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
     struct efs_full *f = &fs->full[lease->expert];
+    struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
     bool last = --f->leases == 0;
+    efs_residency_release(fs, lease->expert);
     if (last) {
         fs->leased_count--;
         fs->leased_bytes -= f->slot->bytes;
+        if (efs_room_used(fs) > fs->options.budget_bytes)
+            efs_room_shrink(fs, &submit);
     }
     pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
     if (last)
         efs_full_retry(fs);
 }
@@ -412,7 +446,7 @@ const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert)
     if (f->state == EFS_FULL_READY) {
         f->readers++;
         data = f->slot->data;
-        efs_lru_use(&fs->full_lru, expert);
+        efs_lru_use(list_of(fs, f), expert);
     }
     pthread_mutex_unlock(&fs->lock);
     return data;
@@ -438,7 +472,8 @@ errint_t efs_full_build(struct efs *fs)
         fs->lease_handles[e] = (struct efs_lease){fs, e};
     }
     fs->huge_tmpfs = fs->options.full_pool ? efs_sys_huge_tmpfs() : -1;
-    efs_lru_init(&fs->full_lru, &fs->full[0].link, sizeof(struct efs_full));
+    efs_lru_init(&fs->kept_full, &fs->full[0].link, sizeof(struct efs_full));
+    efs_lru_init(&fs->loose_full, &fs->full[0].link, sizeof(struct efs_full));
     fs->lease_queue_tail = &fs->lease_queue;
     return 0;
 }

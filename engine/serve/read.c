@@ -5,6 +5,7 @@
  */
 #include "serve.h"
 
+#include "residency.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -211,13 +212,15 @@ static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t
         read_ahead(fs, file, from, to);
 }
 
-/* Count an activation of each expert once per pass: when its first bytes are read. */
-static void touch(struct efs *fs, const struct efs_segment_at *at)
+/* Bytes of an expert are asked for: its use counts, unless the reader goes through the whole file. */
+static void touch(struct efs *fs, const struct efs_segment_at *at, size_t bytes, enum pace pace)
 {
-    const struct efs_disk_object *o = &fs->store->objects[at->object];
-    if (o->group < fs->store->expert_count && at->object_offset == 0 &&
-        fs->store->groups[o->group].object_first == at->object)
-        atomic_fetch_add_explicit(&fs->touches[o->group], 1, memory_order_relaxed);
+    uint32_t expert = fs->store->objects[at->object].group;
+    if (expert >= fs->store->expert_count || pace == PACE_SCAN)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    efs_residency_read(fs, expert, bytes);
+    pthread_mutex_unlock(&fs->lock);
 }
 
 static void run_ready(struct piece *ready)
@@ -270,7 +273,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         } else {
             if (group == EFS_NONE)
                 group = fs->store->objects[seg.object].group;
-            touch(fs, &seg);
+            touch(fs, &seg, n, pace);
             if (!read_full(r, &seg, n, out))
                 read_object(r, &seg, n, out, pace, &tail);
         }

@@ -16,9 +16,16 @@ bool efs_room_for_segment(struct efs *fs)
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
     if (fs->arena.segment_count == fs->arena.segment_max)
         return false;
-    if (efs_room_used(fs) + bytes > budget)
+    while (efs_room_used(fs) + bytes > budget) {
+        uint64_t before = fs->full_bytes;
+        if (fs->arena.segment_count >= fs->planned_segments)
+            return false;
+        /* what the plan gives to chunks is taken back from experts that only happen to be full */
         efs_full_drop_free_slots(fs, efs_room_used(fs) + bytes - budget);
-    return efs_room_used(fs) + bytes <= budget;
+        if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false))
+            return false;
+    }
+    return true;
 }
 
 /* ---- a segment leaves: its units go, then its registration, then its memory; one at a time ---- */
@@ -93,13 +100,33 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_reque
             continue;
         if (fs->segments_leaving * segment >= excess)
             return -EAGAIN;
-        bool above_half = staying(fs) * segment > (budget - fs->fixed_bytes) / 2 && staying(fs) > fs->floor_segments;
-        if (above_half && begin_retirement(fs, submit))
+        bool above_plan = staying(fs) > fs->planned_segments && staying(fs) > fs->floor_segments;
+        if (above_plan && begin_retirement(fs, submit))
             continue;
-        if (efs_full_evict_oldest(fs))
+        if (efs_full_evict_oldest(fs, false) || efs_full_evict_oldest(fs, true))
             continue;
         if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
             continue;
         return fs->segments_leaving ? -EAGAIN : -ENOMEM;
+    }
+}
+
+void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit)
+{
+    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    for (;;) {
+        uint64_t used = efs_room_used(fs), leaving = fs->segments_leaving * segment, before = fs->full_bytes;
+        if (used <= budget + leaving)
+            return;
+        efs_full_drop_free_slots(fs, used - budget - leaving);
+        if (fs->full_bytes < before || efs_full_evict_oldest(fs, false))
+            continue;
+        bool above_plan = staying(fs) > fs->planned_segments;
+        if (above_plan && begin_retirement(fs, submit))
+            continue;
+        if (efs_full_evict_oldest(fs, true))
+            continue;
+        if (staying(fs) <= fs->floor_segments || !begin_retirement(fs, submit))
+            return;
     }
 }

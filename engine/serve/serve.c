@@ -2,6 +2,9 @@
 #include "serve.h"
 
 #include "kernels.h"
+#include "residency.h"
+#include "schedule.h"
+#include "steward.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -17,6 +20,7 @@
 #define SEGMENT_BYTES_MAX (16 * MIB)
 #define SEGMENT_BYTES_MIN (8 * MIB)
 #define HUGE_PAGE (2 * MIB)
+#define SEGMENTS_MAX 16384 /* slots of registered buffers */
 
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
 {
@@ -71,7 +75,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
     return PROCESS_BYTES + fs->options.reserved_bytes + s->index_bytes + fs->view.memory_bytes + threads +
            EFS_STACK_BYTES + (uint64_t)s->shard_count * sizeof(struct efs_unit) + /* at most a unit a shard */
            (uint64_t)s->object_count * sizeof(uint32_t) +
-           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t));
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
+           (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0); /* the planner's thread */
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites. */
@@ -98,13 +103,17 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     if (fs->floor_segments > 8)
         fs->floor_segments = 8;
     uint64_t most = (budget - fs->fixed_bytes) / segment;
-    if (most > 16384) /* slots of registered buffers */
-        most = 16384;
+    if (most > SEGMENTS_MAX)
+        most = SEGMENTS_MAX;
+    fs->planned_segments = most;
     uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
     fs->ahead_max_bytes = most * segment / 2;
-    if (efs_arena_init(&fs->arena, segment, (uint32_t)most) < 0)
+    /* the budget may be raised later: as many segments as the whole store could fill */
+    uint64_t whole = fs->store->sb.store_bytes / segment * 9 / 8 + 4;
+    whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
+    if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
     return 0;
 }
@@ -125,6 +134,19 @@ static errint_t count_experts(struct efs *fs)
     return 0;
 }
 
+/* What the caller wants tuned from the start. */
+static errint_t tune(struct efs *fs, struct efs_error *err)
+{
+    const struct efs_options *o = &fs->options;
+    const char *const texts[][2] = {{"policy", o->policy}, {"pools", o->pools}, {"plan", o->plan},
+                                    {"goal", o->goal},     {"delta", o->delta}, {"schedule", o->schedule}};
+    errint_t rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (texts[i][1])
+            rc = efs_set(fs, texts[i][0], texts[i][1], NULL, err);
+    return rc;
+}
+
 /* ---- open and close ---- */
 
 static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
@@ -140,29 +162,41 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
     }
     if (fs->options.workers > EFS_WORKERS_MAX)
         fs->options.workers = EFS_WORKERS_MAX;
-    if (fs->options.budget_bytes == 0)
+    fs->schedule = EFS_SCHEDULE_BEST;
+    fs->budget_auto = fs->options.budget_bytes == 0;
+    if (fs->budget_auto)
         fs->options.budget_bytes = efs_auto_budget();
     rc = size_pools(fs, err);
     if (rc == 0)
         rc = efs_units_build(fs, err);
     if (rc < 0)
         return rc;
-    if (count_experts(fs) < 0 || efs_full_build(fs) < 0)
+    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
+    rc = efs_residency_build(fs, err);
+    if (rc == 0)
+        rc = tune(fs, err);
+    if (rc < 0)
+        return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
     struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);
-    return rc < 0 ? efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc)) : 0;
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
+    return efs_steward_start(fs, fs->options.history_path, err);
 }
 
 static void stop(struct efs *fs)
 {
+    efs_steward_stop(fs);
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
+    efs_demotion_destroy(fs);
     efs_full_destroy(fs);
+    efs_residency_destroy(fs);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     free(fs->units);
@@ -205,6 +239,7 @@ void efs_close(struct efs *fs)
     efs_units_retry(fs, &submit); /* cancels those that wait for memory */
     pthread_mutex_unlock(&fs->lock);
     efs_full_retry(fs); /* cancels leases that wait for room */
+    efs_steward_stop(fs);
     pthread_mutex_lock(&fs->lock);
     while (fs->active)
         pthread_cond_wait(&fs->quiet, &fs->lock);
@@ -280,22 +315,23 @@ errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info
     if (!fs->view.hidden)
         info->file = fs->view.expert_first + expert;
     info->coded_bytes = fs->expert_bytes[expert];
-    uint32_t first = g->object_first, end = first + g->object_count, ready = 0;
+    uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)
         info->raw_bytes += fs->store->objects[o].bytes;
     pthread_mutex_lock(&fs->lock);
     for (uint32_t u = fs->object_unit[first]; u < fs->object_unit[end]; u++)
-        if (fs->units[u].state == EFS_UNIT_READY) {
-            ready++;
-            info->resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
-        }
-    uint32_t units = fs->object_unit[end] - fs->object_unit[first];
+        info->resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
     const struct efs_full *f = &fs->full[expert];
-    info->state = f->state == EFS_FULL_READY ? 'F' : ready == 0 ? 'M' : ready == units ? 'C' : 'P';
     info->leases = f->leases;
     if (f->slot)
         info->resident_bytes += f->slot->bytes;
     info->touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
+    efs_residency_info(fs, expert, info);
     pthread_mutex_unlock(&fs->lock);
     return 0;
+}
+
+errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
+{
+    return efs_steward_describe(fs, what, text, bytes);
 }

@@ -1,9 +1,10 @@
 /*
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *
- *   read.c    a read request, cut in pieces, one a unit         full.c   leases: expert files in memfds
- *   unit.c    units: the chunk pool's loading and eviction      view.c   the virtual files and what they consist of
- *   disk.c    the I/O thread       workers.c  decode threads    room.c   the budget: who gives way to whom
+ *   read.c       a read request, cut in pieces, one a unit      full.c   leases: expert files in memfds
+ *   unit*.c      units: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
+ *   residency.c  what is kept, in which state: the policy's books, and the moves that follow from them
+ *   disk.c       the I/O thread    workers.c  decode threads    room.c   the budget: who gives way to whom
  *
  * One lock (efs.lock) guards units, arena, full pool and budget; it is never held over I/O, decoding or a callback.
  */
@@ -22,26 +23,33 @@
 
 #include <pthread.h>
 
+/* The two halves of coded weights (ZipMoE 3.1). */
+enum efs_half { EFS_HALF_E = 1, EFS_HALF_SM = 2 };
+#define EFS_BOTH ((unsigned)EFS_HALF_E | (unsigned)EFS_HALF_SM)
+
 /*
  * A unit is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
  * SM-chunks are too. An expert's tensor is one unit, or several if it is large.
  */
-enum efs_unit_state { EFS_UNIT_MISSING, EFS_UNIT_STARVED, EFS_UNIT_LOADING, EFS_UNIT_READY };
+enum efs_unit_state { EFS_UNIT_REST, EFS_UNIT_STARVED, EFS_UNIT_LOADING };
+enum efs_unit_list { EFS_LIST_NONE, EFS_LIST_KEPT, EFS_LIST_LOOSE };
 
 #define EFS_UNIT_SHARDS 64
 
 struct efs_unit {
     uint32_t object, shard_first;
     uint16_t shard_count;
-    uint8_t state; /* enum efs_unit_state */
-    bool ahead;    /* was read ahead and not used yet */
-    bool doomed;   /* damaged: drop when the last reference goes */
-    bool spare;    /* first to go, before the pool grows */
-    bool streamed; /* came by the read-ahead of a sequential reader */
-    uint32_t refs; /* users of the memory; a unit with users is not evicted */
+    uint8_t state;             /* enum efs_unit_state */
+    uint8_t needs, have, keep; /* halves: that it consists of, that are in memory, that the policy keeps */
+    uint8_t list;              /* enum efs_unit_list */
+    bool doomed;               /* damaged: drop when the last reference goes */
+    bool spare;                /* loose, and the first to go, before the pool grows */
+    bool streamed;             /* came by the read-ahead of a sequential reader */
+    uint32_t refs;             /* users of the memory; a unit with users is whole and not evicted */
+    uint32_t ahead_bytes;      /* that were read ahead and not used yet */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
-    struct efs_link link;     /* the list of READY units by last use */
+    struct efs_link link;     /* of its list */
     struct efs_unit_waiter *waiters;
     struct efs_unit *next_starved;
 };
@@ -64,10 +72,11 @@ struct efs_slot { /* a memfd and its mapping; recycled */
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
+    bool kept;                /* by the policy's books: in the list of those, else loose */
     uint32_t leases, readers; /* readers: copying out of it right now */
     struct efs_slot *slot;
     struct efs_full_waiter *waiters;
-    struct efs_link link; /* the list of READY experts by last use */
+    struct efs_link link; /* READY experts by last use, of the kept or of the loose */
 };
 
 struct efs_retirement { /* the segment that is being unpinned, to be returned */
@@ -92,17 +101,23 @@ struct efs {
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* signalled when active reaches 0 while closing */
     struct efs_arena arena;
-    struct efs_lru unit_lru;
+    struct efs_lru kept_units, loose_units;
     struct efs_unit *starved, **starved_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
     struct efs_full *full;                 /* by expert, as lease_handles */
     struct efs_lease *lease_handles;
-    struct efs_lru full_lru;
+    struct efs_lru kept_full, loose_full;
     int huge_tmpfs;                                          /* where memfds are made, or < 0 */
     struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
     uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
     uint64_t floor_segments;          /* of the chunk pool: always left to it */
+    uint64_t planned_segments;        /* of the chunk pool: what the plan needs */
+    struct efs_residency *residency;
+    struct efs_demotion *demotion;
+    struct efs_steward *steward;
+    int schedule;     /* enum efs_schedule_kind */
+    bool budget_auto; /* the user left the budget to us */
     uint64_t segments_leaving;        /* retiring */
     struct efs_retirement retirement;
     unsigned active; /* loads and reads under way */
@@ -118,6 +133,10 @@ errint_t efs_units_build(struct efs *fs, struct efs_error *err);
 /* true: the unit is in memory and referenced; false: waiter->job comes later. */
 bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);
 void efs_unit_put(struct efs *fs, uint32_t unit);
+/* The same with lock held, for several units at once: waiters that cannot be served are put on *failed with their
+ * error, reads on *submit. */
+bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter, struct efs_unit_waiter **failed,
+                  struct efs_disk_request **submit);
 /* Start loading without waiting, if there is room for read-ahead. streamed: for a sequential reader. */
 void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed);
 /* The same for the units of a group. */
@@ -132,6 +151,18 @@ bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
 uint32_t efs_unit_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
 uint64_t efs_unit_begin(const struct efs *fs, uint32_t unit); /* its first raw byte in the object */
 /* With lock held: */
+/* The halves that the policy keeps of an expert's units; 0: all of them become loose. */
+void efs_units_keep(struct efs *fs, uint32_t expert, unsigned halves);
+/* The halves that all units of an expert have; *some: any unit has any. */
+unsigned efs_units_have(const struct efs *fs, uint32_t expert, bool *some);
+bool efs_units_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of them */
+/* Drop the oldest loose halves without users; only_spare: only of those that go first. NONE: there are none, IN_USE:
+ * all there are have users. */
+enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
+enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare);
+/* Drop the oldest kept unit without users, and tell the books. false: none. */
+bool efs_units_evict_kept(struct efs *fs);
+void efs_unit_starve(struct efs *fs, uint32_t unit); /* it waits for memory, in line */
 void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
 void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
 /* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows.
@@ -144,10 +175,12 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 uint64_t efs_room_used(const struct efs *fs);
 /* Is there room for one more segment without taking it from a full expert? */
 bool efs_room_for_segment(struct efs *fs);
-/* Make room for bytes more of memfds: gives up recycled memfds, segments above half of the budget, experts that nobody
- * holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
+/* Make room for bytes more of memfds: gives up recycled memfds, segments above the plan, loose experts, kept ones that
+ * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
  * -ENOMEM: everything is held. */
 errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
+void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
 
@@ -157,8 +190,11 @@ void efs_full_destroy(struct efs *fs);
 /* If the expert is full: its bytes, held until efs_full_unhold(). Else NULL. Takes the lock. */
 const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert);
 void efs_full_unhold(struct efs *fs, uint32_t expert);
-/* With lock held: drop the oldest expert that nobody holds, its memfd goes to free_slots. false: none. */
-bool efs_full_evict_oldest(struct efs *fs);
+/* With lock held: drop the oldest expert that nobody holds, of the loose or of the kept ones; its memfd goes to
+ * free_slots. false: none. */
+bool efs_full_evict_oldest(struct efs *fs, bool kept);
+/* With lock held: the expert is, or is not any more, kept full by the books. */
+void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
 void efs_full_retry(struct efs *fs); /* without lock: waiting leases may have room now */
 

@@ -14,10 +14,14 @@ struct worker {
     unsigned long thread;
 };
 
+struct queue {
+    struct efs_job *head, **tail;
+};
+
 struct efs_workers {
     pthread_mutex_t lock;
     pthread_cond_t ready;
-    struct efs_job *head, **tail;
+    struct queue jobs, low; /* low: only when there are no jobs */
     bool stop;
     unsigned count, idle;
     struct worker worker[EFS_WORKERS_MAX];
@@ -42,23 +46,31 @@ errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, uns
     return 0;
 }
 
+static struct efs_job *take(struct queue *q)
+{
+    struct efs_job *job = q->head;
+    if (job) {
+        q->head = job->next;
+        if (!q->head)
+            q->tail = &q->head;
+    }
+    return job;
+}
+
 static void *work(void *arg)
 {
     struct worker *self = arg;
     struct efs_workers *w = self->pool;
     pthread_mutex_lock(&w->lock);
     for (;;) {
-        while (!w->head && !w->stop) {
+        while (!w->jobs.head && !w->low.head && !w->stop) {
             w->idle++;
             pthread_cond_wait(&w->ready, &w->lock);
             w->idle--;
         }
-        struct efs_job *job = w->head;
+        struct efs_job *job = take(w->jobs.head ? &w->jobs : &w->low);
         if (!job)
             break;
-        w->head = job->next;
-        if (!w->head)
-            w->tail = &w->head;
         pthread_mutex_unlock(&w->lock);
         job->run(job, self->scratch);
         pthread_mutex_lock(&w->lock);
@@ -75,7 +87,8 @@ errint_t efs_workers_start(unsigned count, uint32_t shard_elements, struct efs_w
         return -ENOMEM;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->ready, NULL);
-    w->tail = &w->head;
+    w->jobs.tail = &w->jobs.head;
+    w->low.tail = &w->low.head;
     for (unsigned i = 0; i < count && i < EFS_WORKERS_MAX; i++) {
         struct worker *worker = &w->worker[i];
         worker->pool = w;
@@ -110,14 +123,24 @@ void efs_workers_stop(struct efs_workers *w)
     free(w);
 }
 
-void efs_workers_push(struct efs_workers *w, struct efs_job *job)
+static void push(struct efs_workers *w, struct queue *q, struct efs_job *job)
 {
     job->next = NULL;
     pthread_mutex_lock(&w->lock);
-    *w->tail = job;
-    w->tail = &job->next;
+    *q->tail = job;
+    q->tail = &job->next;
     bool wake = w->idle > 0;
     pthread_mutex_unlock(&w->lock);
     if (wake)
         pthread_cond_signal(&w->ready);
+}
+
+void efs_workers_push(struct efs_workers *w, struct efs_job *job)
+{
+    push(w, &w->jobs, job);
+}
+
+void efs_workers_push_low(struct efs_workers *w, struct efs_job *job)
+{
+    push(w, &w->low, job);
 }

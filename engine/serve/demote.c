@@ -1,0 +1,252 @@
+/*
+ * demote.c - a full expert falls to C, S or E: its chunks are made from what is in memory (ZipMoE 3.4: a demotion reads
+ * nothing). Split gives the SM-chunk, coding again the E-chunk; both must have the checksums of the store's, else the
+ * books learn that the expert is gone.
+ *
+ * One unit at a time, by a worker that has nothing better to do.
+ */
+#include "residency.h"
+#include "unit_core.h"
+
+#include "codec.h"
+#include "hash.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENCODER_BYTES (2u << 20) /* contexts of zstd and lz4 for encoding (codec.h) */
+
+struct efs_demotion {
+    struct efs *fs;
+    struct efs_job job;
+    bool running;
+    uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
+    uint32_t head, count;
+    uint32_t expert, unit, unit_end; /* the one in work */
+    bool working;
+    struct efs_codec_scratch *scratch; /* encoding needs more than the workers' own have */
+    uint8_t *e, *sm;
+};
+
+static uint32_t first_unit(const struct efs *fs, uint32_t expert)
+{
+    return fs->object_unit[fs->store->groups[expert].object_first];
+}
+
+static uint32_t end_unit(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_disk_group *g = &fs->store->groups[expert];
+    return fs->object_unit[g->object_first + g->object_count];
+}
+
+static unsigned wanted(const struct efs_unit *u)
+{
+    return u->state == EFS_UNIT_REST ? u->keep & ~(unsigned)u->have : 0;
+}
+
+void efs_demote(struct efs *fs, uint32_t expert)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d || fs->closing || fs->residency->expert[expert].demoting || fs->full[expert].state != EFS_FULL_READY)
+        return;
+    bool any = false;
+    for (uint32_t u = first_unit(fs, expert); u < end_unit(fs, expert); u++)
+        any = any || wanted(&fs->units[u]);
+    if (!any)
+        return;
+    fs->residency->expert[expert].demoting = true;
+    fs->full[expert].readers++;
+    fs->active++;
+    d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
+    if (!d->running) {
+        d->running = true;
+        efs_workers_push_low(fs->workers, &d->job);
+    }
+}
+
+/* ---- making chunks ---- */
+
+static enum efs_codec_choice choice_of(uint32_t codec)
+{
+    switch (codec) {
+    case EFS_CODEC_CASCADE:
+        return EFS_CHOOSE_CASCADE;
+    case EFS_CODEC_ZSTD:
+        return EFS_CHOOSE_ZSTD;
+    case EFS_CODEC_LZ4:
+        return EFS_CHOOSE_LZ4;
+    default:
+        return EFS_CHOOSE_RAW;
+    }
+}
+
+/* Space after a chunk up to its page is zero in the store, too. */
+static void put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    memset(to + bytes, 0, efs_page_up(bytes) - bytes);
+}
+
+static bool make_shard(struct efs_demotion *d, const struct efs_unit *u, uint32_t shard, unsigned halves,
+                       const uint8_t *raw)
+{
+    struct efs *fs = d->fs;
+    const struct efs_disk_shard *s = &fs->store->shards[shard], *first = efs_unit_first_shard(fs, u);
+    const struct efs_disk_object *object = &fs->store->objects[u->object];
+    enum efs_format format = (enum efs_format)object->format;
+    size_t n = efs_store_shard_elements(fs->store, object, shard);
+    struct efs_shard_coded coded = {.sm_bytes = efs_sm_bytes(format, n)};
+    if (!(halves & EFS_HALF_E) && format != EFS_FORMAT_BYTES) {
+        efs_split(format, raw, n, d->e, d->sm);
+    } else if (efs_shard_encode(format, choice_of(s->codec), raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
+               coded.codec != s->codec) {
+        return false;
+    }
+    if (halves & EFS_HALF_E) {
+        if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
+            return false;
+        put_chunk(u->e.data + (s->e_offset - first->e_offset), d->e, s->e_bytes);
+    }
+    if (halves & EFS_HALF_SM) {
+        if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
+            return false;
+        put_chunk(u->sm.data + (s->sm_offset - first->sm_offset), d->sm, s->sm_bytes);
+    }
+    return true;
+}
+
+static bool make_unit(struct efs_demotion *d, uint32_t unit, unsigned halves, const uint8_t *raw)
+{
+    struct efs *fs = d->fs;
+    const struct efs_unit *u = &fs->units[unit];
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, u->object);
+    bool good = true;
+    for (uint32_t i = 0; good && i < u->shard_count; i++)
+        good = make_shard(d, u, u->shard_first + i, halves, raw + i * shard_bytes);
+    return good;
+}
+
+/* Where the unit's raw bytes are in the full expert. */
+static const uint8_t *raw_of(const struct efs *fs, uint32_t expert, uint32_t unit)
+{
+    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+    uint32_t n = efs_view_expert_parts(&fs->view, expert, parts);
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].object == fs->units[unit].object)
+            return fs->full[expert].slot->data + parts[i].file_offset + efs_unit_begin(fs, unit);
+    return NULL;
+}
+
+/* Its buffers come with the first demotion, and count in the budget from then on. */
+static bool equip(struct efs_demotion *d)
+{
+    struct efs *fs = d->fs;
+    uint32_t n = fs->store->sb.shard_elements;
+    size_t e = efs_shard_e_bound(n), sm = 0;
+    if (d->scratch)
+        return true;
+    for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
+        if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
+            sm = efs_shard_sm_bound((enum efs_format)f, n);
+    free(d->e);
+    free(d->sm);
+    d->e = efs_sys_malloc(e);
+    d->sm = efs_sys_malloc(sm);
+    if (!d->e || !d->sm || efs_codec_scratch_new(n, &d->scratch) < 0)
+        return false;
+    efs_reserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES);
+    return true;
+}
+
+static void work(struct efs_demotion *d, uint32_t unit)
+{
+    struct efs *fs = d->fs;
+    struct efs_disk_request *submit = NULL;
+    struct efs_unit_waiter *ready = NULL;
+    pthread_mutex_lock(&fs->lock);
+    unsigned halves = fs->closing ? 0 : wanted(&fs->units[unit]);
+    const uint8_t *raw = halves ? raw_of(fs, d->expert, unit) : NULL;
+    if (raw && efs_unit_place(fs, unit, halves) == 0)
+        fs->units[unit].state = EFS_UNIT_LOADING;
+    else
+        raw = NULL;
+    pthread_mutex_unlock(&fs->lock);
+    if (!raw)
+        return;
+    bool good = equip(d) && make_unit(d, unit, halves, raw);
+    efs_count(&fs->stats, recoded_bytes, good ? efs_unit_span(fs, &fs->units[unit], halves) : 0);
+    pthread_mutex_lock(&fs->lock);
+    efs_unit_loaded(fs, unit, halves, good ? 0 : -EAGAIN, &ready, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_unit_push_waiters(fs, ready, 0);
+    efs_disk_submit_all(fs, submit);
+}
+
+/* ---- one expert after the other ---- */
+
+/* Lock held: the expert is through; what could not be made is lost when the full form goes. */
+static void finish(struct efs_demotion *d)
+{
+    struct efs *fs = d->fs;
+    fs->residency->expert[d->expert].demoting = false;
+    fs->full[d->expert].readers--;
+    d->working = false;
+}
+
+static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_demotion *d = (struct efs_demotion *)((char *)job - offsetof(struct efs_demotion, job));
+    struct efs *fs = d->fs;
+    bool ended = false;
+    (void)scratch;
+    if (d->working)
+        work(d, d->unit++);
+    pthread_mutex_lock(&fs->lock);
+    if (d->working && d->unit == d->unit_end) {
+        finish(d);
+        ended = true;
+    }
+    if (!d->working && d->count) {
+        d->expert = d->queue[d->head];
+        d->head = (d->head + 1) % fs->store->expert_count;
+        d->count--;
+        d->unit = first_unit(fs, d->expert);
+        d->unit_end = end_unit(fs, d->expert);
+        d->working = true;
+    }
+    d->running = d->working;
+    bool more = d->running;
+    pthread_mutex_unlock(&fs->lock);
+    if (more)
+        efs_workers_push_low(fs->workers, &d->job);
+    if (ended) {
+        efs_full_retry(fs); /* the full form may be wanted for another */
+        efs_active_end(fs);
+    }
+}
+
+errint_t efs_demotion_build(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion = efs_sys_calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->fs = fs;
+    d->job.run = run;
+    d->queue = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(*d->queue));
+    return d->queue ? 0 : -ENOMEM;
+}
+
+void efs_demotion_destroy(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d)
+        return;
+    efs_codec_scratch_free(d->scratch);
+    free(d->sm);
+    free(d->e);
+    free(d->queue);
+    free(d);
+    fs->demotion = NULL;
+}

@@ -1,0 +1,112 @@
+/*
+ * residency.h - which expert is kept in which state: the policy's books (sched/policy.h), what moves they ask for, and
+ * how the budget is cut into pools.
+ *
+ * The books say where an expert is to stay. Memory follows: halves of units that the books keep are *kept*, all else in
+ * memory is *loose* and goes when its memory is needed, so that what is there may be better than what the books say,
+ * and is never worse (efs_residency_lost tells them when it was). A move to a lower pool drops nothing at once but makes
+ * halves loose; a full expert that falls to C, S or E is split and coded again by demote.c, never read.
+ *
+ * All functions with efs.lock held unless they say otherwise.
+ */
+#ifndef EFS_RESIDENCY_H
+#define EFS_RESIDENCY_H
+
+#include "planner.h"
+#include "policy.h"
+#include "serve.h"
+
+/* How the pools are to be chosen. */
+struct efs_residency_tuning {
+    enum efs_policy_kind policy;
+    unsigned pools; /* allowed, bits EFS_PLAN_POOL */
+    enum efs_plan_goal goal;
+    double delta;            /* of the published thresholds; < 0: the default policy */
+    bool fixed_plan;         /* ratio was given by the user; else by the planner */
+    double ratio[EFS_POOLS]; /* shares of what pools may take; sum to at most 1 */
+};
+
+struct efs_residency_expert { /* by expert number */
+    uint32_t layer, index;    /* of the policy */
+    uint32_t holds;
+    uint32_t pass;        /* in which it was read last */
+    uint64_t pass_bytes;  /* read of it in that pass */
+    uint8_t announced;    /* a request named it: the next lease or read is not another use */
+    uint8_t demoting;     /* demote.c has it */
+};
+
+struct efs_residency {
+    struct efs_policy *policy; /* NULL: the store has no experts */
+    struct efs_policy_config config;
+    uint32_t layers, width;
+    uint32_t *layer_first; /* [layers + 1]: expert numbers */
+    uint64_t (*bytes)[EFS_POOLS];
+    struct efs_residency_expert *expert;
+    struct efs_residency_tuning tuning;
+    uint64_t pools_bytes;        /* what the pools may take together, now */
+    uint64_t leased_peak_bytes;  /* leased at once, lately: kept free for leases */
+    uint64_t requests, leases;   /* since the start */
+    uint32_t pass, pass_layer;   /* of readers of checkpoint files */
+    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
+    struct efs_grant *grants;    /* [width], scratch */
+    uint32_t *ids;               /* [width], scratch */
+};
+
+/* Without lock: make the books. 0, -ENOMEM. */
+errint_t efs_residency_build(struct efs *fs, struct efs_error *err);
+void efs_residency_destroy(struct efs *fs);
+/* Bytes of its tables, for the budget. */
+uint64_t efs_residency_bytes(const struct efs_store *store);
+
+/* ---- requests ---- */
+
+/* Experts of one layer are asked for, to be full: counted, their places decided, moves applied; each is held until
+ * efs_residency_release(). Those that were announced only get the hold. */
+void efs_residency_request(struct efs *fs, const uint32_t *experts, uint32_t count);
+void efs_residency_release(struct efs *fs, uint32_t expert);
+/* The next lease or read of these experts is the use that was counted already. */
+void efs_residency_announce(struct efs *fs, uint32_t expert);
+/* Bytes of an expert are read from a file, not by a lease: one use per pass through the layers. No hold. */
+void efs_residency_read(struct efs *fs, uint32_t expert, uint64_t bytes);
+bool efs_residency_held(const struct efs *fs, uint32_t expert);
+
+/* ---- what memory tells the books ---- */
+
+/* Kept halves of the expert are not there any more, or could not be brought. */
+void efs_residency_lost(struct efs *fs, uint32_t expert);
+/* Its full form went, or could not be made. */
+void efs_residency_dropped_full(struct efs *fs, uint32_t expert);
+void efs_residency_leased(struct efs *fs); /* leased_bytes grew */
+
+/* Victims of the policy: memory follows. */
+void efs_residency_apply(struct efs *fs, const struct efs_move *moves, size_t count);
+
+/* ---- looking ---- */
+
+/* 'F', 'C', 'S', 'E', 'P' (some other part), 'M': what is in memory. */
+char efs_residency_state(const struct efs *fs, uint32_t expert);
+enum efs_pool efs_residency_kept(const struct efs *fs, uint32_t expert);
+/* state, kept, pin, rank and count of efs_expert_info. */
+void efs_residency_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
+
+/* ---- tuning (residency_tune.c) ---- */
+
+/* Cut the budget into pools by tuning.ratio; victims go. */
+void efs_residency_resize(struct efs *fs, struct efs_disk_request **submit);
+/* A new budget of at least efs_floor_bytes(): shrinking evicts at once. Returns what is still held above it. */
+uint64_t efs_residency_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* Another policy, or other tuning of it: a new machine takes over books, counts, holds and pins. 0, -ENOMEM. */
+errint_t efs_residency_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta);
+/* pool F, C, or M: not pinned. */
+void efs_residency_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
+
+/* ---- demote.c ---- */
+
+/* A full expert falls to a lower pool: bring the halves that are kept but not there out of its full form, on a worker.
+ * Does nothing when they are there or it is not full. */
+void efs_demote(struct efs *fs, uint32_t expert);
+/* Without lock, before there are threads and after. Without it full experts just go. 0, -ENOMEM. */
+errint_t efs_demotion_build(struct efs *fs);
+void efs_demotion_destroy(struct efs *fs);
+
+#endif

@@ -1,0 +1,24 @@
+/*
+ * steward.h - the thread that plans: it loads or measures the profile, knows the history, plans the pools, watches for
+ * drift, and saves the counts (ZipMoE 3.4). It never holds efs.lock while it plans, reads or writes.
+ */
+#ifndef EFS_STEWARD_H
+#define EFS_STEWARD_H
+
+#include "residency.h"
+
+/* Start it. history_path: a .route trace, or NULL. 0; -errno of the trace or of the thread, with err. */
+errint_t efs_steward_start(struct efs *fs, const char *history_path, struct efs_error *err);
+/* Saves the counts and ends it. NULL steward is fine. No lock. */
+void efs_steward_stop(struct efs *fs);
+
+/* ---- with efs.lock held ---- */
+/* A layer asks for these (numbers in the policy's layer); before the policy hears of it. */
+void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+/* What a plan depends on has changed: plan again soon. */
+void efs_steward_wake(struct efs *fs);
+
+/* Without lock: "plan" or "profile" for people. As efs_describe(). */
+errint_t efs_steward_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+
+#endif

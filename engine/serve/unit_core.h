@@ -1,0 +1,62 @@
+/*
+ * unit_core.h - what the files of units share: unit.c (what a unit is), unit_keep.c (what is kept and what goes),
+ * unit_load.c (reading), unit_decode.c. With efs.lock held unless said otherwise.
+ */
+#ifndef EFS_UNIT_CORE_H
+#define EFS_UNIT_CORE_H
+
+#include "serve.h"
+
+static inline uint64_t efs_page_up(uint64_t bytes)
+{
+    return (bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN;
+}
+
+static inline const struct efs_disk_shard *efs_unit_first_shard(const struct efs *fs, const struct efs_unit *u)
+{
+    return &fs->store->shards[u->shard_first];
+}
+
+static inline const struct efs_disk_shard *efs_unit_last_shard(const struct efs *fs, const struct efs_unit *u)
+{
+    return &fs->store->shards[u->shard_first + u->shard_count - 1u];
+}
+
+/* Bytes of a half as it lies in the store, whole pages; bits may name both. */
+static inline size_t efs_unit_span(const struct efs *fs, const struct efs_unit *u, unsigned halves)
+{
+    const struct efs_disk_shard *first = efs_unit_first_shard(fs, u), *last = efs_unit_last_shard(fs, u);
+    size_t bytes = 0;
+    if (halves & EFS_HALF_E)
+        bytes += efs_page_up(last->e_offset + last->e_bytes - first->e_offset);
+    if (halves & EFS_HALF_SM)
+        bytes += efs_page_up(last->sm_offset + last->sm_bytes - first->sm_offset);
+    return bytes;
+}
+
+/* Raw bytes of a whole shard of the object. */
+uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
+
+/* ---- unit_keep.c ---- */
+/* The unit stands in the list that its halves call for, or in none while it is loaded or empty. */
+void efs_unit_enlist(struct efs *fs, uint32_t unit);
+void efs_unit_delist(struct efs *fs, uint32_t unit);
+/* Free halves of a unit without users. */
+void efs_unit_drop(struct efs *fs, uint32_t unit, unsigned halves);
+/* It has no users any more: what is damaged or in a segment that leaves goes. */
+void efs_unit_settle(struct efs *fs, uint32_t unit);
+/* It was used: it does not count as read ahead any more. */
+void efs_unit_used(struct efs *fs, struct efs_unit *u);
+
+/* ---- unit_load.c ---- */
+/* Blocks for these halves, which the unit does not have. 0; -EAGAIN: others hold the memory; -ENOMEM: the system has
+ * none and nothing will be freed. */
+errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves);
+/* What was under way for these halves has ended: the unit has them, or they are freed again with an error. Waiters are
+ * put on *ready or, if the unit is not whole yet, it is read on. -EAGAIN: they could not be made from memory; read. */
+void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t error, struct efs_unit_waiter **ready,
+                     struct efs_disk_request **submit);
+/* Without lock: tell waiters that were taken off a unit. */
+void efs_unit_push_waiters(struct efs *fs, struct efs_unit_waiter *list, errint_t error);
+
+#endif

@@ -1,0 +1,324 @@
+/*
+ * unit_load.c - units come to memory: only the halves that are missing are read.
+ *
+ * States: REST -> (STARVED: waits for memory) -> LOADING -> REST. A unit that rests has some, all or none of its
+ * halves; waiters come only while it is not whole.
+ */
+#include "unit_core.h"
+
+#include "residency.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_whole(const struct efs_unit *u)
+{
+    return u->state == EFS_UNIT_REST && u->have == u->needs;
+}
+
+void efs_unit_push_waiters(struct efs *fs, struct efs_unit_waiter *list, errint_t error)
+{
+    while (list) {
+        struct efs_unit_waiter *w = list;
+        list = w->next;
+        w->error = error;
+        efs_workers_push(fs->workers, &w->job);
+    }
+}
+
+/* ---- memory ---- */
+
+static bool alloc_half(struct efs *fs, struct efs_unit *u, unsigned half)
+{
+    struct efs_block *block = half == EFS_HALF_E ? &u->e : &u->sm;
+    return block->data || efs_arena_alloc(&fs->arena, efs_unit_span(fs, u, half), half == EFS_HALF_SM, block);
+}
+
+/* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is loose, and only
+ * when all memory is kept the oldest of that. */
+static bool more_memory(struct efs *fs)
+{
+    if (efs_units_evict(fs, true) == EFS_EVICTED_ONE)
+        return true;
+    if (efs_room_for_segment(fs) && efs_arena_grow(&fs->arena) == 0)
+        return true;
+    enum efs_evicted evicted = efs_units_evict(fs, false);
+    if (evicted == EFS_EVICTED_NONE)
+        return efs_units_evict_kept(fs);
+    return evicted == EFS_EVICTED_ONE;
+}
+
+errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
+{
+    struct efs_unit *u = &fs->units[unit];
+    efs_unit_delist(fs, unit); /* what it has already must not be evicted for the rest */
+    for (;;) {
+        if ((!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
+            (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM)))
+            return 0;
+        if (!more_memory(fs))
+            break;
+    }
+    if (halves & EFS_HALF_E)
+        efs_arena_free(&fs->arena, &u->e);
+    if (halves & EFS_HALF_SM)
+        efs_arena_free(&fs->arena, &u->sm);
+    bool others = fs->arena.used_bytes != 0;
+    efs_unit_enlist(fs, unit);
+    return others ? -EAGAIN : -ENOMEM;
+}
+
+/* ---- reading ---- */
+
+struct load {
+    struct efs_disk_request e, sm;
+    struct efs *fs;
+    uint32_t unit;
+    uint8_t halves;
+    _Atomic int pending;
+    _Atomic errint_t error;
+};
+
+/* Lock held: the unit has, or has not, got what was under way. */
+void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t error, struct efs_unit_waiter **ready,
+                     struct efs_disk_request **submit)
+{
+    struct efs_unit *u = &fs->units[unit];
+    struct efs_unit_waiter *waiters = u->waiters;
+    uint32_t expert = fs->store->objects[u->object].group;
+    bool kept = (halves & u->keep) != 0;
+    u->state = EFS_UNIT_REST;
+    atomic_store(&u->checked, 0);
+    if (error < 0) {
+        efs_unit_used(fs, u);
+        if (halves & EFS_HALF_E)
+            efs_arena_free(&fs->arena, &u->e);
+        if (halves & EFS_HALF_SM)
+            efs_arena_free(&fs->arena, &u->sm);
+    } else {
+        u->have |= (uint8_t)halves;
+        fs->unit_ready_count += u->have == u->needs;
+    }
+    efs_unit_enlist(fs, unit);
+    if (error < 0 && kept)
+        efs_residency_lost(fs, expert);
+    if (waiters && (error == 0 || error == -EAGAIN) && !is_whole(u)) {
+        efs_unit_starve(fs, unit); /* part of what is wanted is not there yet: read it as soon as there is room */
+    } else {
+        u->waiters = NULL;
+        for (struct efs_unit_waiter *w = waiters; w && error == 0; w = w->next)
+            u->refs++;
+        efs_unit_settle(fs, unit);
+        *ready = waiters;
+    }
+    efs_units_retry(fs, submit);
+}
+
+static void load_done(struct load *load)
+{
+    struct efs *fs = load->fs;
+    errint_t error = load->error;
+    if (error < 0)
+        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+                (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
+    struct efs_disk_request *submit = NULL;
+    struct efs_unit_waiter *ready = NULL;
+    pthread_mutex_lock(&fs->lock);
+    efs_unit_loaded(fs, load->unit, load->halves, error, &ready, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_unit_push_waiters(fs, ready, error);
+    efs_disk_submit_all(fs, submit);
+    free(load);
+    efs_active_end(fs);
+}
+
+static void part_done(struct load *load, errint_t error)
+{
+    if (error < 0)
+        load->error = error;
+    if (atomic_fetch_sub(&load->pending, 1) == 1)
+        load_done(load);
+}
+
+static void e_done(struct efs_disk_request *r, errint_t error)
+{
+    part_done((struct load *)((char *)r - offsetof(struct load, e)), error);
+}
+
+static void sm_done(struct efs_disk_request *r, errint_t error)
+{
+    part_done((struct load *)((char *)r - offsetof(struct load, sm)), error);
+}
+
+static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,
+                    bool ahead, struct efs_disk_request **submit)
+{
+    r->offset = offset;
+    r->bytes = bytes;
+    r->data = block->data;
+    r->segment = block->segment;
+    r->ahead = ahead;
+    r->next = *submit;
+    *submit = r;
+}
+
+/* Lock held. 0: the reads of what is missing were put on *submit. -EAGAIN: no room now. -ENOMEM. */
+static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs_disk_request **submit)
+{
+    struct efs_unit *u = &fs->units[unit];
+    unsigned halves = u->needs & ~(unsigned)u->have;
+    struct load *load = efs_sys_calloc(1, sizeof(*load));
+    if (!load)
+        return -ENOMEM;
+    errint_t rc = efs_unit_place(fs, unit, halves);
+    if (rc < 0) {
+        free(load);
+        return rc;
+    }
+    load->fs = fs;
+    load->unit = unit;
+    load->halves = (uint8_t)halves;
+    load->pending = (halves & EFS_HALF_E ? 1 : 0) + (halves & EFS_HALF_SM ? 1 : 0);
+    load->e.complete = e_done;
+    load->sm.complete = sm_done;
+    if (halves & EFS_HALF_SM)
+        request(&load->sm, efs_unit_first_shard(fs, u)->sm_offset, efs_unit_span(fs, u, EFS_HALF_SM), &u->sm, ahead,
+                submit);
+    if (halves & EFS_HALF_E)
+        request(&load->e, efs_unit_first_shard(fs, u)->e_offset, efs_unit_span(fs, u, EFS_HALF_E), &u->e, ahead,
+                submit);
+    u->state = EFS_UNIT_LOADING;
+    fs->active++;
+    return 0;
+}
+
+void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list)
+{
+    while (list) {
+        struct efs_disk_request *r = list;
+        list = r->next;
+        efs_disk_submit(fs->disk, r);
+    }
+}
+
+/* ---- waiting for memory ---- */
+
+void efs_unit_starve(struct efs *fs, uint32_t unit)
+{
+    struct efs_unit *u = &fs->units[unit];
+    u->state = EFS_UNIT_STARVED;
+    u->next_starved = NULL;
+    *fs->starved_tail = u;
+    fs->starved_tail = &u->next_starved;
+}
+
+/* Lock held: units that waited for memory, in order, as far as there is room. */
+void efs_units_retry(struct efs *fs, struct efs_disk_request **submit)
+{
+    struct efs_disk_request *late = NULL, **tail = &late; /* keep the order of units */
+    while (fs->starved) {
+        struct efs_unit *u = fs->starved;
+        struct efs_disk_request *mine = NULL;
+        errint_t rc = fs->closing ? -ECANCELED : start_load(fs, (uint32_t)(u - fs->units), false, &mine);
+        if (rc == -EAGAIN)
+            break;
+        fs->starved = u->next_starved;
+        if (!fs->starved)
+            fs->starved_tail = &fs->starved;
+        if (rc < 0) {
+            struct efs_unit_waiter *waiters = u->waiters;
+            u->waiters = NULL;
+            u->state = EFS_UNIT_REST;
+            efs_unit_push_waiters(fs, waiters, rc);
+        }
+        *tail = mine;
+        while (*tail)
+            tail = &(*tail)->next;
+    }
+    *tail = *submit;
+    *submit = late;
+}
+
+/* ---- asking for units ---- */
+
+bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_unit_waiter *failed = NULL;
+    bool here = efs_unit_ask(fs, unit, waiter, &failed, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_unit_push_waiters(fs, failed, failed ? failed->error : 0);
+    efs_disk_submit_all(fs, submit);
+    return here;
+}
+
+bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter, struct efs_unit_waiter **failed,
+                  struct efs_disk_request **submit)
+{
+    struct efs_unit *u = &fs->units[unit];
+    efs_unit_used(fs, u);
+    if (is_whole(u)) {
+        u->refs++;
+        u->spare = false;
+        efs_unit_enlist(fs, unit);
+        return true;
+    }
+    waiter->unit = unit;
+    waiter->error = 0;
+    waiter->next = u->waiters;
+    u->waiters = waiter;
+    if (u->state != EFS_UNIT_REST)
+        return false;
+    errint_t rc = fs->closing ? -ECANCELED : fs->starved ? -EAGAIN : start_load(fs, unit, false, submit);
+    if (rc == -EAGAIN) {
+        efs_unit_starve(fs, unit);
+    } else if (rc < 0) {
+        u->waiters = NULL;
+        waiter->error = rc;
+        waiter->next = *failed;
+        *failed = waiter;
+    }
+    return false;
+}
+
+void efs_unit_put(struct efs *fs, uint32_t unit)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    if (--fs->units[unit].refs == 0) {
+        efs_unit_settle(fs, unit);
+        efs_units_retry(fs, &submit);
+        efs_room_retire(fs, &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}
+
+void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed)
+{
+    struct efs_unit *u = &fs->units[unit];
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    size_t bytes = efs_unit_span(fs, u, u->needs & ~(unsigned)u->have);
+    /* never more than half of the pool's first segments ahead: what was read ahead must not push itself out */
+    if (u->state == EFS_UNIT_REST && u->have != u->needs && !fs->starved && !fs->closing &&
+        fs->ahead_bytes + bytes <= fs->ahead_max_bytes && start_load(fs, unit, true, &submit) == 0) {
+        u->ahead_bytes = (uint32_t)bytes;
+        u->streamed = streamed;
+        fs->ahead_bytes += bytes;
+        efs_count(&fs->stats, readahead_units, 1);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}
+
+void efs_group_ahead(struct efs *fs, uint32_t group)
+{
+    const struct efs_disk_group *g = &fs->store->groups[group];
+    for (uint32_t o = g->object_first; o < g->object_first + g->object_count; o++)
+        for (uint32_t u = fs->object_unit[o]; u < fs->object_unit[o + 1]; u++)
+            efs_unit_ahead(fs, u, false);
+}
