@@ -12,6 +12,9 @@
 #define efs_sys_memfd_create real_memfd_create
 #define efs_sys_huge_tmpfs real_huge_tmpfs
 #define efs_sys_mmap real_mmap
+#define efs_sys_mprotect real_mprotect
+#define efs_sys_mbind real_mbind
+#define efs_sys_huge_bytes real_huge_bytes
 #define efs_sys_malloc real_malloc
 #define efs_sys_calloc real_calloc
 #define efs_sys_realloc real_realloc
@@ -35,6 +38,9 @@
 #undef efs_sys_memfd_create
 #undef efs_sys_huge_tmpfs
 #undef efs_sys_mmap
+#undef efs_sys_mprotect
+#undef efs_sys_mbind
+#undef efs_sys_huge_bytes
 #undef efs_sys_malloc
 #undef efs_sys_calloc
 #undef efs_sys_realloc
@@ -51,9 +57,9 @@
 
 #include <stdatomic.h>
 
-const char *const fault_names[FAULT_CALLS] = {"open",      "fstat",      "pread",     "pwrite",      "fsync",
-                                              "ftruncate", "link",       "memfd",     "huge tmpfs",  "mmap",
-                                              "memory",    "uring init", "uring pin", "uring result"};
+const char *const fault_names[FAULT_CALLS] = {
+    "open", "fstat",  "pread",      "pwrite",    "fsync",        "ftruncate", "link",  "memfd",     "huge tmpfs",
+    "mmap", "memory", "uring init", "uring pin", "uring result", "mprotect",  "mbind", "huge bytes"};
 
 static struct {
     enum fault_call call;
@@ -172,6 +178,21 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64
         return real_mmap(addr, bytes, prot, flags, fd, offset);
     errno = plan.error;
     return NULL;
+}
+
+int efs_sys_mprotect(void *addr, size_t bytes, int prot)
+{
+    return fails(FAULT_MPROTECT) ? -plan.error : real_mprotect(addr, bytes, prot);
+}
+
+int efs_sys_mbind(void *addr, size_t bytes, uint32_t node)
+{
+    return fails(FAULT_MBIND) ? -plan.error : real_mbind(addr, bytes, node);
+}
+
+int64_t efs_sys_huge_bytes(const void *addr, size_t bytes)
+{
+    return fails(FAULT_HUGE_BYTES) ? -plan.error : real_huge_bytes(addr, bytes);
 }
 
 void *efs_sys_malloc(size_t bytes)

@@ -21,6 +21,9 @@ enum fault_call {
     FAULT_URING_INIT,
     FAULT_URING_PIN,
     FAULT_URING_RESULT,
+    FAULT_MPROTECT,
+    FAULT_MBIND,
+    FAULT_HUGE_BYTES,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

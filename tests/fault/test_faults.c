@@ -202,6 +202,9 @@ static void test_serve(void **state)
     sweep("serve", serve_all, FAULT_HUGE_TMPFS, EPERM, false);
     sweep("serve", serve_all, FAULT_FTRUNCATE, EIO, false);
     sweep("serve", serve_all, FAULT_MMAP, ENOMEM, false);
+    sweep("serve", serve_all, FAULT_MPROTECT, ENOMEM, false);
+    sweep("serve", serve_all, FAULT_MBIND, EPERM, false);
+    sweep("serve", serve_all, FAULT_HUGE_BYTES, ENOTTY, false);
     sweep("serve", serve_all, FAULT_MEMORY, ENOMEM, false);
 }
 

@@ -1,0 +1,208 @@
+/* The arena when the system refuses addresses, memory, binding: it goes on with less, or says -ENOMEM and goes on. */
+#include "arena.h"
+#include "sys_fault.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#define SEGMENT (4u << 20)
+
+static struct efs_numa two_nodes(void)
+{
+    struct efs_numa numa;
+    efs_numa_from("fake:2", &numa);
+    return numa;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fault_none();
+    return 0;
+}
+
+/* All of the arena can be written and read, then it goes. */
+static void use_and_destroy(struct efs_arena *arena, uint32_t segments)
+{
+    struct efs_block blocks[16] = {0};
+    uint32_t n = 0;
+    while (n < 16 && efs_arena_alloc(arena, SEGMENT, n & 1, &blocks[n])) {
+        memset(blocks[n].data, (int)n + 1, SEGMENT);
+        n++;
+    }
+    assert_int_equal(n, segments);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(blocks[i].data[0], i + 1);
+        assert_int_equal(blocks[i].data[SEGMENT - 1], i + 1);
+        efs_arena_free(arena, &blocks[i]);
+    }
+    efs_arena_destroy(arena);
+}
+
+static bool mapped(const void *address)
+{
+    unsigned char page;
+    return mincore((void *)(uintptr_t)address, 4096, &page) == 0;
+}
+
+/* Without addresses segments are mapped one by one, on one node or on both. */
+static void test_reservation(void **state)
+{
+    (void)state;
+    struct efs_numa numa = two_nodes();
+    for (unsigned nth = 1; nth <= 3; nth++) {
+        struct efs_arena arena;
+        fault_plan(FAULT_MMAP, nth < 3 ? nth : 1, ENOMEM, nth == 3);
+        assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 4, &numa), 0);
+        assert_true(fault_happened());
+        fault_none();
+        assert_int_equal(arena.nodes[0].reserved, nth == 2);
+        assert_int_equal(arena.nodes[1].reserved, nth == 1);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(efs_arena_grow(&arena), 0);
+        for (uint32_t s = 0; s < 4; s++)
+            assert_int_equal((uintptr_t)arena.segments[s].base % (2u << 20), 0);
+        uint32_t alone = nth == 2 ? 2 : 0; /* a segment that has its own mapping */
+        const uint8_t *base = arena.segments[alone].base;
+        arena.segments[alone].base[5] = 1;
+        efs_arena_drop(&arena, alone);
+        assert_false(mapped(base));
+        fault_plan(FAULT_MMAP, 1, ENOMEM, false);
+        assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
+        assert_int_equal(arena.segment_count, 3);
+        fault_none();
+        assert_int_equal(efs_arena_grow(&arena), 0);
+        use_and_destroy(&arena, 4);
+    }
+}
+
+static void test_growth(void **state)
+{
+    (void)state;
+    struct efs_numa numa = two_nodes();
+    for (enum fault_call call = 0; call < FAULT_CALLS; call++) {
+        if (call != FAULT_MPROTECT && call != FAULT_MEMORY)
+            continue;
+        struct efs_arena arena;
+        assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 4, &numa), 0);
+        assert_int_equal(efs_arena_grow(&arena), 0);
+        fault_plan(call, 1, ENOMEM, true);
+        assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
+        assert_true(fault_happened());
+        assert_int_equal(arena.segment_count, 1);
+        fault_none();
+        for (int i = 1; i < 4; i++)
+            assert_int_equal(efs_arena_grow(&arena), 0);
+        use_and_destroy(&arena, 4);
+    }
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    struct efs_numa numa = two_nodes();
+    struct efs_arena arena;
+    unsigned nth = 1;
+    for (errint_t rc = -ENOMEM; rc < 0; nth++) {
+        fault_plan(FAULT_MEMORY, nth, ENOMEM, false);
+        rc = efs_arena_init_nodes(&arena, SEGMENT, 4, &numa);
+        assert_int_equal(rc, fault_happened() ? -ENOMEM : 0);
+        fault_none();
+        if (rc < 0)
+            assert_null(arena.segments); /* nothing is left to be destroyed */
+    }
+    assert_int_equal(nth, 6); /* segments, nodes, a tree a node */
+    efs_arena_destroy(&arena);
+}
+
+static void test_binding(void **state)
+{
+    (void)state;
+    struct efs_arena arena;
+    struct efs_numa numa;
+    efs_numa_from(NULL, &numa);
+    if (!numa.bind) {
+        print_message("skipped: no NUMA here\n");
+        skip();
+    }
+    assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 3, &numa), 0);
+    fault_plan(FAULT_MBIND, 1, EPERM, true);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(efs_arena_grow(&arena), 0);
+    for (uint32_t n = 0; n < arena.node_count; n++) {
+        assert_int_equal(arena.nodes[n].bound_count, 0);
+        assert_true(arena.nodes[n].bind_error == -EPERM || arena.nodes[n].bind_error == -ENOMEM);
+    }
+    fault_none();
+    use_and_destroy(&arena, 3);
+}
+
+/* A node that does not say what it has is taken to have enough. */
+static void test_available(void **state)
+{
+    (void)state;
+    fault_plan(FAULT_OPEN, 1, EMFILE, false);
+    assert_int_equal(efs_numa_available_bytes(0), UINT64_MAX);
+    fault_plan(FAULT_PREAD, 1, EIO, false);
+    assert_int_equal(efs_numa_available_bytes(0), UINT64_MAX);
+    fault_none();
+}
+
+/* The pages go even where new addresses cannot be put in their place. */
+static void test_drop(void **state)
+{
+    (void)state;
+    struct efs_numa numa = two_nodes();
+    struct efs_arena arena;
+    unsigned char pages[SEGMENT / 4096];
+    assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 2, &numa), 0);
+    assert_int_equal(efs_arena_grow(&arena), 0);
+    uint8_t *base = arena.segments[0].base;
+    memset(base, 1, SEGMENT);
+    fault_plan(FAULT_MMAP, 1, ENOMEM, false);
+    efs_arena_drop(&arena, 0);
+    assert_true(fault_happened());
+    fault_none();
+    assert_int_equal(mincore(base, SEGMENT, pages), 0);
+    for (size_t i = 0; i < sizeof(pages); i++)
+        assert_int_equal(pages[i] & 1, 0);
+    assert_int_equal(efs_arena_grow(&arena), 0);
+    assert_int_equal(efs_arena_grow(&arena), 0);
+    use_and_destroy(&arena, 2);
+}
+
+static void test_huge_unknown(void **state)
+{
+    (void)state;
+    struct efs_numa numa = two_nodes();
+    struct efs_arena arena;
+    assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 2, &numa), 0);
+    assert_int_equal(efs_arena_grow(&arena), 0);
+    fault_plan(FAULT_HUGE_BYTES, 1, ENOTTY, false);
+    efs_arena_populate(&arena, 0);
+    if (!fault_happened()) {
+        efs_arena_destroy(&arena);
+        print_message("skipped: a kernel before 5.14\n");
+        skip();
+    }
+    assert_true(arena.huge_unknown);
+    assert_int_equal(arena.huge_bytes, 0);
+    assert_int_equal(arena.populated_bytes, SEGMENT);
+    use_and_destroy(&arena, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_reservation, teardown), cmocka_unit_test_teardown(test_growth, teardown),
+        cmocka_unit_test_teardown(test_tables, teardown),      cmocka_unit_test_teardown(test_binding, teardown),
+        cmocka_unit_test_teardown(test_available, teardown),   cmocka_unit_test_teardown(test_drop, teardown),
+        cmocka_unit_test_teardown(test_huge_unknown, teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
