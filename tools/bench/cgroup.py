@@ -1,0 +1,94 @@
+"""A memory cgroup (v1 or v2) for a benchmark: made with a limit, joined by its children, gone afterwards."""
+import os
+import time
+
+
+def _mounts():
+    with open("/proc/self/mountinfo") as f:
+        for line in f:
+            left, right = line.split(" - ", 1)
+            yield left.split()[4], right.split()[0], right.split()[2]
+
+
+def _find():
+    """(folder for new cgroups, 1 or 2), or a reason why there is none."""
+    reason = "no memory cgroups are mounted"
+    for path, kind, options in _mounts():
+        if kind == "cgroup" and "memory" in options.split(","):
+            return (path, 1) if os.access(path, os.W_OK) else f"{path} cannot be written"
+        if kind == "cgroup2":
+            try:
+                with open(f"{path}/cgroup.controllers") as f:
+                    if "memory" not in f.read().split():
+                        continue
+                with open(f"{path}/cgroup.subtree_control", "r+") as f:
+                    if "memory" not in f.read().split():
+                        f.write("+memory")
+                return path, 2
+            except OSError as error:
+                reason = f"{path}: {error.strerror}"
+    return reason
+
+
+class Cgroup:
+    """With limit_bytes None there is no limit, only the count of what was used."""
+
+    def __init__(self, limit_bytes=None):
+        found = _find()
+        if isinstance(found, str):
+            raise OSError(found)
+        base, self.version = found
+        self.path = os.path.join(base, f"expertfs-bench-{os.getpid()}-{time.monotonic_ns()}")
+        os.mkdir(self.path)
+        try:
+            if limit_bytes and self.version == 1:
+                self._write("memory.swappiness", 0)
+                self._write("memory.limit_in_bytes", limit_bytes)
+            elif limit_bytes:
+                self._write("memory.max", limit_bytes)
+                if os.path.exists(f"{self.path}/memory.swap.max"):
+                    self._write("memory.swap.max", 0)
+        except OSError:
+            os.rmdir(self.path)
+            raise
+
+    def _write(self, name, value):
+        with open(os.path.join(self.path, name), "w") as f:
+            f.write(str(value))
+
+    def _read(self, name):
+        with open(os.path.join(self.path, name)) as f:
+            return f.read()
+
+    def join(self):
+        """In a child between fork and exec."""
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
+            f.write("0")
+
+    def stat(self):
+        return {k: int(v) for k, v in (line.split() for line in self._read("memory.stat").splitlines())}
+
+    def cached_bytes(self):
+        return self.stat().get("file" if self.version == 2 else "total_cache", 0)
+
+    def anonymous_bytes(self):
+        return self.stat().get("anon" if self.version == 2 else "total_rss", 0)
+
+    def out_of_memory(self):
+        """How often a process was killed for the limit."""
+        text = self._read("memory.events" if self.version == 2 else "memory.oom_control")
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.split()[0] == "oom_kill")
+
+    def remove(self):
+        """After its processes have ended; what is left of page cache goes to the parent or is dropped."""
+        for _ in range(200):
+            try:
+                if self.version == 1:
+                    self._write("memory.force_empty", 0)
+                os.rmdir(self.path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise OSError(f"{self.path}: still busy")

@@ -1,0 +1,245 @@
+"""make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
+
+For each limit the two take turns, each cold and in a memory cgroup of its own, the daemon in the same one as its
+client; both must generate the same tokens. Told are medians, and ratios of the mount over the plain file."""
+import argparse
+import atexit
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from cgroup import Cgroup
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+# 16 layers of 32 experts of 9 MiB, 4 of them for a token
+SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
+running = []  # what is to be ended when this ends, last first
+
+
+def tool(name):
+    return os.path.join(BUILD, name)
+
+
+def end_all():
+    while running:
+        running.pop().end()
+
+
+class Failed(Exception):
+    pass
+
+
+class Ended:
+    """Something that ends with its block, or with the program."""
+
+    def __enter__(self):
+        running.append(self)
+        return self
+
+    def __exit__(self, *_):
+        if self in running:
+            running.remove(self)
+            self.end()
+
+
+class Limited(Ended):
+    def __init__(self, limit_bytes):
+        self.cgroup = Cgroup(limit_bytes)
+
+    def end(self):
+        self.cgroup.remove()
+
+
+class Mounted(Ended):
+    """The daemon, in the cgroup, until the mount is there; then until it is gone."""
+
+    def __init__(self, store, path, options, cgroup, log):
+        os.makedirs(path, exist_ok=True)
+        self.path = path
+        with open(log, "w") as out:
+            self.daemon = subprocess.Popen([tool("expertfs"), "-f", store, path, *(["-o", options] if options else [])],
+                                           stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=cgroup.join)
+        end = time.monotonic() + 60
+        while not os.path.ismount(path):
+            if self.daemon.poll() is not None or time.monotonic() > end:
+                self.end()
+                with open(log) as text:
+                    raise Failed(f"expertfs did not mount: {text.read().strip()}")
+            time.sleep(0.01)
+
+    def stat(self):
+        with open(os.path.join(self.path, ".expertfs", "stat")) as f:
+            pairs = dict(line.rstrip("\n").split(": ", 1) for line in f if ": " in line)
+        return {k: int(v) for k, v in pairs.items() if v.isdigit()}
+
+    def end(self):
+        if self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            try:
+                self.daemon.wait(30)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+        if os.path.ismount(self.path):
+            subprocess.run(["umount", "-l", self.path] if os.geteuid() == 0 else ["fusermount3", "-uz", self.path],
+                           check=False)
+
+
+class Client(Ended):
+    def __init__(self, path, options, cgroup):
+        command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(options.tokens),
+                   "--threads", str(options.threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, preexec_fn=cgroup.join)
+
+    def result(self):
+        out, messages = self.process.communicate()
+        if self.process.returncode == 77:
+            print(messages.strip())
+            sys.exit(77)
+        if self.process.returncode:
+            raise Failed(f"the client ended with {self.process.returncode}: {messages.strip()[-500:]}")
+        return json.loads(out.splitlines()[-1])
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def forget(path):
+    """Drop the file's pages from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def prepare(options):
+    """The GGUF file and its store, made once."""
+    folder = os.path.join(options.dir, "llama-" + options.size)
+    gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
+    if not os.path.exists(store):
+        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", *SHAPE, "--size", options.size,
+                        folder], check=True)
+        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
+    return gguf, store
+
+
+def once(kind, gguf, store, limit_bytes, options):
+    """One cold run, and with no limit another one after it, which finds everything in memory."""
+    forget(gguf)
+    forget(store)
+    results = []
+    with Limited(limit_bytes) as limited:
+        mount = os.path.join(options.dir, "llama-mnt")
+        with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
+              if kind == "mount" else limited) as served:
+            path = os.path.join(mount, os.path.basename(gguf)) if kind == "mount" else gguf
+            for _ in range(1 if limit_bytes else 2):
+                before = served.stat() if kind == "mount" else {}
+                with Client(path, options, limited.cgroup) as client:
+                    results.append(client.result())
+                results[-1]["oom_kills"] = limited.cgroup.out_of_memory()
+                results[-1]["cached_bytes"] = limited.cgroup.cached_bytes()
+                if kind == "mount":
+                    results[-1]["stat"] = {k: v - before.get(k, 0) for k, v in served.stat().items()}
+    return results
+
+
+def tell(name, ours, theirs, bar, report):
+    """One line a measure: medians side by side, and their ratio, above 1 where the mount is better."""
+    first = None
+    for measure, unit, higher in (("tokens_per_s", "tokens/s", True), ("first_s", "s to the first token", False),
+                                  ("load_s", "s to load", False)):
+        a, b = (statistics.median(r[measure] for r in runs) for runs in (ours, theirs))
+        ratio = a / b if higher else b / a
+        print(f"   {name if first is None else '':22} {unit:21} {a:8.2f} {b:8.2f}   {ratio:5.2f}"
+              f"   {bar if first is None else ''}", flush=True)
+        report.append({"limit": name, "measure": measure, "mount": a, "plain": b, "ratio": ratio})
+        first = ratio if first is None else first
+    return first
+
+
+def say_more(runs):
+    for kind, results in runs:
+        for r in results:
+            steps = sorted(r["step_s"])
+            more = "".join(f", {k} {r['stat'].get(k, 0) / 2**20:.0f} MiB" for k in
+                           ("disk_bytes", "read_bytes", "chunk_pool_bytes", "budget_bytes")) if "stat" in r else \
+                f", disk {r['disk_bytes'] / 2**20:.0f} MiB"
+            print(f"      {kind}: {r['tokens_per_s']:.2f} tokens/s, load {r['load_s']:.2f}, first {r['first_s']:.2f}, "
+                  f"step {steps[0]:.3f} {steps[len(steps) // 2]:.3f} {steps[-1]:.3f}, faults {r['major_faults']}, user {r['user_s']:.1f}, system "
+                  f"{r['system_s']:.1f}, cached {r['cached_bytes'] / 2**20:.0f} MiB{more}", flush=True)
+
+
+def measure(options):
+    gguf, store = prepare(options)
+    size, report, best, tokens = os.path.getsize(gguf), [], 0, None
+    print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
+          f"{options.tokens} tokens, medians of {options.rounds}, taking turns; mount options: "
+          f"{options.options or 'none'}")
+    print(f"   {'memory limit':22} {'':21} {'mount':>8} {'plain':>8}   ratio   wanted")
+    for limit in options.limits.split(","):
+        limit_bytes = None if limit == "none" else int(size * float(limit.rstrip("%")) / 100)
+        runs = {"mount": [], "plain": []}
+        for turn in range(options.rounds):
+            for kind in ("plain", "mount") if turn % 2 else ("mount", "plain"):
+                runs[kind].append(once(kind, gguf, store, limit_bytes, options))
+        for result in (r for kind in runs.values() for run in kind for r in run):
+            tokens = tokens or result["tokens"]
+            if result["tokens"] != tokens:
+                raise Failed(f"limit {limit}: other tokens: {result['tokens']} instead of {tokens}")
+        for turn, state in enumerate(["cold"] if limit_bytes else ["cold", "warm"]):
+            ours, theirs = ([run[turn] for run in runs[kind]] for kind in ("mount", "plain"))
+            bar = ">= 1.0, best >= 1.5" if limit_bytes else ">= 0.98" if state == "warm" else ""
+            ratio = tell(limit if limit_bytes else f"none, {state}", ours, theirs, bar, report)
+            best = max(best, ratio) if limit_bytes else best
+            if options.verbose:
+                say_more((("mount", ours), ("plain", theirs)))
+    if best:
+        print(f"   best limit: {best:.2f}, wanted >= 1.5; all runs generated the same {options.tokens} tokens")
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump(report, f, indent=1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", default="5GB", help="of the GGUF file that is made (5GB)")
+    parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits, in parts of the file; none")
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
+    parser.add_argument("--options", default="", help="mount options")
+    parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
+    parser.add_argument("--json", help="also write what is told into this file")
+    parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")
+    options = parser.parse_args()
+    os.makedirs(options.dir, exist_ok=True)
+    try:
+        Limited(None).end()
+    except OSError as error:
+        print(f"memory cgroups: {error}")
+        sys.exit(77)
+    if shutil.which("fusermount3") is None and os.geteuid():
+        print("neither root nor fusermount3")
+        sys.exit(77)
+    atexit.register(end_all)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        measure(options)
+    except Failed as failed:
+        sys.exit(f"tools/bench/llama: {failed}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

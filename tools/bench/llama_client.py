@@ -1,0 +1,63 @@
+"""llama_client.py FILE: load a GGUF file with llama.cpp, mapped as it does by default, and generate; tell times as JSON.
+
+The tokens are drawn with a fixed seed, so they are the same wherever the logits are. A random model that always takes
+the likeliest token soon repeats itself; at a temperature of 0.3 it uses its experts about as real models do: a least
+recently used cache of a quarter (half) of them misses 41 % (8.5 %); of the answers of gpt-oss-20b 35 % (11 %)."""
+import argparse
+import json
+import resource
+import sys
+import time
+
+try:
+    import llama_cpp
+    import numpy as np
+except (ImportError, OSError, RuntimeError) as missing:
+    print(f"llama-cpp-python: {missing}", file=sys.stderr)
+    sys.exit(77)
+
+PROMPT = b"The old man at the end of the pier counts the boats, and writes the number into a little book."
+TEMPERATURE = 0.3
+
+
+def logits_of(model):
+    last = llama_cpp.llama_get_logits_ith(model._ctx.ctx, -1)
+    return np.ctypeslib.as_array(last, shape=(model.n_vocab(),)).astype(np.float64)
+
+
+def choose(logits, generator):
+    p = np.exp((logits - logits.max()) / TEMPERATURE)
+    return int(np.searchsorted(np.cumsum(p) / p.sum(), generator.random()))
+
+
+def disk_bytes():
+    with open("/proc/self/io") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("read_bytes"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--threads", type=int, default=0)
+    options = parser.parse_args()
+    begin, threads = time.monotonic(), options.threads or None
+    model = llama_cpp.Llama(options.file, n_ctx=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    loaded = time.monotonic()
+    generator, tokens, times = np.random.default_rng(1), [], []
+    model.eval(model.tokenize(PROMPT, add_bos=False))
+    before = disk_bytes()
+    for _ in range(options.tokens):
+        tokens.append(choose(logits_of(model), generator))
+        times.append(time.monotonic())
+        model.eval([tokens[-1]])
+    times.append(time.monotonic())
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({
+        "load_s": loaded - begin, "first_s": times[0] - begin, "tokens_per_s": options.tokens / (times[-1] - times[0]),
+        "step_s": [b - a for a, b in zip(times, times[1:])], "tokens": tokens, "major_faults": usage.ru_majflt,
+        "disk_bytes": disk_bytes() - before, "user_s": usage.ru_utime, "system_s": usage.ru_stime}))
+
+
+if __name__ == "__main__":
+    main()
