@@ -64,6 +64,9 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "readahead_bytes: %llu\n", U(daemon->readahead_bytes));
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
     fprintf(out, "prefetch_option: %llu\n", U(options->prefetch_bytes));
+    fprintf(out, "page_cache_option: %llu\n", U(options->page_cache_bytes));
+    const char *note = efsd_pagecache_note(daemon);
+    fprintf(out, "page_cache_reason: %s\n", note ? note : "-");
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     fprintf(out, "registered_buffers: %s\n", yes_no(stats.registered_buffers));
@@ -83,6 +86,11 @@ static void render_stat(struct efsd *daemon, FILE *out)
 #define LINE(name, help)                                                                                               \
     fprintf(out, "fuse_%s: %llu\n", #name, U(atomic_load_explicit(&daemon->counters.name, memory_order_relaxed)));
     EFSD_COUNTERS(LINE)
+#undef LINE
+    struct efsd_pagecache_stats page_cache;
+    efsd_pagecache_stats(daemon, &page_cache);
+#define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(page_cache.name));
+    EFSD_PAGECACHE_STATS(LINE)
 #undef LINE
 }
 
@@ -166,6 +174,11 @@ static void render_metrics(struct efsd *daemon, FILE *out)
     metric(out, "fuse_", #name, "counter", strstr(#name, "_bytes") ? "bytes" : "", help,                               \
            atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
     EFSD_COUNTERS(LINE)
+#undef LINE
+    struct efsd_pagecache_stats page_cache;
+    efsd_pagecache_stats(daemon, &page_cache);
+#define LINE(name, kind, unit, help) metric(out, "", #name, #kind, unit, help, page_cache.name);
+    EFSD_PAGECACHE_STATS(LINE)
 #undef LINE
     fputs("# EOF\n", out);
 }

@@ -5,7 +5,8 @@
  *
  * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
  * needs no disk; may wait for a reply buffer, never for the disk), the engine's workers (answer reads and opens when
- * the bytes are there). After start() everything here is constant but what names a lock or is atomic.
+ * the bytes are there), and one that watches the page cache and that nobody waits for (pagecache.h). After start()
+ * everything here is constant but what names a lock or is atomic.
  */
 #ifndef EFSD_DAEMON_H
 #define EFSD_DAEMON_H
@@ -19,6 +20,7 @@
 #include "counters.h"
 #include "libexpertfs.h"
 #include "options.h"
+#include "pagecache.h"
 #include "tree.h"
 
 /* Largest read that the kernel sends, and the size of a reply buffer. */
@@ -145,6 +147,7 @@ struct efsd {
     struct efsd_opens opens;
     struct efsd_kernel kernel;
     struct efsd_counters counters;
+    struct efsd_pagecache pagecache;
     struct fuse_session *session;
     int fuse_fd;              /* the session's */
     int stop_fd;              /* eventfd: readable when receiving threads shall end */

@@ -213,13 +213,17 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
-    efsd_open_file(daemon, req, node, file->flags);
+    if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid)) {
+        efsd_pagecache_open(daemon, req);
+    } else {
+        efsd_open_file(daemon, req, node, file->flags);
+    }
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
 {
     (void)ino;
-    if (offset < 0) {
+    if (offset < 0 || !file->fh) { /* our own opens have no handle, and read nothing */
         fuse_reply_err(req, EINVAL);
     } else {
         efsd_read(daemon_of(req), req, file, bytes, (uint64_t)offset);
@@ -230,10 +234,12 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 {
     struct efsd *daemon = daemon_of(req);
     (void)ino;
-    efsd_count(&daemon->counters.releases, 1);
-    struct efsd_open *open = efsd_open_ref(file, 1);
-    efsd_open_release(daemon, open);
-    efsd_open_unref(open);
+    if (file->fh) { /* else one of our own opens */
+        efsd_count(&daemon->counters.releases, 1);
+        struct efsd_open *open = efsd_open_ref(file, 1);
+        efsd_open_release(daemon, open);
+        efsd_open_unref(open);
+    }
     fuse_reply_err(req, 0);
 }
 

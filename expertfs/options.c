@@ -8,7 +8,7 @@
 
 enum take {
     TAKE_SIZE,        /* uint64_t bytes */
-    TAKE_BUDGET,      /* uint64_t bytes or "auto" */
+    TAKE_SIZE_OR,     /* uint64_t bytes, not 0, or the word behind the bar: 0 */
     TAKE_COUNT,       /* uint64_t, 1 to most */
     TAKE_CHOICE,      /* unsigned: position in choices */
     TAKE_FLAG,        /* bool */
@@ -31,11 +31,12 @@ struct option {
 #define AT(field) ((uint16_t)offsetof(struct efsd_options, field))
 
 static const struct option table[] = {
-    {"budget", TAKE_BUDGET, AT(budget_bytes), 0, "SIZE|auto", "all memory of the daemon, together (auto)"},
+    {"budget", TAKE_SIZE_OR, AT(budget_bytes), 0, "SIZE|auto", "all memory of the daemon, together (auto)"},
     {"workers", TAKE_COUNT, AT(workers), 1024, "N", "decoding threads (all cores)"},
     {"threads", TAKE_COUNT, AT(threads), 64, "N", "receiving threads (half of the cores, 2 to 8)"},
     {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE", "the kernel's, in mappings and cached reads (1M)"},
     {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
+    {"page_cache", TAKE_SIZE_OR, AT(page_cache_bytes), 0, "SIZE|off", "what the kernel may cache of the mount (off)"},
     {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL, "the kernel serves open experts itself (default)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), 0, NULL, "experts are read like all other files"},
     {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail", "no room for an open expert: no lease, wait, ENOMEM"},
@@ -153,15 +154,16 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
     }
     void *at = (char *)options + option->at;
     switch (option->take) {
-    case TAKE_BUDGET:
-        if (strcmp(value, "auto") == 0) {
+    case TAKE_SIZE_OR:
+        if (strcmp(value, strchr(option->values, '|') + 1) == 0) {
             *(uint64_t *)at = 0;
             return 0;
         }
         if (take_size(option, value, at, err)) {
             return -EINVAL;
         }
-        return *(uint64_t *)at ? 0 : efs_fail(err, -EINVAL, "option budget=%s: must be more than nothing", value);
+        return *(uint64_t *)at ? 0
+                               : efs_fail(err, -EINVAL, "option %s=%s: must be more than nothing", option->name, value);
     case TAKE_SIZE:
         return take_size(option, value, at, err);
     case TAKE_COUNT:

@@ -24,6 +24,7 @@ struct efsd_options {
     uint64_t threads;         /* receiving threads; 0: half of the cores, 2 to 8 */
     uint64_t readahead_bytes; /* the kernel's, of mappings and cached reads; 0: as the system has it */
     uint64_t prefetch_bytes;  /* the engine's, of sequential readers; 0: the engine's default */
+    uint64_t page_cache_bytes; /* what the kernel's page cache may hold of the mount's files; 0: no limit */
     unsigned direct_io;       /* enum efsd_direct_io */
     unsigned lease;           /* enum efsd_lease_mode */
     bool no_passthrough;

@@ -37,6 +37,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
+    efsd_pagecache_read(daemon, open->node, offset, bytes);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, offset, buffer->data, bytes, read_done,
              buffer);
 }

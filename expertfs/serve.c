@@ -17,7 +17,7 @@
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
-#define NAMES_BYTES (2u << 20)    /* set aside for the tree (20,000 experts: 1.5 MiB) and open files */
+#define NAMES_BYTES (2u << 20)    /* set aside for the tree (20,000 experts: 1.5 MiB), ranges and open files */
 #define MIB (UINT64_C(1) << 20)
 
 const char *efsd_serving_path(const struct efsd *daemon)
@@ -59,7 +59,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     const struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
         .reserved_bytes = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES +
-                          daemon->threads * THREAD_BYTES + NAMES_BYTES,
+                          (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->prefetch_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
@@ -119,7 +119,10 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
     }
     rc = efsd_tree_build(&daemon->tree, err);
-    uint64_t names_bytes = efsd_tree_bytes(&daemon->tree);
+    if (!rc && efsd_pagecache_init(daemon)) {
+        rc = efs_fail(err, -ENOMEM, "no memory for the ranges of %u files", files);
+    }
+    uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);
     efs_reserve(daemon->fs, names_bytes > NAMES_BYTES ? names_bytes - NAMES_BYTES : 0);
     return rc;
 }
@@ -187,7 +190,11 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
     }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
-    return efsd_session_start(daemon, err);
+    rc = efsd_session_start(daemon, err);
+    if (!rc && (rc = efsd_pagecache_start(daemon))) {
+        efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
+    }
+    return rc;
 }
 
 /* Until a signal asks for the end, or the mount is gone. */
@@ -205,12 +212,14 @@ static void wait_for_end(struct efsd *daemon, int signal_fd)
 }
 
 /*
- * The order matters: threads end first, so that no call into the engine is active when it closes; the engine answers
- * what is in flight, so the device must still be open; then the mount goes, and readers of what is still open get
- * errors. Leases are not released before: the kernel may still serve their pages to an open file.
+ * The order matters: who asks the mount ends before those who answer; threads end first, so that no call into the
+ * engine is active when it closes; the engine answers what is in flight, so the device must still be open; then the
+ * mount goes, and readers of what is still open get errors. Leases are not released before: the kernel may still serve
+ * their pages to an open file.
  */
 static void end(struct efsd *daemon)
 {
+    efsd_pagecache_stop(daemon);
     if (daemon->thread_ids) {
         efsd_session_stop(daemon);
     }
@@ -221,6 +230,7 @@ static void end(struct efsd *daemon)
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
+    efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     if (daemon->stop_fd >= 0) {
         close(daemon->stop_fd);

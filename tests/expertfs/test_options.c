@@ -70,7 +70,7 @@ static void our_own(void **state)
     assert_false(o.no_passthrough || o.no_direct);
     assert_int_equal(parse(&o,
                            "budget=512M,workers=3,threads=4,readahead=1M,prefetch=64M,nopassthrough,lease=wait,"
-                           "direct_io=off,nodirect,,",
+                           "direct_io=off,nodirect,page_cache=2G,,",
                            NULL),
                      0);
     assert_int_equal(o.budget_bytes, 512u << 20);
@@ -78,12 +78,15 @@ static void our_own(void **state)
     assert_int_equal(o.threads, 4);
     assert_int_equal(o.readahead_bytes, 1u << 20);
     assert_int_equal(o.prefetch_bytes, 64u << 20);
+    assert_int_equal(o.page_cache_bytes, 2ul << 30);
     assert_int_equal(o.lease, EFSD_LEASE_WAIT);
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_OFF);
     assert_true(o.no_passthrough && o.no_direct);
     /* the last one wins, as for mount(8) */
-    assert_int_equal(efsd_options_parse(&o, "budget=auto,passthrough,odirect,lease=fail,direct_io=on", NULL), 0);
+    assert_int_equal(
+        efsd_options_parse(&o, "budget=auto,passthrough,odirect,lease=fail,direct_io=on,page_cache=off", NULL), 0);
     assert_int_equal(o.budget_bytes, 0);
+    assert_int_equal(o.page_cache_bytes, 0);
     assert_int_equal(o.lease, EFSD_LEASE_FAIL);
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_ON);
     assert_false(o.no_passthrough || o.no_direct);
@@ -120,6 +123,8 @@ static void refused(void **state)
         {"budget=0", "more than nothing"},
         {"budget=99999999999999999999", "too large"},
         {"readahead=2G", "too large"},
+        {"page_cache=0", "option page_cache=0: must be more than nothing"},
+        {"page_cache=auto", "not a size"},
         {"workers=0", "not a number from 1 to 1024"},
         {"workers=-1", "not a number"},
         {"workers=1x", "not a number"},

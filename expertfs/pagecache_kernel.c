@@ -1,0 +1,203 @@
+/* pagecache_kernel.c - what the watcher of the page cache asks the kernel for; see pagecache.h. */
+#include "pagecache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "daemon.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+#ifndef AT_STATX_DONT_SYNC
+#define AT_STATX_DONT_SYNC 0x4000
+#endif
+
+/* As the kernel has them; its headers do only since Linux 6.5. */
+struct cachestat_range_arg {
+    uint64_t offset, bytes;
+};
+struct cachestat_result {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted; /* pages */
+};
+
+static void set_note(struct efsd *daemon, const char *note)
+{
+    atomic_store(&daemon->pagecache.note, note);
+}
+
+static int cachestat_call(int fd, const struct cachestat_range_arg *range, struct cachestat_result *result)
+{
+    return syscall(SYS_cachestat, fd, range, result, 0) < 0 ? -errno : 0;
+}
+
+errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes)
+{
+    struct cachestat_range_arg range = {.offset = offset, .bytes = bytes};
+    struct cachestat_result result = {0};
+    errint_t rc = cachestat_call(fd, &range, &result);
+    *resident_bytes = result.cached * (uint64_t)sysconf(_SC_PAGESIZE);
+    return rc;
+}
+
+/* Is our device in the mount table? The clone is not: it is mounted nowhere. */
+static bool is_in_table(dev_t device)
+{
+    FILE *table = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    while (table && !found && getline(&line, &room, table) > 0) { /* id parent major:minor ... */
+        unsigned major_number, minor_number;
+        found = sscanf(line, "%*u %*u %u:%u", &major_number, &minor_number) == 2 &&
+                makedev(major_number, minor_number) == device;
+    }
+    free(line);
+    if (table) {
+        fclose(table);
+    }
+    return found;
+}
+
+/* Is fd of our mount? Asks the daemon for nothing. ino 0: any. */
+static bool is_ours(const struct efsd *daemon, int fd, uint64_t ino)
+{
+    struct statx st;
+    return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
+           makedev(st.stx_dev_major, st.stx_dev_minor) == daemon->device && (!ino || st.stx_ino == ino);
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) {
+        close(*fd);
+    }
+    *fd = -1;
+}
+
+/* A clone that is not a peer of the mount, so that nothing that others mount below it comes to us. */
+static int clone_mount(const struct efsd *daemon)
+{
+    int fd = open_tree(AT_FDCWD, daemon->options.mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    struct mount_attr alone = {.propagation = MS_PRIVATE};
+    if (fd >= 0 &&
+        (!is_ours(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone)))) {
+        close_fd(&fd);
+    }
+    return fd;
+}
+
+void efsd_pagecache_attach(struct efsd *daemon)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    struct cachestat_range_arg range = {0};
+    struct cachestat_result result;
+    int rc = cachestat_call(-1, &range, &result);
+    cache->can_measure = rc == -EBADF && daemon->device;
+    if (!cache->can_measure) {
+        set_note(daemon, rc == -ENOSYS  ? "the kernel has no cachestat (Linux 6.5): what was read is counted instead"
+                         : rc == -EBADF ? "the mount's device number is not known: what was read is counted instead"
+                                        : "the daemon may not use cachestat: what was read is counted instead");
+        return;
+    }
+    /* The table is watched before there is a clone, so that no unmount goes unseen. */
+    cache->table_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    if (cache->table_fd >= 0) {
+        cache->clone_fd = clone_mount(daemon);
+    }
+    efsd_pagecache_watch(daemon);
+}
+
+void efsd_pagecache_detach(struct efsd *daemon)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    close_fd(&cache->clone_fd);
+    close_fd(&cache->table_fd);
+    close_fd(&cache->event_fd);
+}
+
+void efsd_pagecache_watch(struct efsd *daemon)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    if (cache->table_fd >= 0 && !is_in_table(daemon->device)) {
+        cache->left = true;
+        close_fd(&cache->clone_fd); /* with it goes the file system, when nobody else has it */
+        close_fd(&cache->table_fd);
+        set_note(daemon, "the mount has left the daemon's mount table: what was read is counted instead");
+    }
+}
+
+/* "/a/b/c" of a node into the end of text. NULL: too long. */
+static const char *path_of(const struct efsd_tree *tree, uint32_t node, char *text, size_t room)
+{
+    size_t at = room - 1;
+    text[at] = '\0';
+    for (; node != EFSD_ROOT; node = tree->nodes[node].parent) {
+        const struct efsd_node *n = &tree->nodes[node];
+        if (at < (size_t)n->name_bytes + 1) {
+            return NULL;
+        }
+        at -= n->name_bytes;
+        memcpy(text + at, tree->text + n->name, n->name_bytes);
+        text[--at] = '/';
+    }
+    return text + at;
+}
+
+/* Opens that were answered and not closed yet. */
+static bool someone_has_files_open(const struct efsd *daemon)
+{
+    const struct efsd_counters *c = &daemon->counters;
+    return atomic_load(&c->opens_passthrough) + atomic_load(&c->opens_direct) + atomic_load(&c->opens_cached) >
+           atomic_load(&c->releases);
+}
+
+int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    char text[4096];
+    const char *path = path_of(&daemon->tree, node, text, sizeof(text));
+    if (!path || cache->left) {
+        return -ENOENT;
+    }
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK;
+    uint64_t opens = atomic_load(&cache->opens);
+    int fd;
+    if (cache->clone_fd >= 0) {
+        fd = openat(cache->clone_fd, path + 1, flags);
+    } else {
+        char *full = NULL;
+        if (!someone_has_files_open(daemon)) {
+            set_note(daemon,
+                     "not while all files are closed, so that umount is free: what was read is counted instead");
+            return -EBUSY;
+        }
+        if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0) {
+            return -ENOMEM;
+        }
+        fd = open(full, flags);
+        free(full);
+    }
+    if (fd < 0) {
+        fd = -errno;
+        set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
+    } else if (!is_ours(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
+        close(fd);
+        fd = -ESTALE;
+        set_note(daemon, "another mount hides ours: what was read is counted instead");
+    } else if (atomic_load(&cache->opens) == opens) { /* it was answered like any other: never again */
+        close(fd);
+        fd = -EPERM;
+        cache->can_measure = false;
+        set_note(daemon, "the kernel does not tell who opens a file: what was read is counted instead");
+    }
+    return fd;
+}

@@ -1,0 +1,226 @@
+/*
+ * pagecache_round.c - one look at the page cache, and what goes when it holds too much; see pagecache.h.
+ *
+ * There are two ways to give pages up:
+ *   posix_fadvise(POSIX_FADV_DONTNEED) gives up pages that nobody has mapped, nor is reading now. It waits for nothing,
+ *     and a program at work notices nothing.
+ *   an invalidation through FUSE (notify_inval_inode) gives up all, waits for reads under way, and tears pages out of
+ *     mappings: whoever uses them faults, and the daemon decodes them again.
+ * Uses of a mapping make no requests, so that a mapped page that is hot looks like one that was read long ago. So the
+ * first way goes first, and the second one only where it is not enough. A hot range that was hit by mistake comes back
+ * by a read request, which makes it the youngest. Tried with a program that walks over a mapping of 160 MiB, 200 MiB
+ * read beside it, and a limit of 250 MiB: 95 of 100 walks took at most 2.6 ms, against 25 to 72 ms where the first way
+ * was left out, and 1.3 to 1.7 times as many were made in the same time.
+ */
+#include "pagecache.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon.h"
+
+enum way { WAY_DROP, WAY_INVALIDATE };
+
+/* The file that ranges are looked at through. */
+struct view {
+    uint32_t node; /* whose; EFSD_ROOT: none */
+    int fd;
+    bool all_measured; /* so far in this round */
+};
+
+static void view_close(struct view *view)
+{
+    if (view->fd >= 0) {
+        close(view->fd);
+    }
+    view->fd = -1;
+    view->node = EFSD_ROOT;
+}
+
+static int view_open(struct efsd *daemon, struct view *view, uint32_t node)
+{
+    if (view->node != node || view->fd < 0) {
+        view_close(view);
+        view->fd = efsd_pagecache_open_own(daemon, node);
+        view->node = node;
+    }
+    return view->fd;
+}
+
+/* By path, an open file is one that umount would trip over. */
+static void view_rest(const struct efsd *daemon, struct view *view)
+{
+    if (daemon->pagecache.clone_fd < 0) {
+        view_close(view);
+    }
+}
+
+struct span {
+    uint64_t offset, bytes;
+    bool last; /* of the file */
+};
+
+static struct span span_of(const struct efsd *daemon, uint32_t node, uint32_t range)
+{
+    const struct efsd_pagecache *cache = &daemon->pagecache;
+    uint64_t size = daemon->tree.nodes[node].bytes, most = UINT64_C(1) << cache->range_shift;
+    uint64_t offset = (uint64_t)(range - cache->first_range[node]) << cache->range_shift;
+    uint64_t left = size - offset;
+    return (struct span){.offset = offset, .bytes = left < most ? left : most, .last = left <= most};
+}
+
+/* Find what is resident of a range: measured, else the bound that the reads give. True: measured. */
+static bool look(struct efsd *daemon, struct view *view, uint32_t node, uint32_t index)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    struct efsd_range *range = &cache->ranges[index];
+    struct span span = span_of(daemon, node, index);
+    range->looked = atomic_load_explicit(&range->last_read, memory_order_relaxed);
+    uint64_t filled = atomic_load_explicit(&range->filled_bytes, memory_order_relaxed), found = 0;
+    int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
+    bool measured = fd >= 0 && efsd_cachestat(fd, span.offset, span.last ? 0 : span.bytes, &found) == 0;
+    view_rest(daemon, view);
+    if (measured) {
+        atomic_fetch_add_explicit(&range->filled_bytes, found - filled, memory_order_relaxed);
+    } else {
+        found = filled < span.bytes ? filled : span.bytes;
+        view->all_measured = false;
+    }
+    range->resident_bytes = found;
+    return measured;
+}
+
+static bool is_of_interest(const struct efsd_range *range)
+{
+    return range->resident_bytes || range->looked != atomic_load_explicit(&range->last_read, memory_order_relaxed);
+}
+
+/* Look at all ranges that can hold pages. Bytes found. */
+static uint64_t look_at_all(struct efsd *daemon, struct view *view)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    uint64_t sum = 0;
+    for (uint32_t node = 0; node < daemon->tree.count; node++) {
+        for (uint32_t i = cache->first_range[node]; i < cache->first_range[node + 1]; i++) {
+            if (is_of_interest(&cache->ranges[i]) && !atomic_load_explicit(&cache->stop, memory_order_relaxed)) {
+                look(daemon, view, node, i);
+            }
+            sum += cache->ranges[i].resident_bytes;
+        }
+        view_close(view);
+    }
+    return sum;
+}
+
+static uint32_t node_of_range(const struct efsd *daemon, uint32_t range)
+{
+    const uint32_t *first = daemon->pagecache.first_range;
+    uint32_t low = 0, high = daemon->tree.count; /* first[low] <= range < first[high] */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (first[middle] <= range) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Give up what is resident of a range. Bytes by which it shrank. */
+static uint64_t evict(struct efsd *daemon, struct view *view, uint32_t index, enum way way)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    struct efsd_range *range = &cache->ranges[index];
+    uint32_t node = node_of_range(daemon, index);
+    struct span span = span_of(daemon, node, index);
+    uint64_t before = range->resident_bytes;
+    if (way == WAY_DROP) {
+        int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
+        if (fd < 0) {
+            return 0; /* what a drop leaves cannot be known then */
+        }
+        posix_fadvise(fd, (off_t)span.offset, span.last ? 0 : (off_t)span.bytes, POSIX_FADV_DONTNEED);
+    } else {
+        uint64_t filled = atomic_load(&range->filled_bytes);
+        atomic_fetch_sub(&range->filled_bytes, filled); /* before, so that what is read meanwhile counts */
+        fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)node + FUSE_ROOT_ID, (off_t)span.offset,
+                                         (off_t)span.bytes);
+    }
+    look(daemon, view, node, index);
+    uint64_t gone = before > range->resident_bytes ? before - range->resident_bytes : 0;
+    if (gone) {
+        atomic_fetch_add(&cache->evictions, 1);
+        atomic_fetch_add(way == WAY_DROP ? &cache->dropped_bytes : &cache->invalidated_bytes, gone);
+    }
+    return gone;
+}
+
+static int by_age(const void *a, const void *b, void *arg)
+{
+    const struct efsd_range *ranges = arg;
+    uint64_t x = ranges[*(const uint32_t *)a].looked, y = ranges[*(const uint32_t *)b].looked;
+    return x < y ? -1 : x > y;
+}
+
+/*
+ * Least recently read first. Ranges that were read since the round before are young: pages that were read ahead and
+ * not used yet are there, and they go last. Bytes that are left.
+ */
+static uint64_t hold_limit(struct efsd *daemon, struct view *view, uint64_t sum, uint64_t limit)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    uint32_t count = 0, old = 0;
+    for (uint32_t i = 0; i < cache->range_count; i++) {
+        if (cache->ranges[i].resident_bytes) {
+            cache->order[count++] = i;
+        }
+    }
+    qsort_r(cache->order, count, sizeof(*cache->order), by_age, cache->ranges);
+    while (old < count && cache->ranges[cache->order[old]].looked <= cache->before_clock) {
+        old++;
+    }
+    const struct {
+        uint32_t from, to;
+        enum way way;
+        uint64_t target; /* what costs nothing goes further, so that not every round has to evict */
+    } passes[] = {
+        {0, old, WAY_DROP, limit - limit / 8},
+        {0, old, WAY_INVALIDATE, limit},
+        {old, count, WAY_DROP, limit},
+        {old, count, WAY_INVALIDATE, limit},
+    };
+    for (size_t pass = 0; pass < sizeof(passes) / sizeof(*passes) && sum > limit; pass++) {
+        for (uint32_t i = passes[pass].from; i < passes[pass].to && sum > passes[pass].target; i++) {
+            if (atomic_load(&cache->stop)) {
+                return sum;
+            }
+            sum -= evict(daemon, view, cache->order[i], passes[pass].way);
+        }
+    }
+    view_close(view);
+    return sum;
+}
+
+void efsd_pagecache_round(struct efsd *daemon)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    struct view view = {.node = EFSD_ROOT, .fd = -1, .all_measured = true};
+    uint64_t clock = atomic_load(&cache->clock), limit = atomic_load(&cache->limit_bytes);
+    cache->before_clock = atomic_exchange(&cache->round_clock, clock);
+    uint64_t sum = look_at_all(daemon, &view);
+    atomic_store(&cache->bytes, sum);
+    if (limit && sum > limit) {
+        sum = hold_limit(daemon, &view, sum, limit);
+    }
+    view_close(&view);
+    bool measured = view.all_measured && cache->can_measure && !cache->left;
+    if (measured) {
+        atomic_store(&cache->note, NULL);
+    }
+    atomic_store(&cache->measured, measured);
+    atomic_store(&cache->bytes, sum);
+    atomic_store(&cache->found_ns, efsd_monotonic_ns());
+    atomic_fetch_add(&cache->rounds, 1);
+}
