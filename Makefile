@@ -190,7 +190,7 @@ bench:
 
 bench-llama:
 	@tools/setup build test runtime
-	@tools/setup-python runtimes
+	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/llama $(BENCH_LLAMA)
 
