@@ -1,0 +1,346 @@
+/* Counts of an earlier mount: what is saved is loaded again; what is damaged, forged or foreign is refused. */
+#include "counts.h"
+#include "hash.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 3, EXPERTS = 5, HEADER = 48, BYTES = HEADER + 16 * LAYERS + 8 * LAYERS * EXPERTS };
+#define HASH UINT64_C(0x1234abcd5678ef09)
+
+static char home[64], path[200];
+static struct efs_history saved;
+
+static int setup(void **state)
+{
+    struct efs_error err = {""};
+    (void)state;
+    snprintf(home, sizeof(home), "/tmp/expertfs-counts-XXXXXX");
+    assert_non_null(mkdtemp(home));
+    setenv("EXPERTFS_STATE", home, 1);
+    assert_int_equal(efs_counts_path(HASH, path, sizeof(path), &err), 0);
+    assert_int_equal(efs_history_init(&saved, LAYERS, EXPERTS), 0);
+    for (uint32_t pass = 0; pass < 20; pass++)
+        for (unsigned l = 0; l < LAYERS - 1; l++) { /* the last layer was never asked */
+            const uint32_t experts[] = {pass * 3 % EXPERTS, (pass * 3 + 1 + l) % EXPERTS}, ranks[] = {0, 1 + pass % 3};
+            assert_int_equal(efs_history_request(&saved, l, experts, pass % 4 ? ranks : NULL, 2), 0);
+        }
+    saved.sequences = 7;
+    assert_int_equal(efs_counts_save(HASH, &saved, &err), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    rmdir(path);
+    rmdir(home);
+    efs_history_free(&saved);
+    return 0;
+}
+
+static void read_back(unsigned char data[BYTES])
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(data, 1, BYTES, f), BYTES);
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
+static void write_file(const unsigned char *data, size_t bytes)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    fclose(f);
+}
+
+/* Put a little-endian number into the file's bytes. */
+static void put(unsigned char *data, size_t at, unsigned bytes, uint64_t n)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        data[at + i] = (unsigned char)(n >> 8 * i);
+}
+
+static void sign(unsigned char data[BYTES])
+{
+    put(data, 40, 8, 0);
+    put(data, 40, 8, efs_hash(data, BYTES));
+}
+
+static bool is_empty(const struct efs_history *h)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < LAYERS * EXPERTS; i++)
+        sum += h->counts[i] + h->at_rank[i];
+    for (unsigned l = 0; l < LAYERS; l++)
+        sum += h->passes[l] + h->ranked[l];
+    return sum + h->sequences == 0;
+}
+
+/* Refused with that text, the path, and an empty history that can be used. */
+static void refused(const unsigned char *data, size_t bytes, const char *text)
+{
+    struct efs_history h;
+    struct efs_error err = {""};
+    write_file(data, bytes);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EUCLEAN);
+    if (!strstr(err.text, path) || !strstr(err.text, text))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+    assert_true(is_empty(&h));
+    assert_int_equal(efs_history_request(&h, 0, &(uint32_t){1}, NULL, 1), 0);
+    efs_history_free(&h);
+}
+
+static void there_and_back(void **state)
+{
+    struct efs_history h;
+    struct efs_error err = {""};
+    (void)state;
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
+    assert_memory_equal(h.counts, saved.counts, LAYERS * EXPERTS * sizeof(*h.counts));
+    assert_memory_equal(h.at_rank, saved.at_rank, LAYERS * EXPERTS * sizeof(*h.at_rank));
+    assert_memory_equal(h.passes, saved.passes, LAYERS * sizeof(*h.passes));
+    assert_memory_equal(h.ranked, saved.ranked, LAYERS * sizeof(*h.ranked));
+    assert_int_equal(h.sequences, 7);
+    assert_int_equal(h.ranked[0], 15);
+    assert_int_equal(efs_history_request(&h, 0, &(uint32_t){4}, NULL, 1), 0); /* and once more, over the old one */
+    assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
+    assert_int_equal(h.passes[0], saved.passes[0] + 1);
+    efs_history_free(&h);
+
+    assert_int_equal(efs_counts_load(HASH + 1, LAYERS, EXPERTS, &h, &err), -ENOENT);
+    assert_true(is_empty(&h));
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_load(HASH, 0, EXPERTS, &h, &err), -EINVAL);
+    efs_history_free(&h);
+}
+
+static void damaged(void **state)
+{
+    unsigned char good[BYTES], data[BYTES + 1];
+    (void)state;
+    read_back(good);
+    for (size_t i = 0; i < BYTES; i++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            memcpy(data, good, BYTES);
+            data[i] ^= (unsigned char)(1u << bit);
+            refused(data, BYTES,
+                    i < 8    ? "not a file of counts"
+                    : i < 12 ? "a version that is not known"
+                    : i < 16 ? "reserved"
+                    : i < 24 ? "another store"
+                    : i < 32 ? "other layers and experts"
+                             : "checksum");
+        }
+    memcpy(data, good, BYTES);
+    data[BYTES] = 0;
+    refused(data, BYTES + 1, "cut, or too long");
+    for (size_t n = 0; n < BYTES; n++)
+        refused(good, n, n < HEADER ? "not a file of counts" : "cut, or too long");
+}
+
+/* With a checksum that fits: each number on its own must be possible. */
+static void forged(void **state)
+{
+    enum { PASSES = HEADER, RANKED = PASSES + 8 * LAYERS, COUNTS = RANKED + 8 * LAYERS };
+    static const struct {
+        size_t at;
+        unsigned bytes;
+        uint64_t number;
+        const char *text;
+    } lies[] = {
+        {8, 4, 2, "version"},
+        {12, 4, 1, "reserved"},
+        {16, 8, HASH + 1, "another store"},
+        {24, 4, 0xffffffff, "other layers"},
+        {28, 4, 0xffffffff, "other layers"},
+        {24, 8, UINT64_C(0x0000000300000005), "other layers"}, /* 5 layers of 3: as many bytes but for the passes */
+        {PASSES, 8, EFS_HISTORY_MAX_PASSES + 1, "more passes than there can be"},
+        {PASSES + 8, 8, UINT64_MAX, "more passes than there can be"},
+        {PASSES, 8, 14, "more passes with ranks than passes"},
+        {PASSES, 8, 0, "more passes with ranks"},
+        {RANKED, 8, 21, "more passes with ranks than passes"},
+        {RANKED + 16, 8, 1, "more passes with ranks than passes"},
+        {RANKED, 8, 0, "a rank asked for more often"},
+        {COUNTS, 4, 21, "an expert asked for more often"},
+        {COUNTS + 4 * 2 * EXPERTS, 4, 1, "an expert asked for more often"}, /* of the layer without passes */
+        {COUNTS + 4 * LAYERS * EXPERTS, 4, 16, "a rank asked for more often"},
+        {BYTES - 4, 4, 0xffffffff, "a rank asked for more often"},
+    };
+    unsigned char good[BYTES], data[BYTES];
+    struct efs_history h;
+    struct efs_error err = {""};
+    (void)state;
+    read_back(good);
+    for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+        memcpy(data, good, BYTES);
+        put(data, lies[i].at, lies[i].bytes, lies[i].number);
+        sign(data);
+        refused(data, BYTES, lies[i].text);
+    }
+    memcpy(data, good, BYTES); /* what is possible is taken: the checksum was not all that counts */
+    put(data, PASSES, 8, EFS_HISTORY_MAX_PASSES);
+    sign(data);
+    write_file(data, BYTES);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
+    assert_true(h.passes[0] == EFS_HISTORY_MAX_PASSES);
+    efs_history_free(&h);
+
+    for (size_t i = HEADER; i < BYTES; i++) /* whatever the numbers are: taken within their bounds, or refused */
+        for (unsigned value = 0; value < 256; value += 51) {
+            memcpy(data, good, BYTES);
+            data[i] = (unsigned char)value;
+            sign(data);
+            write_file(data, BYTES);
+            int rc = efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err);
+            assert_true(rc == 0 || rc == -EUCLEAN);
+            for (unsigned l = 0; l < LAYERS; l++)
+                for (unsigned e = l * EXPERTS; e < (l + 1) * EXPERTS; e++)
+                    assert_true(h.counts[e] <= h.passes[l] && h.at_rank[e] <= h.ranked[l] &&
+                                h.ranked[l] <= h.passes[l] && h.passes[l] <= EFS_HISTORY_MAX_PASSES);
+            efs_history_free(&h);
+        }
+}
+
+static void of_other_stores(void **state)
+{
+    struct efs_history h;
+    struct efs_error err = {""};
+    (void)state;
+    assert_int_equal(efs_counts_load(HASH, LAYERS + 1, EXPERTS, &h, &err), -EUCLEAN);
+    assert_non_null(strstr(err.text, "other layers and experts"));
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS - 1, &h, &err), -EUCLEAN);
+    efs_history_free(&h);
+    char other[200];
+    assert_int_equal(efs_counts_path(HASH + 1, other, sizeof(other), &err), 0);
+    assert_int_equal(rename(path, other), 0); /* the file of another store under this one's name */
+    assert_int_equal(efs_counts_load(HASH + 1, LAYERS, EXPERTS, &h, &err), -EUCLEAN);
+    assert_non_null(strstr(err.text, "another store"));
+    efs_history_free(&h);
+    unlink(other);
+}
+
+static void odd_places(void **state)
+{
+    struct efs_history h;
+    struct efs_error err = {""};
+    char missing[200], longer[8];
+    (void)state;
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EISDIR);
+    efs_history_free(&h);
+    assert_true(efs_counts_save(HASH, &saved, &err) < 0);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0); /* does not wait for a writer */
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EINVAL);
+    efs_history_free(&h);
+    unlink(path);
+    write_file((const unsigned char *)"x", 1);
+    setenv("EXPERTFS_STATE", path, 1); /* a file where the directory should be */
+    assert_int_equal(efs_counts_save(HASH, &saved, &err), -ENOTDIR);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -ENOTDIR);
+    efs_history_free(&h);
+    snprintf(missing, sizeof(missing), "%s/a/b", home); /* directories are made */
+    setenv("EXPERTFS_STATE", missing, 1);
+    assert_int_equal(efs_counts_save(HASH, &saved, &err), 0);
+    assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_path(HASH, longer, sizeof(longer), &err), -ENAMETOOLONG);
+    assert_int_equal(efs_counts_path(HASH, path, sizeof(path), &err), 0);
+    unlink(path);
+    rmdir(missing);
+    *strrchr(missing, '/') = '\0';
+    rmdir(missing);
+    snprintf(path, sizeof(path), "%s/counts-%016llx.bin", home, (unsigned long long)HASH);
+}
+
+static void not_writable(void **state)
+{
+    struct efs_error err = {""};
+    unsigned files = 0;
+    (void)state;
+    if (geteuid() == 0) {
+        print_message("skipped: root may write anywhere\n");
+        skip();
+    }
+    unlink(path);
+    assert_int_equal(chmod(home, 0500), 0);
+    assert_int_equal(efs_counts_save(HASH, &saved, &err), -EACCES);
+    assert_int_equal(chmod(home, 0700), 0);
+    assert_non_null(strstr(err.text, path));
+    DIR *d = opendir(home);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        files += e->d_name[0] != '.' || strlen(e->d_name) > 2;
+    closedir(d);
+    assert_int_equal(files, 0);
+}
+
+/* A trace of 3 layers and 6 experts on a store of 5 layers of 4: layers and experts modulo, each expert once. */
+static void from_a_route(void **state)
+{
+    uint32_t sequence[] = {4, 4, 9, 4};
+    uint16_t ids[] = {
+        0, 4, 1, 2, 3, 5, /* token 0: 0 and 4 are one expert of the store */
+        0, 1, 1, 5, 3, 2, /* 1 and 5 are one */
+        2, 3, 0, 1, 4, 5, /* */
+        0, 1, 0, 1, 0, 1,
+    };
+    const struct efs_route route = {
+        .layers = 3, .experts = 6, .chosen = 2, .tokens = 4, .sequence = sequence, .ids = ids};
+    static const uint32_t expected[3][4] = {{3, 2, 1, 1}, {2, 4, 1, 0}, {2, 3, 1, 2}};
+    struct efs_history h;
+    (void)state;
+    assert_int_equal(efs_counts_from_route(&route, 5, 4, NULL, &h), 0);
+    assert_int_equal(h.sequences, 3);
+    for (unsigned l = 0; l < 5; l++) {
+        uint64_t at_ranks = 0, counts = 0;
+        assert_int_equal(h.passes[l], 4);
+        assert_int_equal(h.ranked[l], 4);
+        assert_memory_equal(h.counts + 4 * (size_t)l, expected[l % 3], sizeof(expected[0]));
+        for (unsigned i = 0; i < 4; i++) {
+            at_ranks += h.at_rank[4 * l + i];
+            counts += h.counts[4 * l + i];
+        }
+        assert_int_equal(at_ranks, counts);
+    }
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_from_route(&route, 2, 6, NULL, &h), 0); /* fewer layers than the trace has */
+    assert_int_equal(h.counts[4], 1);
+    efs_history_free(&h);
+    assert_int_equal(efs_counts_from_route(&route, 0, 6, NULL, &h), -EINVAL);
+    efs_history_free(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(there_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(damaged, setup, teardown),
+        cmocka_unit_test_setup_teardown(forged, setup, teardown),
+        cmocka_unit_test_setup_teardown(of_other_stores, setup, teardown),
+        cmocka_unit_test_setup_teardown(odd_places, setup, teardown),
+        cmocka_unit_test_setup_teardown(not_writable, setup, teardown),
+        cmocka_unit_test(from_a_route),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

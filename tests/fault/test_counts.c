@@ -1,0 +1,134 @@
+/* Counts while system calls fail: an error that says where, and the old file or the new one, nothing in between. */
+#include "counts.h"
+#include "fixture.h"
+#include "sys_fault.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HASH UINT64_C(77)
+
+static char home[64], path[200];
+
+static int setup(void **state)
+{
+    struct efs_error err = {""};
+    (void)state;
+    fault_none();
+    snprintf(home, sizeof(home), "/tmp/expertfs-counts-XXXXXX");
+    assert_non_null(mkdtemp(home));
+    setenv("EXPERTFS_STATE", home, 1);
+    assert_int_equal(efs_counts_path(HASH, path, sizeof(path), &err), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fault_none();
+    unlink(path);
+    rmdir(home);
+    return 0;
+}
+
+static unsigned files(void)
+{
+    DIR *d = opendir(home);
+    unsigned count = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return count;
+}
+
+static void saving(void **state)
+{
+    static const struct {
+        enum fault_call call;
+        int error;
+    } faults[] = {{FAULT_OPEN, EACCES}, {FAULT_OPEN, EROFS}, {FAULT_OPEN, EOPNOTSUPP}, {FAULT_PWRITE, ENOSPC},
+                  {FAULT_PWRITE, 0},    {FAULT_FSYNC, EIO},  {FAULT_LINK, EIO},        {FAULT_MEMORY, ENOMEM}};
+    struct efs_history h, loaded;
+    struct efs_error err = {""};
+    unsigned failed = 0, well = 0;
+    (void)state;
+    assert_int_equal(efs_history_init(&h, 2, 3), 0);
+    assert_int_equal(efs_history_request(&h, 0, &(uint32_t){2}, NULL, 1), 0);
+    assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
+    unsigned fds = fixture_open_fds();
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        bool hit = true;
+        for (unsigned n = 1; hit; n++) {
+            uint32_t before = h.counts[2];
+            assert_true(n < 50);
+            assert_int_equal(efs_history_request(&h, 0, &(uint32_t){2}, NULL, 1), 0);
+            err.text[0] = '\0';
+            fault_plan(faults[i].call, n, faults[i].error, false);
+            errint_t rc = efs_counts_save(HASH, &h, &err);
+            hit = fault_happened();
+            fault_none();
+            assert_true(rc == 0 || (hit && strstr(err.text, path)));
+            assert_int_equal(files(), 1);
+            assert_int_equal(fixture_open_fds(), fds);
+            assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), 0);
+            assert_int_equal(loaded.counts[2], rc == 0 ? before + 1 : before);
+            efs_history_free(&loaded);
+            if (rc < 0) /* so that what is there and what is here agree again */
+                assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
+            failed += rc < 0;
+            well += hit && rc == 0;
+        }
+    }
+    assert_true(failed >= 6 && well >= 1);
+    efs_history_free(&h);
+}
+
+static void loading(void **state)
+{
+    static const struct {
+        enum fault_call call;
+        int error, rc;
+    } faults[] = {{FAULT_OPEN, EACCES, -EACCES},
+                  {FAULT_FSTAT, EIO, -EIO},
+                  {FAULT_PREAD, EIO, -EIO},
+                  {FAULT_MEMORY, ENOMEM, -ENOMEM}};
+    struct efs_history h, loaded;
+    struct efs_error err = {""};
+    (void)state;
+    assert_int_equal(efs_history_init(&h, 2, 3), 0);
+    assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
+    unsigned fds = fixture_open_fds();
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        err.text[0] = '\0';
+        fault_plan(faults[i].call, 1, faults[i].error, false);
+        assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), faults[i].rc);
+        assert_true(fault_happened());
+        fault_none();
+        assert_non_null(strstr(err.text, path));
+        assert_int_equal(fixture_open_fds(), fds);
+        efs_history_free(&loaded);
+    }
+    fault_plan(FAULT_PREAD, 1, 0, false); /* a short read is read on */
+    assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), 0);
+    assert_true(fault_happened());
+    efs_history_free(&loaded);
+    efs_history_free(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(saving, setup, teardown),
+        cmocka_unit_test_setup_teardown(loading, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
