@@ -10,9 +10,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define PASSING_SEGMENTS 2      /* for chunks that are read, decoded and not kept */
-#define CHUNK_FILL 0.97         /* of the chunk pool can be used, as blocks do not fit seamlessly */
-#define LEASED_SHARE 2          /* leases may take half of the pools' memory before they must wait for it */
+#define PASSING_SEGMENTS 2 /* for chunks that are read, decoded and not kept */
+#define CHUNK_FILL 0.97    /* of the chunk pool can be used, as blocks do not fit seamlessly */
+#define LEASED_SHARE 2     /* leases may take half of the pools' memory before they must wait for it */
 #define RATIO_ROUND (1.0 + 1e-9)
 
 static uint64_t less(uint64_t a, uint64_t b)

@@ -14,6 +14,7 @@
 
 #define MEASURE_SECONDS 0.4
 #define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
+#define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
 #define SAVE_SECONDS 300
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
 #define RANKS_EVERY 4u      /* requests: ranks cost more than counts */
@@ -34,7 +35,7 @@ struct efs_steward {
     bool stop, asked;
     struct efs_history seen; /* since the last plan */
     uint64_t saw;
-    uint32_t *ranks; /* scratch of efs_steward_saw() */
+    uint32_t *ranks;     /* scratch of efs_steward_saw() */
     uint64_t drift_from; /* plans are not judged again before that many requests */
     /* the thread's own, changed with efs.lock held */
     enum profile_source profile_source;
@@ -83,7 +84,7 @@ static void assume_profile(const struct efs *fs, struct efs_profile *p)
 static bool reserve_for_measuring(struct efs *fs)
 {
     pthread_mutex_lock(&fs->lock);
-    bool room = efs_room_used(fs) + MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
+    bool room = efs_room_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
     if (room)
         fs->fixed_bytes += MEASURE_BYTES;
     pthread_mutex_unlock(&fs->lock);

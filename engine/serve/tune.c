@@ -204,8 +204,12 @@ static void get_schedule(struct efs *fs, char *text, size_t room)
 /* ---- by name ---- */
 
 static const struct setting settings[] = {
-    {"budget", set_budget, get_budget}, {"pools", set_pools, get_pools}, {"plan", set_plan, get_plan},
-    {"goal", set_goal, get_goal},       {"delta", set_delta, get_delta}, {"policy", set_policy, get_policy},
+    {"budget", set_budget, get_budget},
+    {"pools", set_pools, get_pools},
+    {"plan", set_plan, get_plan},
+    {"goal", set_goal, get_goal},
+    {"delta", set_delta, get_delta},
+    {"policy", set_policy, get_policy},
     {"schedule", set_schedule, get_schedule},
 };
 

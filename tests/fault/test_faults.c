@@ -82,7 +82,7 @@ static errint_t lease_one(struct efs *fs)
 
 static errint_t serve_all(struct efs_error *err)
 {
-    struct efs_options options = {.budget_bytes = 128 * MIB, .workers = 2, .full_pool = true};
+    struct efs_options options = {.budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .no_state = true};
     struct efs *fs;
     errint_t rc = efs_open(model.store, &options, &fs, err);
     if (rc < 0)
