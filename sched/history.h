@@ -47,7 +47,7 @@ void efs_history_free(struct efs_history *history); /* a zeroed one is fine */
 void efs_history_clear(struct efs_history *history);
 
 /*
- * A layer asked for count experts, each once, which were at these ranks before (efs_policy_rank()); ranks NULL: not
+ * A layer asked for count experts, each once, which were at these ranks before (efs_policy_ranks()); ranks NULL: not
  * known, only counts grow. -EINVAL: a number out of range; then nothing has changed.
  */
 int efs_history_request(struct efs_history *history, unsigned layer, const uint32_t *experts, const uint32_t *ranks,
@@ -115,8 +115,8 @@ void efs_skew_free(struct efs_skew *skew); /* a zeroed one is fine */
  * Only passes with ranks count; 0 when there are none.
  */
 double efs_history_drift(const struct efs_skew *planned, const struct efs_history *seen);
-#define EFS_DRIFT_REPLAN 0.1      /* from here on a new plan is worth it */
-#define EFS_DRIFT_LEAST_PASSES 64 /* of a layer, on average: earlier than that nothing is certain */
+#define EFS_DRIFT_REPLAN 0.1       /* from here on a new plan is worth it */
+#define EFS_DRIFT_LEAST_PASSES 256 /* of a layer, on average: earlier than that nothing is certain */
 /* Both together: whether to plan again. */
 bool efs_history_drifted(const struct efs_skew *planned, const struct efs_history *seen, double threshold);
 

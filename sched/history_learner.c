@@ -70,8 +70,7 @@ int efs_history_learner_request(struct efs_history_learner *l, unsigned layer, c
     for (unsigned i = 0; i < count; i++)
         if (experts[i] >= h->experts)
             return -EINVAL;
-    for (unsigned i = 0; i < count; i++)
-        l->ranks[i] = efs_policy_rank(l->policy, layer, experts[i]);
+    efs_policy_ranks(l->policy, layer, experts, count, l->ranks);
     rc = efs_policy_request(l->policy, layer, experts, count, l->grants);
     if (rc < 0)
         return rc;

@@ -355,16 +355,29 @@ uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsig
     return policy->count[layer * policy->experts + expert];
 }
 
+void efs_policy_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
+                      uint32_t *ranks)
+{
+    const uint32_t *counts = policy->count + (size_t)layer * policy->experts;
+
+    if (policy->order->ranks) {
+        policy->order->ranks(policy, layer, expert, count, ranks);
+        return;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        uint32_t mine = counts[expert[i]];
+
+        ranks[i] = 0;
+        for (uint32_t other = 0; other < policy->experts; other++)
+            ranks[i] += counts[other] > mine || (counts[other] == mine && other < expert[i]);
+    }
+}
+
 unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned expert)
 {
-    uint32_t unit = layer * policy->experts + expert, first = layer * policy->experts;
-    unsigned rank = 0;
+    uint32_t rank;
 
-    if (policy->order->rank)
-        return policy->order->rank(policy, unit);
-    for (uint32_t other = first; other < first + policy->experts; other++)
-        rank +=
-            policy->count[other] > policy->count[unit] || (policy->count[other] == policy->count[unit] && other < unit);
+    efs_policy_ranks(policy, layer, &(uint32_t){expert}, 1, &rank);
     return rank;
 }
 

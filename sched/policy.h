@@ -156,6 +156,9 @@ bool efs_policy_held(const struct efs_policy *policy, unsigned layer, unsigned e
 enum efs_pool efs_policy_fixed(const struct efs_policy *policy, unsigned layer, unsigned expert);
 /* Rank in its layer by what the policy goes by, 0 the best; for the baselines by frequency. Linear in experts. */
 unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned expert);
+/* The same of several experts of a layer at once, which costs hardly more than one. */
+void efs_policy_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
+                      uint32_t *ranks);
 /* How often it was asked for (zipmoe published: aged). */
 uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsigned expert);
 

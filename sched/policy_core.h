@@ -30,7 +30,8 @@ struct efs_policy_order {
     double (*worth)(struct efs_policy *policy, uint32_t unit);
     void (*begin)(struct efs_policy *policy);
     void (*seed)(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes);
-    unsigned (*rank)(struct efs_policy *policy, uint32_t unit); /* NULL: by frequency */
+    /* NULL: by frequency */
+    void (*ranks)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count, uint32_t *ranks);
 };
 
 extern const struct efs_policy_order efs_order_zipmoe, efs_order_lru, efs_order_lfu, efs_order_fifo, efs_order_marking;

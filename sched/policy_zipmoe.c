@@ -30,6 +30,7 @@ struct zipmoe {
     double promote_margin;
     struct efs_rank *rank;          /* published */
     struct efs_value *value;        /* otherwise */
+    int32_t *score;                 /* [experts] scratch of ranks */
     uint16_t *evictable;            /* [layer][i] experts that may be victims, in any order */
     uint16_t *place;                /* [unit] where in evictable */
     uint16_t *evictables;           /* [layer] how many */
@@ -48,6 +49,7 @@ static void zipmoe_close(struct efs_policy *policy)
 
     efs_rank_free(z->rank);
     efs_value_free(z->value);
+    free(z->score);
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         free(z->tail[p]);
         free(z->least_worth[p]);
@@ -91,6 +93,7 @@ static int zipmoe_open(struct efs_policy *policy)
         z->rank = efs_rank_new(policy->layers, policy->experts, t->count_age);
     else
         z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, &value);
+    z->score = calloc(policy->experts, sizeof(*z->score));
     z->evictable = calloc(policy->units, sizeof(*z->evictable));
     z->place = calloc(policy->units, sizeof(*z->place));
     z->evictables = calloc(policy->layers, sizeof(*z->evictables));
@@ -98,7 +101,7 @@ static int zipmoe_open(struct efs_policy *policy)
     z->unknown = calloc(policy->layers, sizeof(*z->unknown));
     z->unknown_at = calloc(policy->layers, sizeof(*z->unknown_at));
     z->turn = calloc(2 * (size_t)policy->layers, sizeof(*z->turn));
-    whole = (z->rank || z->value) && z->evictable && z->place && z->evictables && z->known && z->unknown &&
+    whole = (z->rank || z->value) && z->score && z->evictable && z->place && z->evictables && z->known && z->unknown &&
             z->unknown_at && z->turn;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         z->tail[p] = calloc(policy->layers, sizeof(*z->tail[p]));
@@ -318,23 +321,30 @@ static bool zipmoe_entitled(struct efs_policy *policy, uint32_t unit, enum efs_p
     return efs_rank_of(z->rank, layer, unit % policy->experts) < policy->threshold[layer][pool] + policy->tuning.delta;
 }
 
-static unsigned zipmoe_rank(struct efs_policy *policy, uint32_t unit)
+static void zipmoe_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
+                         uint32_t *ranks)
 {
     struct zipmoe *z = policy->state;
-    unsigned layer = efs_unit_layer(policy, unit), expert = unit % policy->experts, rank = 0;
     struct efs_value_view view;
-    int32_t mine;
 
-    if (z->published)
-        return efs_rank_of(z->rank, layer, expert);
-    view = efs_value_look(z->value, layer);
-    mine = efs_value_score(&view, expert);
-    for (unsigned e = 0; e < policy->experts; e++) {
-        int32_t score = efs_value_score(&view, e);
-
-        rank += score > mine || (score == mine && e < expert);
+    if (z->published) {
+        for (unsigned i = 0; i < count; i++)
+            ranks[i] = efs_rank_of(z->rank, layer, expert[i]);
+        return;
     }
-    return rank;
+    view = efs_value_look(z->value, layer);
+    for (unsigned e = 0; e < policy->experts; e++)
+        z->score[e] = efs_value_score(&view, e);
+    for (unsigned i = 0; i < count; i++) {
+        int32_t mine = z->score[expert[i]];
+        uint32_t rank = 0;
+
+        for (unsigned e = 0; e < expert[i]; e++)
+            rank += z->score[e] >= mine;
+        for (unsigned e = expert[i] + 1; e < policy->experts; e++)
+            rank += z->score[e] > mine;
+        ranks[i] = rank;
+    }
 }
 
 const struct efs_policy_order efs_order_zipmoe = {.name = "zipmoe",
@@ -349,4 +359,4 @@ const struct efs_policy_order efs_order_zipmoe = {.name = "zipmoe",
                                                   .worth = zipmoe_worth,
                                                   .begin = zipmoe_begin,
                                                   .seed = zipmoe_seed,
-                                                  .rank = zipmoe_rank};
+                                                  .ranks = zipmoe_ranks};

@@ -674,10 +674,15 @@ static void ranks_are_an_order(void **state)
         }
         for (unsigned layer = 0; layer < 2; layer++) {
             bool taken[EXPERTS] = {false};
+            uint32_t all[EXPERTS], ranks[EXPERTS];
 
+            for (unsigned e = 0; e < EXPERTS; e++)
+                all[e] = EXPERTS - 1 - e;
+            efs_policy_ranks(policy, layer, all, EXPERTS, ranks);
             for (unsigned e = 0; e < EXPERTS; e++) {
                 unsigned rank = efs_policy_rank(policy, layer, e);
 
+                assert_int_equal(ranks[EXPERTS - 1 - e], rank);
                 assert_true(rank < EXPERTS && !taken[rank]);
                 taken[rank] = true;
             }
