@@ -73,7 +73,8 @@ SRC_tests_common := $(wildcard tests/common/*.c)
 TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-LIBS := $(BUILD)/libexpertfs.a
+SONAME := libexpertfs.so.0
+LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
 
@@ -91,6 +92,11 @@ $(foreach r,kernels sched engine expertfs tools tests,$(eval $(call room,$(r))))
 $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
+
+# For programs of others, ctypes and the like: only what is EFS_API is to be seen. Our own programs take the archive.
+$(BUILD)/$(SONAME): $(LIB_OBJS)
+	$(if $(V),,@echo "  LINK    $@")
+	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(ENGINE_LIBS)
 
 link = $(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
@@ -206,13 +212,14 @@ MAN := $(wildcard man/*.[1-8])
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libexpertfs.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libexpertfs.so
 	install -m 644 engine/libexpertfs.h $(DESTDIR)$(PREFIX)/include/
 	printf 'prefix=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${prefix}/lib -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
 	  '$(PREFIX)' '$(VERSION)' '$(ENGINE_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl) $(DESTDIR)$(PREFIX)/lib/libexpertfs.a \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
 	  $(DESTDIR)$(PREFIX)/include/libexpertfs.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
 	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))

@@ -1,0 +1,110 @@
+"""libexpertfs(3) tells the prototypes of the header; its example is compiled against what `make install` puts down,
+with the shared library and the archive, and run; C++ and ctypes use the same; the shared library shows nothing else."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+from e2e import *
+
+os.environ["EXPERTFS_STATE"] = scratch("state")
+PREFIX = "/opt/expertfs"  # a folder that no compiler looks into by itself
+ROOM = scratch("installed")
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+
+
+def squeeze(text):
+    return re.sub(r"\s*([(),*])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()
+
+
+def header_prototypes(header):
+    header = re.sub(r"/\*.*?\*/", " ", header, flags=re.S)
+    found = re.findall(r"^EFS_API\s+([^;{}]*?\))\s*(?:__attribute__[^;]*)?;", header, re.M)
+    return {squeeze(one) for one in found}
+
+
+def page_prototypes(page):
+    functions = re.search(r"^\.Sh FUNCTIONS\n(.*?)^\.Sh ", page, re.M | re.S).group(1)
+    blocks = "\n".join(re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", functions, re.M | re.S))
+    return {squeeze(one) for one in blocks.split(";") if one.strip()}
+
+
+def names(prototypes):
+    return {re.search(r"(efs_\w+)\(", one).group(1) for one in prototypes}
+
+
+def flags(*options):
+    environment = {**os.environ, "PKG_CONFIG_PATH": f"{ROOM}{PREFIX}/lib/pkgconfig", "PKG_CONFIG_SYSROOT_DIR": ROOM}
+    return run("pkg-config", *options, "expertfs", env=environment).stdout.split()
+
+
+def compiled(what, *command):
+    result = run(*command)
+    return check(f"{what} compiles without a warning", result.returncode == 0, result.stderr)
+
+
+def runs(what, *command):
+    result = run(*command, env={**os.environ, "LD_LIBRARY_PATH": f"{ROOM}{PREFIX}/lib"})
+    check(f"{what} runs", result.returncode == 0, result.stdout + result.stderr)
+    return result.stdout
+
+
+page = open(os.path.join(ROOT, "man/libexpertfs.3")).read()
+there, told = header_prototypes(open(os.path.join(ROOT, "engine/libexpertfs.h")).read()), page_prototypes(page)
+check(f"the page has the header's {len(there)} prototypes", there and there == told,
+      f"only on the page: {sorted(told - there)}; missing there: {sorted(there - told)}")
+
+if not shutil.which("make") or not shutil.which("pkg-config") or not shutil.which("cc"):
+    skip("make, pkg-config and cc are needed for the rest")
+installed = run("make", "--no-print-directory", "-C", ROOT, "-o", "all", f"BUILD={os.path.relpath(BUILD, ROOT)}",
+                f"DESTDIR={ROOM}", f"PREFIX={PREFIX}", "install")
+check("make install", installed.returncode == 0, installed.stdout + installed.stderr)
+lib = f"{ROOM}{PREFIX}/lib"
+
+symbols = {line.split()[-1] for line in run("nm", "-D", "--defined-only", f"{lib}/libexpertfs.so").stdout.splitlines()}
+check("the shared library shows what is EFS_API and nothing else", symbols == names(there),
+      f"more: {sorted(symbols - names(there))}; missing: {sorted(names(there) - symbols)}")
+dynamic = run("readelf", "-d", f"{lib}/libexpertfs.so").stdout
+check("its soname is installed", os.path.exists(f"{lib}/{re.search(r'soname: .([^]]*)', dynamic).group(1)}"), dynamic)
+
+model = make_model("model", "--preset=tiny-qwen3-moe")
+store = make_store(model)
+example = re.search(r"^\.Sh EXAMPLES\n.*?^\.Bd -literal[^\n]*\n(.*?)^\.Ed", page, re.M | re.S).group(1)
+with open(scratch("example.c"), "w") as file:
+    file.write(example.replace("\\e", "\\").replace("\\-", "-").replace("\\&", ""))
+outputs = []
+for what, libraries in (("the example", flags("--libs")), ("the example with the archive",
+                        [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")])):
+    if compiled(what, "cc", "-std=gnu11", *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o", scratch("example"),
+                *libraries):
+        outputs.append(runs(what, scratch("example"), store))
+for output in outputs:
+    lines = dict(line.split(": ") for line in output.splitlines())
+    check("it tells the 8 experts of layer 0", sorted(lines) == [f"L00/E00{e}" for e in range(8)] and
+          all(int(value) > 100 for value in lines.values()), output)
+check("without an argument it fails", run(scratch("example")).returncode == 1)
+
+with open(scratch("plus.cc"), "w") as file:
+    file.write("#include <libexpertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
+               "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
+               "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
+               "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n}\n")
+if shutil.which("g++"):
+    for standard in ("c++11", "c++20"):
+        if compiled(f"the header as {standard}", "g++", f"-std={standard}", *WARNINGS, *flags("--cflags"), scratch("plus.cc"),
+                    "-o", scratch("plus"), *flags("--libs")):
+            check("C++ opens the store", re.fullmatch(r"\d+ files\n", runs("the C++ program", scratch("plus"), store)))
+else:
+    note("no g++: the header was not compiled as C++")
+
+client = os.path.join(ROOT, "tests/clients/ctypes_client.py")
+check("ctypes", "24 experts, 72 tensors, 0 different" in
+      runs("the ctypes client", "/usr/bin/python3", client, f"{lib}/libexpertfs.so", store, model))
+
+removed = run("make", "--no-print-directory", "-C", ROOT, f"DESTDIR={ROOM}", f"PREFIX={PREFIX}", "uninstall")
+left = [name for name in files_below(ROOM)]
+check("make uninstall leaves nothing", removed.returncode == 0 and not left, left)
+done()
