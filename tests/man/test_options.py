@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
 SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
-           "KIND": "best", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers"}
+           "KIND": "best", "STORE|DIR": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers"}
 
 
 def page_of(name):
@@ -174,9 +174,9 @@ profile = run(program("expertctl"), "profile", "--seconds=1", "--json", store).s
 same("expertctl profile --json", names_of_json(page, "JSON OF PROFILE"), json.loads(profile))
 trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)
 open(scratch("one.route"), "wb").write(trace)
-runs = json.loads(run(program("expertctl"), "replay", "-q", "--simulate", "--store", store, "--json", "-",
-                      scratch("one.route")).stdout)
-same("expertctl replay --json", names_of_json(page, "JSON OF REPLAY"), runs[0])
+runs = json.loads(run(program("expertctl"), "replay", "-q", "--simulate", "--peer", "mmap", "--raw", model,
+                      "--store", store, "--json", "-", scratch("one.route")).stdout)
+same("expertctl replay --json", names_of_json(page, "JSON OF REPLAY"), {**runs[0], **runs[-1]})
 store_page = page_of("expertfs-store.5")
 same("its report", re.findall(r"^\.Va (\w+)", part(store_page, ("Ss", "REPORT")), re.M), info["report"])
 done()

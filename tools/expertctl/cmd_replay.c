@@ -1,304 +1,57 @@
-/* cmd_replay.c - expertctl replay TRACE --simulate: policies, plans and schedules on real routing, in the simulator. */
+/* cmd_replay.c - expertctl replay TRACE: policies, plans and schedules on real routing, simulated and on real files. */
 #include "expertctl.h"
 #include "replay.h"
+#include "replay_live.h"
+#include "replay_mount.h"
+#include "replay_options.h"
 
 #include "interrupt.h"
 #include "libexpertfs.h"
 #include "progress.h"
 #include "size.h"
 
-#include <argp.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#define LIST_MAX 32
-#define BATCH_MAX 64
 #define MODEL_LAYERS_MAX 256 /* EFS_PLAN_MAX_LAYERS */
-#define BUDGETS_DEFAULT "10%,25%,50%,75%"
-#define POLICIES_DEFAULT "zipmoe,lru,lfu,fifo,marking"
+#define CHOICES_MAX (3 * REPLAY_LIST_MAX)
 
-enum {
-    OPT_SIMULATE = 256,
-    OPT_STORE,
-    OPT_PROFILE,
-    OPT_PLAN_FROM,
-    OPT_PLAN,
-    OPT_BUDGET,
-    OPT_POLICY,
-    OPT_UNIT,
-    OPT_BATCH,
-    OPT_TOKENS,
-    OPT_SCHEDULE,
-    OPT_WORKERS,
-    OPT_LAYER_US,
-    OPT_RUN_US,
-    OPT_JSON,
-    OPT_SEED,
-    OPT_TUNE
+/* What is tried with every budget and batch size. */
+struct choice {
+    enum replay_runner runner;
+    struct replay_policy policy;
 };
 
-struct arguments {
-    const char *trace, *store, *profile, *plan_from, *json;
-    char *budgets[LIST_MAX], *policies[LIST_MAX], *batches[LIST_MAX];
-    uint32_t budget_count, policy_count, batch_count;
-    bool simulate, quiet;
-    enum replay_pools planned, single;
-    uint64_t tokens;
-    struct replay_setup setup;
-    struct replay_policy policy[LIST_MAX];
-    uint32_t batch[LIST_MAX];
+struct session {
+    struct replay_arguments *a;
+    const char *store; /* NULL: there is a profile alone */
+    char mounted_store[4096];
+    struct efs_route trace, history;
+    bool has_history, table, live_open;
+    bool failed; /* a live run, which was told */
+    struct replay_live live;
+    struct choice choices[CHOICES_MAX];
+    uint32_t choice_count;
+    struct replay_report report;
+    struct tools_progress progress;
+    uint64_t done_tokens, all_tokens;
 };
-
-static const struct argp_option options[] = {
-    {NULL, 0, NULL, 0, "What to replay:", 1},
-    {"simulate", OPT_SIMULATE, NULL, 0, "Replay in the simulator (needed: there is no other way yet)", 0},
-    {"store", OPT_STORE, "STORE", 0,
-     "The model: its layers, experts and sizes, and the profile that was measured of it (or is now, if there is none)",
-     0},
-    {"profile", OPT_PROFILE, "FILE", 0, "Costs and sizes from a saved profile; layers and experts as in the trace", 0},
-    {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
-    {"batch", OPT_BATCH, "N,...", 0, "Sequences at a time, 1 to 64 (default: 1)", 0},
-    {NULL, 0, NULL, 0, "What to try:", 2},
-    {"budget", OPT_BUDGET, "SIZE,...", 0,
-     "Memory for experts: sizes, or percentages of the raw experts (default: " BUDGETS_DEFAULT ")", 0},
-    {"policy", OPT_POLICY, "NAME,...", 0,
-     "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking, oracle (knows the future); NAME:POOLS splits "
-     "the budget in another way than --plan and --unit say (default: " POLICIES_DEFAULT ")",
-     0},
-    {"plan", OPT_PLAN, "POOLS", 0,
-     "How zipmoe and published split the budget: io (default) for the least I/O time, makespan, layers (a plan for "
-     "each layer), coded, even, full, raw",
-     0},
-    {"unit", OPT_UNIT, "POOLS", 0,
-     "How the others do: coded (default), even (coded, each layer its part), full, raw (full, of files that are not "
-     "coded), io, makespan, layers",
-     0},
-    {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
-    {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
-    {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
-    {"layer-us", OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
-    {"run-us", OPT_RUN_US, "N", 0, "Run an expert for one token (default: 0)", 0},
-    {"tune", OPT_TUNE, "NAME=NUMBER", 0,
-     "Of zipmoe: delta, count_age, rate_weight, age_weight, smooth, half_life, change_bits, promote_margin; step (of "
-     "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence)",
-     0},
-    {"seed", OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
-    {NULL, 0, NULL, 0, "Output:", 3},
-    {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
-    {"quiet", 'q', NULL, 0, "No progress", 0},
-    {0},
-};
-
-/* ---- options ------------------------------------------------------------------------------------------------ */
-
-static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
-    [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
-
-const char *replay_schedule_name(enum efs_schedule_kind kind)
-{
-    return schedule_names[kind];
-}
-
-static enum efs_schedule_kind schedule_by_name(const char *name)
-{
-    for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
-        if (schedule_names[k] && strcmp(schedule_names[k], name) == 0)
-            return (enum efs_schedule_kind)k;
-    return EFS_SCHEDULE_KINDS;
-}
-
-static enum replay_pools pools_by_name(const char *name)
-{
-    unsigned p = 0;
-    while (p < REPLAY_POOLS && strcmp(replay_pools_name((enum replay_pools)p), name) != 0)
-        p++;
-    return (enum replay_pools)p;
-}
-
-/* Cut value at its commas; value stays in use. */
-static uint32_t cut_list(struct argp_state *state, const char *option, char *value, char **list)
-{
-    uint32_t count = 0;
-    char *rest = value;
-    for (char *part; (part = strsep(&rest, ","));) {
-        if (!*part)
-            argp_error(state, "--%s: an empty entry in the list", option);
-        if (count == LIST_MAX)
-            argp_error(state, "--%s: more than %d entries", option, LIST_MAX);
-        else
-            list[count++] = part;
-    }
-    return count;
-}
-
-static uint64_t number(struct argp_state *state, const char *option, const char *value, uint64_t least, uint64_t most)
-{
-    uint64_t n = 0;
-    if (!tools_number_parse(value, least, most, &n))
-        argp_error(state, "--%s %s: a number from %llu to %llu", option, value, (unsigned long long)least,
-                   (unsigned long long)most);
-    return n;
-}
-
-static void tune(struct argp_state *state, struct replay_setup *s, const char *value)
-{
-    double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
-    const struct {
-        const char *name;
-        double *number;
-    } known[] = {{"delta", &s->tuning.delta},
-                 {"count_age", &count_age},
-                 {"rate_weight", &s->tuning.rate_weight},
-                 {"age_weight", &s->tuning.age_weight},
-                 {"smooth", &s->tuning.smooth},
-                 {"half_life", &s->tuning.half_life},
-                 {"change_bits", &s->tuning.change_bits},
-                 {"promote_margin", &s->tuning.promote_margin},
-                 {"step", &s->step},
-                 {"counts", &counts},
-                 {"begin", &begin}};
-    const char *equals = strchr(value, '=');
-    size_t bytes = equals ? (size_t)(equals - value) : 0, i = 0;
-    while (i < sizeof(known) / sizeof(known[0]) &&
-           (strlen(known[i].name) != bytes || strncmp(known[i].name, value, bytes) != 0))
-        i++;
-    if (!equals || i == sizeof(known) / sizeof(known[0])) {
-        argp_error(state, "--tune %s: NAME=NUMBER with a name that --help lists", value);
-        return;
-    }
-    char *end;
-    double given = strtod(equals + 1, &end);
-    if (end == equals + 1 || *end || !(given >= 0 && given <= 1e9) ||
-        (known[i].number == &s->step && !(given >= 0.01 && given <= 1)))
-        argp_error(state, "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1)", value);
-    *known[i].number = given;
-    s->tuning.count_age = (unsigned)count_age;
-    s->seed_counts = counts > 0;
-    s->tell_sequence = begin > 0;
-}
-
-static enum replay_pools pools_option(struct argp_state *state, const char *option, const char *value)
-{
-    enum replay_pools pools = pools_by_name(value);
-    if (pools == REPLAY_POOLS)
-        argp_error(state, "--%s %s: io, makespan, layers, coded, even, full or raw", option, value);
-    return pools;
-}
-
-/* After all options: lists whose meaning hangs on the others. */
-static void finish_options(struct argp_state *state, struct arguments *a)
-{
-    static char budgets[] = BUDGETS_DEFAULT, policies[] = POLICIES_DEFAULT, batches[] = "1";
-    if (!a->simulate)
-        argp_error(state, "--simulate is needed");
-    if ((a->store != NULL) == (a->profile != NULL))
-        argp_error(state, "one of --store and --profile is needed");
-    if (a->budget_count == 0)
-        a->budget_count = cut_list(state, "budget", budgets, a->budgets);
-    if (a->policy_count == 0)
-        a->policy_count = cut_list(state, "policy", policies, a->policies);
-    if (a->batch_count == 0)
-        a->batch_count = cut_list(state, "batch", batches, a->batches);
-    for (uint32_t i = 0; i < a->batch_count; i++)
-        a->batch[i] = (uint32_t)number(state, "batch", a->batches[i], 1, BATCH_MAX);
-    for (uint32_t i = 0; i < a->policy_count; i++)
-        if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
-            argp_error(state,
-                       "--policy %s: zipmoe, published, lru, lfu, fifo, marking or oracle, and but for oracle :io, "
-                       ":makespan, :layers, :coded, :even, :full or :raw behind it",
-                       a->policies[i]);
-}
-
-static error_t parse_option(int key, char *value, struct argp_state *state)
-{
-    struct arguments *a = state->input;
-    switch (key) {
-    case OPT_SIMULATE:
-        a->simulate = true;
-        return 0;
-    case OPT_STORE:
-        a->store = value;
-        return 0;
-    case OPT_PROFILE:
-        a->profile = value;
-        return 0;
-    case OPT_PLAN_FROM:
-        a->plan_from = value;
-        return 0;
-    case OPT_PLAN:
-        a->planned = pools_option(state, "plan", value);
-        return 0;
-    case OPT_UNIT:
-        a->single = pools_option(state, "unit", value);
-        return 0;
-    case OPT_BUDGET:
-        a->budget_count = cut_list(state, "budget", value, a->budgets);
-        return 0;
-    case OPT_POLICY:
-        a->policy_count = cut_list(state, "policy", value, a->policies);
-        return 0;
-    case OPT_BATCH:
-        a->batch_count = cut_list(state, "batch", value, a->batches);
-        return 0;
-    case OPT_TOKENS:
-        a->tokens = number(state, "tokens", value, 1, UINT64_MAX);
-        return 0;
-    case OPT_SCHEDULE:
-        a->setup.schedule = schedule_by_name(value);
-        if (a->setup.schedule == EFS_SCHEDULE_KINDS)
-            argp_error(state, "--schedule %s: best, request or paper", value);
-        return 0;
-    case OPT_WORKERS:
-        a->setup.workers = (uint32_t)number(state, "workers", value, 1, EFS_TASK_MAX_WORKERS);
-        return 0;
-    case OPT_LAYER_US:
-        a->setup.layer_ns = 1000 * number(state, "layer-us", value, 0, 100000000);
-        return 0;
-    case OPT_RUN_US:
-        a->setup.run_token_ns = 1000 * number(state, "run-us", value, 0, 100000000);
-        return 0;
-    case OPT_TUNE:
-        tune(state, &a->setup, value);
-        return 0;
-    case OPT_SEED:
-        a->setup.seed = number(state, "seed", value, 0, UINT64_MAX);
-        return 0;
-    case OPT_JSON:
-        a->json = value;
-        return 0;
-    case 'q':
-        a->quiet = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one TRACE");
-        a->trace = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "TRACE is needed");
-        return 0;
-    case ARGP_KEY_SUCCESS:
-        finish_options(state, a);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* ---- what is replayed --------------------------------------------------------------------------------------- */
 
-/* The profile of --profile or --store; the latter is measured if it never was. */
-static errint_t take_profile(const struct arguments *a, struct efs_profile *profile, struct efs_error *err)
+/* The profile of --profile or of the store; the latter is measured if it never was. */
+static errint_t take_profile(const struct session *session, struct efs_profile *profile, struct efs_error *err)
 {
     struct efs_store *store;
     struct efs_store_info info;
     char path[4096];
-    if (a->profile)
-        return efs_profile_load(a->profile, profile, err);
-    errint_t rc = efs_store_open(a->store, &store, err);
+    if (session->a->profile)
+        return efs_profile_load(session->a->profile, profile, err);
+    errint_t rc = efs_store_open(session->store, &store, err);
     if (rc < 0)
         return rc;
     efs_store_info(store, &info);
@@ -307,7 +60,7 @@ static errint_t take_profile(const struct arguments *a, struct efs_profile *prof
         rc = efs_profile_load(path, profile, err);
     if (rc == -ENOENT) {
         struct efs_error unsaved = {""};
-        fprintf(stderr, "expertctl: %s was not measured here yet: measuring\n", a->store);
+        fprintf(stderr, "expertctl: %s was not measured here yet: measuring\n", session->store);
         rc = efs_profile_measure(store, 0, 3, profile, err);
         if (rc == 0 && efs_profile_save(profile, &unsaved) < 0)
             fprintf(stderr, "expertctl: the profile is not saved: %s\n", unsaved.text);
@@ -334,16 +87,71 @@ static errint_t budget_bytes(const struct replay_setup *s, const char *text, uin
     return efs_fail(err, -EINVAL, "--budget %s: a size such as 8G, or a percentage up to 100%%", text);
 }
 
-/* ---- the runs ----------------------------------------------------------------------------------------------- */
+/* The store that is meant: of --store, of --mount, or of the mount that is there. */
+static errint_t find_store(struct session *session, struct efs_error *err)
+{
+    struct replay_arguments *a = session->a;
+    struct stat st;
+    session->store = a->store;
+    if (!a->mount)
+        return 0;
+    if (stat(a->mount, &st) != 0)
+        return efs_fail(err, -errno, "%s: %s", a->mount, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) {
+        session->store = a->mount;
+        return 0;
+    }
+    session->live.mountpoint = a->mount;
+    errint_t rc = replay_mount_store(a->mount, session->mounted_store, sizeof(session->mounted_store), err);
+    if (rc == 0 && !a->store)
+        session->store = session->mounted_store;
+    return rc;
+}
 
-struct session {
-    struct arguments *a;
-    struct efs_route trace, history;
-    bool has_history, table;
-    struct replay_report report;
-    struct tools_progress progress;
-    uint64_t done_tokens, all_tokens;
-};
+static errint_t open_live(struct session *session, struct efs_error *err)
+{
+    struct replay_arguments *a = session->a;
+    struct replay_live *live = &session->live;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    live->store = session->store;
+    live->profile = &a->setup.profile;
+    live->raw = a->raw;
+    live->plan_from = a->plan_from;
+    live->program = a->program;
+    live->compute = a->compute;
+    live->threads = a->threads ? a->threads : cores > 0 && cores <= 64 ? (uint32_t)cores : 64;
+    live->workers = a->workers;
+    live->allowance_bytes = a->allowance_bytes;
+    session->live_open = true;
+    errint_t rc = replay_live_open(live, err);
+    if (rc == 0 && (live->model.layers != a->setup.layers || live->model.experts != a->setup.experts))
+        rc = efs_fail(err, -EOPNOTSUPP, "%s: its layers have different numbers of experts", session->store);
+    return rc;
+}
+
+static void choose(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
+{
+    session->choices[session->choice_count++] = (struct choice){runner, *policy};
+}
+
+static void make_choices(struct session *session)
+{
+    static const struct replay_policy paged = {.name = "page-cache", .pools = REPLAY_RAW},
+                                      last_used = {.name = "lru", .kind = EFS_POLICY_LRU, .pools = REPLAY_RAW},
+                                      own = {.name = "lru", .kind = EFS_POLICY_LRU, .pools = REPLAY_CODED};
+    const struct replay_arguments *a = session->a;
+    for (uint32_t p = 0; a->simulate && p < a->policy_count; p++)
+        choose(session, REPLAY_SIMULATE, &a->policy[p]);
+    for (uint32_t p = 0; a->mount && session->live.has_policies && p < a->policy_count; p++)
+        if (replay_mount_has(&a->policy[p]))
+            choose(session, REPLAY_EXPERTFS, &a->policy[p]);
+    if (a->mount && !session->live.has_policies)
+        choose(session, REPLAY_EXPERTFS, &own);
+    for (uint32_t p = 0; p < a->peer_count; p++)
+        choose(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
+}
+
+/* ---- the runs ----------------------------------------------------------------------------------------------- */
 
 static bool show_progress(void *arg, uint64_t tokens)
 {
@@ -362,26 +170,33 @@ static errint_t workload(const struct session *session, const struct efs_route *
     return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
-static errint_t one_run(struct session *session, const struct replay_workload *w, const struct replay_history *history,
-                        uint32_t budget, const struct replay_policy *policy, struct efs_error *err)
+static errint_t simulated_run(struct session *session, const struct replay_workload *w,
+                              const struct replay_history *history, struct replay_run_record *record,
+                              struct efs_error *err)
 {
-    struct replay_run_record *record = &session->report.runs[session->report.count];
     const struct replay_setup *s = &session->a->setup;
-    *record = (struct replay_run_record){.policy = *policy, .batch = w->batch, .budget = budget};
-    errint_t rc = budget_bytes(s, session->a->budgets[budget], &record->budget_bytes, err);
+    int rc = replay_plan_make(s, &record->policy, history, record->budget_bytes, &record->plan);
     if (rc < 0)
-        return rc;
-    rc = replay_plan_make(s, policy, history, record->budget_bytes, &record->plan);
-    if (rc < 0)
-        return efs_fail(err, rc, "planning %s for %s failed: %s", session->a->budgets[budget], policy->name,
-                        strerror(-rc));
-    rc = replay_run(s, w, policy, history, &record->plan, show_progress, session, &record->result);
+        return efs_fail(err, rc, "planning %s for %s failed: %s", session->a->budgets[record->budget],
+                        record->policy.name, strerror(-rc));
+    rc = replay_run(s, w, &record->policy, history, &record->plan, show_progress, session, &record->result);
     replay_plan_free(&record->plan);
-    if (rc < 0)
-        return efs_fail(err, rc, "replaying with %s failed: %s", policy->name, strerror(-rc));
-    session->report.count++;
-    session->done_tokens += record->result.tokens;
-    return 0;
+    return rc < 0 ? efs_fail(err, rc, "replaying with %s failed: %s", record->policy.name, strerror(-rc)) : 0;
+}
+
+/* A live run that fails is told, and the others go on. */
+static errint_t live_run(struct session *session, const struct replay_workload *w, struct replay_run_record *record)
+{
+    struct efs_error err = {""};
+    char name[64];
+    replay_run_name(&session->report, record, name, sizeof(name));
+    errint_t rc = replay_live_run(&session->live, &session->a->setup, w, show_progress, session, record, &err);
+    tools_progress_clear(&session->progress);
+    if (rc < 0 && rc != -ECANCELED) {
+        fprintf(stderr, "expertctl: %s with %s: %s\n", name, session->a->budgets[record->budget], err.text);
+        session->failed = true;
+    }
+    return rc;
 }
 
 static void print_plan(const struct replay_run_record *run)
@@ -390,48 +205,84 @@ static void print_plan(const struct replay_run_record *run)
     char size[16];
     if (run->plan.makespan_ns <= 0)
         return;
-    printf("%18s", "plan:");
+    printf("%24s", "plan:");
     for (unsigned p = 0; p < EFS_POOLS; p++)
         if (run->plan.capacity[p])
             printf(" %c %s", letters[p], tools_size_print(run->plan.capacity[p], size, sizeof(size)));
     printf("; %.3f ms I/O, %.3f ms in all expected of a pass\n", run->plan.io_ns / 1e6, run->plan.makespan_ns / 1e6);
 }
 
-/* All budgets and policies for one batch size. */
+static errint_t one_run(struct session *session, const struct replay_workload *w, const struct replay_history *history,
+                        uint32_t budget, const struct choice *choice, bool first, struct efs_error *err)
+{
+    struct replay_run_record *record = &session->report.runs[session->report.count];
+    const struct replay_setup *s = &session->a->setup;
+    *record = (struct replay_run_record){
+        .runner = choice->runner, .policy = choice->policy, .batch = w->batch, .budget = budget};
+    errint_t rc = budget_bytes(s, session->a->budgets[budget], &record->budget_bytes, err);
+    if (rc == 0)
+        rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, record, err)
+                                               : live_run(session, w, record);
+    tools_progress_clear(&session->progress);
+    if (choice->runner != REPLAY_SIMULATE && record->result.tokens == 0)
+        rc = session->failed || tools_interrupted() ? 0 : rc; /* told already; nothing is known of it */
+    else if (rc == 0 || choice->runner != REPLAY_SIMULATE) {
+        rc = 0;
+        session->report.count++;
+        if (session->table && first)
+            replay_report_head(&session->report);
+        if (session->table)
+            replay_report_row(&session->report);
+        if (session->table)
+            print_plan(record);
+        fflush(stdout);
+    }
+    session->done_tokens += record->result.tokens;
+    return rc;
+}
+
+/* All budgets and choices for one batch size. */
 static errint_t one_batch(struct session *session, uint32_t batch, struct efs_error *err)
 {
-    struct arguments *a = session->a;
+    struct replay_arguments *a = session->a;
     struct replay_workload w = {0}, past = {0};
     struct replay_history history = {0};
     errint_t rc = workload(session, &session->trace, a->trace, batch, a->tokens, &w, err);
     if (rc == 0 && session->has_history)
         rc = workload(session, &session->history, a->plan_from, batch, 0, &past, err);
-    if (rc == 0) {
+    if (rc == 0 && a->simulate) {
         rc = replay_history_learn(&a->setup, session->has_history ? &past : NULL, w.chosen, &history);
         if (rc < 0)
             efs_fail(err, rc, "%s: %s", session->has_history ? a->plan_from : a->trace, strerror(-rc));
     }
-    for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budget_count; b++)
-        for (uint32_t p = 0; rc == 0 && !tools_interrupted() && p < a->policy_count; p++) {
-            rc = one_run(session, &w, &history, b, &a->policy[p], err);
-            tools_progress_clear(&session->progress);
-            if (rc < 0 || !session->table)
-                continue;
-            if (p == 0)
-                replay_report_head(&session->report);
-            replay_report_row(&session->report);
-            print_plan(&session->report.runs[session->report.count - 1]);
-            fflush(stdout);
-        }
+    for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budget_count; b++) {
+        size_t before = session->report.count;
+        for (uint32_t c = 0; rc == 0 && !tools_interrupted() && c < session->choice_count; c++)
+            rc = one_run(session, &w, &history, b, &session->choices[c], session->report.count == before, err);
+    }
     replay_history_free(&history);
     replay_workload_free(&past);
     replay_workload_free(&w);
     return rc;
 }
 
+/* ---- what is said first ------------------------------------------------------------------------------------- */
+
+static void print_live(const struct session *session)
+{
+    const struct replay_live *live = &session->live;
+    char allowance[16];
+    printf("live: compute %s with %u threads, from a cold start; ", replay_compute_name(live->compute), live->threads);
+    if (live->stage.cgroup.path[0])
+        printf("each run with all its processes in a memory cgroup (v%d) of its budget and %s\n",
+               live->stage.cgroup.v2 ? 2 : 1, tools_size_print(live->allowance_bytes, allowance, sizeof(allowance)));
+    else
+        printf("no memory cgroup holds a run to its budget: %s\n", live->stage.no_cgroup.text);
+}
+
 static void print_head(const struct session *session)
 {
-    const struct arguments *a = session->a;
+    const struct replay_arguments *a = session->a;
     const struct replay_setup *s = &a->setup;
     const struct efs_profile *p = &s->profile;
     const struct efs_route *t = &session->trace;
@@ -452,12 +303,16 @@ static void print_head(const struct session *session)
     else
         printf("plan from an assumed skew (--plan-from gives a history); schedule %s\n",
                replay_schedule_name(s->schedule));
+    if (session->live_open)
+        print_live(session);
 }
+
+/* ---- from the options to the report ------------------------------------------------------------------------- */
 
 /* Read everything and check what could not be checked before. */
 static errint_t prepare(struct session *session, struct efs_error *err)
 {
-    struct arguments *a = session->a;
+    struct replay_arguments *a = session->a;
     struct replay_setup *s = &a->setup;
     uint64_t bytes;
     errint_t rc = efs_route_read(a->trace, &session->trace, err);
@@ -466,39 +321,56 @@ static errint_t prepare(struct session *session, struct efs_error *err)
         session->has_history = rc == 0;
     }
     if (rc == 0)
-        rc = take_profile(a, &s->profile, err);
+        rc = find_store(session, err);
+    if (rc == 0)
+        rc = take_profile(session, &s->profile, err);
     if (rc < 0)
         return rc;
     s->layers = a->profile ? session->trace.layers : (uint32_t)s->profile.layers;
     s->experts = a->profile ? session->trace.experts : (uint32_t)s->profile.experts;
     if (s->layers > MODEL_LAYERS_MAX || s->experts > EFS_PLAN_MAX_EXPERTS)
         return efs_fail(err, -E2BIG, "%s: %u layers of %u experts are more than the planner takes",
-                        a->store ? a->store : a->trace, s->layers, s->experts);
+                        session->store ? session->store : a->trace, s->layers, s->experts);
     replay_setup_fill(s);
     for (uint32_t b = 0; rc == 0 && b < a->budget_count; b++)
         rc = budget_bytes(s, a->budgets[b], &bytes, err);
+    if (rc == 0 && (a->mount || a->peer_count > 0))
+        rc = open_live(session, err);
+    return rc;
+}
+
+static errint_t open_report(struct session *session, struct efs_error *err)
+{
+    struct replay_arguments *a = session->a;
     uint64_t tokens = a->tokens && a->tokens < session->trace.tokens ? a->tokens : session->trace.tokens;
-    session->all_tokens = tokens * a->batch_count * a->budget_count * a->policy_count;
-    session->report = (struct replay_report){.setup = s,
+    size_t runs = (size_t)a->batch_count * a->budget_count * session->choice_count;
+    session->all_tokens = tokens * runs;
+    session->report = (struct replay_report){.setup = &a->setup,
                                              .trace = session->trace.name,
                                              .history = a->plan_from,
                                              .budgets = (const char *const *)a->budgets,
-                                             .budget_count = a->budget_count};
-    session->report.runs =
-        calloc((size_t)a->batch_count * a->budget_count * a->policy_count, sizeof(*session->report.runs));
-    return rc == 0 && !session->report.runs ? efs_fail(err, -ENOMEM, "no memory") : rc;
+                                             .budget_count = a->budget_count,
+                                             .live = session->live_open};
+    session->report.runs = calloc(runs + 1, sizeof(*session->report.runs));
+    return session->report.runs ? 0 : efs_fail(err, -ENOMEM, "no memory");
 }
 
 static errint_t replay(struct session *session, struct efs_error *err)
 {
-    struct arguments *a = session->a;
+    struct replay_arguments *a = session->a;
+    tools_interrupt_catch();
     errint_t rc = prepare(session, err);
+    if (rc < 0)
+        return rc;
+    make_choices(session);
+    if (session->choice_count == 0)
+        return efs_fail(err, -EINVAL, "%s: a mount has none of these policies", a->mount);
+    rc = open_report(session, err);
     if (rc < 0)
         return rc;
     session->table = !a->json || strcmp(a->json, "-") != 0;
     if (session->table)
         print_head(session);
-    tools_interrupt_catch();
     tools_progress_init(&session->progress, a->quiet);
     session->progress.unit = "tokens";
     for (uint32_t i = 0; rc == 0 && !tools_interrupted() && i < a->batch_count; i++)
@@ -510,33 +382,29 @@ static errint_t replay(struct session *session, struct efs_error *err)
         replay_report_summary(&session->report);
     if (a->json)
         rc = replay_report_json(&session->report, a->json, err);
+    if (rc == 0 && a->plot)
+        rc = replay_report_plot(&session->report, a->plot, err);
     return rc < 0 ? rc : tools_interrupted() ? -ECANCELED : 0;
 }
 
 static int run(int argc, char **argv)
 {
-    static const struct argp argp = {
-        options,
-        parse_option,
-        "TRACE",
-        "Replay a routing trace (.route) through cache policies and schedules, and tell what each would read and how "
-        "long a token would take with the costs that `expertctl profile' measured. A trace whose shape differs from "
-        "the store's is mapped onto it. Ctrl-C prints what is known so far.",
-        NULL,
-        NULL,
-        NULL};
-    struct arguments a = {.planned = REPLAY_IO,
-                          .single = REPLAY_CODED,
-                          .setup = {.schedule = EFS_SCHEDULE_BEST, .seed = 1, .step = 0.05, .seed_counts = true}};
-    struct session session = {.a = &a};
+    struct replay_arguments a;
+    struct session *session = calloc(1, sizeof(*session));
     struct efs_error err = {""};
-    a.setup.tuning.count_age = 64;
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = replay(&session, &err);
-    efs_route_free(&session.trace);
-    efs_route_free(&session.history);
-    free(session.report.runs);
-    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+    replay_options_parse(argc, argv, &a);
+    if (!session)
+        return ctl_fail(-ENOMEM, &err);
+    session->a = &a;
+    errint_t rc = replay(session, &err);
+    bool failed = session->failed;
+    if (session->live_open)
+        replay_live_close(&session->live);
+    efs_route_free(&session->trace);
+    efs_route_free(&session->history);
+    free(session->report.runs);
+    free(session);
+    return rc < 0 ? ctl_fail(rc, &err) : failed ? CTL_FAILED : CTL_OK;
 }
 
-const struct ctl_command ctl_replay = {"replay", "play routing traces through policies and schedules", run};
+const struct ctl_command ctl_replay = {"replay", "play routing traces through policies, mounts and their peers", run};

@@ -111,6 +111,7 @@ struct replay_result {
     struct efs_trace_totals all; /* hits by where the experts were found */
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
     uint64_t schedule_ns_median, schedule_ns_p99; /* graph and schedule of one request that had something to do */
+    double schedule_ns_mean;                      /* of live runs */
     double policy_ns;                             /* of a request, mean */
     double recoded_bytes;
 };
@@ -119,6 +120,13 @@ typedef bool replay_progress_fn(void *arg, uint64_t tokens);
 int replay_run(const struct replay_setup *setup, const struct replay_workload *workload,
                const struct replay_policy *policy, const struct replay_history *history, const struct replay_plan *plan,
                replay_progress_fn *progress, void *arg, struct replay_result *result);
+
+/* ---- times (replay_times.c) ---- */
+
+/* Fill in medians and 99th percentiles of the r->passes passes that were played. A token's time is that of its pass;
+ * the first of a sequence counts for TTFT, the others for TPOT. schedule_ns: times of single requests. -ENOMEM. */
+int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, const uint64_t *schedule_ns,
+                      uint64_t schedules, struct replay_result *r);
 
 /* ---- what cannot be beaten (replay_oracle.c) ---- */
 
@@ -129,14 +137,31 @@ void replay_oracle_free(struct replay_oracle *oracle);
 /* The next request of the workload: where its experts are found, C or M. */
 void replay_oracle_request(struct replay_oracle *oracle, struct efs_grant *grants);
 
-/* ---- what is said (replay_report.c) ---- */
+/* ---- what is said (replay_report.c, replay_json.c, replay_plot.c) ---- */
+
+enum replay_runner {
+    REPLAY_SIMULATE,
+    REPLAY_EXPERTFS, /* a mount */
+    REPLAY_MMAP,     /* the raw files, mapped */
+    REPLAY_READ_LRU, /* raw experts, read into an LRU */
+    REPLAY_RUNNERS
+};
+const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
 
 struct replay_run_record {
+    enum replay_runner runner;
     struct replay_policy policy;
     uint32_t batch, budget;
     uint64_t budget_bytes;
     struct replay_plan plan; /* layer_bytes is not kept */
     struct replay_result result;
+    /* of live runs: */
+    const char *compute;  /* NULL: simulated */
+    char path[24];        /* by which the mount served; "" */
+    uint64_t limit_bytes; /* of the memory cgroup; 0: there was none */
+    uint64_t peak_bytes;  /* of what was in it */
+    uint64_t check;       /* sum over what was loaded */
+    char note[512];       /* what to know about the run; "" */
 };
 struct replay_report {
     const struct replay_setup *setup;
@@ -145,10 +170,18 @@ struct replay_report {
     size_t count;
     const char *const *budgets; /* as the user wrote them */
     uint32_t budget_count;
+    bool live; /* some runs are not simulated */
 };
+/* "zipmoe:io", "expertfs lru:coded", "mmap": what the rows of a table are called. */
+void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room);
+double replay_tokens_per_second(const struct replay_result *r);
+
 void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
 void replay_report_row(const struct replay_report *report);     /* the last run */
-void replay_report_summary(const struct replay_report *report); /* I/O time a token, policy by budget */
+void replay_report_summary(const struct replay_report *report); /* tables run by budget */
 int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
+/* tpot.svg and hits.svg in directory (made if missing), with the data and scripts that gnuplot made them of. -ENOENT:
+ * there is no gnuplot. */
+int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err);
 
 #endif

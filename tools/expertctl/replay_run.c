@@ -167,62 +167,6 @@ static void pass_done(void *arg, const struct efs_trace_totals *totals)
     player->result->tokens += player->workload->width[player->result->passes++];
 }
 
-/* ---- times -------------------------------------------------------------------------------------------------- */
-
-struct weighted {
-    uint64_t ns, weight;
-};
-
-static int compare_weighted(const void *a, const void *b)
-{
-    uint64_t x = ((const struct weighted *)a)->ns, y = ((const struct weighted *)b)->ns;
-    return (x > y) - (x < y);
-}
-
-/* The least time that part of the weight does not exceed; 0 when there is no weight. */
-static uint64_t percentile(const struct weighted *sorted, uint64_t count, double part)
-{
-    uint64_t sum = 0, so_far = 0;
-    for (uint64_t i = 0; i < count; i++)
-        sum += sorted[i].weight;
-    for (uint64_t i = 0; i < count && sum > 0; i++) {
-        so_far += sorted[i].weight;
-        if ((double)so_far >= part * (double)sum)
-            return sorted[i].ns;
-    }
-    return 0;
-}
-
-/* A token's time is that of its pass; the first of a sequence counts for TTFT, the others for TPOT. */
-static int take_times(struct player *player)
-{
-    struct replay_result *r = player->result;
-    const struct replay_workload *w = player->workload;
-    uint64_t most = r->passes > player->sample_count ? r->passes : player->sample_count;
-    struct weighted *sorted = calloc(most + 1, sizeof(*sorted));
-    if (!sorted)
-        return -ENOMEM;
-    for (uint64_t i = 0; i < r->passes; i++)
-        sorted[i] = (struct weighted){player->pass_ns[i], w->width[i] - w->starts[i]};
-    qsort(sorted, r->passes, sizeof(*sorted), compare_weighted);
-    r->tpot_ns_median = percentile(sorted, r->passes, 0.5);
-    r->tpot_ns_p99 = percentile(sorted, r->passes, 0.99);
-    for (uint64_t i = 0; i < r->passes; i++)
-        sorted[i] = (struct weighted){player->pass_ns[i], w->starts[i]};
-    qsort(sorted, r->passes, sizeof(*sorted), compare_weighted);
-    r->ttft_ns_median = percentile(sorted, r->passes, 0.5);
-    r->ttft_ns_p99 = percentile(sorted, r->passes, 0.99);
-    for (uint32_t i = 0; i < player->sample_count; i++)
-        sorted[i] = (struct weighted){player->samples[i], 1};
-    qsort(sorted, player->sample_count, sizeof(*sorted), compare_weighted);
-    r->schedule_ns_median = percentile(sorted, player->sample_count, 0.5);
-    r->schedule_ns_p99 = percentile(sorted, player->sample_count, 0.99);
-    r->policy_ns = r->requests ? (double)player->policy_ns / (double)r->requests : 0;
-    memcpy(r->all.hits, player->hits, sizeof(r->all.hits));
-    free(sorted);
-    return 0;
-}
-
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
 static int open_policy(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
@@ -334,7 +278,9 @@ int replay_run(const struct replay_setup *setup, const struct replay_workload *w
     if (rc == 0)
         rc = play(player, &config, requests, progress, arg);
     if (rc == 0)
-        rc = take_times(player);
+        rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
+    result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
+    memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
     efs_policy_free(player->policy);
     replay_oracle_free(player->oracle);
     free(player->pass_ns);

@@ -1,0 +1,50 @@
+/*
+ * replay_compute.h - what is done with the experts of a layer: nothing, touch all bytes, or run them. All runners do
+ * the same, with the same threads. The check is a sum over what was loaded, in any order: runners that saw the same
+ * bytes have the same.
+ */
+#ifndef EXPERTCTL_REPLAY_COMPUTE_H
+#define EXPERTCTL_REPLAY_COMPUTE_H
+
+#include "replay_model.h"
+
+enum replay_compute_kind {
+    REPLAY_COMPUTE_NONE,
+    REPLAY_COMPUTE_TOUCH, /* one load per 64 bytes of all tensors */
+    REPLAY_COMPUTE_FFN,   /* a plain BF16 SwiGLU of the tokens that chose the expert */
+    REPLAY_COMPUTE_KINDS
+};
+const char *replay_compute_name(enum replay_compute_kind kind);
+enum replay_compute_kind replay_compute_by_name(const char *name); /* REPLAY_COMPUTE_KINDS: none has it */
+
+/* An expert that is ready: its tensors in memory, in the order of expert->tensors. */
+struct replay_view {
+    const struct replay_expert *expert;
+    uint32_t tokens; /* that chose it */
+    const uint8_t *data[REPLAY_TENSORS_MAX];
+};
+
+/* Can experts of this model be computed in that way? -EOPNOTSUPP: no gate, up and down matrices in BF16. */
+errint_t replay_compute_possible(enum replay_compute_kind kind, const struct replay_model *model,
+                                 struct efs_error *err);
+
+/* Threads that compute together, the caller one of them. */
+struct replay_compute;
+struct replay_compute *replay_compute_new(enum replay_compute_kind kind, uint32_t threads,
+                                          const struct replay_model *model, uint32_t tokens_max); /* NULL: -ENOMEM */
+void replay_compute_run(struct replay_compute *compute, const struct replay_view *view); /* returns when it is done */
+uint64_t replay_compute_check(const struct replay_compute *compute);
+void replay_compute_free(struct replay_compute *compute);
+
+/* ---- the FFN (replay_ffn.c) ---- */
+
+struct replay_ffn; /* room for tokens in and out */
+errint_t replay_ffn_possible(const struct replay_model *model, struct efs_error *err);
+struct replay_ffn *replay_ffn_new(const struct replay_model *model, uint32_t tokens_max);
+void replay_ffn_free(struct replay_ffn *ffn);
+/* A thread's part of the rows, in two steps; all threads end the first before one begins the second. The second
+ * returns its part of the check. */
+void replay_ffn_gate_up(struct replay_ffn *ffn, const struct replay_view *view, uint32_t thread, uint32_t threads);
+uint64_t replay_ffn_down(struct replay_ffn *ffn, const struct replay_view *view, uint32_t thread, uint32_t threads);
+
+#endif

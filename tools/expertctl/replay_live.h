@@ -1,0 +1,71 @@
+/*
+ * replay_live.h - a workload played on real files: each run in a process of its own, in a memory cgroup together with
+ * the daemon if there is one.
+ */
+#ifndef EXPERTCTL_REPLAY_LIVE_H
+#define EXPERTCTL_REPLAY_LIVE_H
+
+#include "replay.h"
+#include "replay_compute.h"
+#include "replay_stage.h"
+
+struct replay_live {
+    /* what is asked for: */
+    const char *store;                 /* the model's */
+    const char *mountpoint;            /* a mount that is there already; NULL: each run starts its own */
+    const char *raw;                   /* the raw checkpoint, for the peers; NULL: none */
+    const char *plan_from;             /* NULL: none */
+    const char *program;               /* expertfs; NULL: it is looked for */
+    const struct efs_profile *profile; /* the store's */
+    enum replay_compute_kind compute;
+    uint32_t threads;         /* that compute */
+    uint32_t workers;         /* the daemon's; 0: as it likes */
+    uint64_t allowance_bytes; /* of a cgroup, above the budget: for the process that plays and the kernel's tables */
+    /* what replay_live_open() makes: */
+    struct replay_model model;
+    struct replay_stage stage;
+    char found_program[4096];
+    bool has_policies; /* the daemon, or the mount that is there */
+};
+
+/* Look at store and raw files, set the stage. To be closed also after an error. */
+errint_t replay_live_open(struct replay_live *live, struct efs_error *err);
+void replay_live_close(struct replay_live *live);
+
+/*
+ * One run from a cold start, of record->runner, policy and budget; the rest of the record is filled in. What is known
+ * so far is there also when it was cancelled by progress. -EOPNOTSUPP: the daemon has no such policy.
+ */
+errint_t replay_live_run(struct replay_live *live, const struct replay_setup *setup,
+                         const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
+                         struct replay_run_record *record, struct efs_error *err);
+
+/* Add to what is to be known about a run. */
+void replay_add_note(struct replay_run_record *record, const char *what, const char *more);
+
+/* ---- the process that plays (replay_player.c) ---- */
+
+struct replay_reader;
+struct replay_counters;
+/* What it tells while it plays; shared with the process that started it. */
+struct replay_stand;
+struct replay_stand *replay_stand_new(uint64_t passes); /* NULL: no memory */
+void replay_stand_free(struct replay_stand *stand);
+
+struct replay_play {
+    const struct replay_live *live;
+    const struct replay_workload *workload;
+    const char *mountpoint; /* of REPLAY_EXPERTFS */
+    enum replay_runner runner;
+    uint64_t budget_bytes, layer_ns;
+    bool limited; /* goes into the stage's cgroup */
+};
+/* Start it. Returns its pid or -errno. */
+pid_t replay_player_start(const struct replay_play *play, struct replay_stand *stand);
+uint64_t replay_stand_tokens(const struct replay_stand *stand); /* that are done */
+void replay_stand_stop(struct replay_stand *stand);             /* ask it to end after the layer */
+/* After its end: times, hits, bytes into result; the error that ended it, or 0. */
+errint_t replay_stand_result(const struct replay_stand *stand, const struct replay_workload *workload,
+                             struct replay_result *result, uint64_t *check, struct efs_error *err);
+
+#endif

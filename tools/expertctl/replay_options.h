@@ -1,0 +1,34 @@
+/* replay_options.h - the command line of expertctl replay. */
+#ifndef EXPERTCTL_REPLAY_OPTIONS_H
+#define EXPERTCTL_REPLAY_OPTIONS_H
+
+#include "replay.h"
+#include "replay_compute.h"
+
+#include <argp.h>
+
+#define REPLAY_LIST_MAX 32
+
+struct replay_arguments {
+    const char *trace, *store, *profile, *plan_from, *json, *plot;
+    const char *mount; /* a store or a mountpoint; NULL: no mount */
+    const char *raw, *program;
+    char *budgets[REPLAY_LIST_MAX], *policies[REPLAY_LIST_MAX], *batches[REPLAY_LIST_MAX], *peers[REPLAY_LIST_MAX];
+    uint32_t budget_count, policy_count, batch_count, peer_count;
+    bool simulate, quiet;
+    enum replay_pools planned, single;
+    enum replay_compute_kind compute;
+    uint32_t threads;         /* that compute; 0: all cores */
+    uint32_t workers;         /* as asked for; 0: not */
+    uint64_t allowance_bytes; /* of a memory cgroup, above the budget */
+    uint64_t tokens;
+    struct replay_setup setup;
+    struct replay_policy policy[REPLAY_LIST_MAX];
+    uint32_t batch[REPLAY_LIST_MAX];
+    enum replay_runner peer[REPLAY_LIST_MAX];
+};
+
+/* Read the command line; ends the program where it is wrong. */
+void replay_options_parse(int argc, char **argv, struct replay_arguments *arguments);
+
+#endif

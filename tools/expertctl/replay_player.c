@@ -1,0 +1,178 @@
+/* replay_player.c - the process that plays a workload: layer by layer request, compute what is ready, release. */
+#include "replay_live.h"
+#include "replay_reader.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+struct replay_stand {
+    size_t bytes;
+    _Atomic uint64_t passes, tokens;
+    _Atomic bool stop;
+    errint_t rc;
+    struct efs_error err;
+    struct replay_counters before, now;
+    uint64_t check;
+    uint64_t pass_ns[];
+};
+
+struct replay_stand *replay_stand_new(uint64_t passes)
+{
+    size_t bytes = sizeof(struct replay_stand) + passes * sizeof(uint64_t);
+    struct replay_stand *s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
+        return NULL;
+    s->bytes = bytes;
+    return s;
+}
+
+void replay_stand_free(struct replay_stand *s)
+{
+    if (s)
+        munmap(s, s->bytes);
+}
+
+uint64_t replay_stand_tokens(const struct replay_stand *s)
+{
+    return atomic_load(&s->tokens);
+}
+
+void replay_stand_stop(struct replay_stand *s)
+{
+    atomic_store(&s->stop, true);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- playing ------------------------------------------------------------------------------------------------ */
+
+static errint_t play_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
+                           uint64_t pass, uint32_t layer, struct efs_error *err)
+{
+    const struct replay_workload *w = p->workload;
+    const size_t *first = &w->first[pass * w->layers + layer];
+    struct replay_view view;
+    if (p->layer_ns > 0) {
+        const struct timespec t = {(time_t)(p->layer_ns / 1000000000u), (long)(p->layer_ns % 1000000000u)};
+        nanosleep(&t, NULL);
+    }
+    uint32_t count = (uint32_t)(first[1] - first[0]);
+    errint_t rc = reader->request(reader, layer, &w->ids[first[0]], &w->of_them[first[0]], count, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        rc = reader->next(reader, &view, err);
+        if (rc == 0)
+            replay_compute_run(compute, &view);
+    }
+    reader->release(reader);
+    return rc;
+}
+
+static errint_t play_all(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
+                         struct replay_stand *s)
+{
+    const struct replay_workload *w = p->workload;
+    errint_t rc = reader->count(reader, &s->before, &s->err);
+    s->now = s->before;
+    for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
+        uint64_t began = now_ns(), off = reader->off_clock_ns;
+        for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
+            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, l, &s->err);
+        if (rc < 0)
+            break;
+        s->pass_ns[pass] = now_ns() - began - (reader->off_clock_ns - off);
+        rc = reader->count(reader, &s->now, &s->err); /* not on the clock */
+        s->check = replay_compute_check(compute);
+        atomic_store(&s->passes, pass + 1);
+        atomic_fetch_add(&s->tokens, w->width[pass]);
+    }
+    return rc == -ECANCELED ? 0 : rc;
+}
+
+static errint_t open_reader(const struct replay_play *p, uint32_t request_max, struct replay_reader **reader,
+                            struct efs_error *err)
+{
+    const struct replay_model *model = &p->live->model;
+    switch (p->runner) {
+    case REPLAY_EXPERTFS:
+        return replay_reader_mount(model, p->mountpoint, request_max, reader, err);
+    case REPLAY_MMAP:
+        return replay_reader_mmap(model, request_max, reader, err);
+    default:
+        return replay_reader_lru(model, p->budget_bytes, request_max, reader, err);
+    }
+}
+
+static errint_t play(const struct replay_play *p, struct replay_stand *s)
+{
+    const struct replay_workload *w = p->workload;
+    struct replay_reader *reader = NULL;
+    uint32_t request_max = 1, tokens_max = 1;
+    for (size_t r = 0; r < w->passes * w->layers; r++)
+        if (w->first[r + 1] - w->first[r] > request_max)
+            request_max = (uint32_t)(w->first[r + 1] - w->first[r]);
+    for (uint64_t pass = 0; pass < w->passes; pass++)
+        tokens_max = w->width[pass] > tokens_max ? w->width[pass] : tokens_max;
+    errint_t rc = p->limited ? replay_cgroup_enter(&p->live->stage.cgroup) : 0;
+    if (rc < 0)
+        return efs_fail(&s->err, rc, "%s: %s", p->live->stage.cgroup.path, strerror(-rc));
+    rc = open_reader(p, request_max, &reader, &s->err);
+    if (rc < 0)
+        return rc;
+    struct replay_compute *compute =
+        replay_compute_new(p->live->compute, p->live->threads, &p->live->model, tokens_max);
+    rc = compute ? play_all(p, reader, compute, s) : efs_fail(&s->err, -ENOMEM, "no memory");
+    replay_compute_free(compute);
+    reader->close(reader);
+    return rc;
+}
+
+pid_t replay_player_start(const struct replay_play *p, struct replay_stand *s)
+{
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid < 0 ? -errno : pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid(); /* Ctrl-C is for the process that started it */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    s->rc = play(p, s);
+    _exit(s->rc == 0 ? 0 : 1);
+}
+
+/* ---- afterwards --------------------------------------------------------------------------------------------- */
+
+errint_t replay_stand_result(const struct replay_stand *s, const struct replay_workload *w, struct replay_result *r,
+                             uint64_t *check, struct efs_error *err)
+{
+    *r = (struct replay_result){.passes = s->passes, .tokens = s->tokens, .requests = s->passes * w->layers};
+    for (unsigned state = 0; state < REPLAY_STATES; state++)
+        r->all.hits[state] = s->now.hits[state] - s->before.hits[state];
+    for (uint64_t i = 0; i < r->passes; i++)
+        r->all.time_ns += s->pass_ns[i];
+    r->all.read_bytes = s->now.read_bytes - s->before.read_bytes;
+    r->all.busy_ns[EFS_ON_IO] = s->now.io_ns - s->before.io_ns;
+    r->all.busy_ns[EFS_ON_WORKER] = s->now.decode_ns - s->before.decode_ns;
+    uint64_t schedules = s->now.schedules - s->before.schedules;
+    r->schedule_ns_mean = schedules ? (double)(s->now.schedule_ns - s->before.schedule_ns) / (double)schedules : 0;
+    r->policy_ns = r->requests ? (double)(s->now.policy_ns - s->before.policy_ns) / (double)r->requests : 0;
+    r->recoded_bytes = (double)(s->now.recoded_bytes - s->before.recoded_bytes);
+    *check = s->check;
+    if (s->rc < 0)
+        return efs_fail(err, s->rc, "%s", s->err.text);
+    return replay_take_times(w, s->pass_ns, NULL, 0, r);
+}
