@@ -91,13 +91,22 @@ static void fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsi
     }
 }
 
+/* A split to be judged. */
+struct split {
+    uint16_t capacity[EFS_POOLS];
+    uint8_t parts[EFS_POOLS];
+    double io_ns;    /* 0 when I/O is not the goal */
+    double bound_ns; /* the makespan is not below this */
+};
+
 struct search {
     struct efs_plan_layer_state *layer;
     uint64_t budget;
     struct seen seen;
+    struct split *splits; /* those that differ, in order */
+    size_t count, room;
     double least_io_ns, least_ns;
-    unsigned best[EFS_POOLS], best_parts[EFS_POOLS];
-    unsigned points;
+    const struct split *best;
 };
 
 /* Not for a difference that is only rounding: the first of equals stays. */
@@ -106,32 +115,78 @@ static bool less(double a, double b)
     return a < b * (1 - 1e-12) - 1e-9;
 }
 
-static int try_split(struct search *search, const unsigned parts[EFS_POOLS])
+/* Note a split, if another did not round to the same, with the least that it can cost: a mean of maxima is no less than
+ * the maximum of the means. */
+static int add_split(struct search *search, const unsigned parts[EFS_POOLS])
 {
+    const struct efs_plan_request *request = search->layer->request;
     unsigned capacity[EFS_POOLS];
-    bool io_first = search->layer->request->goal == EFS_PLAN_IO, first;
-    double ns, io_ns;
-    int rc;
+    struct efs_share mean;
+    struct split *split;
 
     pack(search->layer, search->budget, parts, capacity);
-    if (search->layer->request->fill)
+    if (request->fill)
         fill(search->layer, search->budget, capacity);
     if (seen_before(&search->seen, capacity))
         return 0;
-    first = search->points++ == 0;
-    io_ns = io_first ? efs_plan_expect_io(search->layer, capacity) : 0;
-    if (!first && less(search->least_io_ns, io_ns))
-        return 0;
-    rc = efs_plan_expect(search->layer, capacity, &ns);
-    if (rc)
-        return rc;
-    if (first || less(io_ns, search->least_io_ns) || less(ns, search->least_ns)) {
-        search->least_io_ns = io_ns;
-        search->least_ns = ns;
-        memcpy(search->best, capacity, sizeof(search->best));
-        memcpy(search->best_parts, parts, sizeof(search->best_parts));
+    if (search->count == search->room) {
+        size_t room = search->room ? 2 * search->room : 256;
+        struct split *more = realloc(search->splits, room * sizeof(*more));
+
+        if (!more)
+            return -ENOMEM;
+        search->splits = more;
+        search->room = room;
     }
+    split = &search->splits[search->count++];
+    mean = efs_plan_expect_share(search->layer, capacity);
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        split->capacity[p] = (uint16_t)capacity[p];
+        split->parts[p] = (uint8_t)parts[p];
+    }
+    split->io_ns = request->goal == EFS_PLAN_IO ? mean.io_ns : 0;
+    split->bound_ns = mean.io_ns > mean.cpu_ns ? mean.io_ns : mean.cpu_ns;
     return 0;
+}
+
+static int judge(struct search *search, const struct split *split, double *ns)
+{
+    unsigned capacity[EFS_POOLS];
+
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        capacity[p] = split->capacity[p];
+    return efs_plan_expect(search->layer, capacity, ns);
+}
+
+/* The one that reads least, and of those with the least bound: it cannot be far from the best. */
+static const struct split *likely(const struct search *search)
+{
+    const struct split *best = search->splits;
+
+    for (const struct split *s = best + 1; s < search->splits + search->count; s++)
+        if (less(s->io_ns, best->io_ns) || (!less(best->io_ns, s->io_ns) && s->bound_ns < best->bound_ns))
+            best = s;
+    return best;
+}
+
+/* Judge all that could be the best. */
+static int choose(struct search *search)
+{
+    const struct split *guess = likely(search);
+    double enough, ns;
+    int rc = judge(search, guess, &enough);
+
+    for (const struct split *s = search->splits; rc == 0 && s < search->splits + search->count; s++) {
+        if (less(guess->io_ns, s->io_ns) || s->bound_ns * (1 - 1e-9) > enough)
+            continue;
+        rc = judge(search, s, &ns);
+        if (rc == 0 && (!search->best || less(s->io_ns, search->least_io_ns) || less(ns, search->least_ns))) {
+            search->least_io_ns = s->io_ns;
+            search->least_ns = ns;
+            search->best = s;
+        }
+    }
+    return rc;
 }
 
 /* Line 5: all splits of the steps left over the pools from pool on. */
@@ -148,7 +203,7 @@ static int each_split(struct search *search, unsigned pool, unsigned left, unsig
         parts[pool] = left;
         for (unsigned p = pool + 1; p < EFS_POOLS; p++)
             parts[p] = 0;
-        return try_split(search, parts);
+        return add_split(search, parts);
     }
     for (unsigned part = left + 1; part-- > 0 && !rc;) {
         parts[pool] = part;
@@ -167,14 +222,17 @@ int efs_plan_search(struct efs_plan_layer_state *layer, uint64_t budget_bytes, s
         rc = each_split(&search, 0, layer->steps, parts);
     free(search.seen.slot);
     if (!rc)
-        rc = efs_plan_fill_in(layer, search.best, plan);
-    if (rc)
-        return rc;
-    for (unsigned p = 0; p < EFS_POOLS; p++)
-        plan->ratio[p] = (double)search.best_parts[p] / layer->steps;
+        rc = choose(&search);
+    for (unsigned p = 0; !rc && p < EFS_POOLS; p++) {
+        parts[p] = search.best->capacity[p];
+        plan->ratio[p] = (double)search.best->parts[p] / layer->steps;
+    }
+    free(search.splits);
+    if (!rc)
+        rc = efs_plan_fill_in(layer, parts, plan);
     plan->budget_bytes = budget_bytes;
-    plan->points = search.points;
-    return 0;
+    plan->points = (unsigned)search.count;
+    return rc;
 }
 
 int efs_plan_layer(const struct efs_plan_request *request, struct efs_plan *plan)

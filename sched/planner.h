@@ -58,7 +58,7 @@ struct efs_plan {
     double makespan_ns;             /* expected, of the layer */
     double io_ns;                   /* expected I/O part of it */
     double hits[EFS_POOLS];         /* expected hits in each pool; chosen less their sum are misses */
-    unsigned points;                /* splits that were evaluated (those that round to the same experts count once) */
+    unsigned points;                /* splits that were weighed (those that round to the same experts count once) */
 };
 
 /*

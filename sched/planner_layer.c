@@ -229,26 +229,26 @@ int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[
     return 0;
 }
 
-double efs_plan_expect_io(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
+struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
 {
     const double *weight = layer->sized ? layer->sized : layer->f;
+    struct efs_share mean = {0};
     unsigned first = 0;
-    double ns = 0;
 
     for (unsigned p = 0; p <= EFS_POOLS; p++) {
         unsigned count = p == EFS_POOL_M ? layer->request->experts - first : capacity[p];
 
-        ns += (weight[first + count] - weight[first]) * layer->share[p].io_ns;
+        mean = plus(mean, weight[first + count] - weight[first], layer->share[p]);
         first += count;
     }
-    return ns;
+    return mean;
 }
 
 int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
 {
     unsigned first = 0;
 
-    plan->io_ns = efs_plan_expect_io(layer, capacity);
+    plan->io_ns = efs_plan_expect_share(layer, capacity).io_ns;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         plan->capacity[p] = capacity[p];
         plan->used_bytes[p] = efs_plan_bytes(layer, p, first, capacity[p]);

@@ -32,8 +32,8 @@ unsigned efs_plan_fit(const struct efs_plan_layer_state *layer, enum efs_pool po
 /* Expected makespan of a split; -ENOMEM. */
 int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], double *makespan_ns);
 
-/* Expected I/O time of a split: hits are sums of inclusion probabilities, so this needs no patterns. */
-double efs_plan_expect_io(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS]);
+/* Expected I/O and CPU time of a split: hits are sums of inclusion probabilities, so these need no patterns. */
+struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS]);
 
 /* Everything that a plan says about a split, but ratio, budget_bytes and points. */
 int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan);
