@@ -9,6 +9,7 @@ from e2e import *
 
 CLIENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "clients/runmoe.py")
 RUNMOE = program("runmoe")
+os.environ["EXPERTFS_STATE"] = scratch("state")
 SHAPE = ("-F", "qwen3-moe", "-d", "256", "-i", "160", "-e", "16", "--experts-per-token", "3", "-l", "4", "--vocab", "700")
 
 

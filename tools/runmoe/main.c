@@ -151,8 +151,9 @@ struct run {
     struct model model;
     struct forward *forward;
     FILE *logits_file;
-    float *logits;                          /* [batch][vocab] */
-    double opened, prompt_seconds, seconds; /* to open; of the prompt; of the tokens after the first */
+    float *logits;                                      /* [batch][vocab] */
+    double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of the whole prompt, of the
+                                                           tokens after the first one */
 };
 
 /* Tokens through the model; logits then begin with those of the last one. */
@@ -178,6 +179,7 @@ static errint_t generate(struct run *r, struct efs_error *err)
     for (uint32_t at = 0; at < a->prompt_tokens && rc == 0; at += a->batch) {
         uint32_t left = a->prompt_tokens - at;
         rc = step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
+        r->first_step = at ? r->first_step : now() - began;
     }
     r->prompt_seconds = now() - began;
     began = now();
@@ -198,7 +200,8 @@ static void print_report(const struct run *r)
     uint32_t after_first = r->a->tokens > 1 ? r->a->tokens - 1 : 0;
     efs_stats(r->model.fs, &s);
     printf("prompt_tokens: %u\ngenerated_tokens: %u\n", r->a->prompt_tokens, r->a->tokens);
-    printf("open_s: %.3f\ntime_to_first_token_s: %.4f\n", r->opened, r->prompt_seconds);
+    printf("open_s: %.4f\nfirst_step_s: %.4f\ntime_to_first_token_s: %.4f\n", r->opened, r->first_step,
+           r->prompt_seconds);
     printf("prompt_tokens_per_second: %.2f\n", r->a->prompt_tokens / r->prompt_seconds);
     if (after_first)
         printf("tokens_per_second: %.2f\n", after_first / r->seconds);

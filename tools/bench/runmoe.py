@@ -1,0 +1,159 @@
+"""runmoe, the example runtime, beside llama.cpp: the same weights, the same tokens one by one, the same memory limit.
+
+First their logits are compared (tests/clients/runmoe.py). Then for each limit the two take turns, each cold, alone in a
+memory cgroup: runmoe on the store, with a budget of nine tenths of the limit, and llama.cpp on the plain GGUF file,
+mapped as it does by default. The tokens are those that runmoe draws at a temperature of 0.3, which makes a random model
+use its experts about as unevenly as real ones do. Told are medians, and ratios of runmoe over llama.cpp."""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from cgroup import Cgroup
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+
+
+def tool(name):
+    return os.path.join(BUILD, name)
+
+
+def llama(path, tokens, threads):
+    """In a process of its own: evaluate the tokens one by one, tell times as JSON."""
+    import llama_cpp
+
+    begin = time.monotonic()
+    model = llama_cpp.Llama(path, n_ctx=max(512, len(tokens)), n_threads=threads, n_threads_batch=threads, verbose=False)
+    times = [time.monotonic()]
+    for token in tokens:
+        model.eval([token])
+        times.append(time.monotonic())
+    print(json.dumps({"first_s": times[1] - begin, "tokens_per_s": len(tokens) / (times[-1] - times[0])}))
+
+
+def limited(command, limit_bytes):
+    """What it prints, run in a memory cgroup."""
+    cgroup = Cgroup(limit_bytes)
+    try:
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=cgroup.join)
+        if ran.returncode:
+            sys.exit(f"tools/bench/runmoe: {' '.join(command[:2])}: {ran.returncode}: {ran.stderr.strip()[-500:]}"
+                     f"{' (out of memory)' if cgroup.out_of_memory() else ''}")
+        return ran.stdout
+    finally:
+        cgroup.remove()
+
+
+def fields(text):
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
+def runmoe(options, store, prompt, limit_bytes, *more):
+    budget = int(limit_bytes * 0.9) if limit_bytes else options.unlimited
+    return fields(limited([tool("runmoe"), store, "--prompt", prompt, "--threads", str(options.threads), "--budget",
+                           str(budget), *more], limit_bytes))
+
+
+def forget(path):
+    """Drop the file's pages from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def once(kind, options, gguf, store, tokens, limit_bytes):
+    forget(gguf)
+    forget(store)
+    prompt = ",".join(map(str, tokens))
+    if kind == "llama":
+        return json.loads(limited([sys.executable, os.path.abspath(__file__), "--llama", gguf, "--prompt", prompt,
+                                   "--threads", str(options.threads)], limit_bytes).splitlines()[-1])
+    said = runmoe(options, store, prompt, limit_bytes, "--batch", "1", "--tokens", "0", *options.options.split())
+    hits = int(said["experts_f"]) + int(said["experts_c"])
+    return {"first_s": float(said["open_s"]) + float(said["first_step_s"]), "hits": hits / int(said["experts"]),
+            "tokens_per_s": float(said["prompt_tokens_per_second"]), "disk": int(said["disk_bytes"]) / len(tokens)}
+
+
+def prepare(options):
+    """The same weights as GGUF and as a store of the safetensors, made once."""
+    folder = os.path.join(options.dir, f"runmoe-{options.preset}-{options.layers}")
+    shape = ["--quiet", "--force", "--preset", options.preset, *(["--layers", options.layers] if options.layers else [])]
+    store, gguf = folder + ".efs", os.path.join(folder, "model.gguf")
+    if not os.path.exists(store):
+        subprocess.run([tool("mkmodel"), *shape, folder], check=True)
+        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store + ".new"], check=True)
+        shutil.rmtree(folder)
+        subprocess.run([tool("mkmodel"), *shape, "--format", "gguf", folder], check=True)
+        os.rename(store + ".new", store)
+    return gguf, store
+
+
+def measure(options):
+    gguf, store = prepare(options)
+    size, report = os.path.getsize(gguf), []
+    options.unlimited = size * 3 // 2
+    if not options.no_logits:
+        agreed = subprocess.run([sys.executable, os.path.join(ROOT, "tests/clients/runmoe.py"), tool("runmoe"), store, gguf,
+                                 "--threads", str(options.threads)], check=False).returncode
+        if agreed:
+            sys.exit(agreed)
+    drawn = runmoe(options, store, "1", None, "--temp", "0.3", "--seed", "1", "--tokens", str(options.tokens - 1))["tokens"]
+    tokens = [1, *map(int, drawn.split())]
+    print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; {len(tokens)} tokens "
+          f"one by one, {options.threads} threads, medians of {options.rounds}, taking turns")
+    print(f"   {'memory limit':14} {'':18} {'runmoe':>8} {'llama.cpp':>10}   ratio")
+    for limit in options.limits.split(","):
+        limit_bytes = None if limit == "none" else int(size * float(limit.rstrip("%")) / 100)
+        runs = {"runmoe": [], "llama": []}
+        for turn in range(options.rounds):
+            for kind in ("llama", "runmoe") if turn % 2 else ("runmoe", "llama"):
+                runs[kind].append(once(kind, options, gguf, store, tokens, limit_bytes))
+        for name, unit in (("tokens_per_s", "tokens/s"), ("first_s", "s to first token")):
+            ours, theirs = (statistics.median(run[name] for run in runs[kind]) for kind in ("runmoe", "llama"))
+            ratio = ours / theirs if name == "tokens_per_s" else theirs / ours
+            report.append({"limit": limit, "measure": name, "runmoe": ours, "llama": theirs, "ratio": ratio})
+            more = runs["runmoe"][-1]
+            print(f"   {limit if name == 'tokens_per_s' else '':14} {unit:18} {ours:8.2f} {theirs:10.2f}   {ratio:5.2f}" +
+                  (f"   {more['hits']:.2f} of the experts in memory, {more['disk'] / 2**20:.1f} MiB a token from disk"
+                   if name == "tokens_per_s" else ""), flush=True)
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump(report, f, indent=1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="demo", help="of mkmodel, a qwen3-moe one (demo, about 1 GiB)")
+    parser.add_argument("--layers", default="", help="as many instead")
+    parser.add_argument("--limits", default="50%,75%,none", help="memory limits, in parts of the GGUF file; none")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--options", default="", help="more options for runmoe")
+    parser.add_argument("--no-logits", action="store_true", help="do not compare logits first")
+    parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
+    parser.add_argument("--json", help="also write what is told into this file")
+    parser.add_argument("--llama", help=argparse.SUPPRESS)
+    parser.add_argument("--prompt", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.llama:
+        llama(options.llama, list(map(int, options.prompt.split(","))), options.threads)
+        return
+    try:
+        import llama_cpp  # noqa: F401
+        Cgroup(None).remove()
+    except (ImportError, OSError, RuntimeError) as missing:
+        print(f"{missing}: llama-cpp-python and memory cgroups are needed")
+        sys.exit(77)
+    os.makedirs(options.dir, exist_ok=True)
+    measure(options)
+
+
+if __name__ == "__main__":
+    main()
