@@ -11,7 +11,8 @@
 
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
-    [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_METRICS] = "metrics",
+    [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
+    [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_METRICS] = "metrics",
 };
 
 #define U(x) ((unsigned long long)(x))
@@ -56,6 +57,14 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "started: %lld\n", (long long)daemon->started);
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
     fprintf(out, "budget_bytes: %llu\n", U(stats.budget_bytes));
+    for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
+        char value[sizeof(daemon->tuning.at_mount[i])];
+        if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0) {
+            fprintf(out, "%s: %s\n", efsd_tunables[i], value);
+        }
+    }
+    fprintf(out, "history_option: %s\n", options->history ? options->history : "-");
+    fprintf(out, "state: %s\n", yes_no(!options->no_state));
     fprintf(out, "workers_option: %llu\n", U(options->workers));
     fprintf(out, "threads: %u\n", daemon->threads);
     fprintf(out, "reply_buffers: %zu\n", daemon->buffers.count);
@@ -94,101 +103,108 @@ static void render_stat(struct efsd *daemon, FILE *out)
 #undef LINE
 }
 
+/* A row of what is no pool of experts: bytes that it may take, and takes. */
+static void other_row(FILE *out, const char *name, const char *capacity, uint64_t used, const char *experts)
+{
+    fprintf(out, "%-6s %15s %15llu %8s", name, capacity, U(used), experts);
+    for (int i = 0; i < 8; i++) {
+        fprintf(out, " %*s", i < 7 ? 10 : 15, "-");
+    }
+    fputc('\n', out);
+}
+
+static const char *number(uint64_t n, char text[24])
+{
+    snprintf(text, 24, "%llu", U(n));
+    return text;
+}
+
+static void pool_row(FILE *out, char pool, const struct efs_pool_info *info)
+{
+    bool missing = pool == 'M';
+    char capacity[24], used[24], hits[24], partial[24], misses[24], saved[24];
+    fprintf(out, "%-6c %15s %15s %8llu %10s %10s %10s %10llu %10llu %10llu %10llu %15s\n", pool,
+            missing ? "-" : number(info->capacity_bytes, capacity), missing ? "-" : number(info->used_bytes, used),
+            U(info->experts), missing ? "-" : number(info->hits, hits), missing ? "-" : number(info->partial, partial),
+            missing ? number(info->hits, misses) : "-", U(info->admitted), U(info->promoted), U(info->demoted),
+            U(info->evicted), missing ? "-" : number(info->saved_bytes, saved));
+}
+
 static void render_pools(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
+    char capacity[24], experts[24];
     efs_stats(daemon->fs, &stats);
-    uint64_t held = stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
-    fprintf(out, "%-8s %15s %15s %10s\n", "pool", "bytes", "used_bytes", "units");
-    fprintf(out, "%-8s %15llu %15llu %10s\n", "fixed", U(stats.fixed_bytes), U(stats.fixed_bytes), "-");
-    fprintf(out, "%-8s %15llu %15llu %10llu\n", "chunks", U(stats.chunk_pool_bytes), U(stats.chunk_used_bytes),
-            U(stats.chunk_units));
-    fprintf(out, "%-8s %15llu %15llu %10llu\n", "full", U(stats.full_pool_bytes), U(stats.full_pool_bytes),
-            U(stats.full_experts));
-    fprintf(out, "%-8s %15s %15llu %10llu\n", "leased", "-", U(stats.leased_bytes), U(stats.leased_experts));
-    fprintf(out, "%-8s %15llu %15llu %10s\n", "budget", U(stats.budget_bytes), U(held), "-");
+    fprintf(out, "%-6s %15s %15s %8s %10s %10s %10s %10s %10s %10s %10s %15s\n", "pool", "capacity_bytes", "used_bytes",
+            "experts", "hits", "partial", "misses", "admitted", "promoted", "demoted", "evicted", "saved_bytes");
+    for (const char *pool = EFSD_POOLS; *pool; pool++) {
+        struct efs_pool_info info;
+        if (efs_pool_info(daemon->fs, *pool, &info) == 0) {
+            pool_row(out, *pool, &info);
+        }
+    }
+    other_row(out, "fixed", number(stats.fixed_bytes, capacity), stats.fixed_bytes, "-");
+    other_row(out, "chunks", number(stats.chunk_pool_bytes, capacity), stats.chunk_used_bytes, "-");
+    other_row(out, "full", number(stats.full_pool_bytes, capacity), stats.full_pool_bytes,
+              number(stats.full_experts, experts));
+    other_row(out, "leased", "-", stats.leased_bytes, number(stats.leased_experts, experts));
+    other_row(out, "budget", number(stats.budget_bytes, capacity),
+              stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes, "-");
 }
 
 static void render_experts(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "%-24s %5s %6s %5s %6s %12s %12s %14s %10s\n", "name", "layer", "expert", "state", "leases",
-            "raw_bytes", "coded_bytes", "resident_bytes", "touches");
+    fprintf(out, "%-24s %5s %6s %5s %6s %12s %12s %14s %10s %4s %3s %4s %10s\n", "name", "layer", "expert", "state",
+            "leases", "raw_bytes", "coded_bytes", "resident_bytes", "touches", "kept", "pin", "rank", "count");
     for (uint32_t i = 0; i < daemon->expert_count; i++) {
         struct efs_expert_info e;
         if (efs_expert_info(daemon->fs, i, &e) == 0) {
-            fprintf(out, "%-24s %5u %6u %5c %6u %12llu %12llu %14llu %10llu\n", e.name, e.layer, e.expert, e.state,
-                    e.leases, U(e.raw_bytes), U(e.coded_bytes), U(e.resident_bytes), U(e.touches));
+            fprintf(out, "%-24s %5u %6u %5c %6u %12llu %12llu %14llu %10llu %4c %3c %4u %10llu\n", e.name, e.layer,
+                    e.expert, e.state, e.leases, U(e.raw_bytes), U(e.coded_bytes), U(e.resident_bytes), U(e.touches),
+                    e.kept, e.pin, e.rank, U(e.count));
         }
     }
 }
 
-/* One family in OpenMetrics text. Base units there are bytes and seconds. */
-static void metric(FILE *out, const char *prefix, const char *name, const char *kind, const char *unit,
-                   const char *help, uint64_t value)
+/* Texts that the engine makes. One that it does not have now is empty. */
+static void render_described(struct efsd *daemon, FILE *out, const char *what)
 {
-    char family[96];
-    size_t name_bytes = strlen(name);
-    bool seconds = strcmp(unit, "ns") == 0 && name_bytes > 3 && strcmp(name + name_bytes - 3, "_ns") == 0;
-    bool bytes = strcmp(unit, "bytes") == 0;
-    bool counter = strcmp(kind, "counter") == 0;
-    snprintf(family, sizeof(family), "expertfs_%s%.*s%s", prefix, (int)(seconds ? name_bytes - 3 : name_bytes), name,
-             seconds ? "_seconds" : "");
-    fprintf(out, "# TYPE %s %s\n", family, kind);
-    if (seconds || bytes) {
-        fprintf(out, "# UNIT %s %s\n", family, seconds ? "seconds" : "bytes");
-    }
-    fprintf(out, "# HELP %s %s\n", family, help);
-    if (seconds) {
-        fprintf(out, "%s%s %.9f\n", family, counter ? "_total" : "", (double)value / 1e9);
-    } else {
-        fprintf(out, "%s%s %llu\n", family, counter ? "_total" : "", U(value));
+    char *text;
+    size_t bytes;
+    if (efs_describe(daemon->fs, what, &text, &bytes) == 0) {
+        fwrite(text, 1, bytes, out);
+        free(text);
     }
 }
 
-/* A label's value, escaped. */
-static void print_label(FILE *out, const char *value)
+static void render_plan(struct efsd *daemon, FILE *out)
 {
-    for (const char *p = value; *p; p++) {
-        if (*p == '\\' || *p == '"') {
-            fprintf(out, "\\%c", *p);
-        } else if (*p == '\n') {
-            fputs("\\n", out);
-        } else {
-            fputc(*p, out);
-        }
-    }
+    render_described(daemon, out, "plan");
 }
 
-static void render_metrics(struct efsd *daemon, FILE *out)
+static void render_profile(struct efsd *daemon, FILE *out)
 {
-    struct efs_stats stats;
-    efs_stats(daemon->fs, &stats);
-    fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
-    fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
-    print_label(out, daemon->options.store);
-    fprintf(out, "\",serving_path=\"%s\"} 1\n", efsd_serving_path(daemon));
-#define LINE(name, kind, unit, help) metric(out, "", #name, #kind, unit, help, stats.name);
-    EFS_STATS(LINE)
-#undef LINE
-#define LINE(name, help)                                                                                               \
-    metric(out, "fuse_", #name, "counter", strstr(#name, "_bytes") ? "bytes" : "", help,                               \
-           atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
-    EFSD_COUNTERS(LINE)
-#undef LINE
-    struct efsd_pagecache_stats page_cache;
-    efsd_pagecache_stats(daemon, &page_cache);
-#define LINE(name, kind, unit, help) metric(out, "", #name, #kind, unit, help, page_cache.name);
-    EFSD_PAGECACHE_STATS(LINE)
-#undef LINE
-    fputs("# EOF\n", out);
+    render_described(daemon, out, "profile");
+}
+
+static void render_want(struct efsd *daemon, FILE *out)
+{
+    fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.wants, memory_order_relaxed)));
+    fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.want_errors, memory_order_relaxed)));
 }
 
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)
 {
     static void (*const render[EFSD_CONTROL_COUNT])(struct efsd *, FILE *) = {
-        [EFSD_CONTROL_VERSION] = render_version, [EFSD_CONTROL_CONFIG] = render_config,
-        [EFSD_CONTROL_STAT] = render_stat,       [EFSD_CONTROL_POOLS] = render_pools,
-        [EFSD_CONTROL_EXPERTS] = render_experts, [EFSD_CONTROL_METRICS] = render_metrics,
+        [EFSD_CONTROL_VERSION] = render_version,
+        [EFSD_CONTROL_CONFIG] = render_config,
+        [EFSD_CONTROL_STAT] = render_stat,
+        [EFSD_CONTROL_POOLS] = render_pools,
+        [EFSD_CONTROL_EXPERTS] = render_experts,
+        [EFSD_CONTROL_PLAN] = render_plan,
+        [EFSD_CONTROL_PROFILE] = render_profile,
+        [EFSD_CONTROL_WANT] = render_want,
+        [EFSD_CONTROL_METRICS] = efsd_render_metrics,
     };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);

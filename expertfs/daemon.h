@@ -127,6 +127,9 @@ enum efsd_control {
     EFSD_CONTROL_STAT,
     EFSD_CONTROL_POOLS,
     EFSD_CONTROL_EXPERTS,
+    EFSD_CONTROL_PLAN,
+    EFSD_CONTROL_PROFILE,
+    EFSD_CONTROL_WANT,
     EFSD_CONTROL_METRICS,
     EFSD_CONTROL_COUNT
 };
@@ -134,6 +137,40 @@ enum efsd_control {
 extern const char *const efsd_control_names[EFSD_CONTROL_COUNT];
 /* The file's text as of now, for free(). 0 or -ENOMEM. */
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes);
+
+#define EFSD_POOLS "FCSEM"                                /* for efs_pool_info() */
+void efsd_render_metrics(struct efsd *daemon, FILE *out); /* control_metrics.c */
+
+/* ---- tuning (xattr.c), requests (want.c) ------------------------------------------------------------------- */
+
+#define EFSD_TUNABLES 7u
+extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(), and of xattrs of the root */
+
+struct efsd_tuning {
+    char at_mount[EFSD_TUNABLES][128]; /* what removing an xattr goes back to */
+    pthread_mutex_t lock;              /* guards answer */
+    _Atomic int64_t want_logged;       /* second in which a wrong request was told in the log */
+    char answer[1400];                 /* what became of the last change or wrong request: "ok", or why not */
+};
+/* What is set now is what removing an xattr goes back to. */
+errint_t efsd_tuning_init(struct efsd *daemon);
+void efsd_answer(struct efsd *daemon, const char *text);
+
+void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room);
+void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room);
+void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags);
+void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+
+/* Is it .expertfs/want, the one file that can be written? By those who may tune. */
+bool efsd_is_want(const struct efsd *daemon, uint32_t node);
+void efsd_want_open(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
+void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
+                     struct fuse_file_info *file);
+/* EFS_IOC_WANT, on it or the root. */
+void efsd_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *argument, struct fuse_file_info *file,
+                unsigned flags, const void *in, size_t in_bytes, size_t out_bytes);
+/* EROFS; but cutting want to nothing is fine. */
+void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file);
 
 /* ---- the mount ---------------------------------------------------------------------------------------------- */
 
@@ -148,6 +185,7 @@ struct efsd {
     struct efsd_kernel kernel;
     struct efsd_counters counters;
     struct efsd_pagecache pagecache;
+    struct efsd_tuning tuning;
     struct fuse_session *session;
     int fuse_fd;              /* the session's */
     int stop_fd;              /* eventfd: readable when receiving threads shall end */
@@ -177,7 +215,6 @@ bool efsd_node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node);
 void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st);
 
 /* refusals.c: EROFS, in the form of each operation that would change a file or a name. */
-void efsd_refuse_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file);
 void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device);
 void efsd_refuse_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void efsd_refuse_remove(fuse_req_t req, fuse_ino_t parent, const char *name);

@@ -134,6 +134,9 @@ int main(int argc, char **argv)
     if (!rc) {
         rc = make_absolute(&options.mountpoint, &err);
     }
+    if (!rc && options.history) {
+        rc = make_absolute(&options.history, &err);
+    }
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         efsd_log_open(false);

@@ -27,7 +27,7 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     bool directory = n->kind == EFSD_DIRECTORY;
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
-        .st_mode = directory ? S_IFDIR | 0555 : S_IFREG | 0444,
+        .st_mode = directory ? S_IFDIR | 0555 : S_IFREG | (efsd_is_want(daemon, node) ? 0644 : 0444),
         .st_nlink = directory ? 2 + n->id : 1,
         .st_uid = daemon->uid,
         .st_gid = daemon->gid,
@@ -55,12 +55,13 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     (void)userdata;
     const unsigned no = FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
-                        FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_IOCTL_DIR;
+                        FUSE_CAP_ATOMIC_O_TRUNC;
     const unsigned yes = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
-                         FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT;
+                         FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT |
+                         FUSE_CAP_IOCTL_DIR;
     conn->want = (conn->want & ~no) | (conn->capable & yes);
     conn->max_read = EFSD_IO_BYTES;
-    conn->max_write = EFSD_IO_BYTES; /* nothing is written; libfuse derives the size of reads from it */
+    conn->max_write = EFSD_IO_BYTES; /* more than is ever taken; libfuse derives the size of reads from it */
     conn->max_readahead = UINT32_MAX;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
@@ -215,6 +216,8 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
     }
     if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid)) {
         efsd_pagecache_open(daemon, req);
+    } else if (efsd_is_want(daemon, node)) {
+        efsd_want_open(daemon, req, node, file->flags);
     } else {
         efsd_open_file(daemon, req, node, file->flags);
     }
@@ -256,7 +259,7 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .open = op_open,
     .read = op_read,
     .release = op_release,
-    .setattr = efsd_refuse_setattr,
+    .setattr = efsd_setattr,
     .mknod = efsd_refuse_mknod,
     .mkdir = efsd_refuse_mkdir,
     .unlink = efsd_refuse_remove,
@@ -267,4 +270,10 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .create = efsd_refuse_create,
     .fallocate = efsd_refuse_fallocate,
     .access = efsd_access,
+    .write = efsd_want_write,
+    .ioctl = efsd_ioctl,
+    .getxattr = efsd_getxattr,
+    .listxattr = efsd_listxattr,
+    .setxattr = efsd_setxattr,
+    .removexattr = efsd_removexattr,
 };

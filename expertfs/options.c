@@ -14,6 +14,7 @@ enum take {
     TAKE_FLAG,        /* bool */
     TAKE_CLEAR,       /* bool, cleared */
     TAKE_STRING,      /* char * */
+    TAKE_WORD,        /* char *, one of the choices */
     TAKE_MOUNT,       /* handed to the kernel's mount by name */
     TAKE_MOUNT_VALUE, /* the same with its value */
     TAKE_IGNORED,     /* meant for mount(8) or without a meaning here */
@@ -43,6 +44,15 @@ static const struct option table[] = {
     {"direct_io", TAKE_CHOICE, AT(direct_io), 0, "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"odirect", TAKE_CLEAR, AT(no_direct), 0, NULL, "read the store with O_DIRECT (default)"},
     {"nodirect", TAKE_FLAG, AT(no_direct), 0, NULL, "read the store through the page cache"},
+    {"policy", TAKE_WORD, AT(policy), 0, "zipmoe|lru|lfu|fifo|marking", "what is kept in memory (zipmoe)"},
+    {"pools", TAKE_STRING, AT(pools), 0, "POOLS", "pools that are used: FCSE or some of them (FCSE)"},
+    {"plan", TAKE_STRING, AT(plan), 0, "PLAN", "F=10:C=70:S=10:E=10 and the like in percent, or auto (auto)"},
+    {"goal", TAKE_WORD, AT(goal), 0, "io|makespan", "what plans make small (io)"},
+    {"delta", TAKE_STRING, AT(delta), 0, "RANKS|auto", "margin of the pools' thresholds (auto: no thresholds)"},
+    {"schedule", TAKE_WORD, AT(schedule), 0, "best|request|paper", "order of reads and decodes of a request (best)"},
+    {"history", TAKE_STRING, AT(history), 0, "FILE", "plan from this routing trace (what earlier mounts counted)"},
+    {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save profile and counts (default)"},
+    {"nostate", TAKE_FLAG, AT(no_state), 0, NULL, "neither read nor save them"},
     {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the source in /proc/mounts (the store's path)"},
     {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type is fuse.NAME (expertfs)"},
     {"allow_other", TAKE_MOUNT, 0, 0, NULL, "other users may use the mount"},
@@ -72,6 +82,13 @@ void efsd_options_free(struct efsd_options *options)
     free(options->store);
     free(options->mountpoint);
     free(options->mount);
+    free(options->policy);
+    free(options->pools);
+    free(options->plan);
+    free(options->goal);
+    free(options->delta);
+    free(options->schedule);
+    free(options->history);
     free(options->fsname);
     free(options->subtype);
     *options = (struct efsd_options){0};
@@ -152,6 +169,7 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
     if (!wants_value && value) {
         return efs_fail(err, -EINVAL, "option %s takes no value", option->name);
     }
+    unsigned choice;
     void *at = (char *)options + option->at;
     switch (option->take) {
     case TAKE_SIZE_OR:
@@ -176,6 +194,11 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
     case TAKE_CLEAR:
         *(bool *)at = false;
         return 0;
+    case TAKE_WORD:
+        if (take_choice(option, value, &choice, err)) {
+            return -EINVAL;
+        }
+        return take_string(at, value, err);
     case TAKE_STRING:
         return take_string(at, value, err);
     case TAKE_MOUNT:

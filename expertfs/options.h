@@ -19,19 +19,22 @@ struct efsd_options {
     char *store; /* as given; main makes both absolute */
     char *mountpoint;
     bool foreground, debug;
-    uint64_t budget_bytes;    /* 0: auto */
-    uint64_t workers;         /* decode threads; 0: all cores */
-    uint64_t threads;         /* receiving threads; 0: half of the cores, 2 to 8 */
-    uint64_t readahead_bytes; /* the kernel's, of mappings and cached reads; 0: as the system has it */
-    uint64_t prefetch_bytes;  /* the engine's, of sequential readers; 0: the engine's default */
+    uint64_t budget_bytes;     /* 0: auto */
+    uint64_t workers;          /* decode threads; 0: all cores */
+    uint64_t threads;          /* receiving threads; 0: half of the cores, 2 to 8 */
+    uint64_t readahead_bytes;  /* the kernel's, of mappings and cached reads; 0: as the system has it */
+    uint64_t prefetch_bytes;   /* the engine's, of sequential readers; 0: the engine's default */
     uint64_t page_cache_bytes; /* what the kernel's page cache may hold of the mount's files; 0: no limit */
-    unsigned direct_io;       /* enum efsd_direct_io */
-    unsigned lease;           /* enum efsd_lease_mode */
+    unsigned direct_io;        /* enum efsd_direct_io */
+    unsigned lease;            /* enum efsd_lease_mode */
     bool no_passthrough;
     bool no_direct; /* read the store through the page cache */
     char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
-    char *fsname;   /* shown as the mount's source; NULL: the store's path */
-    char *subtype;  /* NULL: "expertfs" */
+    char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */
+    char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
+    bool no_state; /* nothing is kept beside the store's profile, nor read from there */
+    char *fsname;  /* shown as the mount's source; NULL: the store's path */
+    char *subtype; /* NULL: "expertfs" */
 };
 
 #define EFSD_READAHEAD_DEFAULT (1u << 20)

@@ -25,17 +25,12 @@ void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
     if (!efsd_node_of(daemon, ino, &node)) {
         error = ENOENT;
     } else if (mask & W_OK) {
-        error = EROFS;
-    } else if ((mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
+        error = !efsd_is_want(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
+    }
+    if (!error && (mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY) {
         error = EACCES;
     }
     fuse_reply_err(req, error);
-}
-
-void efsd_refuse_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
-{
-    (void)ino, (void)st, (void)set, (void)file;
-    fuse_reply_err(req, EROFS);
 }
 
 void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)

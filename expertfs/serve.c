@@ -65,6 +65,14 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .lease_wait = options->lease == EFSD_LEASE_WAIT,
         .no_direct = options->no_direct,
+        .policy = options->policy,
+        .pools = options->pools,
+        .plan = options->plan,
+        .goal = options->goal,
+        .delta = options->delta,
+        .schedule = options->schedule,
+        .history_path = options->history,
+        .no_state = options->no_state,
         .log = efsd_log_line,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
@@ -73,7 +81,8 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     }
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info);
-    return 0;
+    rc = efsd_tuning_init(daemon);
+    return rc ? efs_fail(err, rc, "the settings cannot be read: %s", strerror(-rc)) : 0;
 }
 
 static errint_t add_control_files(struct efsd *daemon)
@@ -232,6 +241,7 @@ static void end(struct efsd *daemon)
     efsd_buffers_close(&daemon->buffers);
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
+    pthread_mutex_destroy(&daemon->tuning.lock);
     if (daemon->stop_fd >= 0) {
         close(daemon->stop_fd);
     }
@@ -249,6 +259,7 @@ errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg)
     }
     daemon->options = *options;
     daemon->stop_fd = daemon->ended_fd = -1;
+    pthread_mutex_init(&daemon->tuning.lock, NULL);
 
     sigset_t signals;
     sigemptyset(&signals);

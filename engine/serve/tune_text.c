@@ -67,7 +67,7 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
     return 0;
 }
 
-/* One `F=10`, up to ',' or the end. NULL: it is none, or the pool was said before. */
+/* One `F=10`, up to ',', ':' or the end. NULL: it is none, or the pool was said before. */
 static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EFS_POOLS])
 {
     int pool = pool_of(*text);
@@ -82,7 +82,7 @@ static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EF
     said[pool] = true;
     ratio[pool] = percent / 100;
     end += *end == '%';
-    if (*end == ',' && end[1]) {
+    if ((*end == ',' || *end == ':') && end[1]) { /* a list of mount options has the comma for itself */
         return end + 1;
     }
     return *end ? NULL : end;

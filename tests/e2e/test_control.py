@@ -7,13 +7,14 @@ import threading
 from e2e import *
 
 need_fuse()
+os.environ["EXPERTFS_STATE"] = scratch("state")
 model = make_model()
 store = make_store(model)
 names = files_below(model)
 mount = Mount(store, "budget=256M")
 
-check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "metrics", "pools", "stat",
-                                                               "version"])
+check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "metrics", "plan", "pools", "profile",
+                                                               "stat", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
 for name in os.listdir(mount / ".expertfs"):
@@ -22,7 +23,7 @@ for name in os.listdir(mount / ".expertfs"):
     check(f"{name}: cat and read() agree", bool(text) and text.endswith("\n") and len(by_cat) > 0)
 
 print("-- form")
-for name in ("version", "config", "stat"):
+for name in ("version", "config", "stat", "plan", "profile", "want"):
     lines = mount.control(name).splitlines()
     bad = [line for line in lines if not re.fullmatch(r"[a-z_0-9]+: .+", line)]
     keys = [line.split(":")[0] for line in lines]
@@ -35,11 +36,11 @@ check("config and stat say which path serves and why", config["serving_path"] in
       (config["passthrough"] == "yes") == (config["passthrough_reason"] == "-") and config["serving_reason"])
 rows = mount.control("experts").splitlines()
 check("experts: a head and 24 rows", len(rows) == 25 and rows[0].split()[:4] == ["name", "layer", "expert", "state"] and
-      all(len(row.split()) == 9 for row in rows), rows[:3])
+      all(len(row.split()) == len(rows[0].split()) for row in rows), rows[:3])
 rows = [row.split() for row in mount.control("pools").splitlines()]
-check("pools: columns", rows[0] == ["pool", "bytes", "used_bytes", "units"] and
-      [row[0] for row in rows[1:]] == ["fixed", "chunks", "full", "leased", "budget"] and
-      all(len(row) == 4 for row in rows), rows)
+check("pools: columns", rows[0][:7] == ["pool", "capacity_bytes", "used_bytes", "experts", "hits", "partial", "misses"] and
+      [row[0] for row in rows[1:]] == [*"FCSEM", "fixed", "chunks", "full", "leased", "budget"] and
+      all(len(row) == len(rows[0]) for row in rows), rows)
 
 print("-- one moment per open")
 with open(mount / ".expertfs/stat", "rb", buffering=0) as file:
@@ -119,6 +120,27 @@ check(f"{len(families)} families in OpenMetrics form", not problems and len(fami
 samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 check("their values are those of stat", int(samples["expertfs_read_bytes_total"]) == after["read_bytes"] and
       "expertfs_disk_seconds_total" in samples and "expertfs_fuse_reply_bytes_total" in samples, samples)
+
+try:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+except ImportError:
+    parse = None
+    note("left out: a scraper's parser (prometheus-client, tools/setup-python installs it)")
+if parse:
+    parsed = list(parse(mount.control("metrics")))
+    kinds = {family.name: family.type for family in parsed}
+    check(f"a scraper's parser reads {len(parsed)} families", len(parsed) == len(families) and
+          kinds["expertfs_read_bytes"] == "counter" and kinds["expertfs_budget_bytes"] == "gauge", kinds)
+    check("each with its help, and its unit in its name", all(family.documentation and (not family.unit or
+          family.name.endswith("_" + family.unit)) for family in parsed))
+    told = {(sample.name, sample.labels.get("pool")): sample.value for family in parsed for sample in family.samples}
+    head, *rows = [row.split() for row in mount.control("pools").splitlines()]
+    pools = {row[0]: dict(zip(head, row)) for row in rows}
+    check("pools there and in metrics agree", all(
+          told["expertfs_pool_experts", pool] == int(pools[pool]["experts"]) and
+          told["expertfs_pool_evicted_total", pool] == int(pools[pool]["evicted"]) for pool in "FCSEM") and
+          told["expertfs_pool_hits_total", "M"] == int(pools["M"]["misses"]) and
+          told["expertfs_pool_capacity_bytes", "C"] == int(pools["C"]["capacity_bytes"]), (told, pools))
 
 print("-- read by many at once")
 bad = []

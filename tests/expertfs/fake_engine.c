@@ -8,6 +8,8 @@
  *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
  *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
  *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
+ * Settings are texts that are kept; "bad" is refused, a budget of 1 is below the floor, one of 2 is held back. A text
+ * that wants is taken if it begins with a digit.
  * In a file whose name contains "damaged", reads that touch [64 KiB, 128 KiB) fail with -EUCLEAN, and so do leases.
  */
 #include <errno.h>
@@ -67,7 +69,12 @@ struct efs {
     unsigned delay_us, lease_errno;
     bool sync;
     char root[4096];
+    char settings[7][128]; /* by setting_names */
+    char pins[FILES];      /* by expert; 0: not pinned */
 };
+
+static const char *const setting_names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
+static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "io", "auto", "best"};
 
 struct efs_store {
     struct efs fs;
@@ -218,6 +225,9 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     snprintf(fs->root, sizeof(fs->root), "%s", path);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->wake, NULL);
+    for (size_t i = 0; i < 7; i++) {
+        snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", setting_defaults[i]);
+    }
     scanning = fs;
     nftw(path, scan, 16, FTW_PHYS);
     for (unsigned i = 0; i < WORKERS; i++) {
@@ -394,11 +404,91 @@ errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info
         if (fs->files[i].info.expert == expert) {
             *info = (struct efs_expert_info){.file = i, .expert = expert, .state = 'M'};
             info->raw_bytes = fs->files[i].info.bytes;
+            info->kept = 'M';
+            info->pin = fs->pins[expert] ? fs->pins[expert] : '-';
             snprintf(info->name, sizeof(info->name), "%.60s", fs->files[i].info.path);
             return 0;
         }
     }
     return -EINVAL;
+}
+
+static size_t setting(const char *name)
+{
+    size_t i = 0;
+    while (i < 7 && strcmp(setting_names[i], name) != 0) {
+        i++;
+    }
+    return i;
+}
+
+errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
+{
+    size_t i = setting(name);
+    if (i == 7) {
+        return -ENODATA;
+    }
+    if (!*value || strstr(value, "bad")) {
+        return efs_fail(err, -EINVAL, "%s=%s: allowed is what is not bad", name, value);
+    }
+    if (i == 0 && strcmp(value, "1") == 0) {
+        return efs_fail(err, -ENOMEM, "a budget of 1 is below the floor");
+    }
+    *held_bytes = i == 0 && strcmp(value, "2") == 0 ? 4096 : 0;
+    pthread_mutex_lock(&fs->lock);
+    snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", value);
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}
+
+errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
+{
+    size_t i = setting(name);
+    if (i == 7) {
+        return -ENODATA;
+    }
+    pthread_mutex_lock(&fs->lock);
+    snprintf(value, room, "%s", fs->settings[i]);
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}
+
+/* The fake's layers are its folders. */
+errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err)
+{
+    (void)err;
+    const char *path = NULL;
+    for (uint32_t i = 0; i < fs->file_count; i++) {
+        path = fs->files[i].info.expert == expert ? fs->files[i].path : path;
+    }
+    for (uint32_t i = 0; path && i < fs->file_count; i++) {
+        const struct file *file = &fs->files[i];
+        size_t folder = (size_t)(strrchr(path, '/') - path);
+        if (file->info.expert == expert ||
+            (whole_layer && file->info.expert != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
+            fs->pins[file->info.expert] = pool;
+        }
+    }
+    return path ? 0 : -ENOENT;
+}
+
+errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
+{
+    (void)fs;
+    *bytes = asprintf(text, "%s: none\n", what) < 0 ? 0 : strlen(*text);
+    return *bytes ? 0 : -ENOMEM;
+}
+
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
+{
+    *info = (struct efs_pool_info){.experts = pool == 'M' ? fs->expert_count : 0};
+    return 0;
+}
+
+errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err)
+{
+    (void)fs;
+    return bytes && *text >= '0' && *text <= '9' ? 0 : efs_fail(err, -EINVAL, "a request begins with a number");
 }
 
 const char *efs_version(void)

@@ -34,6 +34,7 @@ model = scratch("model")
 made = run(program("mkmodel"), "-q", "--preset=tiny-qwen3-moe", model)
 if made.returncode:
     sys.exit(made.stderr)
+os.environ["EXPERTFS_STATE"] = scratch("state")
 mount = Mount(make_store(model), "budget=64M")
 held = open(mount / "experts/L00/E000.safetensors", "rb")
 held.read()
@@ -55,12 +56,20 @@ same("the files", values(section("DESCRIPTION"), "Pa"), os.listdir(mount / ".exp
 same("version", values(section("VERSION")), names("version"))
 same("config", values(section("CONFIG")), names("config"))
 same("stat", ["serving_path", "serving_reason"] + counters + gauges, names("stat"))
-same("pools", values(section("POOLS")), [line.split()[0] for line in mount.control("pools").splitlines()[1:]])
+same("pools: rows", values(section("POOLS"), "Ql"), [line.split()[0] for line in mount.control("pools").splitlines()[1:]])
+same("pools: columns", values(section("POOLS")), head("pools"))
+same("plan", values(section("PLAN")), names("plan"))
+same("profile", values(section("PROFILE")), names("profile"))
+same("want", values(section("WANT")), names("want"))
+same("xattrs of the root", values(section("Of the root", "Ss")),
+     [name.split(".")[-1] for name in os.listxattr(mount.path)])
+same("xattrs of an expert", values(section("Of an expert", "Ss")),
+     [name.split(".")[-1] for name in os.listxattr(mount / "experts/L00/E000.safetensors")])
 same("experts", values(section("EXPERTS")), head("experts"))
 check("config and stat: lines of name: value", all(": " in line for file in ("version", "config", "stat")
                                                    for line in mount.control(file).splitlines()))
 rows = [line.split() for line in mount.control("experts").splitlines()[1:]]
-check("experts: states that the page knows", {row[3] for row in rows} <= set(re.findall(r"^\.Sy ([A-Z])$", page, re.M)))
+check("experts: states that the page knows", {row[3] for row in rows} <= set(re.findall(r"^\.It Sy ([A-Z])$", page, re.M)))
 check("experts: names are files", all(os.path.exists(mount / f"experts/{row[0]}.safetensors") for row in rows))
 
 
@@ -70,13 +79,18 @@ def family(name):
 
 text = mount.control("metrics")
 kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
-same("metrics: families", ["expertfs_mount"] + [family(name) for name in counters + gauges], list(kinds))
+pool_counters = ["hits", "partial", "admitted", "promoted", "demoted", "evicted", "saved_bytes"]
+pool_gauges = ["capacity_bytes", "used_bytes", "experts"]
+check("metrics: the pools' columns", {*pool_counters, *pool_gauges} == set(head("pools")) - {"pool", "misses"}, head("pools"))
+same("metrics: families", ["expertfs_mount"] + [family(name) for name in counters + gauges] +
+     [f"expertfs_pool_{name}" for name in pool_counters + pool_gauges], list(kinds))
 check("metrics: counters are counters, gauges are gauges", all(kinds.get(family(name)) == "counter" for name in counters)
       and all(kinds.get(family(name)) == "gauge" for name in gauges))
 samples = re.findall(r"^(\w+)(?:\{.*\})? \S+$", text, re.M)
 same("metrics: samples", ["expertfs_mount_info"] + [family(name) + "_total" for name in counters] +
-     [family(name) for name in gauges], samples)
-check("metrics: labels", re.findall(r'(\w+)="', text) == ["version", "store", "serving_path"])
+     [family(name) for name in gauges] + [f"expertfs_pool_{name}_total" for name in pool_counters] +
+     [f"expertfs_pool_{name}" for name in pool_gauges], samples)
+check("metrics: labels", set(re.findall(r'(\w+)="', text)) == {"version", "store", "serving_path", "pool"})
 
 print("-- sums")
 stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}

@@ -1,0 +1,369 @@
+/*
+ * xattr.c - the xattrs user.expertfs.*, by which a mount is tuned while it serves:
+ *
+ *     the root          budget, pools, plan, policy, ...: texts for efs_set(); answer: what became of the last change
+ *     a layer's folder  pin, of all its experts
+ *     an expert's file  pin; state, kept, rank, count, bytes, leases: to read
+ *
+ * Everybody may read them. To change one is for who mounted, and for root; taking one away sets it back to what it was
+ * when the mount began. Wrong values are told in the log and in user.expertfs.answer.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#include "log.h"
+
+#define PREFIX "user.expertfs."
+#define VALUE_MOST 255u /* bytes of a value */
+
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
+static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
+static const char *const layer_names[] = {"pin"};
+
+/* What an inode stands for. */
+enum object { OBJECT_OTHER, OBJECT_ROOT, OBJECT_LAYER, OBJECT_EXPERT };
+
+struct target {
+    struct efsd *daemon;
+    enum object object;
+    uint32_t node;
+    uint32_t expert; /* OBJECT_EXPERT, and the first one of an OBJECT_LAYER */
+};
+
+/* A folder is a layer's if there are only experts in it, which are then all of the layer. */
+static enum object object_of(const struct efsd_tree *tree, uint32_t node, uint32_t *expert)
+{
+    const struct efsd_node *n = &tree->nodes[node];
+    if (n->kind == EFSD_EXPERT) {
+        *expert = n->expert;
+        return OBJECT_EXPERT;
+    }
+    if (node == EFSD_ROOT || n->kind != EFSD_DIRECTORY) {
+        return node == EFSD_ROOT ? OBJECT_ROOT : OBJECT_OTHER;
+    }
+    for (uint32_t i = n->first; i < n->first + n->count; i++) {
+        if (tree->nodes[i].kind != EFSD_EXPERT) {
+            return OBJECT_OTHER;
+        }
+    }
+    *expert = n->count ? tree->nodes[n->first].expert : UINT32_MAX;
+    return n->count ? OBJECT_LAYER : OBJECT_OTHER;
+}
+
+static bool target_of(fuse_req_t req, fuse_ino_t ino, struct target *target)
+{
+    *target = (struct target){.daemon = fuse_req_userdata(req), .expert = UINT32_MAX};
+    if (!efsd_node_of(target->daemon, ino, &target->node)) {
+        return false;
+    }
+    target->object = object_of(&target->daemon->tree, target->node, &target->expert);
+    return true;
+}
+
+static bool is_one_of(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+#define IS_ONE_OF(name, names) is_one_of(name, names, sizeof(names) / sizeof(*(names)))
+
+/* Is there such an xattr here (name without prefix), and can it be set? */
+static bool is_there(const struct target *target, const char *name, bool *writable)
+{
+    switch (target->object) {
+    case OBJECT_ROOT:
+        *writable = IS_ONE_OF(name, efsd_tunables);
+        return *writable || strcmp(name, "answer") == 0;
+    case OBJECT_LAYER:
+    case OBJECT_EXPERT:
+        *writable = strcmp(name, "pin") == 0;
+        return *writable || (target->object == OBJECT_EXPERT && IS_ONE_OF(name, expert_names));
+    case OBJECT_OTHER:
+        break;
+    }
+    *writable = false;
+    return false;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------ */
+
+/* 'F', 'C', '-', or 'M' for mixed: what the experts of a layer's folder have in common. */
+static errint_t layer_pin(const struct target *target, char *pin)
+{
+    const struct efsd_tree *tree = &target->daemon->tree;
+    const struct efsd_node *folder = &tree->nodes[target->node];
+    *pin = 0;
+    for (uint32_t i = folder->first; i < folder->first + folder->count; i++) {
+        struct efs_expert_info info;
+        errint_t rc = efs_expert_info(target->daemon->fs, tree->nodes[i].expert, &info);
+        if (rc) {
+            return rc;
+        }
+        *pin = !*pin || *pin == info.pin ? info.pin : 'M';
+    }
+    return 0;
+}
+
+static errint_t expert_value(const struct target *target, const char *name, char *value, size_t room)
+{
+    struct efs_expert_info info;
+    errint_t rc = efs_expert_info(target->daemon->fs, target->expert, &info);
+    if (rc) {
+        return rc;
+    }
+    const struct {
+        const char *name;
+        char letter; /* or, if 0, the number */
+        uint64_t number;
+    } values[] = {
+        {"pin", info.pin, 0},     {"state", info.state, 0},          {"kept", info.kept, 0},     {"rank", 0, info.rank},
+        {"count", 0, info.count}, {"bytes", 0, info.resident_bytes}, {"leases", 0, info.leases},
+    };
+    for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
+        if (strcmp(name, values[i].name) == 0) {
+            if (values[i].letter) {
+                snprintf(value, room, "%c", values[i].letter);
+            } else {
+                snprintf(value, room, "%llu", (unsigned long long)values[i].number);
+            }
+            return 0;
+        }
+    }
+    return -ENODATA;
+}
+
+static errint_t value_of(const struct target *target, const char *name, char *value, size_t room)
+{
+    struct efsd_tuning *tuning = &target->daemon->tuning;
+    if (target->object == OBJECT_EXPERT) {
+        return expert_value(target, name, value, room);
+    }
+    if (target->object == OBJECT_LAYER) {
+        char pin;
+        errint_t rc = layer_pin(target, &pin);
+        snprintf(value, room, "%s", pin == 'F' ? "F" : pin == 'C' ? "C" : pin == '-' ? "-" : "mixed");
+        return rc;
+    }
+    if (strcmp(name, "answer") == 0) {
+        pthread_mutex_lock(&tuning->lock);
+        snprintf(value, room, "%s", tuning->answer);
+        pthread_mutex_unlock(&tuning->lock);
+        return 0;
+    }
+    return efs_get(target->daemon->fs, name, value, room);
+}
+
+/* bytes of text to who asked for its size (room 0) or for the text. */
+static void reply_text(fuse_req_t req, const char *text, size_t bytes, size_t room)
+{
+    if (!room) {
+        fuse_reply_xattr(req, bytes);
+    } else if (bytes > room) {
+        fuse_reply_err(req, ERANGE);
+    } else {
+        fuse_reply_buf(req, text, bytes);
+    }
+}
+
+void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room)
+{
+    struct target target;
+    char value[sizeof(target.daemon->tuning.answer)];
+    bool writable;
+    if (!target_of(req, ino, &target)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !is_there(&target, name + strlen(PREFIX), &writable)) {
+        fuse_reply_err(req, ENODATA);
+        return;
+    }
+    errint_t rc = value_of(&target, name + strlen(PREFIX), value, sizeof(value));
+    if (rc) {
+        fuse_reply_err(req, -rc);
+        return;
+    }
+    reply_text(req, value, strlen(value), room);
+}
+
+static size_t add_names(char *list, size_t used, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        used += 1 + (size_t)sprintf(list + used, PREFIX "%s", names[i]);
+    }
+    return used;
+}
+#define ADD_NAMES(list, used, names) add_names(list, used, names, sizeof(names) / sizeof(*(names)))
+
+void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
+{
+    static const char *const answer[] = {"answer"};
+    struct target target;
+    char list[(EFSD_TUNABLES + 1) * (sizeof(PREFIX) + 16)];
+    size_t used = 0;
+    if (!target_of(req, ino, &target)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    switch (target.object) {
+    case OBJECT_ROOT:
+        used = ADD_NAMES(list, used, efsd_tunables);
+        used = ADD_NAMES(list, used, answer);
+        break;
+    case OBJECT_LAYER:
+        used = ADD_NAMES(list, used, layer_names);
+        break;
+    case OBJECT_EXPERT:
+        used = ADD_NAMES(list, used, expert_names);
+        break;
+    case OBJECT_OTHER:
+        break;
+    }
+    reply_text(req, list, used, room);
+}
+
+/* ---- changing ----------------------------------------------------------------------------------------------- */
+
+void efsd_answer(struct efsd *daemon, const char *text)
+{
+    pthread_mutex_lock(&daemon->tuning.lock);
+    snprintf(daemon->tuning.answer, sizeof(daemon->tuning.answer), "%s", text);
+    pthread_mutex_unlock(&daemon->tuning.lock);
+}
+
+static errint_t set_pin(const struct target *target, const char *value, struct efs_error *err)
+{
+    if (strlen(value) != 1 || !strchr("FC-", *value)) {
+        return efs_fail(err, -EINVAL, "pin=%.64s: allowed are F, C and -", value);
+    }
+    return efs_pin(target->daemon->fs, target->expert, target->object == OBJECT_LAYER, *value, err);
+}
+
+static errint_t set_value(const struct target *target, const char *name, const char *value, struct efs_error *err)
+{
+    uint64_t held_bytes = 0;
+    errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
+                                                : set_pin(target, value, err);
+    if (!rc && held_bytes) {
+        efs_fail(err, 0, "%s=%s: open experts and readers still hold %llu bytes above it", name, value,
+                 (unsigned long long)held_bytes);
+    }
+    return rc;
+}
+
+/* Set, and tell what became of it. */
+static errint_t change(const struct target *target, fuse_req_t req, const char *name, const char *value)
+{
+    struct efs_error err = {.text = ""};
+    char told[sizeof(err.text) + VALUE_MOST + 32];
+    unsigned uid = fuse_req_ctx(req)->uid;
+    errint_t rc = set_value(target, name, value, &err);
+    if (rc) {
+        snprintf(told, sizeof(told), "%s", *err.text ? err.text : strerror(-rc));
+        efsd_log(EFS_LOG_WARNING, "user %u may not have %s", uid, told);
+    } else {
+        snprintf(told, sizeof(told), "%s", *err.text ? err.text : "ok");
+        efsd_log(EFS_LOG_INFO, "user %u set %s=%s%s%s", uid, name, value, *err.text ? "; " : "", err.text);
+    }
+    efsd_answer(target->daemon, told);
+    return rc;
+}
+
+/* What stands against setting or removing name here, before its value is looked at. 0, or an errno. */
+static int refusal(const struct target *target, fuse_req_t req, const char *name, bool removing)
+{
+    bool ours = strncmp(name, PREFIX, strlen(PREFIX)) == 0, writable;
+    if (!ours) {
+        return removing ? ENODATA : EOPNOTSUPP;
+    }
+    if (!efsd_may_tune(target->daemon, req)) {
+        return EPERM;
+    }
+    if (!is_there(target, name + strlen(PREFIX), &writable)) {
+        return removing ? ENODATA : EINVAL;
+    }
+    return writable ? 0 : EPERM;
+}
+
+static void tell_refusal(const struct target *target, const char *name, int error)
+{
+    if (error == EINVAL) {
+        char told[400];
+        size_t used = (size_t)snprintf(told, sizeof(told), "%.100s: allowed are, on the root,", name);
+        for (size_t i = 0; i < EFSD_TUNABLES; i++) {
+            used += (size_t)snprintf(told + used, sizeof(told) - used, " %s", efsd_tunables[i]);
+        }
+        snprintf(told + used, sizeof(told) - used, "; on an expert's file or a layer's folder, pin");
+        efsd_log(EFS_LOG_WARNING, "%s", told);
+        efsd_answer(target->daemon, told);
+    }
+}
+
+void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags)
+{
+    struct target target;
+    char text[VALUE_MOST + 1];
+    if (!target_of(req, ino, &target)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    int error = refusal(&target, req, name, false);
+    if (!error && (flags & XATTR_CREATE)) {
+        error = EEXIST;
+    }
+    if (error) {
+        tell_refusal(&target, name, error);
+        fuse_reply_err(req, error);
+        return;
+    }
+    if (bytes > VALUE_MOST || memchr(value, '\0', bytes)) { /* no value can be so */
+        snprintf(text, sizeof(text), "%.*s...", (int)(bytes > 32 ? 32 : strnlen(value, bytes)), value);
+    } else {
+        memcpy(text, value, bytes);
+        text[bytes] = '\0';
+    }
+    fuse_reply_err(req, -change(&target, req, name + strlen(PREFIX), text));
+}
+
+void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+    struct target target;
+    if (!target_of(req, ino, &target)) {
+        fuse_reply_err(req, ENOENT);
+        return;
+    }
+    int error = refusal(&target, req, name, true);
+    if (error) {
+        fuse_reply_err(req, error);
+        return;
+    }
+    name += strlen(PREFIX);
+    const char *value = "-";
+    for (size_t i = 0; i < EFSD_TUNABLES && target.object == OBJECT_ROOT; i++) {
+        if (strcmp(name, efsd_tunables[i]) == 0) {
+            value = target.daemon->tuning.at_mount[i];
+        }
+    }
+    fuse_reply_err(req, -change(&target, req, name, value));
+}
+
+errint_t efsd_tuning_init(struct efsd *daemon)
+{
+    struct efsd_tuning *tuning = &daemon->tuning;
+    snprintf(tuning->answer, sizeof(tuning->answer), "ok");
+    for (size_t i = 0; i < EFSD_TUNABLES; i++) {
+        errint_t rc = efs_get(daemon->fs, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
+        if (rc) {
+            return rc;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,184 @@
+"""Requests: lines written to .expertfs/want and the ioctl; what is taken, what is refused and changes nothing, who may."""
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+import threading
+
+from e2e import *
+
+need_fuse()
+root = os.geteuid() == 0
+model = make_model()
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+IOC_WANT = 0x4210EF01
+mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
+WANT = mount / ".expertfs/want"
+
+
+def write(text):
+    file = os.open(WANT, os.O_WRONLY)
+    try:
+        return os.write(file, text if isinstance(text, bytes) else text.encode())
+    finally:
+        os.close(file)
+
+
+def error_of(function, *arguments):
+    try:
+        function(*arguments)
+        return "none"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def told():
+    return {line.split(": ")[0]: int(line.split(": ")[1]) for line in mount.control("want").splitlines()}
+
+
+def states():
+    rows = [row.split() for row in mount.control("experts").splitlines()]
+    return {row[0]: row[rows[0].index("state")] for row in rows[1:]}
+
+
+def quiet():
+    return wait_until(lambda: mount.count("inflight") == 0)
+
+
+print("-- the file")
+check("its mode", os.stat(WANT).st_mode & 0o777 == 0o644)
+check("access tells that it can be written", os.access(WANT, os.R_OK | os.W_OK) and not os.access(WANT, os.X_OK))
+check("nothing was asked for yet", told() == {"taken": 0, "refused": 0}, told())
+
+print("-- what is taken")
+good = ["0: 0", "1: 3*2 4 5*17\n", "2:1\n", "0: 1\n1: 2*3\n2: 3 4\n", "\n\n0: 2\n \n", "L01: 6", "0:\t7*4294967295  1 \n",
+        "".join(f"{n % 3}: {n % 8}*{n + 1}\n" for n in range(1000))]
+for text in good:
+    check(f"{text!r:.40}", write(text) == len(text))
+check("they are counted", told() == {"taken": len(good), "refused": 0} and mount.count("fuse_wants") == len(good), told())
+quiet()
+there = states()
+check("and brought into memory", all(there[name] != "M" for name in ("L00/E000", "L01/E003", "L01/E006", "L02/E001")), there)
+for command in (f"echo 1: 1 >'{WANT}'", f"echo 1: 1 >>'{WANT}'", f"printf '1: 1\\n2: 2\\n' | tee '{WANT}'", f"cat <<<'0: 3' >'{WANT}'"):
+    check(command.replace(mount.path, "MNT"), run("bash", "-c", command).returncode == 0)
+taken = told()["taken"]
+file = os.open(WANT, os.O_RDWR)
+check("many writes by one open, anywhere", all(os.pwrite(file, b"1: 2", offset) == 4 for offset in (0, 7, 1 << 40)) and
+      os.writev(file, [b"1: ", b"4*2", b" 5\n"]) == 9 and told()["taken"] == taken + 4, told())
+check("it stays empty", os.fstat(file).st_size == 0 and os.stat(WANT).st_size == 0, os.stat(WANT).st_size)
+os.ftruncate(file, 0)
+os.fsync(file)
+os.close(file)
+
+print("-- what is refused")
+before, refused = states(), told()["refused"]
+taken = told()["taken"]
+long = "0: 1" + " " * 4093
+bad = ["3: 0", "99: 0", "0: 8", "0: 1 99", "0", "0:", ": 1", "x", "0: 1*0", "0: 1 1", "0: -1", "1 2 3", "0: 1;2", "-1: 0", long,
+       "encoder-L00: 1", "0: " + " ".join(map(str, range(600))), b"\0", b"\xff\xff", b"0: 1\0", "0: 1\n1: 2\n2: 99\n", "0: 1\nx\n0: 2",
+       "0: 1\n" * 13200, "0: 99999999999999999999", b"\x80" * 70000]
+for text in bad:
+    printed = len(mount.printed())
+    check(f"{text!r:.40}: EINVAL", error_of(write, text) == "EINVAL")
+check("they are counted", told() == {"taken": taken, "refused": refused + len(bad)}, told())
+check("and nothing was asked for", quiet() and states() == before)
+check("the answer has the reason", "LAYER: EXPERT*TOKENS" in os.getxattr(mount.path, "user.expertfs.answer").decode() or
+      "at most 65536" in os.getxattr(mount.path, "user.expertfs.answer").decode(), os.getxattr(mount.path, "user.expertfs.answer"))
+error_of(write, "0: 1 99")
+check("of the last one", "no expert 99" in os.getxattr(mount.path, "user.expertfs.answer").decode(),
+      os.getxattr(mount.path, "user.expertfs.answer"))
+lines = len([line for line in mount.printed().splitlines() if "wants" in line])
+check("the log is not flooded", 1 <= lines <= len(bad), lines)
+check("truncate to a size", error_of(os.truncate, WANT, 1) == "EROFS")
+check("chmod, chown, utime, unlink, rename", [error_of(os.chmod, WANT, 0o666), error_of(os.chown, WANT, 1, 1),
+      error_of(os.utime, WANT), error_of(os.unlink, WANT), error_of(os.rename, WANT, WANT + "x")] == ["EROFS"] * 5)
+file = os.open(WANT, os.O_RDWR)
+check("fallocate", error_of(os.posix_fallocate, file, 0, 10) == "EROFS")
+os.close(file)
+taken = told()["taken"]
+result = run(sys.executable, "-c", f"""
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+at = libc.mmap(None, 4096, 3, 1, os.open({WANT!r}, os.O_RDWR), 0)
+ctypes.memmove(at, b"0: 1", 4)
+""")
+check("a mapping of it cannot be written to", result.returncode < 0 and told()["taken"] == taken, result)
+
+print("-- the ioctl")
+
+
+def ask(path, layer, experts, size=16 + 64 * 8, count=None, flags=0, command=IOC_WANT):
+    request = struct.pack("<4I", size, layer, len(experts) if count is None else count, flags)
+    request += b"".join(struct.pack("<2I", *expert) for expert in experts)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(file, command, request.ljust(16 + 64 * 8, b"\xff"))
+    finally:
+        os.close(file)
+
+
+taken, refused = told()["taken"], told()["refused"]
+check("on the root", error_of(ask, mount.path, 1, [(3, 12), (4, 1)]) == "none")
+check("on want", error_of(ask, WANT, 2, [(n, n + 1) for n in range(8)]) == "none")
+check("they are counted", told()["taken"] == taken + 2, told())
+for what, arguments, more in (
+        ("a layer that is not there", (9, [(1, 1)]), {}), ("an expert that is not there", (1, [(1, 1), (8, 1)]), {}),
+        ("no tokens", (1, [(1, 0)]), {}), ("no experts", (1, []), {}), ("one twice", (1, [(1, 1), (1, 1)]), {}),
+        ("too many", (1, [(1, 1)]), {"count": 65}), ("very many", (1, [(1, 1)]), {"count": 0xffffffff}),
+        ("another size", (1, [(1, 1)]), {"size": 24}), ("flags", (1, [(1, 1)]), {"flags": 1})):
+    check(f"{what}: EINVAL", error_of(ask, mount.path, *arguments, **more) == "EINVAL" if not more else
+          error_of(lambda: ask(mount.path, *arguments, **more)) == "EINVAL")
+for what, path, command in (("another command", mount.path, 0x4210EF02), ("a smaller struct", mount.path, 0x4010EF01),
+                            ("on another file", mount / "config.json", IOC_WANT), ("on a folder", mount / "experts", IOC_WANT),
+                            ("on stat", mount / ".expertfs/stat", IOC_WANT)):
+    check(f"{what}: ENOTTY", error_of(lambda: ask(path, 1, [(1, 1)], command=command)) == "ENOTTY")
+check("nothing of it was taken", told()["taken"] == taken + 2, told())
+
+if root and os.path.exists("/usr/bin/python3"):
+    print("-- who may")
+    os.chmod(SCRATCH, 0o755)
+
+    def as_nobody(code):
+        result = subprocess.run(["/usr/bin/python3", "-c", f"import os, fcntl, sys\npath = {mount.path!r}\n" + code], cwd="/",
+                                capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[])
+        return result.stderr.strip().splitlines()[-1] if result.returncode else result.stdout
+
+    check("another user may not write: EACCES", "Permission denied" in as_nobody("open(path + '/.expertfs/want', 'w')"))
+    check("nor append, nor cut", "Permission denied" in as_nobody("os.open(path + '/.expertfs/want', os.O_WRONLY | os.O_APPEND)")
+          and "Permission denied" in as_nobody("os.truncate(path + '/.expertfs/want', 0)"))
+    check("access says so", as_nobody("print(os.access(path + '/.expertfs/want', os.W_OK))") == "False\n")
+    check("nor by the ioctl: EPERM", "not permitted" in as_nobody(
+          f"fcntl.ioctl(os.open(path, os.O_RDONLY), {IOC_WANT}, bytes(528))"))
+    check("but read", "taken: " in as_nobody("print(open(path + '/.expertfs/want').read())"))
+
+print("-- many at once")
+before, bad = told(), []
+
+
+def writer(number):
+    for n in range(100):
+        text = f"{n % 3}: {number}*{n + 1} {(number + 1) % 8}\n"
+        if n % 10 == 9:
+            text += "0: 88\n"
+        got = error_of(write, text)
+        if got != ("EINVAL" if n % 10 == 9 else "none"):
+            bad.append((text, got))
+
+
+threads = [threading.Thread(target=writer, args=(i,)) for i in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+after = told()
+check("8 writers, each answered by itself", not bad and after["taken"] - before["taken"] == 720 and
+      after["refused"] - before["refused"] == 80, (bad[:3], before, after))
+quiet()
+opens = {name: int(value) for name, value in mount.stat().items() if name.startswith("fuse_open")}
+check("every open is counted once", sum(opens[f"fuse_{name}"] for name in ("opens_passthrough", "opens_direct",
+      "opens_cached", "opens_control", "open_errors", "open_interrupts")) == opens["fuse_opens"] - 1, opens)
+mount.unmount()
+done()

@@ -1,0 +1,247 @@
+"""Tuning by xattrs: which are where, who may set what, what is refused and told, what removing does, and that the bytes
+stay the same while it happens."""
+import errno
+import os
+import shutil
+import threading
+
+from e2e import *
+
+need_fuse()
+root = os.geteuid() == 0
+model = make_model()
+store = make_store(model)
+names = files_below(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+FOLDER, EXPERT, OTHER = "experts/L01", "experts/L01/E003.safetensors", "experts/L02/E000.safetensors"
+mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
+P = "user.expertfs."
+
+
+def get(name, path=""):
+    return os.getxattr(mount / path, P + name).decode()
+
+
+def set_(name, value, path=""):
+    os.setxattr(mount / path, P + name, value.encode() if isinstance(value, str) else value)
+
+
+def remove(name, path=""):
+    os.removexattr(mount / path, P + name)
+
+
+def error_of(function, *arguments, **more):
+    try:
+        function(*arguments, **more)
+        return "none"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def table(name):
+    rows = [row.split() for row in mount.control(name).splitlines()]
+    return {row[0]: dict(zip(rows[0], row)) for row in rows[1:]}
+
+
+print("-- which there are")
+tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"}
+check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer"}},
+      os.listxattr(mount.path))
+check("on an expert", set(os.listxattr(mount / EXPERT)) == {P + name for name in (
+      "pin", "state", "kept", "rank", "count", "bytes", "leases")}, os.listxattr(mount / EXPERT))
+check("on a layer", os.listxattr(mount / FOLDER) == [P + "pin"], os.listxattr(mount / FOLDER))
+for path in ("experts", ".expertfs", ".expertfs/stat", "config.json", "experts/dense.safetensors"):
+    check(f"none on {path}", os.listxattr(mount / path) == [], os.listxattr(mount / path))
+check("every name that is listed can be read", all(os.getxattr(mount / path, name) is not None for path in
+      ("", EXPERT, FOLDER) for name in os.listxattr(mount / path)))
+began = {name: get(name) for name in tunables}
+check("as it was mounted", began["budget"] == str(128 << 20) and began["policy"] == "zipmoe" and
+      set(began["pools"]) <= set("FCSE") and began["plan"] == "auto" and get("answer") == "ok", began)
+for name, path in (("budgets", ""), ("budget", EXPERT), ("budget", "config.json"), ("pin", ""), ("state", FOLDER),
+                   ("pin", "config.json"), ("", "")):
+    check(f"no {name} on {path or 'the root'}: ENODATA", error_of(get, name, path) == "ENODATA")
+for name in ("user.other", "security.capability", "trusted.x", "user.expertfs", "system.posix_acl_access"):
+    check(f"no {name}", error_of(os.getxattr, mount.path, name) in ("ENODATA", "EOPNOTSUPP"))
+
+print("-- setting")
+for name, value, becomes in (
+        ("budget", "64M", str(64 << 20)), ("budget", "auto", "auto"), ("budget", "0.125G", str(128 << 20)),
+        ("pools", "CSE", "CSE"), ("pools", "ec", "CE"), ("pools", "FCSE", "FCSE"),
+        ("plan", "C=50,S=25,E=25", "F=0,C=50,S=25,E=25"), ("plan", "C=100", "F=0,C=100,S=0,E=0"), ("plan", "auto", "auto"),
+        *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
+        ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
+        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best")):
+    set_(name, value)
+    check(f"{name}={value}", get(name) == becomes, get(name))
+    config = mount.config()
+    check(f"  config says so, and the answer is ok", config[name] == becomes and get("answer") == "ok",
+          (config[name], get("answer")))
+set_("budget", "48M")
+check("the budget is in force at once", mount.count("budget_bytes") == 48 << 20)
+check("what is held is within it", sum(mount.count(name) for name in ("fixed_bytes", "chunk_pool_bytes",
+      "full_pool_bytes")) <= 48 << 20, mount.control("pools"))
+for pin in ("C", "-") + (("F",) if mount.passthrough() else ()):
+    set_("pin", pin, EXPERT)
+    check(f"pin={pin} of an expert", get("pin", EXPERT) == pin and table("experts")["L01/E003"]["pin"] == pin and
+          get("pin", OTHER) == "-")
+set_("pin", "C", FOLDER)
+rows = table("experts")
+check("pin of a layer: all of its experts", all((rows[name]["pin"] == "C") == name.startswith("L01/") for name in rows) and
+      get("pin", FOLDER) == "C" and get("pin", EXPERT) == "C")
+remove("pin", EXPERT)
+check("one of them without: mixed", get("pin", FOLDER) == "mixed" and get("pin", EXPERT) == "-")
+remove("pin", FOLDER)
+check("removed: none is pinned", all(row["pin"] == "-" for row in table("experts").values()) and
+      get("pin", FOLDER) == "-")
+
+print("-- removing")
+for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan"),
+                    ("delta", "1"), ("schedule", "paper")):
+    set_(name, value)
+    remove(name)
+    check(f"{name} is as it was mounted", get(name) == began[name], get(name))
+check("what is not there: ENODATA", error_of(remove, "budgets") == "ENODATA" and
+      error_of(remove, "budget", EXPERT) == "ENODATA" and error_of(os.removexattr, mount.path, "user.x") == "ENODATA")
+check("what only tells: EPERM", error_of(remove, "state", EXPERT) == "EPERM" and error_of(remove, "answer") == "EPERM")
+
+print("-- what is refused")
+before = {name: get(name) for name in tunables}
+for name, value, path, error, says in (
+        ("budget", "lots", "", "EINVAL", "8G"), ("budget", "", "", "EINVAL", "8G"), ("budget", "0", "", "EINVAL", "8G"),
+        ("budget", "-1", "", "EINVAL", "8G"), ("budget", "64M ", "", "EINVAL", "8G"), ("budget", b"64M\0", "", "EINVAL", "8G"),
+        ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
+        ("budget", "1M", "", "ENOMEM", "floor"),
+        ("pools", "XYZ", "", "EINVAL", "FCSE"), ("pools", "CC", "", "EINVAL", "FCSE"),
+        ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10,C=70"),
+        ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
+        ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"),
+        ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
+        ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
+        ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "budget"),
+        ("budget", "64M", EXPERT, "EINVAL", "on the root")):
+    printed = len(mount.printed())
+    got = error_of(set_, name, value, path)
+    check(f"{name}={value!r:.24} on {path or 'the root'}: {error}", got == error, got)
+    log = mount.printed()[printed:]
+    check("  the log and the answer tell what is allowed", says in log and says in get("answer"), (log, get("answer")))
+for name, path in (("answer", ""), ("state", EXPERT), ("rank", EXPERT), ("count", EXPERT), ("bytes", EXPERT)):
+    check(f"{name} cannot be set: EPERM", error_of(set_, name, "1", path) == "EPERM")
+check("others cannot be set", error_of(os.setxattr, mount.path, "user.other", b"1") in ("EOPNOTSUPP", "ENOTSUP"))
+check("to create what is there: EEXIST", error_of(os.setxattr, mount.path, P + "policy", b"lru", os.XATTR_CREATE) == "EEXIST")
+os.setxattr(mount.path, P + "policy", b"zipmoe", os.XATTR_REPLACE)
+check("nothing has changed by it", {name: get(name) for name in tunables} == before)
+
+if root:
+    print("-- who may")
+
+    def as_nobody(*command):
+        os.chmod(SCRATCH, 0o755)
+        return subprocess.run(command, capture_output=True, text=True, user="nobody", group="nogroup",
+                              extra_groups=[], cwd="/")
+
+    if shutil.which("setfattr"):
+        result = as_nobody("setfattr", "-n", P + "budget", "-v", "64M", mount.path)
+        check("another user: EPERM", result.returncode == 1 and "not permitted" in result.stderr, result)
+        result = as_nobody("setfattr", "-n", P + "pin", "-v", "C", mount / EXPERT)
+        check("of an expert, too", result.returncode == 1 and "not permitted" in result.stderr, result)
+        result = as_nobody("setfattr", "-x", P + "budget", mount.path)
+        check("nor take one away", result.returncode == 1 and "not permitted" in result.stderr, result)
+        result = as_nobody("getfattr", "--only-values", "-n", P + "budget", mount.path)
+        check("but read", result.stdout == began["budget"], result)
+        check("nothing has changed by it", {name: get(name) for name in tunables} == before)
+    else:
+        note("left out: setfattr is not there")
+
+if shutil.which("setfattr") and shutil.which("getfattr"):
+    print("-- setfattr, getfattr")
+    check("setfattr", run("setfattr", "-n", P + "policy", "-v", "lru", mount.path).returncode == 0 and get("policy") == "lru")
+    result = run("setfattr", "-n", P + "policy", "-v", "best", mount.path)
+    check("a wrong value", result.returncode == 1 and "Invalid argument" in result.stderr, result)
+    check("setfattr -x", run("setfattr", "-x", P + "policy", mount.path).returncode == 0 and get("policy") == "zipmoe")
+    result = run("getfattr", "-d", "--absolute-names", mount / EXPERT)
+    check("getfattr -d shows all", all(f"{P}{name}=" in result.stdout for name in ("pin", "state", "rank", "bytes")), result)
+    check("getfattr of one", run("getfattr", "--only-values", "-n", P + "pin", mount / EXPERT).stdout == "-")
+result = run("ls", "-l", mount.path)
+check("ls -l has nothing to complain of", result.returncode == 0 and not result.stderr, result)
+
+print("-- what an expert tells")
+data = open(mount / OTHER, "rb").read()
+row = table("experts")["L02/E000"]
+check("as the experts file says", {"state": get("state", OTHER), "kept": get("kept", OTHER), "rank": get("rank", OTHER)} ==
+      {name: row[name] for name in ("state", "kept", "rank")} and get("bytes", OTHER) == row["resident_bytes"] and
+      int(get("count", OTHER)) >= 1, (row, get("count", OTHER)))
+with open(mount / OTHER, "rb") as file:
+    file.read(1)
+    check("leases", get("leases", OTHER) == ("1" if mount.passthrough() else "0"))
+
+print("-- under load")
+source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+bad, halt = [], threading.Event()
+
+
+def reader(number):
+    while not halt.is_set():
+        for name in names[number % 2::2]:
+            if open(mount / name, "rb").read() != source[name]:
+                bad.append(name)
+        if open(mount / OTHER, "rb").read() != data:
+            bad.append(OTHER)
+
+
+threads = [threading.Thread(target=reader, args=(i,)) for i in range(4)]
+for thread in threads:
+    thread.start()
+problems = []
+for turn in range(12):
+    for name, value in (("budget", ("48M", "128M", "64M")[turn % 3]), ("pools", ("FCSE", "C", "CSE", "SE")[turn % 4]),
+                        ("policy", ("lru", "zipmoe", "marking", "lfu", "fifo")[turn % 5]),
+                        ("plan", ("auto", "C=60,S=20,E=20", "F=50,C=50")[turn % 3]), ("delta", ("1", "auto")[turn % 2])):
+        try:
+            set_(name, value)
+        except OSError as error:
+            problems.append((name, value, error))
+    set_("pin", "C-"[turn % 2], FOLDER)
+    stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+    if stat["budget_bytes"] not in (48 << 20, 128 << 20, 64 << 20):
+        problems.append(stat["budget_bytes"])
+halt.set()
+for thread in threads:
+    thread.join(60)
+check("72 changes while 4 threads read: all taken", not problems, problems[:3])
+check("and no wrong byte", not bad and not any(thread.is_alive() for thread in threads), bad[:3])
+for name in tunables:
+    remove(name)
+remove("pin", FOLDER)
+check("then all is as it was mounted", {name: get(name) for name in tunables} == began)
+mount.unmount()
+
+print("-- options")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate")
+got = {name: get(name) for name in tunables}
+want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0,C=50,S=50,E=0", "goal": "makespan",
+        "delta": "3", "schedule": "request"}
+check("are what it begins with", got == want, got)
+set_("policy", "fifo")
+remove("policy")
+check("and what removing goes back to", get("policy") == "lru")
+mount.stop()
+for options, status, says in (("policy=best", 2, "zipmoe|lru"), ("goal=x", 2, "io|makespan"), ("pools=XY", 1, "FCSE"),
+                              ("plan=C=200", 1, "100"), ("delta=x", 1, "from 0"), ("history=/no/such", 1, "/no/such")):
+    os.makedirs(scratch("refused"), exist_ok=True)
+    result = run(program("expertfs"), "-f", store, scratch("refused"), "-o", options)
+    check(f"{options}: exit {status}, and why", result.returncode == status and says in result.stderr, result)
+
+print("-- the daemon over another engine: floors and what is held back")
+if os.path.exists(os.path.join(BUILD, FAKE)):
+    plain = scratch("plain")
+    os.makedirs(f"{plain}/experts/L00")
+    open(f"{plain}/experts/L00/E000.safetensors", "wb").write(b"x" * 5000)
+    mount = Mount(plain, fake=True)
+    check("below the floor: ENOMEM", error_of(set_, "budget", "1") == "ENOMEM" and "floor" in get("answer"))
+    set_("budget", "2")
+    check("what is held back is told", "4096 bytes" in get("answer") and "4096 bytes" in mount.printed(), get("answer"))
+    mount.unmount()
+else:
+    note("left out: it is not built")
+done()
