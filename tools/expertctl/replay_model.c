@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,7 +120,8 @@ static errint_t take_expert(struct efs *fs, uint32_t file, struct replay_expert 
 /* ---- all of them -------------------------------------------------------------------------------------------- */
 
 struct place {
-    uint32_t file, layer, expert, order; /* order: of its layer, as they come */
+    uint32_t file, expert, order; /* order: of its layer, as they come */
+    char layer[64];
 };
 
 static int by_place(const void *pa, const void *pb)
@@ -145,7 +147,11 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
             order++;
         memcpy(before, info.name, bytes);
         before[bytes] = '\0';
-        places[i] = (struct place){info.file, info.layer, info.expert, order};
+        places[i] = (struct place){.file = info.file, .expert = info.expert, .order = order};
+        if (before[0] == 'L') /* of a model with one stack */
+            snprintf(places[i].layer, sizeof(places[i].layer), "%u", info.layer);
+        else
+            memcpy(places[i].layer, before, bytes + 1);
     }
     *layers = order + 1;
     qsort(places, count, sizeof(*places), by_place);
@@ -167,7 +173,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
             memcpy(expert->path, file.path, strlen(file.path) + 1);
             expert->number = places[i].expert;
             expert->file_bytes = file.bytes;
-            m->layer_number[i / m->experts] = places[i].layer;
+            memcpy(m->layer_name[i / m->experts], places[i].layer, sizeof(places[i].layer));
             rc = take_expert(fs, places[i].file, expert);
         }
         if (rc < 0)
@@ -199,8 +205,8 @@ errint_t replay_model_load(const char *store, struct replay_model *m, struct efs
     if (rc == 0) {
         m->experts = count / m->layers;
         m->all = calloc(count, sizeof(*m->all));
-        m->layer_number = calloc(m->layers, sizeof(*m->layer_number));
-        if (!m->all || !m->layer_number)
+        m->layer_name = calloc(m->layers, sizeof(*m->layer_name));
+        if (!m->all || !m->layer_name)
             rc = efs_fail(err, -ENOMEM, "no memory");
         else if (count % m->layers != 0)
             rc = efs_fail(err, -EOPNOTSUPP, "%s: its layers have different numbers of experts", store);
@@ -225,6 +231,6 @@ void replay_model_free(struct replay_model *m)
         free(m->raw_paths[i]);
     free(m->raw_paths);
     free(m->all);
-    free(m->layer_number);
+    free(m->layer_name);
     *m = (struct replay_model){0};
 }

@@ -28,7 +28,7 @@ struct replay_expert {
 
 struct replay_model {
     uint32_t layers, experts;  /* every layer has that many experts */
-    uint32_t *layer_number;    /* [layers]: as the checkpoint counts them */
+    char (*layer_name)[64];    /* [layers]: "3", with several stacks "encoder-L03" */
     struct replay_expert *all; /* [layers][experts] */
     uint64_t most_bytes;       /* tensors of the largest expert */
     char **raw_paths;          /* replay_model_find_raw() */

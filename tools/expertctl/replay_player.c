@@ -172,7 +172,6 @@ errint_t replay_stand_result(const struct replay_stand *s, const struct replay_w
     r->policy_ns = r->requests ? (double)(s->now.policy_ns - s->before.policy_ns) / (double)r->requests : 0;
     r->recoded_bytes = (double)(s->now.recoded_bytes - s->before.recoded_bytes);
     *check = s->check;
-    if (s->rc < 0)
-        return efs_fail(err, s->rc, "%s", s->err.text);
-    return replay_take_times(w, s->pass_ns, NULL, 0, r);
+    int rc = replay_take_times(w, s->pass_ns, NULL, 0, r);
+    return s->rc < 0 ? efs_fail(err, s->rc, "%s", s->err.text) : rc < 0 ? efs_fail(err, rc, "no memory") : 0;
 }

@@ -18,7 +18,7 @@
 
 #define OPENERS_MAX 32u
 #define STAT_BYTES 16384u
-#define WANT_BYTES 16384u
+#define WANT_BYTES 4096u /* what the mount takes */
 
 struct file { /* one expert of the request */
     const struct replay_expert *expert;
@@ -105,7 +105,7 @@ static void *opener(void *arg)
 static errint_t say_wanted(const struct mount_reader *r, uint32_t layer, struct efs_error *err)
 {
     char line[WANT_BYTES];
-    size_t used = (size_t)snprintf(line, sizeof(line), "%u:", r->model->layer_number[layer]);
+    size_t used = (size_t)snprintf(line, sizeof(line), "%s:", r->model->layer_name[layer]);
     for (uint32_t i = 0; i < r->count; i++) {
         used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", r->files[i].expert->number,
                                  r->files[i].tokens);
