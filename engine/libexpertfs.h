@@ -271,6 +271,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(demotions, counter, "", "experts moved to a lower pool")                                                         \
     X(recoded_bytes, counter, "bytes", "bytes of full experts split and coded again")                                  \
     X(policy_ns, counter, "ns", "time in counting and deciding what is kept")                                          \
+    X(schedules, counter, "", "batches of experts that were put in order")                                             \
+    X(schedule_ns, counter, "ns", "time in putting them in order")                                                     \
     X(plans, counter, "", "plans made")                                                                                \
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
@@ -311,7 +313,8 @@ EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, ui
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
 EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
-/* "plan" or "profile" as `name: value` lines, to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
+/* "plan" or "profile" as `name: value` lines, "sched" (the latest reads and decodes of experts) and "requests" (the
+ * latest requests) a line each; to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
 EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 /* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */

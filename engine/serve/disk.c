@@ -75,6 +75,7 @@ static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t erro
 {
     if (error < 0)
         efs_count(d->o.stats, disk_errors, 1);
+    r->end_ns = efs_now_ns();
     r->complete(r, error);
 }
 
@@ -134,8 +135,9 @@ static void start_reads(struct efs_disk *d)
         if (!prepare(d, r))
             return;
         take(q);
+        r->begin_ns = efs_now_ns();
         if (d->inflight++ == 0)
-            d->busy_since_ns = efs_now_ns();
+            d->busy_since_ns = r->begin_ns;
         d->inflight_bytes += r->bytes;
         efs_count(d->o.stats, disk_reads, 1);
     }
@@ -209,9 +211,9 @@ static void run_pread(struct efs_disk *d)
             unpin(d, r);
             continue;
         }
-        uint64_t begin = efs_now_ns();
+        r->begin_ns = efs_now_ns();
         int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
-        efs_count(d->o.stats, disk_ns, efs_now_ns() - begin);
+        efs_count(d->o.stats, disk_ns, efs_now_ns() - r->begin_ns);
         efs_count(d->o.stats, disk_reads, 1);
         efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
         finish(d, r, rc == -ENODATA ? -EIO : rc);

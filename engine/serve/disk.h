@@ -18,7 +18,8 @@ struct efs_disk_request {
     uint32_t segment; /* index into the arena */
     bool ahead;       /* read-ahead: waits behind demand */
     void (*complete)(struct efs_disk_request *request, errint_t error);
-    size_t done; /* the I/O thread's */
+    size_t done;               /* the I/O thread's */
+    uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
 };
 
 struct efs_disk;

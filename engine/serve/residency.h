@@ -4,8 +4,8 @@
  *
  * The books say where an expert is to stay. Memory follows: halves of units that the books keep are *kept*, all else in
  * memory is *loose* and goes when its memory is needed, so that what is there may be better than what the books say,
- * and is never worse (efs_residency_lost tells them when it was). A move to a lower pool drops nothing at once but makes
- * halves loose; a full expert that falls to C, S or E is split and coded again by demote.c, never read.
+ * and is never worse (efs_residency_lost tells them when it was). A move to a lower pool drops nothing at once but
+ * makes halves loose; a full expert that falls to C, S or E is split and coded again by demote.c, never read.
  *
  * All functions with efs.lock held unless they say otherwise.
  */
@@ -29,10 +29,10 @@ struct efs_residency_tuning {
 struct efs_residency_expert { /* by expert number */
     uint32_t layer, index;    /* of the policy */
     uint32_t holds;
-    uint32_t pass;        /* in which it was read last */
-    uint64_t pass_bytes;  /* read of it in that pass */
-    uint8_t announced;    /* a request named it: the next lease or read is not another use */
-    uint8_t demoting;     /* demote.c has it */
+    uint32_t pass;       /* in which it was read last */
+    uint64_t pass_bytes; /* read of it in that pass */
+    uint8_t announced;   /* a request named it: the next lease or read is not another use */
+    uint8_t demoting;    /* demote.c has it */
 };
 
 struct efs_residency {
@@ -43,13 +43,13 @@ struct efs_residency {
     uint64_t (*bytes)[EFS_POOLS];
     struct efs_residency_expert *expert;
     struct efs_residency_tuning tuning;
-    uint64_t pools_bytes;        /* what the pools may take together, now */
-    uint64_t leased_peak_bytes;  /* leased at once, lately: kept free for leases */
-    uint64_t requests, leases;   /* since the start */
-    uint32_t pass, pass_layer;   /* of readers of checkpoint files */
+    uint64_t pools_bytes;       /* what the pools may take together, now */
+    uint64_t leased_peak_bytes; /* leased at once, lately: kept free for leases */
+    uint64_t requests, leases;  /* since the start */
+    uint32_t pass, pass_layer;  /* of readers of checkpoint files */
     uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
-    struct efs_grant *grants;    /* [width], scratch */
-    uint32_t *ids;               /* [width], scratch */
+    struct efs_grant *grants;                                                          /* [width], scratch */
+    uint32_t *ids;                                                                     /* [width], scratch */
 };
 
 /* Without lock: make the books. 0, -ENOMEM. */

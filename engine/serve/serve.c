@@ -2,6 +2,7 @@
 #include "serve.h"
 
 #include "kernels.h"
+#include "record.h"
 #include "residency.h"
 #include "schedule.h"
 #include "steward.h"
@@ -76,7 +77,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
            EFS_STACK_BYTES + (uint64_t)s->shard_count * sizeof(struct efs_unit) + /* at most a unit a shard */
            (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
-           (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0); /* the planner's thread */
+           (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
+           efs_record_bytes();
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites. */
@@ -171,7 +173,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         rc = efs_units_build(fs, err);
     if (rc < 0)
         return rc;
-    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0)
+    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     rc = efs_residency_build(fs, err);
     if (rc == 0)
@@ -197,6 +199,7 @@ static void stop(struct efs *fs)
     efs_demotion_destroy(fs);
     efs_full_destroy(fs);
     efs_residency_destroy(fs);
+    efs_record_destroy(fs);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     free(fs->units);
@@ -333,5 +336,6 @@ errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info
 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    return efs_steward_describe(fs, what, text, bytes);
+    errint_t rc = efs_steward_describe(fs, what, text, bytes);
+    return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }

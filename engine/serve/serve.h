@@ -1,7 +1,9 @@
 /*
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *
- *   read.c       a read request, cut in pieces, one a unit      full.c   leases: expert files in memfds
+ *   read.c       a read request, cut in pieces, one a unit      full.c   expert files in memfds
+ *   lease.c      leases on them    request.c  a layer's experts, named at once
+ *   execute.c    brings experts as one schedule, in the order of order.c
  *   unit*.c      units: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
  *   residency.c  what is kept, in which state: the policy's books, and the moves that follow from them
  *   disk.c       the I/O thread    workers.c  decode threads    room.c   the budget: who gives way to whom
@@ -110,15 +112,19 @@ struct efs {
     int huge_tmpfs;                                          /* where memfds are made, or < 0 */
     struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
+    struct efs_full_waiter *gathered;                        /* leases that are to be brought together */
+    struct efs_job gather_job;
+    bool gathering;                   /* the job is queued or runs */
     uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
     uint64_t floor_segments;          /* of the chunk pool: always left to it */
     uint64_t planned_segments;        /* of the chunk pool: what the plan needs */
     struct efs_residency *residency;
     struct efs_demotion *demotion;
     struct efs_steward *steward;
-    int schedule;     /* enum efs_schedule_kind */
-    bool budget_auto; /* the user left the budget to us */
-    uint64_t segments_leaving;        /* retiring */
+    struct efs_record *record;
+    int schedule;              /* enum efs_schedule_kind */
+    bool budget_auto;          /* the user left the budget to us */
+    uint64_t segments_leaving; /* retiring */
     struct efs_retirement retirement;
     unsigned active; /* loads and reads under way */
     bool closing;
@@ -196,6 +202,15 @@ bool efs_full_evict_oldest(struct efs *fs, bool kept);
 /* With lock held: the expert is, or is not any more, kept full by the books. */
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
+size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memfd: whole pages */
+/* With lock held: a memfd of that size, a recycled one or a new one within the budget. NULL: *rc says why. */
+struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_request **submit, errint_t *rc);
+/* The list of the kept or of the loose that a READY expert stands in. */
+struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
+
+/* ---- lease.c ---- */
+errint_t efs_leases_build(struct efs *fs); /* -ENOMEM */
+void efs_leases_destroy(struct efs *fs);
 void efs_full_retry(struct efs *fs); /* without lock: waiting leases may have room now */
 
 /* One more, one fewer thing under way; the last one wakes efs_close(). Without lock. */

@@ -402,6 +402,17 @@ void efs_steward_stop(struct efs *fs)
     fs->steward = NULL;
 }
 
+void efs_steward_costs(struct efs *fs, struct efs_steward_costs *costs)
+{
+    *costs = (struct efs_steward_costs){1e9 / 1.5e9, 1e9 / 5e9};
+    if (!fs->steward)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    costs->read_ns_per_byte = 1e9 / fs->steward->profile.disk_bytes_per_second;
+    costs->decode_ns_per_byte = 1e9 / fs->steward->profile.decode_bytes_per_second;
+    pthread_mutex_unlock(&fs->lock);
+}
+
 /* ---- for people ---- */
 
 static void tell_plan(struct efs_steward *s, FILE *out)
@@ -415,7 +426,7 @@ static void tell_plan(struct efs_steward *s, FILE *out)
     for (unsigned p = 0; p < EFS_POOLS; p++)
         if (s->pools & EFS_PLAN_POOL(p))
             fputc(names[p], out);
-    fprintf(out, "\nplanned_at: %lld\n", (long long)s->planned_at);
+    fprintf(out, "%s\nplanned_at: %lld\n", s->pools ? "" : "-", (long long)s->planned_at);
     fprintf(out, "planning_ns: %llu\n", (unsigned long long)s->plan_ns);
     fprintf(out, "error: %s\n", s->plan_error == 0 ? "-" : strerror(-s->plan_error));
     fprintf(out, "pools_bytes: %llu\n", (unsigned long long)r->pools_bytes);

@@ -18,6 +18,12 @@ void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32
 /* What a plan depends on has changed: plan again soon. */
 void efs_steward_wake(struct efs *fs);
 
+/* What reading and decoding cost, by the profile. Without lock. */
+struct efs_steward_costs {
+    double read_ns_per_byte, decode_ns_per_byte; /* of coded bytes; of raw bytes, one worker */
+};
+void efs_steward_costs(struct efs *fs, struct efs_steward_costs *costs);
+
 /* Without lock: "plan" or "profile" for people. As efs_describe(). */
 errint_t efs_steward_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 

@@ -6,6 +6,7 @@
  */
 #include "unit_core.h"
 
+#include "record.h"
 #include "residency.h"
 #include "sys.h"
 
@@ -125,6 +126,10 @@ static void load_done(struct load *load)
                 (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
     struct efs_disk_request *submit = NULL;
     struct efs_unit_waiter *ready = NULL;
+    if (load->e.bytes)
+        efs_record(fs, EFS_RECORD_READ_E, load->unit, 0, load->e.begin_ns, load->e.end_ns);
+    if (load->sm.bytes)
+        efs_record(fs, EFS_RECORD_READ_SM, load->unit, 0, load->sm.begin_ns, load->sm.end_ns);
     pthread_mutex_lock(&fs->lock);
     efs_unit_loaded(fs, load->unit, load->halves, error, &ready, &submit);
     pthread_mutex_unlock(&fs->lock);

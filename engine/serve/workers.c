@@ -123,12 +123,16 @@ void efs_workers_stop(struct efs_workers *w)
     free(w);
 }
 
-static void push(struct efs_workers *w, struct queue *q, struct efs_job *job)
+static void push(struct efs_workers *w, struct queue *q, struct efs_job *job, bool first)
 {
-    job->next = NULL;
     pthread_mutex_lock(&w->lock);
-    *q->tail = job;
-    q->tail = &job->next;
+    job->next = first ? q->head : NULL;
+    if (!first)
+        *q->tail = job;
+    if (!job->next)
+        q->tail = &job->next;
+    if (first)
+        q->head = job;
     bool wake = w->idle > 0;
     pthread_mutex_unlock(&w->lock);
     if (wake)
@@ -137,10 +141,15 @@ static void push(struct efs_workers *w, struct queue *q, struct efs_job *job)
 
 void efs_workers_push(struct efs_workers *w, struct efs_job *job)
 {
-    push(w, &w->jobs, job);
+    push(w, &w->jobs, job, false);
 }
 
 void efs_workers_push_low(struct efs_workers *w, struct efs_job *job)
 {
-    push(w, &w->low, job);
+    push(w, &w->low, job, false);
+}
+
+void efs_workers_push_first(struct efs_workers *w, struct efs_job *job)
+{
+    push(w, &w->jobs, job, true);
 }

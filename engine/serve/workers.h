@@ -20,6 +20,8 @@ errint_t efs_workers_start(unsigned count, uint32_t shard_elements, struct efs_w
 /* Runs what is queued, then joins the threads. NULL is fine. */
 void efs_workers_stop(struct efs_workers *workers);
 void efs_workers_push(struct efs_workers *workers, struct efs_job *job); /* never fails; any thread */
+/* The same, for a short one that others wait for: before all others. */
+void efs_workers_push_first(struct efs_workers *workers, struct efs_job *job);
 /* The same, for a job that can wait until there is no other. */
 void efs_workers_push_low(struct efs_workers *workers, struct efs_job *job);
 /* A thread of the engine: small stack, signals blocked. 0 or -errno. */

@@ -1,0 +1,33 @@
+/*
+ * lease.h - inside the engine: asking for leases, one by one or as a request. With efs.lock held unless said otherwise.
+ */
+#ifndef EFS_LEASE_H
+#define EFS_LEASE_H
+
+#include "execute.h"
+
+/* One who asks for a lease; owned by lease.c from efs_lease_ask() until done was called. Its expert is held in the
+ * books already (efs_residency_request). */
+struct efs_full_waiter {
+    struct efs_full_waiter *next;
+    uint32_t expert, tokens;
+    errint_t error; /* with which done is to be called */
+    efs_leased_fn *done;
+    void *arg;
+};
+
+/* NULL: no memory. Free with free() if it was not asked for. */
+struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg);
+/*
+ * Ask: *fill is set where the expert must be brought now (for efs_execute()); w is put on *answer where it can be told
+ * at once; else it waits. Counts as one thing under way (efs.active) until done.
+ */
+void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fill **fill, struct efs_full_waiter **answer,
+                   struct efs_disk_request **submit);
+/* Without lock: call done of all of these. */
+void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answer);
+
+/* Without lock: what a fill's memfd needs besides the units, before efs_execute(). */
+void efs_lease_prepare(struct efs_fill *fill);
+
+#endif

@@ -1,0 +1,155 @@
+/* record.c - see record.h. */
+#include "record.h"
+
+#include "residency.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OPERATIONS 4096u
+#define REQUESTS 8192u
+#define IDS (REQUESTS * 8u) /* experts of these requests, together */
+
+struct operation {
+    uint64_t begin_ns, end_ns;
+    uint32_t unit;
+    uint16_t shard;
+    uint8_t kind;
+    int32_t thread;
+};
+
+struct request {
+    uint64_t at_ns;
+    uint64_t first; /* in ids, counted from the start */
+    uint32_t layer, count;
+};
+
+struct efs_record {
+    pthread_mutex_t lock;
+    uint64_t operations, requests, ids; /* so far */
+    struct operation operation[OPERATIONS];
+    struct request request[REQUESTS];
+    uint32_t id[IDS], tokens[IDS];
+};
+
+uint64_t efs_record_bytes(void)
+{
+    return sizeof(struct efs_record);
+}
+
+errint_t efs_record_build(struct efs *fs)
+{
+    fs->record = efs_sys_calloc(1, sizeof(*fs->record));
+    if (!fs->record)
+        return -ENOMEM;
+    pthread_mutex_init(&fs->record->lock, NULL);
+    return 0;
+}
+
+void efs_record_destroy(struct efs *fs)
+{
+    if (fs->record)
+        pthread_mutex_destroy(&fs->record->lock);
+    free(fs->record);
+    fs->record = NULL;
+}
+
+void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t unit, uint32_t shard, uint64_t begin_ns,
+                uint64_t end_ns)
+{
+    struct efs_record *r = fs->record;
+    static _Thread_local int32_t thread; /* gettid(2) is a system call */
+    if (fs->store->objects[fs->units[unit].object].group >= fs->store->expert_count)
+        return;
+    if (!thread)
+        thread = (int32_t)gettid();
+    pthread_mutex_lock(&r->lock);
+    r->operation[r->operations++ % OPERATIONS] = (struct operation){.begin_ns = begin_ns,
+                                                                    .end_ns = end_ns,
+                                                                    .unit = unit,
+                                                                    .shard = (uint16_t)shard,
+                                                                    .kind = (uint8_t)kind,
+                                                                    .thread = thread};
+    pthread_mutex_unlock(&r->lock);
+}
+
+void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count)
+{
+    struct efs_record *r = fs->record;
+    if (count > IDS)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->request[r->requests++ % REQUESTS] = (struct request){efs_now_ns(), r->ids, layer, count};
+    for (uint32_t i = 0; i < count; i++, r->ids++) {
+        r->id[r->ids % IDS] = ids[i];
+        r->tokens[r->ids % IDS] = tokens ? tokens[i] : 1;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- for people and tools ---- */
+
+static void tell_operations(const struct efs *fs, const struct efs_record *r, FILE *out)
+{
+    static const char *const kinds[] = {"read_e", "read_sm", "decode"};
+    fprintf(out, "%-8s %-24s %6s %6s %16s %16s %8s\n", "kind", "expert", "unit", "shard", "begin_ns", "end_ns",
+            "thread");
+    uint64_t from = r->operations > OPERATIONS ? r->operations - OPERATIONS : 0;
+    for (uint64_t i = from; i < r->operations; i++) {
+        const struct operation *o = &r->operation[i % OPERATIONS];
+        uint32_t expert = fs->store->objects[fs->units[o->unit].object].group;
+        char name[64];
+        efs_view_expert_name(&fs->view, expert, name, sizeof(name));
+        fprintf(out, "%-8s %-24s %6u %6u %16llu %16llu %8d\n", kinds[o->kind], name,
+                o->unit - fs->object_unit[fs->store->groups[expert].object_first], o->shard,
+                (unsigned long long)o->begin_ns, (unsigned long long)o->end_ns, o->thread);
+    }
+}
+
+/* "at_ns layer: expert*tokens ...", the numbers as the checkpoint has them. */
+static void tell_requests(const struct efs *fs, const struct efs_record *r, FILE *out)
+{
+    const struct efs_residency *books = fs->residency;
+    uint64_t from = r->requests > REQUESTS ? r->requests - REQUESTS : 0;
+    for (uint64_t i = from; i < r->requests; i++) {
+        const struct request *q = &r->request[i % REQUESTS];
+        if (q->first + IDS < r->ids)
+            continue; /* its experts were overwritten */
+        uint32_t first = books->layer_first[q->layer];
+        fprintf(out, "%llu %u %u:", (unsigned long long)q->at_ns, q->layer, fs->store->groups[first].layer);
+        for (uint32_t n = 0; n < q->count; n++)
+            fprintf(out, " %u*%u", fs->store->groups[first + r->id[(q->first + n) % IDS]].expert,
+                    r->tokens[(q->first + n) % IDS]);
+        fputc('\n', out);
+    }
+}
+
+errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
+{
+    bool sched = strcmp(what, "sched") == 0;
+    *text = NULL;
+    if (!sched && strcmp(what, "requests") != 0)
+        return -ENODATA;
+    struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* so that no one waits while it is printed */
+    if (!copy)
+        return -ENOMEM;
+    pthread_mutex_lock(&fs->record->lock);
+    memcpy(copy, fs->record, sizeof(*copy));
+    pthread_mutex_unlock(&fs->record->lock);
+    FILE *out = open_memstream(text, bytes);
+    if (out && sched)
+        tell_operations(fs, copy, out);
+    else if (out)
+        tell_requests(fs, copy, out);
+    free(copy);
+    if (out && fclose(out) == 0)
+        return 0;
+    if (out)
+        free(*text);
+    *text = NULL;
+    return -ENOMEM;
+}
