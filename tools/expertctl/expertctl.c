@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_info,    &ctl_verify, &ctl_unpack,
-                                                     &ctl_profile, &ctl_replay, &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_replay,
+                                                     &ctl_get,  &ctl_set,    &ctl_top,    &ctl_doctor};
 
 static void print_help(FILE *to)
 {

@@ -1,0 +1,186 @@
+"""expertctl get, set and top on a mount: values, errors in words, screens on a pipe and in a terminal that changes its
+size and is left as it was."""
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import termios
+import time
+
+from e2e import *
+
+need_fuse()
+root = os.geteuid() == 0
+expertctl = program("expertctl")
+os.environ["EXPERTFS_STATE"] = scratch("state")
+model = make_model()
+mount = Mount(make_store(model), f"budget=128M{',allow_other' if root else ''}")
+EXPERT = mount / "experts/L01/E003.safetensors"
+
+
+def ctl(*arguments, **more):
+    return run(expertctl, *arguments, **more)
+
+
+print("-- get and set")
+result = ctl("get", mount.path)
+told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+check("get tells everything", result.returncode == 0 and not result.stderr and told == {
+      "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "io", "delta": "auto",
+      "schedule": "best", "answer": "ok"}, result)
+check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
+check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: io\n")
+told = ctl("get", EXPERT).stdout
+check("get of an expert", [line.split(": ")[0] for line in told.splitlines()] == ["pin", "state", "kept", "rank", "count",
+      "bytes", "leases"], told)
+check("get of a layer", ctl("get", mount / "experts/L01").stdout == "pin: -\n")
+check("get of a file without any: nothing", ctl("get", mount / "config.json").stdout == "")
+result = ctl("set", mount.path, "policy=lru", "budget=64M", "plan=C=60,S=40")
+check("set says nothing when all is set", result.returncode == 0 and not result.stdout + result.stderr, result)
+check("and it is", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
+      f"policy: lru\nbudget: {64 << 20}\nplan: F=0,C=60,S=40,E=0\n")
+check("set of a pin", ctl("set", EXPERT, "pin=C").returncode == 0 and ctl("get", EXPERT, "pin").stdout == "C\n" and
+      ctl("get", mount / "experts/L01", "pin").stdout == "mixed\n")
+check("set of a layer's", ctl("set", mount / "experts/L01", "pin=C").returncode == 0 and
+      ctl("get", mount / "experts/L01", "pin").stdout == "C\n")
+check("reset", ctl("set", "--reset", mount.path, "policy", "budget", "plan").returncode == 0 and
+      ctl("set", "-r", mount / "experts/L01", "pin").returncode == 0 and
+      ctl("get", mount.path, "policy", "budget", "plan").stdout == f"policy: zipmoe\nbudget: {128 << 20}\nplan: auto\n" and
+      ctl("get", EXPERT, "pin").stdout == "-\n")
+os.chdir(mount / "experts/L01")
+check("from inside", ctl("set", ".", "pin=C").returncode == 0 and ctl("get", "E003.safetensors", "pin").stdout == "C\n" and
+      ctl("set", "-r", ".", "pin").returncode == 0)
+os.chdir("/")
+
+print("-- errors")
+for arguments, status, says in (
+        (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),
+        (["set", mount.path, "budget=1M"], 1, "below the floor of"), (["set", mount.path, "budget="], 1, "8G"),
+        (["set", mount.path, "plan=F=90,C=90"], 1, "F=10,C=70"), (["set", mount.path, "budgets=1G"], 1, "budget pools plan"),
+        (["set", mount.path, "answer=ok"], 1, "can only be read"), (["set", EXPERT, "rank=1"], 1, "can only be read"),
+        (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "on the root"),
+        (["set", "-r", mount.path, "budgets"], 1, "no budgets"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),
+        (["set", SCRATCH, "pin=C"], 1, "not in a mount"), (["get", SCRATCH], 1, "not in a mount"),
+        (["get", mount.path, "budgets"], 1, "no budgets"), (["get", mount / "nothing"], 1, "No such file"),
+        (["top", SCRATCH], 1, "not in a mount"), (["set"], 2, "needed"), (["set", mount.path], 2, "needed"),
+        (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
+        (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
+        (["top", "-d", "0", mount.path], 2, "0.1"), (["top", "-d", "x", mount.path], 2, "0.1"),
+        (["top", "-n", "0", mount.path], 2, "number"), (["top", mount.path, SCRATCH], 2, "one mount")):
+    result = ctl(*arguments)
+    words = " ".join(arguments).replace(SCRATCH, "")
+    check(f"{words}: exit {status}, and why", result.returncode == status and says in result.stderr and not result.stdout,
+          result)
+check("nothing has changed", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
+      f"policy: zipmoe\nbudget: {128 << 20}\nplan: auto\n")
+check("what comes before an error stays", ctl("set", mount.path, "goal=makespan", "policy=x", "delta=1").returncode == 1 and
+      ctl("get", mount.path, "goal", "delta").stdout == "goal: makespan\ndelta: auto\n" and
+      ctl("set", "-r", mount.path, "goal").returncode == 0)
+if root:
+    os.chmod(SCRATCH, 0o755)
+    copied = shutil.copy(expertctl, scratch("expertctl-copy"))
+    result = subprocess.run([copied, "set", mount.path, "policy=lru"], capture_output=True, text=True, user="nobody",
+                            group="nogroup", extra_groups=[], cwd="/")
+    check("another user is told who may", result.returncode == 1 and "only who mounted it, and root" in result.stderr, result)
+
+print("-- top on a pipe")
+files = [mount / name for name in files_below(mount.path) if not name.startswith(".expertfs")]
+for name in files:
+    open(name, "rb").read()
+result = ctl("top", "-n", "2", "-d", "0.2", mount.path)
+screens = result.stdout.split("\n\n" + mount.path)
+check("two screens of plain text", result.returncode == 0 and len(screens) == 2 and "\033" not in result.stdout and
+      "\1" not in result.stdout, result)
+rows = [line.split() for line in result.stdout.splitlines()]
+heads = [row for row in rows if row[:1] == ["POOL"]]
+check("pools by name", len(heads) == 2 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"] * 2, rows)
+check("experts, the most asked for first", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 20)
+check("memory is that of stat", "of 128 MiB" in result.stdout, result.stdout)
+check("-b, and the mount found by itself where it is the only one", ctl("top", "-b", "-n1").returncode in (0, 1))
+top = subprocess.Popen([expertctl, "top", "-b", "-d", "60", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+os.read(top.stdout.fileno(), 100)
+top.send_signal(signal.SIGINT)
+check("SIGINT ends it", top.wait(20) == 0)
+reading = subprocess.run(["sh", "-c", f"'{expertctl}' top -d 0.1 '{mount.path}' | head -n 1"], capture_output=True, text=True,
+                         timeout=30)
+check("so does a reader that has enough", reading.stdout.startswith(mount.path) and not reading.stderr, reading)
+
+
+SHOWN = "\033\\[\\?25l"  # ends each screen: no cursor
+
+
+class Terminal:
+    """top in a terminal of its own."""
+
+    def __init__(self, rows, columns, *arguments):
+        self.control, self.device = pty.openpty()
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.device)
+        self.text = ""
+
+        def own():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        self.top = subprocess.Popen([expertctl, "top", *arguments, mount.path], stdin=self.device, stdout=self.device,
+                                    stderr=self.device, preexec_fn=own)
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def read_until(self, pattern, seconds=20):
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.text, re.S):
+            if not select.select([self.control], [], [], 0.1)[0]:
+                if time.monotonic() > end or self.top.poll() is not None:
+                    return bool(re.search(pattern, self.text, re.S))
+                continue
+            self.text += os.read(self.control, 65536).decode(errors="replace")
+        return True
+
+    def lines(self, screen):
+        return [re.sub(r"\033\[[^a-zA-Z]*[a-zA-Z]", "", line) for line in screen.split("\r\n")]
+
+    def end(self, what, status=0):
+        got = self.top.wait(20)
+        while select.select([self.control], [], [], 0.2)[0]:
+            self.text += os.read(self.control, 65536).decode(errors="replace")
+        check(f"{what}: exit {status}, terminal as before", got == status and self.text.count("\033[?1049h") == 1 and
+              "\033[?25h\033[?1049l" in self.text and termios.tcgetattr(self.device) == self.before,
+              (got, self.text[-300:], termios.tcgetattr(self.device), self.before))
+        os.close(self.control)
+        os.close(self.device)
+
+
+print("-- top in a terminal")
+terminal = Terminal(30, 200, "-d", "60")
+check("a screen", terminal.read_until("EXPERT +STATE.*" + SHOWN))
+screen = terminal.lines(terminal.text[terminal.text.index("\033[H"):])
+check("as high as the terminal", 25 <= len(screen) <= 30, (len(screen), screen))
+for rows, columns in ((18, 40), (8, 10), (60, 120), (1, 1), (30, 100)):
+    terminal.text = terminal.text[:terminal.text.index("\033[H")]
+    terminal.resize(rows, columns)
+    drawn = terminal.read_until("\033\\[2J.*" + SHOWN)
+    screen = terminal.lines(terminal.text[terminal.text.rfind("\033[H"):])
+    check(f"{rows} x {columns}: at once, within its edges", drawn and len(screen) <= rows and
+          max(map(len, screen)) <= columns, (drawn, len(screen), max(map(len, screen))))
+os.write(terminal.control, b"q")
+terminal.end("q")
+terminal = Terminal(24, 80, "-d", "60")
+terminal.read_until("EXPERT.*" + SHOWN)
+count = terminal.text.count("\033[H")
+os.write(terminal.control, b" ")
+check("space: the next one now", terminal.read_until("(\033\\[H.*){2}" + SHOWN))
+os.write(terminal.control, b"\x03")
+terminal.end("Ctrl-C")
+terminal = Terminal(24, 80, "-n", "2", "-d", "0.1")
+terminal.end("-n 2")
+terminal = Terminal(24, 80, "-d", "0.2")
+terminal.read_until("EXPERT.*" + SHOWN)
+mount.stop()
+terminal.end("the mount goes away", 1)
+check("and that is told", "expertctl: " in terminal.text.split("\033[?1049l")[1], terminal.text[-200:])
+done()

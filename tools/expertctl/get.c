@@ -1,0 +1,94 @@
+/* get.c - expertctl get PATH [NAME...]: how a mount is tuned, or where an expert is. */
+#include "expertctl.h"
+#include "mountpoint.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#define NAMES_MAX 64
+
+struct arguments {
+    const char *path;
+    const char *names[NAMES_MAX];
+    unsigned count;
+};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (state->arg_num == 0)
+            a->path = value;
+        else if (a->count == NAMES_MAX)
+            argp_error(state, "more than %d names", NAMES_MAX);
+        else
+            a->names[a->count++] = value;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->path)
+            argp_error(state, "a mount, or a file or folder in it, is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* alone: the value without its name. */
+static errint_t get_one(const char *path, const char *name, bool alone, struct efs_error *err)
+{
+    char full[300], value[2048];
+    snprintf(full, sizeof(full), CTL_XATTR "%s", name);
+    ssize_t n = getxattr(path, full, value, sizeof(value));
+    if (n < 0)
+        return errno == ENODATA
+                   ? efs_fail(err, -errno, "%s: there is no %s here; `expertctl get %s` lists what there is", path,
+                              name, path)
+                   : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
+    if (alone)
+        printf("%.*s\n", (int)n, value);
+    else
+        printf("%s: %.*s\n", name, (int)n, value);
+    return 0;
+}
+
+static errint_t get_all(const char *path, struct efs_error *err)
+{
+    char names[4096];
+    ssize_t n = listxattr(path, names, sizeof(names));
+    errint_t rc = n < 0 ? efs_fail(err, -errno, "%s: %s", path, strerror(errno)) : 0;
+    size_t prefix = strlen(CTL_XATTR);
+    for (const char *name = names; rc == 0 && name < names + n; name += strlen(name) + 1)
+        if (strncmp(name, CTL_XATTR, prefix) == 0)
+            rc = get_one(path, name + prefix, false, err);
+    return rc;
+}
+
+static int run(int argc, char **argv)
+{
+    const struct argp argp = {.parser = parse,
+                              .args_doc = "PATH [NAME...]",
+                              .doc =
+                                  "Tell how a mount is tuned, or where an expert is. PATH is the mount, or a layer's "
+                                  "folder or an expert's file in it.\vWithout NAME everything is told, a line each. "
+                                  "Of one NAME the value alone."};
+    struct arguments a = {.count = 0};
+    struct efs_error err = {""};
+    char *root;
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    errint_t rc = ctl_mount_of(a.path, &root, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    free(root);
+    if (a.count == 0)
+        rc = get_all(a.path, &err);
+    for (unsigned i = 0; i < a.count && rc == 0; i++)
+        rc = get_one(a.path, a.names[i], a.count == 1, &err);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+const struct ctl_command ctl_get = {"get", "tell how a mount is tuned, or where an expert is", run};

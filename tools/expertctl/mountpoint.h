@@ -1,0 +1,17 @@
+/* mountpoint.h - mounts of expertfs, as commands are told of them. */
+#ifndef EXPERTCTL_MOUNTPOINT_H
+#define EXPERTCTL_MOUNTPOINT_H
+
+#include "libexpertfs.h"
+
+#define CTL_XATTR "user.expertfs."
+
+/* The root of the expertfs mount that path is in, for free(). -ENODEV: it is in none (or in one of an earlier version);
+ * what the system says. */
+errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
+/* The one mount of type fuse.expertfs, for free(). -ENOENT: there is none; -E2BIG: several, err names them. */
+errint_t ctl_mount_only(char **root, struct efs_error *err);
+/* What the mount said last (its xattr `answer`); "" when that is not known. */
+void ctl_mount_answer(const char *root, char *text, size_t room);
+
+#endif

@@ -1,0 +1,247 @@
+/* top.c - expertctl top [MOUNT]: what a mount does, live, in a terminal or as text. */
+#include "expertctl.h"
+#include "interrupt.h"
+#include "mountpoint.h"
+#include "size.h"
+#include "top_view.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH_EXPERTS 10u
+
+struct arguments {
+    const char *path;
+    bool batch;
+    uint64_t screens; /* 0: until interrupted */
+    double seconds;
+};
+
+static const struct argp_option options[] = {
+    {"batch", 'b', NULL, 0, "Print one screen after the other, as on a pipe", 0},
+    {"delay", 'd', "SECONDS", 0, "Between two screens, 0.1 to 3600 (2)", 0},
+    {"number", 'n', "N", 0, "End after N screens", 0},
+    {0},
+};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    char *end;
+    switch (key) {
+    case 'b':
+        a->batch = true;
+        return 0;
+    case 'd':
+        a->seconds = strtod(value, &end);
+        if (end == value || *end || !(a->seconds >= 0.1 && a->seconds <= 3600))
+            argp_error(state, "--delay %s: seconds from 0.1 to 3600", value);
+        return 0;
+    case 'n':
+        if (!tools_number_parse(value, 1, UINT32_MAX, &a->screens))
+            argp_error(state, "--number %s: not a number from 1 on", value);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->path)
+            argp_error(state, "one mount at a time");
+        a->path = value;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- the terminal ---- */
+
+static volatile sig_atomic_t resized; /* a signal handler has nowhere else to put it */
+
+static void on_resize(int number)
+{
+    (void)number;
+    resized = 1;
+}
+
+struct screen {
+    bool terminal; /* else lines are printed one after the other */
+    bool keys;     /* the keyboard is ours */
+    unsigned rows, columns;
+    struct termios before;
+};
+
+static void screen_measure(struct screen *s)
+{
+    struct winsize size;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row && size.ws_col;
+    s->rows = known ? size.ws_row : 24;
+    s->columns = known ? size.ws_col : 80;
+    resized = 0;
+}
+
+static void screen_open(struct screen *s)
+{
+    if (!s->terminal)
+        return;
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_resize; /* no SA_RESTART: it ends ppoll() */
+    sigaction(SIGWINCH, &action, NULL);
+    s->keys = tcgetattr(STDIN_FILENO, &s->before) == 0;
+    if (s->keys) {
+        struct termios raw = s->before;
+        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* Ctrl-C stays a signal */
+        s->keys = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+    }
+    fputs("\033[?1049h", stdout); /* the other screen */
+    screen_measure(s);
+}
+
+static void screen_close(struct screen *s)
+{
+    if (!s->terminal)
+        return;
+    if (s->keys)
+        tcsetattr(STDIN_FILENO, TCSANOW, &s->before);
+    fputs("\033[?25h\033[?1049l", stdout);
+    fflush(stdout);
+}
+
+/* Text of top_view() onto the screen: lines are cut at its edge. */
+static void screen_show(const struct screen *s, char *text)
+{
+    unsigned row = 0;
+    if (s->terminal)
+        fputs("\033[H", stdout);
+    for (char *line; (line = strsep(&text, "\n")) && (text || *line);) {
+        bool head = *line == '\1';
+        line += head;
+        if (!s->terminal) {
+            puts(line);
+        } else if (row++ < s->rows) {
+            /* cleared first: behind a full line the cursor is still on its last letter */
+            printf("%s\033[K%s%.*s%s", row > 1 ? "\n" : "", head ? "\033[7m" : "", (int)s->columns, line,
+                   head ? "\033[0m" : "");
+        }
+    }
+    if (s->terminal)
+        fputs(row < s->rows ? "\n\033[J\033[?25l" : "\033[?25l", stdout);
+    fflush(stdout);
+}
+
+/* ---- the loop ---- */
+
+static errint_t show(const struct screen *s, const char *root, const struct top_sample *before,
+                     const struct top_sample *now, struct efs_error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0, rows = BATCH_EXPERTS;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        return efs_fail(err, -ENOMEM, "no memory for a screen");
+    if (s->terminal)
+        rows = s->rows > TOP_VIEW_LINES ? s->rows - TOP_VIEW_LINES : 0;
+    top_view(out, root, before, now, rows);
+    if (fclose(out) == 0 && text)
+        screen_show(s, text);
+    free(text);
+    return ferror(stdout) ? efs_fail(err, -EIO, "standard output: %s", strerror(errno)) : 0;
+}
+
+static double seconds_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+/* Wait that long for a key or a signal; the key, or 0. */
+static char wait_for_key(const struct screen *s, const sigset_t *unblocked, double seconds)
+{
+    struct pollfd keyboard = {.fd = s->keys ? STDIN_FILENO : -1, .events = POLLIN};
+    struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    char key = 0;
+    if (ppoll(&keyboard, 1, &time, unblocked) > 0 && read(STDIN_FILENO, &key, 1) != 1)
+        key = 'q'; /* the terminal is gone */
+    return key;
+}
+
+/* Wait for the next screen. false: the user has seen enough. */
+static bool wait_for_next(struct screen *s, const char *root, const struct top_sample *before,
+                          const struct top_sample *now, double seconds)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
+    sigset_t blocked, unblocked; /* so that none comes between a look at its mark and the wait */
+    double end = seconds_now() + seconds, left = seconds;
+    char key = 0;
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        sigaddset(&blocked, signals[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &unblocked);
+    while (left > 0 && !tools_interrupted() && key != 'q' && key != ' ') {
+        if (s->terminal && resized) {
+            struct efs_error err;
+            screen_measure(s);
+            fputs("\033[2J", stdout);
+            show(s, root, before, now, &err);
+        }
+        key = wait_for_key(s, &unblocked, left);
+        left = end - seconds_now();
+    }
+    sigprocmask(SIG_SETMASK, &unblocked, NULL);
+    return !tools_interrupted() && key != 'q';
+}
+
+static errint_t loop(const struct arguments *a, struct screen *s, const char *root, struct efs_error *err)
+{
+    struct top_sample samples[2] = {{.seconds = 0}}, *before = NULL, *now = &samples[0];
+    errint_t rc = 0;
+    for (uint64_t n = 1;; n++) {
+        rc = top_sample_take(root, before, now, err);
+        if (rc == 0)
+            rc = show(s, root, before, now, err);
+        if (rc < 0 || n == a->screens || !wait_for_next(s, root, before, now, a->seconds))
+            break;
+        if (!s->terminal)
+            putchar('\n');
+        struct top_sample *older = before ? before : &samples[1];
+        before = now;
+        now = older;
+        top_sample_free(now);
+    }
+    top_sample_free(&samples[0]);
+    top_sample_free(&samples[1]);
+    return rc;
+}
+
+static int run(int argc, char **argv)
+{
+    const struct argp argp = {.options = options,
+                              .parser = parse,
+                              .args_doc = "[MOUNT]",
+                              .doc = "Show what a mount does: pools, rates, the experts that are asked for most. Rates "
+                                     "of the first screen are those since it was mounted.\vq ends it, space shows the "
+                                     "next screen now."};
+    struct arguments a = {.seconds = 2};
+    struct efs_error err = {""};
+    char *root;
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    errint_t rc = a.path ? ctl_mount_of(a.path, &root, &err) : ctl_mount_only(&root, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    struct screen screen = {.terminal = !a.batch && isatty(STDOUT_FILENO)};
+    tools_interrupt_catch();
+    screen_open(&screen);
+    rc = loop(&a, &screen, root, &err);
+    screen_close(&screen);
+    free(root);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+const struct ctl_command ctl_top = {"top", "show what a mount does, live", run};

@@ -1,0 +1,236 @@
+/* top_sample.c - see top_sample.h. */
+#include "top_sample.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COLUMNS 24
+
+/* ---- files ---- */
+
+/* A file of .expertfs, for free(); its size is not told beforehand. */
+static errint_t read_file(const char *root, const char *name, char **text, struct efs_error *err)
+{
+    char path[4200];
+    size_t room = 0;
+    snprintf(path, sizeof(path), "%s/.expertfs/%s", root, name);
+    *text = NULL;
+    FILE *file = fopen(path, "re");
+    ssize_t n = file ? getdelim(text, &room, '\0', file) : -1;
+    errint_t rc = n < 0 ? efs_fail(err, errno ? -errno : -EIO, "%s: %s", path, strerror(errno)) : 0;
+    if (file)
+        fclose(file);
+    if (rc < 0) {
+        free(*text);
+        *text = NULL;
+    }
+    return rc;
+}
+
+/* Behind `name: ` at the begin of a line; NULL. */
+static const char *value_at(const char *lines, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (const char *line = lines; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, name, bytes) == 0 && strncmp(line + bytes, ": ", 2) == 0)
+            return line + bytes + 2;
+    }
+    return NULL;
+}
+
+uint64_t top_number(const char *lines, const char *name)
+{
+    const char *value = value_at(lines, name);
+    return value ? strtoull(value, NULL, 10) : 0;
+}
+
+const char *top_text(const char *lines, const char *name, char *text, size_t room)
+{
+    const char *value = value_at(lines, name);
+    snprintf(text, room, "%.*s", value ? (int)strcspn(value, "\n") : 0, value ? value : "");
+    return text;
+}
+
+/* ---- tables ---- */
+
+struct table {
+    char *rest; /* lines not looked at yet */
+    char *head[COLUMNS], *row[COLUMNS];
+    unsigned columns;
+};
+
+/* Cut a line into its words; how many. */
+static unsigned cut(char *line, char *words[COLUMNS])
+{
+    unsigned count = 0;
+    char *rest = NULL;
+    for (char *word = strtok_r(line, " ", &rest); word && count < COLUMNS; word = strtok_r(NULL, " ", &rest))
+        words[count++] = word;
+    return count;
+}
+
+static void table_begin(struct table *table, char *text)
+{
+    table->rest = text;
+    char *line = strsep(&table->rest, "\n");
+    table->columns = cut(line, table->head);
+}
+
+static bool table_next(struct table *table)
+{
+    char *line = strsep(&table->rest, "\n");
+    return line && *line && cut(line, table->row) == table->columns;
+}
+
+/* The cell of a column; "" for a column that is not there. */
+static const char *cell(const struct table *table, const char *column)
+{
+    for (unsigned i = 0; i < table->columns; i++)
+        if (strcmp(table->head[i], column) == 0)
+            return table->row[i];
+    return "";
+}
+
+static uint64_t number(const struct table *table, const char *column)
+{
+    return strtoull(cell(table, column), NULL, 10); /* "-": 0 */
+}
+
+static errint_t take_pools(const char *root, struct top_sample *sample, struct efs_error *err)
+{
+    char *text;
+    struct table table;
+    unsigned found = 0;
+    errint_t rc = read_file(root, "pools", &text, err);
+    if (rc < 0)
+        return rc;
+    table_begin(&table, text);
+    while (table_next(&table)) {
+        const char *name = cell(&table, "pool");
+        const char *at = name[0] && !name[1] ? strchr(TOP_POOLS, name[0]) : NULL;
+        if (!at)
+            continue;
+        sample->pools[at - TOP_POOLS] = (struct top_pool){
+            .capacity_bytes = number(&table, "capacity_bytes"),
+            .used_bytes = number(&table, "used_bytes"),
+            .experts = number(&table, "experts"),
+            .hits = number(&table, "hits"),
+            .partial = number(&table, "partial"),
+            .misses = number(&table, "misses"),
+            .demoted = number(&table, "demoted"),
+            .evicted = number(&table, "evicted"),
+            .saved_bytes = number(&table, "saved_bytes"),
+        };
+        found++;
+    }
+    free(text);
+    return found == sizeof(TOP_POOLS) - 1 ? 0 : efs_fail(err, -EPROTO, "%s/.expertfs/pools: not as it should be", root);
+}
+
+static void copy_cell(char *to, size_t room, const char *from)
+{
+    snprintf(to, room, "%s", from);
+}
+
+static errint_t take_experts(const char *root, struct top_sample *sample, struct efs_error *err)
+{
+    char *text;
+    struct table table;
+    size_t room = 0;
+    errint_t rc = read_file(root, "experts", &text, err);
+    if (rc < 0)
+        return rc;
+    table_begin(&table, text);
+    while (table_next(&table)) {
+        if (sample->expert_count == room) {
+            room = room ? 2 * room : 256;
+            struct top_expert *more = reallocarray(sample->experts, room, sizeof(*more));
+            if (!more) {
+                free(text);
+                return efs_fail(err, -ENOMEM, "no memory for %zu experts", room);
+            }
+            sample->experts = more;
+        }
+        struct top_expert *e = &sample->experts[sample->expert_count++];
+        *e = (struct top_expert){.leases = number(&table, "leases"),
+                                 .rank = number(&table, "rank"),
+                                 .count = number(&table, "count"),
+                                 .touches = number(&table, "touches"),
+                                 .resident_bytes = number(&table, "resident_bytes")};
+        copy_cell(e->name, sizeof(e->name), cell(&table, "name"));
+        copy_cell(e->state, sizeof(e->state), cell(&table, "state"));
+        copy_cell(e->kept, sizeof(e->kept), cell(&table, "kept"));
+        copy_cell(e->pin, sizeof(e->pin), cell(&table, "pin"));
+    }
+    free(text);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct top_expert *)a)->name, ((const struct top_expert *)b)->name);
+}
+
+static int by_use(const void *a, const void *b)
+{
+    const struct top_expert *x = a, *y = b;
+    if (x->asked != y->asked)
+        return x->asked < y->asked ? 1 : -1;
+    if (x->count != y->count)
+        return x->count < y->count ? 1 : -1;
+    return strcmp(x->name, y->name);
+}
+
+/* Counts may be aged by the policy, so that they become less: not asked for, then. */
+static void compare(const struct top_sample *before, struct top_sample *sample)
+{
+    size_t n = before ? before->expert_count : 0;
+    struct top_expert *old = n ? malloc(n * sizeof(*old)) : NULL;
+    if (old) {
+        memcpy(old, before->experts, n * sizeof(*old));
+        qsort(old, n, sizeof(*old), by_name);
+    }
+    for (size_t i = 0; i < sample->expert_count; i++) {
+        struct top_expert *e = &sample->experts[i];
+        const struct top_expert *was = old ? bsearch(e, old, n, sizeof(*old), by_name) : NULL;
+        e->asked = !was ? e->count : e->count > was->count ? e->count - was->count : 0;
+    }
+    free(old);
+    if (sample->expert_count)
+        qsort(sample->experts, sample->expert_count, sizeof(*sample->experts), by_use);
+}
+
+errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
+                         struct efs_error *err)
+{
+    struct timespec now;
+    *sample = (struct top_sample){0};
+    errint_t rc = read_file(root, "stat", &sample->stat, err);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    sample->seconds = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    if (rc == 0)
+        rc = read_file(root, "config", &sample->config, err);
+    if (rc == 0)
+        rc = take_pools(root, sample, err);
+    if (rc == 0)
+        rc = take_experts(root, sample, err);
+    if (rc < 0)
+        top_sample_free(sample);
+    else
+        compare(before, sample);
+    return rc;
+}
+
+void top_sample_free(struct top_sample *sample)
+{
+    free(sample->stat);
+    free(sample->config);
+    free(sample->experts);
+    *sample = (struct top_sample){0};
+}
