@@ -20,10 +20,10 @@
 #define URGENT_MOST_MS 640u  /* ... and rounds find that it was not: the reads went past the page cache */
 #define MS UINT64_C(1000000) /* ns */
 
-uint64_t efsd_monotonic_ns(void)
+uint64_t efsd_clock_ns(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
 }
 
@@ -49,13 +49,14 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     while (shift < 63 && count_ranges(tree, shift) > RANGES_MOST + (uint64_t)tree->count) {
         shift++;
     }
-    cache->event_fd = cache->table_fd = cache->clone_fd = -1;
+    cache->table_fd = cache->clone_fd = -1;
+    cache->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* receiving threads use it from the first read on */
     cache->range_shift = shift;
     cache->range_count = (uint32_t)count_ranges(tree, shift);
     cache->ranges = calloc((size_t)cache->range_count + 1, sizeof(*cache->ranges));
     cache->order = calloc((size_t)cache->range_count + 1, sizeof(*cache->order));
     cache->first_range = calloc((size_t)tree->count + 1, sizeof(*cache->first_range));
-    if (!cache->ranges || !cache->order || !cache->first_range) {
+    if (cache->event_fd < 0 || !cache->ranges || !cache->order || !cache->first_range) {
         return -ENOMEM;
     }
     uint32_t next = 0;
@@ -77,6 +78,9 @@ uint64_t efsd_pagecache_memory(const struct efsd *daemon)
 void efsd_pagecache_free(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
+    if (cache->ranges && cache->event_fd >= 0) {
+        close(cache->event_fd);
+    }
     free(cache->ranges);
     free(cache->order);
     free(cache->first_range);
@@ -119,8 +123,8 @@ bool efsd_pagecache_is_own(const struct efsd *daemon, pid_t pid)
     return pid && pid == atomic_load_explicit(&daemon->pagecache.tid, memory_order_relaxed);
 }
 
-/* direct_io, whatever others have: such an open goes with every mode that the kernel has the file in, also with
- * passthrough; keep_cache, since an open without it empties the file's page cache. */
+/* direct_io, whatever others have: such an open goes with every mode that the kernel has the file in, but for
+ * passthrough, and brings it into none; keep_cache, since an open without it empties the file's page cache. */
 void efsd_pagecache_open(struct efsd *daemon, struct fuse_req *req)
 {
     const struct fuse_file_info file = {.fh = 0, .direct_io = 1, .keep_cache = 1, .noflush = 1};
@@ -142,7 +146,7 @@ errint_t efsd_pagecache_set(struct efsd *daemon, uint64_t limit_bytes)
 void efsd_pagecache_stats(const struct efsd *daemon, struct efsd_pagecache_stats *stats)
 {
     const struct efsd_pagecache *cache = &daemon->pagecache;
-    uint64_t now = efsd_monotonic_ns(), found = atomic_load(&cache->found_ns);
+    uint64_t now = efsd_clock_ns(CLOCK_MONOTONIC), found = atomic_load(&cache->found_ns);
     *stats = (struct efsd_pagecache_stats){
         .page_cache_bytes = atomic_load(&cache->bytes),
         .page_cache_measured = atomic_load(&cache->measured),
@@ -181,22 +185,25 @@ static uint64_t most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Is there anything to find? Reads bring pages; what is there the kernel may take away. */
+/* Is there anything to find? Reads bring pages; what is there the kernel may take away; a file may have been busy. */
 static bool is_due(const struct efsd_pagecache *cache, uint64_t idle_ns)
 {
-    return atomic_load(&cache->wanted) || atomic_load(&cache->clock) != atomic_load(&cache->round_clock) ||
+    uint64_t limit = atomic_load(&cache->limit_bytes);
+    return atomic_load(&cache->wanted) || (limit && atomic_load(&cache->bytes) > limit) ||
+           atomic_load(&cache->clock) != atomic_load(&cache->round_clock) ||
            (atomic_load(&cache->bytes) && idle_ns >= IDLE_MS * MS);
 }
 
-/* Rounds take at most a 20th of a core, a fifth while the limit may be exceeded. */
+/* Looking takes at most a 20th of a core, a fifth while the limit may be exceeded. Giving up takes what it takes, and
+ * waiting nothing. */
 static void *watch(void *arg)
 {
     struct efsd *daemon = arg;
     struct efsd_pagecache *cache = &daemon->pagecache;
-    uint64_t urgent_ns = URGENT_MS * MS, took_ns = 0, ended_ns = efsd_monotonic_ns();
+    uint64_t urgent_ns = URGENT_MS * MS, took_ns = 0, ended_ns = efsd_clock_ns(CLOCK_MONOTONIC);
     atomic_store(&cache->tid, gettid());
     while (!atomic_load(&cache->stop)) {
-        uint64_t now = efsd_monotonic_ns();
+        uint64_t now = efsd_clock_ns(CLOCK_MONOTONIC);
         uint64_t gap_ns = atomic_load(&cache->wanted) ? most(urgent_ns, 4 * took_ns) : most(CALM_MS * MS, 20 * took_ns);
         if (now - ended_ns < gap_ns) {
             wait_for(daemon, gap_ns - (now - ended_ns));
@@ -207,10 +214,9 @@ static void *watch(void *arg)
             continue;
         }
         bool urgent = atomic_exchange(&cache->wanted, false);
-        efsd_pagecache_round(daemon);
-        ended_ns = efsd_monotonic_ns();
-        took_ns = ended_ns - now;
-        bool near = atomic_load(&cache->bytes) > atomic_load(&cache->limit_bytes) / 2;
+        took_ns = efsd_pagecache_round(daemon);
+        ended_ns = efsd_clock_ns(CLOCK_MONOTONIC);
+        bool near = cache->found_bytes > atomic_load(&cache->limit_bytes) / 2;
         uint64_t doubled_ns = 2 * urgent_ns < URGENT_MOST_MS * MS ? 2 * urgent_ns : URGENT_MOST_MS * MS;
         urgent_ns = near ? URGENT_MS * MS : urgent ? doubled_ns : urgent_ns;
     }
@@ -221,13 +227,9 @@ static void *watch(void *arg)
 errint_t efsd_pagecache_start(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
-    cache->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (cache->event_fd < 0) {
-        return -errno;
-    }
     efsd_pagecache_attach(daemon);
     atomic_store(&cache->limit_bytes, daemon->options.page_cache_bytes);
-    atomic_store(&cache->found_ns, efsd_monotonic_ns());
+    atomic_store(&cache->found_ns, efsd_clock_ns(CLOCK_MONOTONIC));
     atomic_store(&cache->measured, cache->can_measure);
     if (!cache->can_measure && daemon->options.page_cache_bytes) {
         efsd_log(EFS_LOG_WARNING, "page_cache: %s", efsd_pagecache_note(daemon));

@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "libexpertfs.h"
 
@@ -52,6 +53,7 @@ struct efsd_range {
     _Atomic uint64_t filled_bytes; /* at most so much is resident: what was found last, and read since */
     uint64_t looked;               /* the thread's: last_read when it looked last */
     uint64_t resident_bytes;       /* the thread's: what it found then */
+    uint64_t kept;                 /* the thread's: last_read when a drop left pages, which are mapped then; 0: none */
 };
 
 struct efsd_pagecache {
@@ -60,14 +62,15 @@ struct efsd_pagecache {
     uint32_t range_count;
     uint32_t *first_range; /* by node, and one more: its ranges are [first[n], first[n + 1]) */
     unsigned range_shift;
+    int event_fd; /* wakes the thread */
     /* the thread's */
     uint32_t *order;       /* of ranges, to choose from */
     uint64_t before_clock; /* the clock at the round before this one: what was read later is young */
-    int event_fd;
-    int table_fd;     /* mountinfo: readable as an exception when mounts change; -1: not to be had */
-    int clone_fd;     /* a private clone of the mount; -1: opens go by path */
-    bool can_measure; /* there is cachestat */
-    bool left;        /* the mount is not in the mount table any more */
+    uint64_t found_bytes;  /* by the last round, before it gave anything up */
+    int table_fd;          /* mountinfo: readable as an exception when mounts change; -1: not to be had */
+    int clone_fd;          /* a private clone of the mount; -1: opens go by path */
+    bool can_measure;      /* there is cachestat */
+    bool left;             /* the mount is not in the mount table any more */
     pthread_t thread;
     /* shared */
     _Atomic pid_t tid; /* of the thread, as the kernel names it in requests; 0: none */
@@ -81,7 +84,7 @@ struct efsd_pagecache {
     const char *_Atomic note; /* why it is not measured; NULL when it is */
 };
 
-/* Set up the ranges of all files of the built tree. -ENOMEM. */
+/* Set up the ranges of all files of the built tree. Before there are threads. -ENOMEM. */
 errint_t efsd_pagecache_init(struct efsd *daemon);
 /* Memory that init took, in bytes. */
 uint64_t efsd_pagecache_memory(const struct efsd *daemon);
@@ -89,6 +92,7 @@ uint64_t efsd_pagecache_memory(const struct efsd *daemon);
 errint_t efsd_pagecache_start(struct efsd *daemon);
 /* End and join it, and give up what it holds of the mount. While the receiving threads still answer. */
 void efsd_pagecache_stop(struct efsd *daemon);
+/* When no thread is left. */
 void efsd_pagecache_free(struct efsd *daemon);
 
 /* A read request came. Any thread; some atomic stores, never waits. */
@@ -112,12 +116,13 @@ void efsd_pagecache_attach(struct efsd *daemon);
 void efsd_pagecache_detach(struct efsd *daemon);
 /* Give the clone up if the mount has left the mount table. */
 void efsd_pagecache_watch(struct efsd *daemon);
-/* Open a file of the mount, to look only. The descriptor, or -errno with the reason in the note. */
+/* Open a file of the mount, to look only. The descriptor, or -errno with the reason in the note. -ENODATA: it has no
+ * pages, since passthrough serves it. */
 int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node);
 /* Bytes of file fd that are resident from offset on; bytes 0: to its end. 0 or -errno. */
 errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes);
-/* pagecache_round.c: look at what was read, and hold the limit. */
-void efsd_pagecache_round(struct efsd *daemon);
-uint64_t efsd_monotonic_ns(void);
+/* pagecache_round.c: look at what was read, and hold the limit. Nanoseconds of processor time that looking took. */
+uint64_t efsd_pagecache_round(struct efsd *daemon);
+uint64_t efsd_clock_ns(clockid_t clock);
 
 #endif

@@ -121,7 +121,6 @@ void efsd_pagecache_detach(struct efsd *daemon)
     struct efsd_pagecache *cache = &daemon->pagecache;
     close_fd(&cache->clone_fd);
     close_fd(&cache->table_fd);
-    close_fd(&cache->event_fd);
 }
 
 void efsd_pagecache_watch(struct efsd *daemon)
@@ -156,8 +155,10 @@ static const char *path_of(const struct efsd_tree *tree, uint32_t node, char *te
 static bool someone_has_files_open(const struct efsd *daemon)
 {
     const struct efsd_counters *c = &daemon->counters;
-    return atomic_load(&c->opens_passthrough) + atomic_load(&c->opens_direct) + atomic_load(&c->opens_cached) >
-           atomic_load(&c->releases);
+    uint64_t closed = atomic_load(&c->releases); /* first: a close follows its open */
+    return atomic_load(&c->opens_passthrough) + atomic_load(&c->opens_direct) + atomic_load(&c->opens_cached) +
+               atomic_load(&c->opens_control) >
+           closed;
 }
 
 int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
@@ -188,6 +189,9 @@ int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
     }
     if (fd < 0) {
         fd = -errno;
+        if (fd == -EIO && daemon->kernel.passthrough && daemon->tree.nodes[node].kind == EFSD_EXPERT) {
+            return -ENODATA; /* passthrough serves it now: the kernel mixes no others in, and emptied its page cache */
+        }
         set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
     } else if (!is_ours(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
         close(fd);
