@@ -57,7 +57,8 @@ FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512
 else
 KERNEL_SKIP := %_avx2.c %_avx512.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
-FLAGS_kernels := -O3
+# Products are the same on every processor only if none fuses what the source does not.
+FLAGS_kernels := -O3 -ffp-contract=off
 # mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for
