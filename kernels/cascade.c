@@ -4,7 +4,7 @@
  * What is done to the symbols of a block is in the processors' files (ops.h). Everything read from a chunk is checked
  * here before it is used, except what the planes say, which the paths check.
  */
-#include "ops.h"
+#include "cascade_chunk.h"
 
 #include <errno.h>
 #include <string.h>
@@ -144,13 +144,7 @@ size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst)
 
 /* ---- decoding ----------------------------------------------------------------------------------------------- */
 
-struct chunk {
-    const uint8_t *bytes;
-    uint32_t symbols, blocks;
-    uint32_t blocks_begin, blocks_end; /* where the blocks lie, offsets in bytes */
-};
-
-static int open_chunk(const uint8_t *bytes, size_t chunk_bytes, struct chunk *chunk)
+int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
 {
     if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
         return -EUCLEAN;
@@ -185,7 +179,7 @@ static bool parse_block_header(const uint8_t *p, uint32_t n, struct efs_cascade_
     return true;
 }
 
-static int open_block(const struct chunk *chunk, uint32_t b, struct efs_cascade_block *block)
+int efs_chunk_block(const struct efs_chunk *chunk, uint32_t b, struct efs_cascade_block *block)
 {
     const uint8_t *offsets = chunk->bytes + EFS_CHUNK_HEADER;
     uint32_t begin = read_u32(offsets + 4 * (size_t)b);
@@ -227,12 +221,12 @@ int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t
     const struct efs_kernel_ops *ops = efs_ops();
     size_t element_bytes = efs_format_bytes(format), sm_step = efs_sm_bytes(format, EFS_BLOCK);
     uint8_t *to = dst;
-    struct chunk chunk;
+    struct efs_chunk chunk;
     int r;
 
     if (element_bytes == 0)
         return -EINVAL;
-    r = open_chunk(chunk_bytes, chunk_size, &chunk);
+    r = efs_chunk_open(chunk_bytes, chunk_size, &chunk);
     if (r != 0)
         return r;
     if (sm_bytes != efs_sm_bytes(format, chunk.symbols))
@@ -245,7 +239,7 @@ int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t
         uint32_t b = (uint32_t)(first / EFS_BLOCK);
         size_t skip = first % EFS_BLOCK;
 
-        r = open_block(&chunk, b, &block);
+        r = efs_chunk_block(&chunk, b, &block);
         if (r != 0)
             break;
         const uint8_t *block_sm = sm_step != 0 ? sm + b * sm_step : sm;

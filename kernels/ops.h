@@ -36,6 +36,8 @@ struct efs_cascade_block {
     const uint8_t *rest;
 };
 
+struct efs_matvec_ops; /* matvec_ops.h */
+
 struct efs_kernel_ops {
     const char *name;
     bool (*supported)(void);
@@ -52,6 +54,7 @@ struct efs_kernel_ops {
                          bool stream);
     /* Make streaming stores visible to other threads; NULL: the path has none. */
     void (*stream_end)(void);
+    const struct efs_matvec_ops *matvec; /* products */
 };
 
 /* The path in use: chosen at the first call. */

@@ -4,6 +4,7 @@
 #include "simd_avx2.h"
 
 #include "histogram.h"
+#include "matvec_ops.h"
 #include "simd_decode.h"
 #include "simd_encode.h"
 
@@ -28,4 +29,5 @@ const struct efs_kernel_ops efs_ops_avx2 = {
     .decode = simd_decode,
     .decode_merge = simd_decode_merge,
     .stream_end = stream_end,
+    .matvec = &efs_matvec_avx2,
 };

@@ -4,6 +4,7 @@
 #include "simd_avx512.h"
 
 #include "histogram.h"
+#include "matvec_ops.h"
 #include "simd_decode.h"
 #include "simd_encode.h"
 
@@ -31,4 +32,5 @@ const struct efs_kernel_ops efs_ops_avx512 = {
     .decode = simd_decode,
     .decode_merge = simd_decode_merge,
     .stream_end = stream_end,
+    .matvec = &efs_matvec_avx512,
 };

@@ -4,6 +4,7 @@
 #include "simd_neon.h"
 
 #include "histogram.h"
+#include "matvec_ops.h"
 #include "simd_decode.h"
 #include "simd_encode.h"
 
@@ -21,4 +22,5 @@ const struct efs_kernel_ops efs_ops_neon = {
     .encode = simd_encode,
     .decode = simd_decode,
     .decode_merge = simd_decode_merge,
+    .matvec = &efs_matvec_neon,
 };

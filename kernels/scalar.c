@@ -2,6 +2,7 @@
  * scalar.c - the reference path: every block operation in plain C.
  */
 #include "format_block.h"
+#include "matvec_ops.h"
 
 static bool scalar_supported(void)
 {
@@ -84,4 +85,5 @@ const struct efs_kernel_ops efs_ops_scalar = {
     .encode = scalar_encode,
     .decode = scalar_decode,
     .decode_merge = scalar_decode_merge,
+    .matvec = &efs_matvec_scalar,
 };

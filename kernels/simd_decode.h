@@ -1,55 +1,14 @@
 /*
  * simd_decode.h - cascade decoding and merging with vectors; included by a path_*.c after its simd_*.h. Private.
  *
- * From the rest up: a vector of codes comes from a plane by a shift and a mask, the level's table gives the symbols of
- * codes 0..2, and the symbols of the level below, in order, fill the escapes. The first level is fused with the merge.
+ * The levels below the first are decoded to bytes (simd_level.h); the first one is fused with the merge.
  */
 #ifndef EFS_KERNELS_SIMD_DECODE_H
 #define EFS_KERNELS_SIMD_DECODE_H
 
 #include "format_block.h"
+#include "simd_level.h"
 #include "simd_merge.h"
-
-/*
- * One level, size symbols, into out, which has room for a vector more unless size is EFS_BLOCK. below has the symbols
- * of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
- */
-static size_t decode_level(const uint8_t *planes, size_t size, const uint8_t table_bytes[4], const uint8_t *below,
-                           uint8_t *out)
-{
-    const efs_table table = efs_load_table(table_bytes);
-    const uint8_t *used = below;
-    size_t width = efs_plane_bytes(size, 2);
-    int bits = 0;
-
-    for (size_t start = 0; start < size; start += width, bits += 2) {
-        const efs_shift shift = efs_shift_right(bits);
-        size_t len = size - start < width ? size - start : width;
-        size_t j = 0;
-        for (; j + EFS_LANES <= len; j += EFS_LANES)
-            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, EFS_LANES, &used));
-        if (j < len) /* what is stored too much is overwritten by the next plane, or is in the room after it */
-            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, len - j, &used));
-    }
-    return (size_t)(used - below);
-}
-
-/* The symbols that enter level `until`, which is below the last; NULL when the planes contradict the sizes. The result
- * lies in one of the two buffers of EFS_SCRATCH bytes. */
-static const uint8_t *decode_below(const struct efs_cascade_block *block, unsigned until, uint8_t *a, uint8_t *b)
-{
-    /* The rest is copied, so that planes with too many escapes do not read past the chunk. */
-    for (size_t i = 0; i < block->size[block->levels]; i += EFS_LANES)
-        efs_store(a + i, efs_load(block->rest + i));
-    for (unsigned level = block->levels; level-- > until;) {
-        if (decode_level(block->planes[level], block->size[level], block->table[level], a, b) != block->size[level + 1])
-            return NULL;
-        uint8_t *swap = a;
-        a = b;
-        b = swap;
-    }
-    return a;
-}
 
 static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
 {
@@ -60,12 +19,12 @@ static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
         return true;
     }
     if (block->size[0] != EFS_BLOCK) {
-        const uint8_t *symbols = decode_below(block, 0, a, b);
+        const uint8_t *symbols = decode_below(block, 0, a, b, false);
         if (symbols != NULL)
             memcpy(out, symbols, block->size[0]);
         return symbols != NULL;
     }
-    const uint8_t *below = decode_below(block, 1, a, b);
+    const uint8_t *below = decode_below(block, 1, a, b, false);
     return below != NULL && decode_level(block->planes[0], EFS_BLOCK, block->table[0], below, out) == block->size[1];
 }
 
@@ -111,7 +70,7 @@ static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_
                                uint8_t *dst, enum efs_way way)
 {
     uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b);
+    const uint8_t *below = decode_below(block, 1, a, b, false);
 
     if (below == NULL)
         return false;

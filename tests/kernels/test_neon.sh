@@ -31,8 +31,8 @@ done
 
 for test in "$root"/tests/kernels/test_*.c; do
     name=$(basename "$test" .c)
-    "$cross" -std=gnu11 -O3 -Wall -Wextra -Wconversion -Wshadow -Werror -D_GNU_SOURCE -static \
-        -I"$root/tests/kernels/neon" -I"$root/tests/kernels" -I"$root/kernels" -o "$tmp/$name" "$@" "$test"
+    "$cross" -std=gnu11 -O3 -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow -Werror -D_GNU_SOURCE -static \
+        -I"$root/tests/kernels/neon" -I"$root/tests/kernels" -I"$root/kernels" -o "$tmp/$name" "$@" "$test" -lm
     EXPERTFS_CPU=neon $run "$tmp/$name" >"$tmp/log" 2>&1 || { cat "$tmp/log"; echo "FAIL: $name on aarch64"; exit 1; }
     grep 'neon' "$tmp/log" || true
 done

@@ -1,0 +1,88 @@
+/*
+ * matvec_avx2.c - products on processors with AVX2 and FMA.
+ */
+#include "simd_avx2.h"
+
+#define EFS_SM_AHEAD 2048
+#define EFS_MANY_ROWS 1u
+#define EFS_MANY_TOKENS 3u
+#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3)
+
+typedef __m256 efs_floats;
+
+EFS_INLINE efs_floats efs_load_floats(const float *p)
+{
+    return _mm256_load_ps(p);
+}
+
+EFS_INLINE void efs_store_floats(float *p, efs_floats v)
+{
+    _mm256_store_ps(p, v);
+}
+
+EFS_INLINE efs_floats efs_zero_floats(void)
+{
+    return _mm256_setzero_ps();
+}
+
+EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
+{
+    return _mm256_fmadd_ps(a, b, sum);
+}
+
+EFS_INLINE float efs_total(efs_floats v)
+{
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+EFS_INLINE efs_floats efs_even(efs_vector words)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+
+EFS_INLINE efs_floats efs_odd(efs_vector words)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
+{
+    efs_halves_in_order(efs_load(w), efs_load(w + EFS_LANES), words);
+}
+
+EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+{
+    /* All bits but the sign change places. */
+    __m256i change = _mm256_and_si256(_mm256_xor_si256(e, sm), _mm256_set1_epi8(0x7f));
+    __m256i low = _mm256_xor_si256(e, change), high = _mm256_xor_si256(sm, change);
+
+    words[0] = _mm256_unpacklo_epi8(low, high);
+    words[1] = _mm256_unpackhi_epi8(low, high);
+}
+
+struct efs_first {
+    efs_table table;
+};
+
+EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
+{
+    return (struct efs_first){efs_load_table(table)};
+}
+
+EFS_INLINE efs_vector efs_first_symbols(efs_vector plane, efs_shift shift, const struct efs_first *first,
+                                        const uint8_t **below)
+{
+    return efs_symbols(plane, shift, first->table, EFS_LANES, below);
+}
+
+#include "matvec_simd.h"
+
+const struct efs_matvec_ops efs_matvec_avx2 = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};

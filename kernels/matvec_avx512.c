@@ -1,0 +1,111 @@
+/*
+ * matvec_avx512.c - products on processors with AVX-512 VBMI2.
+ */
+#include "simd_avx512.h"
+
+#define EFS_SM_AHEAD 4096
+#define EFS_MANY_ROWS 3u
+#define EFS_MANY_TOKENS 4u
+#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3) f(rows, 4)
+
+typedef __m512 efs_floats;
+
+EFS_INLINE efs_floats efs_load_floats(const float *p)
+{
+    return _mm512_load_ps(p);
+}
+
+EFS_INLINE void efs_store_floats(float *p, efs_floats v)
+{
+    _mm512_store_ps(p, v);
+}
+
+EFS_INLINE efs_floats efs_zero_floats(void)
+{
+    return _mm512_setzero_ps();
+}
+
+EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
+{
+    return _mm512_fmadd_ps(a, b, sum);
+}
+
+/* All floats, by halves. */
+EFS_INLINE float efs_total(efs_floats v)
+{
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+/* The BF16 numbers in the low and high halves of 32 bits, as floats. */
+EFS_INLINE efs_floats efs_even(efs_vector words)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
+
+EFS_INLINE efs_floats efs_odd(efs_vector words)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* A part's BF16 numbers from memory: even eights, odd eights. */
+EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
+{
+    efs_vector first = efs_load(w), second = efs_load(w + EFS_LANES);
+
+    words[0] = _mm512_shuffle_i32x4(first, second, 0x88);
+    words[1] = _mm512_shuffle_i32x4(first, second, 0xdd);
+}
+
+/* The same from turned exponents, signs and mantissas. */
+EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+{
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+
+    /* Loaded once: the compiler would rather have it twice as a memory operand, and loads are scarce here. */
+    __asm__("" : "+v"(sm));
+    __m512i low = efs_select(sign, e, sm), high = efs_select(sign, sm, e);
+    words[0] = _mm512_unpacklo_epi8(low, high);
+    words[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/*
+ * The first level's table, four codes repeated, and the mark: what its escape gives, a byte that no other code gives.
+ * So a permutation, which looks at the low 6 bits only, needs no mask before it, and the escapes are where the mark is.
+ */
+struct efs_first {
+    __m512i table, mark;
+};
+
+EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
+{
+    uint8_t marked[4] = {table[0], table[1], table[2], 0};
+
+    while (marked[3] == table[0] || marked[3] == table[1] || marked[3] == table[2])
+        marked[3]++;
+    return (struct efs_first){efs_load_table(marked), _mm512_set1_epi8((char)marked[3])};
+}
+
+EFS_INLINE efs_vector efs_first_symbols(efs_vector plane, efs_shift shift, const struct efs_first *first,
+                                        const uint8_t **below)
+{
+    __m512i symbols = _mm512_permutexvar_epi8(efs_shifted(plane, shift), first->table);
+    __mmask64 escapes = _mm512_cmpeq_epi8_mask(symbols, first->mark);
+    __m512i next = _mm512_loadu_si512(*below);
+
+    __asm__("" : "+v"(next)); /* see efs_symbols() */
+    *below += __builtin_popcountll(escapes);
+    return _mm512_mask_expand_epi8(symbols, escapes, next);
+}
+
+#include "matvec_simd.h"
+
+const struct efs_matvec_ops efs_matvec_avx512 = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};

@@ -1,0 +1,85 @@
+/*
+ * matvec_neon.c - products on 64-bit Arm processors.
+ */
+#include "simd_neon.h"
+
+#define EFS_SM_AHEAD 2048
+#define EFS_MANY_ROWS 1u
+#define EFS_MANY_TOKENS 3u
+#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3)
+
+typedef float32x4_t efs_floats;
+
+EFS_INLINE efs_floats efs_load_floats(const float *p)
+{
+    return vld1q_f32(p);
+}
+
+EFS_INLINE void efs_store_floats(float *p, efs_floats v)
+{
+    vst1q_f32(p, v);
+}
+
+EFS_INLINE efs_floats efs_zero_floats(void)
+{
+    return vdupq_n_f32(0);
+}
+
+EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
+{
+    return vaddq_f32(a, b);
+}
+
+EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
+{
+    return vfmaq_f32(sum, a, b);
+}
+
+EFS_INLINE float efs_total(efs_floats v)
+{
+    float32x2_t pair = vadd_f32(vget_low_f32(v), vget_high_f32(v));
+
+    return vget_lane_f32(vpadd_f32(pair, pair), 0);
+}
+
+EFS_INLINE efs_floats efs_even(efs_vector words)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(words), 16));
+}
+
+EFS_INLINE efs_floats efs_odd(efs_vector words)
+{
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(words), vdupq_n_u32(0xffff0000)));
+}
+
+EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
+{
+    words[0] = efs_load(w);
+    words[1] = efs_load(w + EFS_LANES);
+}
+
+EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+{
+    const uint8x16_t sign = vdupq_n_u8(0x80);
+
+    efs_interleave(vbslq_u8(sign, e, sm), vbslq_u8(sign, sm, e), words);
+}
+
+struct efs_first {
+    efs_table table;
+};
+
+EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
+{
+    return (struct efs_first){efs_load_table(table)};
+}
+
+EFS_INLINE efs_vector efs_first_symbols(efs_vector plane, efs_shift shift, const struct efs_first *first,
+                                        const uint8_t **below)
+{
+    return efs_symbols(plane, shift, first->table, EFS_LANES, below);
+}
+
+#include "matvec_simd.h"
+
+const struct efs_matvec_ops efs_matvec_neon = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};

@@ -1,0 +1,127 @@
+/*
+ * matvec_ops.h - what one processor's code path provides for products. Private to kernels/.
+ *
+ * Columns are handled in groups of 64. An input has the floats of a group in the order in which a vector of bytes meets
+ * them that is unpacked to words lane by lane, 16 bytes a lane: first the even columns of eights 0, 2, 4, 6, then their
+ * odd ones, then the even columns of eights 1, 3, 5, 7, then their odd ones. So no path has to cross its lanes.
+ */
+#ifndef EFS_KERNELS_MATVEC_OPS_H
+#define EFS_KERNELS_MATVEC_OPS_H
+
+#include "matvec.h"
+#include "ops.h"
+
+#define EFS_GROUP 64u
+#define EFS_SUMS 32
+
+/* An input: this, then the floats of token t from t * stride on. */
+struct efs_input {
+    uint32_t magic, cols, tokens, reserved;
+    size_t stride; /* floats, a multiple of 16 */
+    float x[] __attribute__((aligned(64)));
+};
+
+/* The input in memory; NULL when it is none for cols columns. */
+const struct efs_input *efs_input_checked(const void *memory, uint32_t cols);
+
+/* Where products go. */
+struct efs_output {
+    float *y;      /* of the next row, token 0 */
+    size_t stride; /* floats from token to token */
+    bool gated;    /* y holds the gate's product: it becomes silu(y) * product */
+};
+
+/*
+ * Rows on their way, for one token. sums[0..15] are the partial sums of even columns, sums[16..31] those of odd ones,
+ * in the order of the input's floats.
+ */
+struct efs_dot {
+    float sums[EFS_SUMS] __attribute__((aligned(64)));
+    const float *x; /* the token's input */
+    uint32_t cols;
+    uint32_t col; /* columns of the row that are in the sums: a multiple of EFS_GROUP, less than cols */
+    struct efs_output out;
+};
+
+struct efs_matvec_ops {
+    /* count elements (BF16, at any address) go on where dot stands. They end at a row's end, or after a whole group. */
+    void (*plain)(const uint8_t *w, size_t count, struct efs_dot *dot);
+    /* The elements [begin, end) of a whole block with at least one level; all of these, and cols, are multiples of
+     * EFS_GROUP. false: the planes do not hold the escapes that the sizes tell. */
+    bool (*coded)(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
+                  struct efs_dot *dot);
+    /* Whole rows (BF16, at any address, one behind the other) times all tokens. out is left as it was. */
+    void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
+};
+
+extern const struct efs_matvec_ops efs_matvec_scalar;
+#if defined(__x86_64__)
+extern const struct efs_matvec_ops efs_matvec_avx2;
+extern const struct efs_matvec_ops efs_matvec_avx512;
+#elif defined(__aarch64__)
+extern const struct efs_matvec_ops efs_matvec_neon;
+#endif
+
+/*
+ * Elements [first, first + count) of a matrix in halves, count > 0, as BF16 in order, in pieces: each piece is put to
+ * data, which has room for EFS_BLOCK elements, and used by sink() before the next. A block that is wanted only in part
+ * is put there whole, skip elements of it are not wanted. Where whole blocks are coded, coded() is asked instead, if
+ * there is one.
+ */
+struct efs_pieces {
+    const struct efs_matrix *w;
+    const struct efs_kernel_ops *ops;
+    uint8_t *(*room)(struct efs_pieces *pieces);
+    void (*sink)(struct efs_pieces *pieces, const uint8_t *piece, size_t count);
+    bool (*coded)(struct efs_pieces *pieces, const struct efs_cascade_block *block, const uint8_t *sm, size_t begin,
+                  size_t end);
+};
+
+/* 0, -EINVAL, -EUCLEAN, or what w->exponents() returned. */
+int efs_pieces_run(struct efs_pieces *pieces, size_t first, size_t count);
+
+/* ---- what all paths do with a product ---------------------------------------------------------------------------- */
+
+/* exp(v), -87 <= v <= 88 or else that of the nearer limit, to about 2 units in the last place; the same on every
+ * processor, as kernels/ is compiled without contraction. Minimax polynomial of degree 7 after Cephes (Moshier). */
+static inline float efs_exp(float v)
+{
+    const float magic = 12582912; /* 1.5 * 2^23: adding it rounds to an integer */
+    float limited = v < -87 ? -87 : v > 88 ? 88 : v;
+    float n = (limited * 1.44269504f + magic) - magic;
+    float r = (limited - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    union {
+        float f;
+        int32_t i;
+    } scale = {.i = ((int32_t)n + 127) * (1 << 23)};
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return (p * (r * r) + r + 1) * scale.f;
+}
+
+/* v / (1 + exp(-v)): NaN for NaN and -inf, -0 where exp(-v) is out of range. */
+static inline float efs_silu(float v)
+{
+    return v < -88 ? -(v - v) : v / (1 + efs_exp(-v));
+}
+
+static inline void efs_put_product(const struct efs_output *out, size_t row, size_t token, float product)
+{
+    float *y = out->y + token * out->stride + row;
+
+    *y = out->gated ? efs_silu(*y) * product : product;
+}
+
+/* The row is summed: on to the next. */
+static inline void efs_dot_next(struct efs_dot *dot, float product)
+{
+    efs_put_product(&dot->out, 0, 0, product);
+    dot->out.y++;
+}
+
+#endif

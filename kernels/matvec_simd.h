@@ -1,0 +1,267 @@
+/*
+ * matvec_simd.h - products with vectors; included by a matvec_*.c after what it defines: the operations named efs_*
+ * that are used here and not in simd_*.h. Private.
+ *
+ * EFS_FLOATS floats make a vector, 2 * EFS_FLOATS words, EFS_LANES = 4 * EFS_FLOATS bytes. A group has EFS_PARTS parts
+ * of EFS_LANES columns; a part adds to its own vectors of partial sums.
+ */
+#ifndef EFS_KERNELS_MATVEC_SIMD_H
+#define EFS_KERNELS_MATVEC_SIMD_H
+
+#include "matvec_ops.h"
+#include "simd_level.h"
+
+#define EFS_FLOATS (EFS_LANES / 4)
+#define EFS_PARTS (16 / EFS_FLOATS)
+
+struct efs_sums {
+    efs_floats even[EFS_PARTS], odd[EFS_PARTS];
+};
+
+EFS_INLINE void efs_sums_load(struct efs_sums *sums, const float *from)
+{
+    for (unsigned p = 0; p < EFS_PARTS; p++) {
+        sums->even[p] = efs_load_floats(from + p * EFS_FLOATS);
+        sums->odd[p] = efs_load_floats(from + 16 + p * EFS_FLOATS);
+    }
+}
+
+EFS_INLINE void efs_sums_store(const struct efs_sums *sums, float *to)
+{
+    for (unsigned p = 0; p < EFS_PARTS; p++) {
+        efs_store_floats(to + p * EFS_FLOATS, sums->even[p]);
+        efs_store_floats(to + 16 + p * EFS_FLOATS, sums->odd[p]);
+    }
+}
+
+EFS_INLINE void efs_sums_clear(struct efs_sums *sums)
+{
+    for (unsigned p = 0; p < EFS_PARTS; p++)
+        sums->even[p] = sums->odd[p] = efs_zero_floats();
+}
+
+/* The sums are added by halves: even and odd first, then the floats that are 8, 4, 2, 1 apart. */
+EFS_INLINE float efs_sums_total(const struct efs_sums *sums)
+{
+    efs_floats all[EFS_PARTS];
+
+    for (unsigned p = 0; p < EFS_PARTS; p++)
+        all[p] = efs_add_floats(sums->even[p], sums->odd[p]);
+    for (unsigned half = EFS_PARTS / 2; half > 0; half /= 2) {
+        for (unsigned p = 0; p < half; p++)
+            all[p] = efs_add_floats(all[p], all[p + half]);
+    }
+    return efs_total(all[0]);
+}
+
+/* Part p of a group: words are its BF16 numbers, first those of even eights, then those of odd ones. */
+EFS_INLINE void efs_sums_add(struct efs_sums *sums, unsigned p, const efs_vector words[2], const float *x)
+{
+    const float *at = x + p * EFS_FLOATS;
+
+    sums->even[p] = efs_fma(efs_even(words[0]), efs_load_floats(at), sums->even[p]);
+    sums->odd[p] = efs_fma(efs_odd(words[0]), efs_load_floats(at + 16), sums->odd[p]);
+    sums->even[p] = efs_fma(efs_even(words[1]), efs_load_floats(at + 32), sums->even[p]);
+    sums->odd[p] = efs_fma(efs_odd(words[1]), efs_load_floats(at + 48), sums->odd[p]);
+}
+
+EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const float *x)
+{
+    for (unsigned p = 0; p < EFS_PARTS; p++) {
+        efs_vector words[2];
+        efs_plain_words(w + 2 * EFS_LANES * p, words);
+        efs_sums_add(sums, p, words, x);
+    }
+}
+
+/* n < EFS_GROUP columns; the absent ones are zeros. */
+EFS_INLINE void efs_group_tail(struct efs_sums *sums, const uint8_t *w, size_t n, const float *x)
+{
+    uint8_t whole[2 * EFS_GROUP] = {0};
+
+    memcpy(whole, w, 2 * n);
+    efs_group_plain(sums, whole, x);
+}
+
+/* No prefetch: processors foresee one plain stream, and asking for it costs (measured on Zen 4: 0.65 of the speed). */
+static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
+{
+    struct efs_sums sums;
+    size_t col = dot->col;
+
+    efs_sums_load(&sums, dot->sums);
+    while (count > 0) {
+        const float *x = dot->x + col;
+        size_t n = dot->cols - col < count ? dot->cols - col : count;
+        count -= n;
+        col += n;
+        for (; n >= EFS_GROUP; n -= EFS_GROUP, w += 2 * EFS_GROUP, x += EFS_GROUP)
+            efs_group_plain(&sums, w, x);
+        if (n > 0) {
+            efs_group_tail(&sums, w, n, x);
+            w += 2 * n;
+        }
+        if (col == dot->cols) {
+            efs_dot_next(dot, efs_sums_total(&sums));
+            efs_sums_clear(&sums);
+            col = 0;
+        }
+    }
+    efs_sums_store(&sums, dot->sums);
+    dot->col = (uint32_t)col;
+}
+
+/* ---- coded ---------------------------------------------------------------------------------------------------------
+ */
+
+#define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
+
+/* The tables of block with turned symbols: so a BF16 number needs two selections and no shift. */
+EFS_INLINE void efs_turn_tables(struct efs_cascade_block *block)
+{
+    for (unsigned level = 0; level < block->levels; level++) {
+        for (unsigned r = 0; r < 3; r++)
+            block->table[level][r] = (uint8_t)(block->table[level][r] >> 1 | block->table[level][r] << 7);
+    }
+}
+
+/* Passes over the symbols [begin, end) of the first level. */
+static const uint8_t *pass_over(const uint8_t *planes, const struct efs_first *first, size_t begin, size_t end,
+                                const uint8_t *used)
+{
+    for (size_t i = begin; i < end; i += EFS_LANES)
+        efs_first_symbols(efs_load(planes + i % EFS_PLANE), efs_shift_right((int)(i / EFS_PLANE) * 2), first, &used);
+    return used;
+}
+
+static bool simd_coded(const struct efs_cascade_block *given, const uint8_t *sm, size_t begin, size_t end,
+                       struct efs_dot *dot)
+{
+    struct efs_cascade_block block = *given;
+    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
+
+    efs_turn_tables(&block);
+    const uint8_t *below = decode_below(&block, 1, a, b, true);
+    if (below == NULL)
+        return false;
+    const struct efs_first first = efs_first_load(block.table[0]);
+    const uint8_t *used = pass_over(block.planes[0], &first, 0, begin, below);
+    /* The next block's code lies behind this one's, see merge_first_level(). */
+    const uint8_t *next = block.rest + block.size[block.levels];
+    const size_t next_step = (size_t)(next - block.planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1;
+    struct efs_sums sums;
+    size_t col = dot->col;
+
+    efs_sums_load(&sums, dot->sums);
+    for (size_t i = begin; i < end;) {
+        const unsigned plane = (unsigned)(i / EFS_PLANE);
+        const efs_shift shift = efs_shift_right((int)plane * 2);
+        const uint8_t *planes = block.planes[0] - plane * EFS_PLANE;
+        const float *x = dot->x + col;
+        size_t stop = (plane + 1) * EFS_PLANE;
+        stop = stop < end ? stop : end;
+        stop = stop - i < dot->cols - col ? stop : i + (dot->cols - col);
+        col += stop - i;
+        for (; i < stop; x += EFS_GROUP) {
+            __builtin_prefetch(next, 0, 3);
+            next += next_step;
+            __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
+            for (unsigned p = 0; p < EFS_PARTS; p++, i += EFS_LANES) {
+                efs_vector words[2];
+                efs_vector e = efs_first_symbols(efs_load(planes + i), shift, &first, &used);
+                efs_coded_words(e, efs_load(sm + i), words);
+                efs_sums_add(&sums, p, words, x);
+            }
+        }
+        if (col == dot->cols) {
+            efs_dot_next(dot, efs_sums_total(&sums));
+            efs_sums_clear(&sums);
+            col = 0;
+        }
+    }
+    efs_sums_store(&sums, dot->sums);
+    dot->col = (uint32_t)col;
+    used = pass_over(block.planes[0], &first, end, EFS_BLOCK, used);
+    return (size_t)(used - below) == block.size[1];
+}
+
+/* ---- many tokens ---------------------------------------------------------------------------------------------------
+ */
+
+/* rows rows times tokens tokens, each at most what the registers hold. */
+EFS_INLINE void many_few(const uint8_t *w, const unsigned rows, const float *x, size_t x_stride, uint32_t cols,
+                         const unsigned tokens, float products[EFS_MANY_ROWS][EFS_MANY_TOKENS])
+{
+    struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS];
+    size_t c = 0, row_bytes = 2 * (size_t)cols;
+
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned t = 0; t < tokens; t++)
+            efs_sums_clear(&sums[r][t]);
+    }
+    for (; c + EFS_GROUP <= cols; c += EFS_GROUP) {
+        for (unsigned p = 0; p < EFS_PARTS; p++) {
+            efs_vector words[EFS_MANY_ROWS][2];
+            for (unsigned r = 0; r < rows; r++)
+                efs_plain_words(w + r * row_bytes + 2 * (c + p * EFS_LANES), words[r]);
+            for (unsigned h = 0; h < 2; h++) {
+                for (unsigned t = 0; t < tokens; t++) {
+                    efs_floats at = efs_load_floats(x + t * x_stride + c + p * EFS_FLOATS + 32 * h);
+                    for (unsigned r = 0; r < rows; r++)
+                        sums[r][t].even[p] = efs_fma(efs_even(words[r][h]), at, sums[r][t].even[p]);
+                }
+                for (unsigned t = 0; t < tokens; t++) {
+                    efs_floats at = efs_load_floats(x + t * x_stride + c + p * EFS_FLOATS + 32 * h + 16);
+                    for (unsigned r = 0; r < rows; r++)
+                        sums[r][t].odd[p] = efs_fma(efs_odd(words[r][h]), at, sums[r][t].odd[p]);
+                }
+            }
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned t = 0; t < tokens; t++) {
+            if (c < cols)
+                efs_group_tail(&sums[r][t], w + r * row_bytes + 2 * c, cols - c, x + t * x_stride + c);
+            products[r][t] = efs_sums_total(&sums[r][t]);
+        }
+    }
+}
+
+/* One copy of the code for each number of rows and tokens. */
+#define MANY_TOKENS(rows, tokens)                                                                                      \
+    if (n == (tokens))                                                                                                 \
+        many_few(w, rows, x, input->stride, input->cols, tokens, products);
+
+static void many_rows(const uint8_t *w, unsigned rows, const struct efs_input *input, const struct efs_output *out)
+{
+    for (unsigned t = 0; t < input->tokens; t += EFS_MANY_TOKENS) {
+        const float *x = input->x + t * input->stride;
+        unsigned n = input->tokens - t < EFS_MANY_TOKENS ? input->tokens - t : EFS_MANY_TOKENS;
+        float products[EFS_MANY_ROWS][EFS_MANY_TOKENS];
+
+        if (rows == EFS_MANY_ROWS) {
+            EFS_EACH_TOKENS(MANY_TOKENS, EFS_MANY_ROWS)
+        } else {
+            EFS_EACH_TOKENS(MANY_TOKENS, 1)
+        }
+        for (unsigned r = 0; r < rows; r++) {
+            for (unsigned k = 0; k < n; k++)
+                efs_put_product(out, r, t + k, products[r][k]);
+        }
+    }
+}
+
+static void simd_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
+{
+    struct efs_output to = *out;
+
+    while (rows > 0) {
+        unsigned n = rows >= EFS_MANY_ROWS ? EFS_MANY_ROWS : 1;
+        many_rows(w, n, input, &to);
+        w += n * 2 * (size_t)input->cols;
+        to.y += n;
+        rows -= n;
+    }
+}
+
+#endif

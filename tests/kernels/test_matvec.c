@@ -1,0 +1,275 @@
+/*
+ * test_matvec.c - products: what matvec.h says, to the bit, from every form of a matrix, on every path, for every split
+ * of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is the same everywhere.
+ */
+#include "matvec_cases.h"
+
+struct product_case {
+    uint32_t rows, cols, tokens;
+    size_t shard_elements;
+    enum number_kind w, x;
+};
+
+static void check_same(const float *y, const float *right, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        assert_true(same_float(y[i], right[i]));
+}
+
+/* Every form on every path against the text. */
+static void check_case(const struct product_case *c, unsigned splits, uint64_t *rng)
+{
+    size_t n = (size_t)c->rows * c->cols, products = (size_t)c->rows * c->tokens;
+    uint16_t *numbers = malloc(2 * n);
+    float *x = malloc((size_t)c->cols * c->tokens * sizeof(float)), *y = malloc(products * sizeof(float));
+    float *right = malloc(products * sizeof(float));
+
+    assert_true(numbers && x && y && right);
+    for (size_t i = 0; i < n; i++)
+        numbers[i] = bf16_of(c->w, rng);
+    for (size_t i = 0; i < (size_t)c->cols * c->tokens; i++)
+        x[i] = f32_of(c->x, rng);
+    for (size_t t = 0; t < c->tokens; t++) {
+        for (size_t r = 0; r < c->rows; r++)
+            right[t * c->rows + r] = product_by_the_text(numbers + r * c->cols, x + t * c->cols, c->cols);
+    }
+    void *input = input_new(EFS_INPUT_F32, x, c->cols, c->cols, c->tokens);
+    for (int form = 0; form < FORMS; form++) {
+        struct matrix *m = matrix_new((enum matrix_form)form, numbers, c->rows, c->cols, c->shard_elements);
+        for (size_t p = 0; p < PATH_COUNT; p++) {
+            if (!efs_cpu_force(path_names[p]))
+                continue;
+            assert_int_equal(multiply_split(m, input, c->tokens, splits, y), 0);
+            check_same(y, right, products);
+        }
+        matrix_free(m);
+    }
+    free(input);
+    free(numbers);
+    free(x);
+    free(y);
+    free(right);
+}
+
+/* Columns around vectors, groups, blocks; rows so that several blocks and shards are crossed at all places. */
+static void every_shape(void **state)
+{
+    static const uint32_t cols[] = {1,    2,    3,    7,    8,    15,   16,   17,   31,   32,   33,    63,    64,
+                                    65,   127,  128,  129,  191,  192,  193,  320,  500,  511,  512,   513,   1000,
+                                    2880, 4095, 4096, 4097, 6144, 8128, 8191, 8192, 8193, 8256, 10001, 16384, 20032};
+    uint64_t rng = 31;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++) {
+        uint32_t few = 20000 / cols[i] + 1 > 600 ? 600 : 20000 / cols[i] + 1;
+        const uint32_t rows[] = {1, few, few + 3};
+        for (size_t k = 0; k < 3; k++) {
+            struct product_case one = {rows[k], cols[i], 1, EFS_BLOCK * (1 + k), NUMBERS_WEIGHTS, NUMBERS_WEIGHTS};
+            check_case(&one, 1 + (unsigned)k, &rng);
+            struct product_case some = one;
+            some.tokens = 2 + (uint32_t)(i + k) % 6;
+            check_case(&some, 1, &rng);
+        }
+    }
+}
+
+static void every_number_of_tokens(void **state)
+{
+    uint64_t rng = 32;
+
+    (void)state;
+    for (uint32_t tokens = 1; tokens <= EFS_TOKENS_MAX; tokens += tokens < 18 ? 1 : 23) {
+        struct product_case c = {13, 1000, tokens, EFS_BLOCK, NUMBERS_WEIGHTS, NUMBERS_WIDE};
+        check_case(&c, 2, &rng);
+        c.cols = 1024;
+        check_case(&c, 1, &rng);
+    }
+}
+
+static void every_number(void **state)
+{
+    uint64_t rng = 33;
+
+    (void)state;
+    for (int w = 0; w < NUMBERS_KINDS; w++) {
+        for (int x = 0; x < NUMBERS_KINDS; x++) {
+            for (uint32_t tokens = 1; tokens <= 4; tokens += 3) {
+                struct product_case c = {70, 320, tokens, EFS_BLOCK, (enum number_kind)w, (enum number_kind)x};
+                check_case(&c, 1, &rng);
+                c.cols = 321;
+                check_case(&c, 3, &rng);
+            }
+        }
+    }
+}
+
+/* Exponents of every kind that the coder knows: all numbers of levels, all symbols. */
+static void every_code(void **state)
+{
+    const uint32_t rows = 40, cols = 448; /* two blocks and a bit */
+    uint8_t *e = malloc((size_t)rows * cols), *sm = malloc((size_t)rows * cols);
+    uint16_t *numbers = malloc((size_t)rows * cols * 2);
+    float x[448], y[40], right[40];
+    uint64_t rng = 34;
+
+    (void)state;
+    assert_true(e && sm && numbers);
+    for (size_t i = 0; i < cols; i++)
+        x[i] = f32_of(NUMBERS_WEIGHTS, &rng);
+    void *input = input_new(EFS_INPUT_F32, x, cols, cols, 1);
+    for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
+        symbols_fill((enum symbol_kind)kind, e, (size_t)rows * cols, &rng);
+        for (size_t i = 0; i < (size_t)rows * cols; i++)
+            sm[i] = (uint8_t)random_u64(&rng);
+        efs_merge(EFS_FORMAT_BF16, e, sm, (size_t)rows * cols, numbers);
+        for (uint32_t r = 0; r < rows; r++)
+            right[r] = product_by_the_text(numbers + (size_t)r * cols, x, cols);
+        struct matrix *m = matrix_new(FORM_CASCADE, numbers, rows, cols, EFS_BLOCK * 2);
+        for (size_t p = 0; p < PATH_COUNT; p++) {
+            if (!efs_cpu_force(path_names[p]))
+                continue;
+            assert_int_equal(multiply_split(m, input, 1, 1, y), 0);
+            check_same(y, right, rows);
+        }
+        matrix_free(m);
+    }
+    free(input);
+    free(e);
+    free(sm);
+    free(numbers);
+}
+
+/* As 1 to 8 threads and more would share the rows. */
+static void every_split(void **state)
+{
+    static const uint32_t shapes[][2] = {{97, 320}, {31, 2880}, {53, 1001}, {3, 8192}, {5, 20480}, {400, 3}};
+    uint64_t rng = 35;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (uint32_t tokens = 1; tokens <= 3; tokens += 2) {
+            for (unsigned splits = 1; splits <= 9; splits++) {
+                struct product_case c = {shapes[i][0],  shapes[i][1],    tokens,
+                                         EFS_BLOCK * 2, NUMBERS_WEIGHTS, NUMBERS_WEIGHTS};
+                check_case(&c, splits, &rng);
+            }
+        }
+    }
+}
+
+/* BF16 inputs are what their F32 values are; strides are honoured. */
+static void inputs(void **state)
+{
+    enum { COLS = 203, TOKENS = 3, STRIDE = 211 };
+    uint16_t narrow[TOKENS * STRIDE];
+    float wide[TOKENS * COLS];
+    uint64_t rng = 36;
+
+    (void)state;
+    for (size_t i = 0; i < TOKENS * STRIDE; i++)
+        narrow[i] = bf16_of(NUMBERS_BITS, &rng);
+    for (size_t t = 0; t < TOKENS; t++) {
+        for (size_t c = 0; c < COLS; c++)
+            wide[t * COLS + c] = widened(narrow[t * STRIDE + c]);
+    }
+    void *a = input_new(EFS_INPUT_BF16, narrow, STRIDE, COLS, TOKENS);
+    void *b = input_new(EFS_INPUT_F32, wide, COLS, COLS, TOKENS);
+    uint16_t numbers[5 * COLS];
+    float ya[5 * TOKENS], yb[5 * TOKENS];
+    for (size_t i = 0; i < 5 * COLS; i++)
+        numbers[i] = bf16_of(NUMBERS_WEIGHTS, &rng);
+    struct matrix *m = matrix_new(FORM_PLAIN, numbers, 5, COLS, EFS_BLOCK);
+    assert_int_equal(multiply_split(m, a, TOKENS, 1, ya), 0);
+    assert_int_equal(multiply_split(m, b, TOKENS, 1, yb), 0);
+    check_same(ya, yb, 5 * TOKENS);
+    matrix_free(m);
+    free(a);
+    free(b);
+}
+
+static double silu(double v)
+{
+    return v / (1 + exp(-v));
+}
+
+/* silu(gate x) * up x: the same to the bit on every path and from every form; silu itself within 1e-6 of its value. */
+static void swiglu(void **state)
+{
+    enum { ROWS = 41, COLS = 640, TOKENS = 3 };
+    static uint16_t gate[ROWS * COLS], up[ROWS * COLS];
+    static float x[TOKENS * COLS], g[TOKENS * ROWS], u[TOKENS * ROWS], h[TOKENS * ROWS], first[TOKENS * ROWS];
+    uint64_t rng = 37;
+
+    (void)state;
+    for (size_t i = 0; i < ROWS * COLS; i++) {
+        gate[i] = bf16_of(NUMBERS_WEIGHTS, &rng);
+        up[i] = bf16_of(NUMBERS_WEIGHTS, &rng);
+    }
+    for (size_t i = 0; i < TOKENS * COLS; i++)
+        x[i] = f32_of(NUMBERS_WEIGHTS, &rng) * (float)(1 << random_below(&rng, 8));
+    for (uint32_t tokens = 1; tokens <= TOKENS; tokens += TOKENS - 1) {
+        void *input = input_new(EFS_INPUT_F32, x, COLS, COLS, tokens);
+        size_t bytes = efs_matvec_scratch_bytes(COLS, tokens);
+        void *scratch = aligned_alloc(EFS_MATVEC_ALIGN, bytes);
+        assert_non_null(scratch);
+        for (int form = 0; form < FORMS; form++) {
+            struct matrix *a = matrix_new((enum matrix_form)form, gate, ROWS, COLS, EFS_BLOCK);
+            struct matrix *b = matrix_new((enum matrix_form)form, up, ROWS, COLS, EFS_BLOCK);
+            for (size_t p = 0; p < PATH_COUNT; p++) {
+                if (!efs_cpu_force(path_names[p]))
+                    continue;
+                assert_int_equal(efs_matvec(&a->w, input, 0, ROWS, g, ROWS, scratch), 0);
+                assert_int_equal(efs_matvec(&b->w, input, 0, ROWS, u, ROWS, scratch), 0);
+                for (uint32_t r = 0; r < ROWS; r += 9)
+                    assert_int_equal(
+                        efs_matvec_swiglu(&a->w, &b->w, input, r, r + 9 < ROWS ? r + 9 : ROWS, h, ROWS, scratch), 0);
+                if (form == 0 && p == 0)
+                    memcpy(first, h, sizeof(first));
+                check_same(h, first, tokens * ROWS);
+                for (size_t i = 0; i < tokens * ROWS; i++) {
+                    double right = silu(g[i]) * (double)u[i];
+                    assert_true(fabs((double)h[i] - right) <= 1e-6 * fabs(right) + 1e-36);
+                }
+            }
+            matrix_free(a);
+            matrix_free(b);
+        }
+        free(input);
+        free(scratch);
+    }
+}
+
+/* silu over its whole range: one by one matrices, up = 1. */
+static void silu_everywhere(void **state)
+{
+    static const float at[] = {-INFINITY, -1e15f, -1000, -89, -88.5f, -88,   -87, -20, -1,    -1e-3f,   -1e-30f, -0.0f,
+                               0,         1e-30f, 0.5f,  1,   20,     87.5f, 88,  89,  1e15f, INFINITY, NAN};
+    const uint16_t one = 0x3f80;
+    const struct efs_matrix w = {.rows = 1, .cols = 1, .plain = &one};
+    uint8_t scratch[65536] __attribute__((aligned(64)));
+
+    (void)state;
+    assert_true(efs_matvec_scratch_bytes(1, 2) <= sizeof(scratch) || efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
+    for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+        void *input = input_new(EFS_INPUT_F32, &at[i], 1, 1, 1);
+        float h = 7;
+        double right = silu((double)at[i]) * (double)at[i];
+        assert_int_equal(efs_matvec_swiglu(&w, &w, input, 0, 1, &h, 1, scratch), 0);
+        if (right != right)
+            assert_true(h != h);
+        else
+            assert_true((double)h == right || fabs((double)h - right) <= 1e-6 * fabs(right) + 1e-30);
+        free(input);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape),  cmocka_unit_test(every_number_of_tokens),
+        cmocka_unit_test(every_number), cmocka_unit_test(every_code),
+        cmocka_unit_test(every_split),  cmocka_unit_test(inputs),
+        cmocka_unit_test(swiglu),       cmocka_unit_test(silu_everywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
