@@ -203,6 +203,18 @@ static bool ask(struct efs *fs, struct efs_fill_piece *p, struct efs_unit_waiter
     return here;
 }
 
+/* Put a read of the piece, if it needs one, at the end of a list. */
+static struct efs_disk_request **submit_read(struct efs_fill_piece *p, unsigned half, struct efs_disk_request **tail)
+{
+    struct efs_disk_request *r = p->read[half];
+    if (!r)
+        return tail;
+    p->read[half] = NULL;
+    r->next = NULL;
+    *tail = r;
+    return &r->next;
+}
+
 /* Lock held: everything is asked for in the order of reads. Pieces that are here are put first in here[]. */
 static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *plan, struct efs_fill_piece **here,
                         struct efs_unit_waiter **failed, struct efs_disk_request **submit)
@@ -215,14 +227,11 @@ static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *pl
         else
             p->fill->from_disk = true;
     }
-    for (uint32_t i = 0; i < plan->read_count; i++) {
-        struct efs_disk_request *r = plan->reads[i].piece->read[plan->reads[i].sm];
-        if (!r)
-            continue;
-        r->next = NULL;
-        *submit = r;
-        submit = &r->next;
-    }
+    for (uint32_t i = 0; i < plan->read_count; i++)
+        submit = submit_read(plan->reads[i].piece, plan->reads[i].sm, submit);
+    for (uint32_t i = 0; i < batch->piece_count; i++) /* what was there when the plan was made and is not any more */
+        for (unsigned half = 0; half < 2; half++)
+            submit = submit_read(plan->ask[i], half, submit);
     return count;
 }
 

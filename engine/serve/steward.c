@@ -17,7 +17,6 @@
 #define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
 #define SAVE_SECONDS 300
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
-#define RANKS_EVERY 4u      /* requests: ranks cost more than counts */
 #define DRIFT_EVERY 256u    /* requests */
 #define KNOWN_PASSES 20000u /* of the history; what is older counts less */
 
@@ -205,10 +204,9 @@ void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32
     struct efs_steward *s = fs->steward;
     if (!s)
         return;
-    bool ranked = s->saw++ % RANKS_EVERY == 0;
-    for (uint32_t i = 0; ranked && i < count; i++)
-        s->ranks[i] = efs_policy_rank(fs->residency->policy, layer, ids[i]);
-    efs_history_request(&s->seen, layer, ids, ranked ? s->ranks : NULL, count);
+    efs_policy_ranks(fs->residency->policy, layer, ids, count, s->ranks);
+    efs_history_request(&s->seen, layer, ids, s->ranks, count);
+    s->saw++;
     if (s->saw % DRIFT_EVERY == 0)
         pthread_cond_signal(&s->wake);
 }
@@ -245,7 +243,7 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
                                         .budget_bytes = bytes,
                                         .goal = tuning->goal,
                                         .how = tuning->fixed_plan ? EFS_POOLS_RATIO : EFS_POOLS_SHARED};
-    request.pools = pools & efs_pools_possible(&request.costs);
+    request.pools = tuning->fixed_plan ? 0 : pools & efs_pools_possible(&request.costs);
     memcpy(request.ratio, tuning->ratio, sizeof(request.ratio));
     return efs_pools_plan(&request, plan);
 }
