@@ -59,7 +59,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "budget_bytes: %llu\n", U(stats.budget_bytes));
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
         char value[sizeof(daemon->tuning.at_mount[i])];
-        if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0) {
+        if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0) {
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
         }
     }
@@ -73,7 +73,6 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "readahead_bytes: %llu\n", U(daemon->readahead_bytes));
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
     fprintf(out, "prefetch_option: %llu\n", U(options->prefetch_bytes));
-    fprintf(out, "page_cache_option: %llu\n", U(options->page_cache_bytes));
     const char *note = efsd_pagecache_note(daemon);
     fprintf(out, "page_cache_reason: %s\n", note ? note : "-");
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));

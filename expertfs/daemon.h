@@ -143,8 +143,10 @@ void efsd_render_metrics(struct efsd *daemon, FILE *out); /* control_metrics.c *
 
 /* ---- tuning (xattr.c), requests (want.c) ------------------------------------------------------------------- */
 
-#define EFSD_TUNABLES 7u
-extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(), and of xattrs of the root */
+#define EFSD_TUNABLES 8u
+extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(), and page_cache; xattrs of the root */
+/* What is set now, as efs_get() tells it. */
+errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room);
 
 struct efsd_tuning {
     char at_mount[EFSD_TUNABLES][128]; /* what removing an xattr goes back to */

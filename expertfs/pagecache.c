@@ -143,6 +143,29 @@ errint_t efsd_pagecache_set(struct efsd *daemon, uint64_t limit_bytes)
     return 0;
 }
 
+void efsd_pagecache_get(const struct efsd *daemon, char *text, size_t room)
+{
+    uint64_t limit = atomic_load(&daemon->pagecache.limit_bytes);
+    snprintf(text, room, limit ? "%llu" : "off", (unsigned long long)limit);
+}
+
+errint_t efsd_pagecache_tune(struct efsd *daemon, const char *text, struct efs_error *err)
+{
+    uint64_t limit = 0;
+    if (strcmp(text, "off") != 0 && (efs_parse_size(text, &limit) || !limit)) {
+        return efs_fail(err, -EINVAL, "page_cache=%.64s: allowed are off and sizes such as 8G, 512M or 65536", text);
+    }
+    errint_t rc = efsd_pagecache_set(daemon, limit);
+    if (rc) {
+        return efs_fail(err, rc, "page_cache=%.64s: the page cache is not watched", text);
+    }
+    const char *note = limit ? efsd_pagecache_note(daemon) : NULL;
+    if (note) {
+        efs_fail(err, 0, "page_cache=%.64s: %s", text, note);
+    }
+    return 0;
+}
+
 void efsd_pagecache_stats(const struct efsd *daemon, struct efsd_pagecache_stats *stats)
 {
     const struct efsd_pagecache *cache = &daemon->pagecache;
@@ -228,7 +251,6 @@ errint_t efsd_pagecache_start(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     efsd_pagecache_attach(daemon);
-    atomic_store(&cache->limit_bytes, daemon->options.page_cache_bytes);
     atomic_store(&cache->found_ns, efsd_clock_ns(CLOCK_MONOTONIC));
     atomic_store(&cache->measured, cache->can_measure);
     if (!cache->can_measure && daemon->options.page_cache_bytes) {

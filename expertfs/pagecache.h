@@ -104,6 +104,10 @@ void efsd_pagecache_open(struct efsd *daemon, struct fuse_req *req);
 
 /* Change the limit; 0: none. The thread acts on it soon. -EOPNOTSUPP: there is no thread that could. Any thread. */
 errint_t efsd_pagecache_set(struct efsd *daemon, uint64_t limit_bytes);
+/* The same from text, a size or "off". -EINVAL with what is allowed in err; 0, maybe with something to know in err. */
+errint_t efsd_pagecache_tune(struct efsd *daemon, const char *text, struct efs_error *err);
+/* The limit as tune takes it. */
+void efsd_pagecache_get(const struct efsd *daemon, char *text, size_t room);
 void efsd_pagecache_stats(const struct efsd *daemon, struct efsd_pagecache_stats *stats);
 /* Why it is not measured, in words, or NULL. */
 const char *efsd_pagecache_note(const struct efsd *daemon);

@@ -258,6 +258,7 @@ errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg)
         return efs_fail(err, -ENOMEM, "no memory");
     }
     daemon->options = *options;
+    daemon->pagecache.limit_bytes = options->page_cache_bytes;
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
 

@@ -20,7 +20,8 @@
 #define PREFIX "user.expertfs."
 #define VALUE_MOST 255u /* bytes of a value */
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan",     "policy",
+                                                  "goal",   "delta", "schedule", "page_cache"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
 
@@ -140,6 +141,15 @@ static errint_t expert_value(const struct target *target, const char *name, char
     return -ENODATA;
 }
 
+errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room)
+{
+    if (strcmp(name, "page_cache") == 0) {
+        efsd_pagecache_get(daemon, value, room);
+        return 0;
+    }
+    return efs_get(daemon->fs, name, value, room);
+}
+
 static errint_t value_of(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efsd_tuning *tuning = &target->daemon->tuning;
@@ -158,7 +168,7 @@ static errint_t value_of(const struct target *target, const char *name, char *va
         pthread_mutex_unlock(&tuning->lock);
         return 0;
     }
-    return efs_get(target->daemon->fs, name, value, room);
+    return efsd_tunable_get(target->daemon, name, value, room);
 }
 
 /* bytes of text to who asked for its size (room 0) or for the text. */
@@ -250,6 +260,9 @@ static errint_t set_pin(const struct target *target, const char *value, struct e
 static errint_t set_value(const struct target *target, const char *name, const char *value, struct efs_error *err)
 {
     uint64_t held_bytes = 0;
+    if (target->object == OBJECT_ROOT && strcmp(name, "page_cache") == 0) {
+        return efsd_pagecache_tune(target->daemon, value, err);
+    }
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
                                                 : set_pin(target, value, err);
     if (!rc && held_bytes) {
@@ -360,7 +373,7 @@ errint_t efsd_tuning_init(struct efsd *daemon)
     struct efsd_tuning *tuning = &daemon->tuning;
     snprintf(tuning->answer, sizeof(tuning->answer), "ok");
     for (size_t i = 0; i < EFSD_TUNABLES; i++) {
-        errint_t rc = efs_get(daemon->fs, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
+        errint_t rc = efsd_tunable_get(daemon, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
         if (rc) {
             return rc;
         }

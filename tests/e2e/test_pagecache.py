@@ -148,6 +148,18 @@ def bounded():
     mount.stop("SIGTERM amid readers and evictions")
     check("its readers end", readers.end())
 
+    print("-- set while it serves")
+    mount = Mount(store, PLAIN)
+    read_all(mount / BIG)
+    check("no limit at first", wait_for_bytes(mount, lambda found: found > SIZE // 2) and
+          mount.count("page_cache_evictions") == 0, mount.stat())
+    os.setxattr(mount.path, "user.expertfs.page_cache", b"64M")
+    check("then one, which holds without further reads", held(mount, limit), mount.stat())
+    os.setxattr(mount.path, "user.expertfs.page_cache", b"off")
+    read_all(mount / BIG)
+    check("then none again", wait_for_bytes(mount, lambda found: found > SIZE // 2), mount.stat())
+    mount.unmount()
+
     print("-- a limit smaller than a range; one larger than all")
     mount = Mount(store, PLAIN + ",page_cache=1M")
     read_all(mount / BIG)

@@ -44,7 +44,7 @@ def table(name):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "page_cache"}
 check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer"}},
       os.listxattr(mount.path))
 check("on an expert", set(os.listxattr(mount / EXPERT)) == {P + name for name in (
@@ -70,11 +70,13 @@ for name, value, becomes in (
         ("plan", "C=50,S=25,E=25", "F=0,C=50,S=25,E=25"), ("plan", "C=100", "F=0,C=100,S=0,E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
-        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best")):
+        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"),
+        ("page_cache", "1.5M", str(3 << 19)), ("page_cache", "off", "off")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
     config = mount.config()
-    check(f"  config says so, and the answer is ok", config[name] == becomes and get("answer") == "ok",
+    check(f"  config says so, and the answer is ok", config[name] == becomes and (get("answer") == "ok" or
+          (name == "page_cache" and "cachestat" in get("answer"))),
           (config[name], get("answer")))
 set_("budget", "48M")
 check("the budget is in force at once", mount.count("budget_bytes") == 48 << 20)
@@ -96,7 +98,7 @@ check("removed: none is pinned", all(row["pin"] == "-" for row in table("experts
 
 print("-- removing")
 for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan"),
-                    ("delta", "1"), ("schedule", "paper")):
+                    ("delta", "1"), ("schedule", "paper"), ("page_cache", "1M")):
     set_(name, value)
     remove(name)
     check(f"{name} is as it was mounted", get(name) == began[name], get(name))
@@ -116,6 +118,7 @@ for name, value, path, error, says in (
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
         ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
         ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"),
+        ("page_cache", "0", "", "EINVAL", "8G"), ("page_cache", "none", "", "EINVAL", "off"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
         ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "budget"),
@@ -217,10 +220,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,page_cache=4G")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0,C=50,S=50,E=0", "goal": "makespan",
-        "delta": "3", "schedule": "request"}
+        "delta": "3", "schedule": "request", "page_cache": str(4 << 30)}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")
