@@ -369,6 +369,61 @@ struct efs_want_ioctl {
 };
 #define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
 
+/* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
+
+/* The number of an expert, as in efs_expert_info(): stack is "" for models with one. -ENOENT. */
+EFS_API errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
+                                 uint32_t *number);
+
+struct efs_need {
+    uint32_t expert; /* number */
+    uint32_t tokens; /* that it gets, 1 or more */
+};
+enum efs_form {
+    EFS_FORM_FULL, /* decoded; needs efs_options.full_pool */
+    EFS_FORM_CODED /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
+};
+
+/* A shard of a tensor in coded form: e and sm are NULL where the shard has no such chunk. */
+struct efs_coded_shard {
+    const uint8_t *e, *sm;
+    size_t e_bytes, sm_bytes, elements;
+    uint32_t codec; /* 0 none (sm is the raw bytes), 1 cascade, 2 zstd, 3 lz4 */
+};
+/* A tensor of an expert; a slice of a fused one without the expert dimension. */
+struct efs_tensor {
+    const char *name; /* terminated */
+    enum efs_dtype dtype;
+    uint32_t dims;
+    uint64_t shape[8];                    /* slowest first */
+    uint64_t bytes;                       /* raw */
+    const void *data;                     /* EFS_FORM_FULL: in the mapped memfd, read-only */
+    const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
+    uint32_t shard_count, shard_elements;
+};
+
+/*
+ * Name the experts that a layer needs, each once, all of the same layer: scheduled as a whole, brought in the order
+ * that lets the layer go on soonest. Does not block. Each expert is leased, unchanging, until it is dropped or the
+ * request released. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM. *request is the caller's.
+ */
+struct efs_request;
+EFS_API errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                                   struct efs_request **request, struct efs_error *err);
+/* Wait until an expert is there that no call has told of yet: 0 with its index in needs, or -errno of that expert with
+ * its index (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED). timeout_ms < 0: for ever; -ETIMEDOUT. -ENOENT: all were told of. */
+EFS_API errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index);
+/* Wait for all. 0, or the error of the first in needs that has one. */
+EFS_API errint_t efs_request_wait(struct efs_request *request);
+/* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
+ * its error; -EINVAL; -ENOMEM. */
+EFS_API errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
+                                     uint32_t *count);
+/* This one is not needed any more. */
+EFS_API void efs_request_drop(struct efs_request *request, uint32_t index);
+/* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
+EFS_API void efs_request_release(struct efs_request *request);
+
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 
 /* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the

@@ -100,6 +100,12 @@ static void piece_done(struct efs_fill_piece *p)
 static void decode(struct efs_fill_piece *p, uint32_t shard, struct efs_codec_scratch *scratch)
 {
     struct efs *fs = p->fill->fs;
+    if (!p->fill->slot) { /* the chunks are what is wanted */
+        errint_t bad = efs_unit_check(fs, p->waiter.unit, shard);
+        if (bad < 0)
+            p->fill->error = bad;
+        return;
+    }
     uint64_t shard_bytes = efs_object_shard_bytes(fs, fs->units[p->waiter.unit].object);
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
@@ -134,7 +140,7 @@ static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
 static void piece_ready(struct efs_fill_piece *p)
 {
     struct efs_batch *batch = p->batch;
-    if (p->waiter.error < 0 || !p->fill->slot || p->shards == 0) {
+    if (p->waiter.error < 0 || p->shards == 0) {
         piece_done(p);
         return;
     }
@@ -238,6 +244,8 @@ static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *pl
 static void fail_all(struct efs_fill **fills, uint32_t count)
 {
     for (uint32_t f = 0; f < count; f++) {
+        for (uint32_t i = 0; i < fills[f]->piece_count; i++)
+            fills[f]->pieces[i].batch = NULL; /* nothing was asked for */
         fills[f]->error = -ENOMEM;
         fills[f]->ended(fills[f]);
     }

@@ -242,6 +242,7 @@ void efs_close(struct efs *fs)
     efs_units_retry(fs, &submit); /* cancels those that wait for memory */
     pthread_mutex_unlock(&fs->lock);
     efs_full_retry(fs); /* cancels leases that wait for room */
+    efs_coded_retry(fs);
     efs_steward_stop(fs);
     pthread_mutex_lock(&fs->lock);
     while (fs->active)

@@ -114,10 +114,12 @@ struct efs {
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
     struct efs_full_waiter *gathered;                        /* leases that are to be brought together */
     struct efs_job gather_job;
-    bool gathering;                   /* the job is queued or runs */
-    uint64_t fixed_bytes, full_bytes; /* of the budget: never given back; memfds, free ones included */
-    uint64_t floor_segments;          /* of the chunk pool: always left to it */
-    uint64_t planned_segments;        /* of the chunk pool: what the plan needs */
+    bool gathering;                         /* the job is queued or runs */
+    struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
+    uint64_t coded_bytes;                   /* of those that are handed out or on their way */
+    uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfds, free ones included */
+    uint64_t floor_segments;                /* of the chunk pool: always left to it */
+    uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
     struct efs_residency *residency;
     struct efs_demotion *demotion;
     struct efs_steward *steward;
@@ -151,6 +153,8 @@ void efs_group_ahead(struct efs *fs, uint32_t group);
  * Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_unit_decode(struct efs *fs, uint32_t unit, uint64_t begin, size_t bytes, void *dst, bool stream,
                          struct efs_codec_scratch *scratch);
+/* Check the chunks of a shard of the unit (counted from its first) without decoding it; the unit is referenced. */
+errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard);
 /* Can efs_unit_decode() do without scratch? */
 bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
 /* The unit that holds raw byte `offset` of the object, and the byte after its last. */
@@ -212,6 +216,9 @@ struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
 errint_t efs_leases_build(struct efs *fs); /* -ENOMEM */
 void efs_leases_destroy(struct efs *fs);
 void efs_full_retry(struct efs *fs); /* without lock: waiting leases may have room now */
+
+/* ---- request.c ---- */
+void efs_coded_retry(struct efs *fs); /* the same for coded experts */
 
 /* One more, one fewer thing under way; the last one wakes efs_close(). Without lock. */
 void efs_active_begin(struct efs *fs);

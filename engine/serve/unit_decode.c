@@ -49,6 +49,13 @@ static errint_t check_shard(struct efs *fs, struct efs_unit *u, uint32_t shard, 
     return 0;
 }
 
+errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard)
+{
+    struct efs_unit *u = &fs->units[unit];
+    struct efs_shard_view v = view_of(fs, u, u->shard_first + shard);
+    return check_shard(fs, u, u->shard_first + shard, &v);
+}
+
 /* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
 static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst, bool stream,
                              struct efs_codec_scratch *scratch)

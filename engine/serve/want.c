@@ -4,6 +4,7 @@
  */
 #include "want_text.h"
 
+#include "request.h"
 #include "residency.h"
 
 #include <errno.h>
@@ -78,11 +79,26 @@ errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_err
     if (got < 0) {
         return got;
     }
-    for (at = text, left = bytes; efs_want_next(&at, &left, &want, NULL) > 0;) {
+    errint_t rc = 0;
+    for (at = text, left = bytes; rc == 0 && efs_want_next(&at, &left, &want, NULL) > 0;) {
         resolve(fs, &want, NULL);
-        for (uint32_t i = 0; i < want.count; i++) {
-            efs_group_ahead(fs, want.expert[i].expert);
-        }
+        struct efs_need needs[EFS_WANT_EXPERTS];
+        for (uint32_t i = 0; i < want.count; i++)
+            needs[i] = (struct efs_need){want.expert[i].expert, want.expert[i].tokens};
+        rc = efs_request_bring(fs, needs, want.count, err);
     }
-    return 0;
+    return rc;
+}
+
+errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert, uint32_t *number)
+{
+    struct efs_want want = {.layer = layer};
+    uint32_t first = 0, end = 0;
+    if (strlen(stack) >= sizeof(want.stack))
+        return -ENOENT;
+    memcpy(want.stack, stack, strlen(stack) + 1);
+    if (find_layer(fs, &want, &first, &end, NULL) < 0)
+        return -ENOENT;
+    *number = find_expert(fs, first, end, expert);
+    return *number == UINT32_MAX ? -ENOENT : 0;
 }
