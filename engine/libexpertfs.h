@@ -313,7 +313,7 @@ EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, ui
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
 EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
-/* "plan" or "profile" as `name: value` lines, "sched" (the latest reads and decodes of experts) and "requests" (the
+/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads and decodes of experts) and "requests" (the
  * latest requests) a line each; to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
 EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 

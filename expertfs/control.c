@@ -41,6 +41,17 @@ static void render_paths(struct efsd *daemon, FILE *out)
     fprintf(out, "direct_io_mmap: %s\n", yes_no(kernel->direct_mmap));
 }
 
+/* Texts that the engine makes. One that it does not have now is empty. */
+static void render_described(struct efsd *daemon, FILE *out, const char *what)
+{
+    char *text;
+    size_t bytes;
+    if (efs_describe(daemon->fs, what, &text, &bytes) == 0) {
+        fwrite(text, 1, bytes, out);
+        free(text);
+    }
+}
+
 static void render_config(struct efsd *daemon, FILE *out)
 {
     static const char *const lease[] = {"read", "wait", "fail"};
@@ -78,6 +89,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     fprintf(out, "registered_buffers: %s\n", yes_no(stats.registered_buffers));
+    render_described(daemon, out, "memory");
     fprintf(out, "view_hidden: %s\n", yes_no(efs_view_hidden(daemon->fs)));
     render_paths(daemon, out);
 }
@@ -162,17 +174,6 @@ static void render_experts(struct efsd *daemon, FILE *out)
                     e.expert, e.state, e.leases, U(e.raw_bytes), U(e.coded_bytes), U(e.resident_bytes), U(e.touches),
                     e.kept, e.pin, e.rank, U(e.count));
         }
-    }
-}
-
-/* Texts that the engine makes. One that it does not have now is empty. */
-static void render_described(struct efsd *daemon, FILE *out, const char *what)
-{
-    char *text;
-    size_t bytes;
-    if (efs_describe(daemon->fs, what, &text, &bytes) == 0) {
-        fwrite(text, 1, bytes, out);
-        free(text);
     }
 }
 

@@ -17,6 +17,8 @@
 #include "libexpertfs.h"
 #include "numa_nodes.h"
 
+#include <stdio.h>
+
 #define EFS_GRANULE 4096u
 #define EFS_ANY_NODE UINT32_MAX
 
@@ -91,6 +93,8 @@ bool efs_arena_alloc_on(struct efs_arena *arena, uint32_t node, size_t bytes, bo
 void efs_arena_free(struct efs_arena *arena, struct efs_block *block); /* block is cleared; NULL data is fine */
 /* The node that a block is on; EFS_ANY_NODE for none. */
 uint32_t efs_arena_node_of(const struct efs_arena *arena, const struct efs_block *block);
+/* Lines of `name: value`: expertfs-proc(5), CONFIG, from numa on. */
+void efs_arena_describe(const struct efs_arena *arena, FILE *out);
 bool efs_arena_segment_empty(const struct efs_arena *arena, uint32_t segment);
 
 #endif

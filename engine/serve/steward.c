@@ -457,15 +457,17 @@ static void tell_profile(const struct efs_steward *s, FILE *out)
 
 errint_t efs_steward_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    bool plan = strcmp(what, "plan") == 0;
+    bool plan = strcmp(what, "plan") == 0, memory = strcmp(what, "memory") == 0;
     *text = NULL;
-    if (!plan && strcmp(what, "profile") != 0)
+    if (!plan && !memory && strcmp(what, "profile") != 0)
         return -ENODATA;
     FILE *out = open_memstream(text, bytes);
     if (!out)
         return -ENOMEM;
     pthread_mutex_lock(&fs->lock);
-    if (!fs->steward)
+    if (memory)
+        efs_arena_describe(&fs->arena, out);
+    else if (!fs->steward)
         fprintf(out, "plan: none\n");
     else if (plan)
         tell_plan(fs->steward, out);

@@ -188,6 +188,17 @@ static void test_binding(void **state)
     assert_int_equal(arena.nodes[1].bind_error, -EPERM);
     assert_int_equal(arena.nodes[1].bound_count, 2);
     assert_int_equal(arena.nodes[1].segment_count, 3);
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    efs_arena_describe(&arena, out);
+    assert_int_equal(fclose(out), 0);
+    assert_string_equal(text, "numa: mock\nnuma_nodes: 2\nnuma_bytes: N1=12582912 N3=12582912\n"
+                              "numa_bound_bytes: N1=8388608 N3=8388608\n"
+                              "numa_reason: N1: the node is full; N3: Operation not permitted\n"
+                              "populated_bytes: 0\nhuge_bytes: 0\n");
+    free(text);
     efs_arena_drop(&arena, 8);
     assert_int_equal(arena.nodes[1].bound_count, 2);
     efs_arena_drop(&arena, 6);
