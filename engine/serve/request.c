@@ -1,0 +1,421 @@
+/*
+ * request.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their chunks.
+ *
+ * Chunks that are referenced cannot be evicted: coded experts are handed out up to half of the chunk pool, the others
+ * come as these are dropped.
+ */
+#include "request.h"
+
+#include "lease.h"
+#include "record.h"
+#include "request_core.h"
+#include "residency.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BRING_SHARE                                                                                                    \
+    4 /* what nobody has leased yet may take a quarter of the budget in full; the rest is brought coded */
+
+/* ---- the life of an item ---- */
+
+static void request_unref(struct efs_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    bool last = --request->refs == 0;
+    pthread_mutex_unlock(&request->lock);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < request->count; i++)
+        efs_item_free_tensors(&request->items[i]);
+    pthread_cond_destroy(&request->changed);
+    pthread_mutex_destroy(&request->lock);
+    free(request);
+}
+
+/* Lock held: coded experts that there is room for now. */
+static uint32_t take_waiting(struct efs *fs, struct efs_fill **fills, uint32_t room)
+{
+    uint32_t count = 0;
+    uint64_t most = fs->planned_segments * fs->arena.segment_bytes / 2;
+    while (fs->coded_waiting && count < room) {
+        struct efs_request_item *item = fs->coded_waiting;
+        if (fs->coded_bytes && fs->coded_bytes + item->bytes > most && !fs->closing)
+            break;
+        fs->coded_waiting = item->next_waiting;
+        fs->coded_bytes += item->bytes;
+        fills[count++] = item->fill;
+    }
+    return count;
+}
+
+void efs_coded_retry(struct efs *fs)
+{
+    struct efs_fill *fills[64];
+    uint32_t count;
+    do {
+        pthread_mutex_lock(&fs->lock);
+        count = take_waiting(fs, fills, 64);
+        pthread_mutex_unlock(&fs->lock);
+        if (count)
+            efs_execute(fs, fills, count);
+    } while (count == 64);
+}
+
+/* What an item holds is given back. It was HERE, or is told just now. */
+static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fill *fill, uint64_t bytes)
+{
+    if (lease)
+        efs_lease_release(lease);
+    if (!fill)
+        return;
+    uint32_t expert = fill->expert;
+    if (fill->error == 0)
+        efs_fill_unref(fill);
+    free(fill);
+    pthread_mutex_lock(&fs->lock);
+    fs->coded_bytes -= bytes;
+    efs_residency_release(fs, expert);
+    pthread_mutex_unlock(&fs->lock);
+    efs_coded_retry(fs);
+}
+
+/* An item is here, or failed. */
+static void arrived(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+{
+    struct efs_request *request = item->request;
+    struct efs_fill *fill = NULL;
+    uint64_t bytes = item->bytes;
+    pthread_mutex_lock(&request->lock);
+    item->lease = lease;
+    item->error = error;
+    bool wanted = error == 0 && !request->bring && !request->over && item->state == EFS_ITEM_COMING;
+    if (!wanted) {
+        fill = item->fill;
+        item->fill = NULL;
+        item->lease = NULL;
+    }
+    if (item->state == EFS_ITEM_COMING)
+        item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
+    pthread_cond_broadcast(&request->changed);
+    pthread_mutex_unlock(&request->lock);
+    if (!wanted)
+        let_go(request->fs, lease, fill, bytes);
+    request_unref(request);
+}
+
+static void leased(void *arg, errint_t error, struct efs_lease *lease)
+{
+    arrived(arg, error, lease);
+}
+
+static void brought(struct efs_fill *fill)
+{
+    struct efs *fs = fill->fs;
+    struct efs_request_item *item = fill->owner;
+    if (fill->error < 0) { /* some units came all the same */
+        for (uint32_t i = 0; i < fill->piece_count; i++)
+            if (fill->pieces[i].waiter.error == 0 && fill->pieces[i].batch)
+                efs_unit_put(fs, fill->pieces[i].waiter.unit);
+    }
+    arrived(item, fill->error, NULL);
+    efs_active_end(fs);
+}
+
+/* ---- beginning ---- */
+
+static errint_t check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                      struct efs_error *err)
+{
+    const struct efs_residency *r = fs->residency;
+    if (form == EFS_FORM_FULL && !fs->options.full_pool)
+        return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
+    if (count == 0 || count > r->width)
+        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, r->width);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].expert >= fs->store->expert_count || needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "there is no expert %u, or it gets no token", needs[i].expert);
+        if (r->expert[needs[i].expert].layer != r->expert[needs[0].expert].layer)
+            return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+static struct efs_request *request_new(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
+{
+    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
+    if (!request)
+        return NULL;
+    request->fs = fs;
+    request->count = count;
+    request->refs = count + 1;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&request->lock, NULL);
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        bool full = form == EFS_FORM_FULL ||
+                    (form == EFS_FORM_ANY && fs->options.full_pool && fs->full[needs[i].expert].state != EFS_FULL_NONE);
+        request->items[i] = (struct efs_request_item){.request = request,
+                                                      .expert = needs[i].expert,
+                                                      .tokens = needs[i].tokens,
+                                                      .form = full ? EFS_FORM_FULL : EFS_FORM_CODED};
+    }
+    pthread_mutex_unlock(&fs->lock);
+    return request;
+}
+
+/* What beginning needs, got before anything is told to the books. */
+struct start {
+    uint32_t count;
+    struct efs_full_waiter **waiters; /* full items */
+    struct efs_fill **fills;          /* to be executed */
+    uint32_t *experts, *ids, *tokens;
+};
+
+static void start_free(struct start *s)
+{
+    free(s->waiters);
+    free(s->fills);
+    free(s->experts);
+}
+
+static bool start_new(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    uint32_t count = request->count;
+    *s = (struct start){.count = count,
+                        .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
+                        .fills = efs_sys_calloc(count, sizeof(struct efs_fill *)),
+                        .experts = efs_sys_calloc(count, 3 * sizeof(uint32_t))};
+    bool good = s->waiters && s->fills && s->experts;
+    for (uint32_t i = 0; good && i < count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        s->ids = s->experts + count;
+        s->tokens = s->ids + count;
+        s->experts[i] = item->expert;
+        s->ids[i] = fs->residency->expert[item->expert].index;
+        s->tokens[i] = item->tokens;
+        if (item->form == EFS_FORM_FULL) {
+            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
+            good = s->waiters[i] != NULL;
+        } else {
+            item->fill = efs_fill_new(fs, item->expert);
+            good = item->fill != NULL;
+            item->bytes = fs->expert_bytes[item->expert];
+        }
+        if (good && item->fill) {
+            item->fill->owner = item;
+            item->fill->ended = brought;
+            item->fill->tokens = item->tokens;
+        }
+    }
+    for (uint32_t i = 0; !good && s->waiters && i < count; i++) {
+        free(s->waiters[i]);
+        free(request->items[i].fill);
+        request->items[i].fill = NULL;
+    }
+    return good;
+}
+
+static void begin(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    struct efs_full_waiter *answer = NULL;
+    struct efs_disk_request *submit = NULL;
+    uint32_t full = 0, all;
+    uint32_t layer = fs->residency->expert[s->experts[0]].layer;
+    pthread_mutex_lock(&fs->lock);
+    efs_residency_request(fs, s->experts, s->count);
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        fs->touches[item->expert]++;
+        if (request->bring)
+            efs_residency_announce(fs, item->expert);
+        if (item->form == EFS_FORM_FULL) {
+            efs_count(&fs->stats, leases, 1);
+            efs_lease_ask(fs, s->waiters[i], &s->fills[full], &answer, &submit);
+            full += s->fills[full] != NULL;
+        } else {
+            struct efs_request_item **tail = &fs->coded_waiting;
+            while (*tail)
+                tail = &(*tail)->next_waiting;
+            *tail = item;
+            fs->active++;
+        }
+    }
+    all = full + take_waiting(fs, s->fills + full, s->count - full);
+    pthread_mutex_unlock(&fs->lock);
+    efs_record_request(fs, layer, s->ids, s->tokens, s->count);
+    efs_disk_submit_all(fs, submit);
+    for (uint32_t i = 0; i < full; i++)
+        efs_lease_prepare(s->fills[i]);
+    if (all)
+        efs_execute(fs, s->fills, all);
+    efs_lease_answer(fs, answer);
+}
+
+static errint_t request_begin(struct efs *fs, struct efs_request *request, struct efs_error *err)
+{
+    struct start s;
+    if (!start_new(fs, request, &s)) {
+        start_free(&s);
+        request->refs = 1;
+        request_unref(request);
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    }
+    begin(fs, request, &s);
+    start_free(&s);
+    return 0;
+}
+
+errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                           struct efs_request **out, struct efs_error *err)
+{
+    *out = NULL;
+    errint_t rc = check(fs, needs, count, form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, form);
+    rc = request ? request_begin(fs, request, err) : efs_fail(err, -ENOMEM, "no memory for a request");
+    if (rc == 0)
+        *out = request;
+    return rc;
+}
+
+errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_t count, struct efs_error *err)
+{
+    errint_t rc = check(fs, needs, count, EFS_FORM_CODED, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, EFS_FORM_CODED);
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request->bring = true;
+    uint64_t bytes = 0, most = fs->options.budget_bytes / BRING_SHARE;
+    for (uint32_t i = 0; fs->options.full_pool && i < count; i++) {
+        bytes += efs_slot_bytes(fs, needs[i].expert);
+        request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+    rc = request_begin(fs, request, err);
+    if (rc == 0)
+        request_unref(request);
+    return rc;
+}
+
+/* ---- waiting, dropping ---- */
+
+static bool any_coming(const struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++)
+        if (request->items[i].state == EFS_ITEM_COMING)
+            return true;
+    return false;
+}
+
+errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    if (timeout_ms > 0) {
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += timeout_ms % 1000 * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    }
+    pthread_mutex_lock(&request->lock);
+    errint_t rc = -EAGAIN;
+    while (rc == -EAGAIN) {
+        for (uint32_t i = 0; i < request->count && rc == -EAGAIN; i++) {
+            struct efs_request_item *item = &request->items[i];
+            if (item->told || item->state == EFS_ITEM_COMING || item->state == EFS_ITEM_DROPPED)
+                continue;
+            item->told = true;
+            *index = i;
+            rc = item->state == EFS_ITEM_HERE ? 0 : item->error;
+            if (rc == -EAGAIN)
+                rc = -EIO;
+        }
+        if (rc != -EAGAIN)
+            break;
+        if (!any_coming(request))
+            rc = -ENOENT;
+        else if (timeout_ms < 0)
+            pthread_cond_wait(&request->changed, &request->lock);
+        else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
+            rc = -ETIMEDOUT;
+    }
+    pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+errint_t efs_request_wait(struct efs_request *request)
+{
+    errint_t rc = 0;
+    pthread_mutex_lock(&request->lock);
+    while (any_coming(request))
+        pthread_cond_wait(&request->changed, &request->lock);
+    for (uint32_t i = 0; i < request->count && rc == 0; i++)
+        rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
+    pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
+                             uint32_t *count)
+{
+    if (index >= request->count)
+        return -EINVAL;
+    struct efs_request_item *item = &request->items[index];
+    pthread_mutex_lock(&request->lock);
+    errint_t rc = item->state == EFS_ITEM_COMING    ? -EAGAIN
+                  : item->state == EFS_ITEM_HERE    ? 0
+                  : item->state == EFS_ITEM_DROPPED ? -EINVAL
+                                                    : item->error;
+    if (rc == 0 && !item->tensors)
+        rc = efs_item_tensors(item);
+    pthread_mutex_unlock(&request->lock);
+    if (rc < 0)
+        return rc;
+    *tensors = item->tensors;
+    *count = item->tensor_count;
+    return 0;
+}
+
+void efs_request_drop(struct efs_request *request, uint32_t index)
+{
+    if (index >= request->count)
+        return;
+    struct efs_request_item *item = &request->items[index];
+    pthread_mutex_lock(&request->lock);
+    bool here = item->state == EFS_ITEM_HERE;
+    struct efs_lease *lease = here ? item->lease : NULL;
+    struct efs_fill *fill = here ? item->fill : NULL;
+    if (here) {
+        item->lease = NULL;
+        item->fill = NULL;
+    }
+    item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
+    pthread_cond_broadcast(&request->changed);
+    pthread_mutex_unlock(&request->lock);
+    let_go(request->fs, lease, fill, item->bytes);
+}
+
+void efs_request_release(struct efs_request *request)
+{
+    if (!request)
+        return;
+    pthread_mutex_lock(&request->lock);
+    request->over = true;
+    pthread_mutex_unlock(&request->lock);
+    for (uint32_t i = 0; i < request->count; i++)
+        efs_request_drop(request, i);
+    request_unref(request);
+}
