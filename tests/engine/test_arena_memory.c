@@ -169,6 +169,7 @@ static void test_binding(void **state)
     available[1] = (1u << 20) + SEGMENT - 1; /* node 1 keeps 1/64 of its memory for others: not enough by a byte */
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(arena.nodes[1].segment_count, 2);
+    assert_ptr_equal(binds.memory[2], arena.nodes[1].base + SEGMENT);
     available[1]++;
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(arena.nodes[0].segment_count, 2);
