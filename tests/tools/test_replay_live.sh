@@ -26,10 +26,12 @@ mkdir "$dir/tmp" "$dir/mnt"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
 bad=0
 complain() { echo "FAILED: $*"; bad=1; }
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
+run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err; its process was $last
     local want=$1 got
     shift
-    "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err"
+    "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err" &
+    last=$!
+    wait $last
     got=$?
     [ "$got" = "$want" ] || complain "expertctl replay $*: exit $got, not $want: $(cat "$dir/err")"
     [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl replay $*: no message"
@@ -96,7 +98,7 @@ run 2 --threads 0 --peer mmap --raw "$raw" --store "$store" "$eval"
 run 1 --mount "$dir/missing" "$eval"
 run 1 --mount "$dir/tmp" "$eval"
 warns 'neither a store nor a mount'
-clean '*' "wrong usage"
+clean $last "wrong usage"
 
 # Raw checkpoints that are not those of the store
 mkdir "$dir/empty" "$dir/other" "$dir/cut" "$dir/noise"
@@ -113,13 +115,13 @@ for damaged in cut noise; do
     run 1 --peer read-lru --raw "$dir/$damaged" --store "$store" "$eval"
     warns 'damaged'
 done
-clean '*' "wrong raw files"
+clean $last "wrong raw files"
 
 # Peers: the bytes that the simulator says, the same bytes for both, within their memory
 run 0 --simulate --policy lru:raw --peer mmap,read-lru --raw "$raw" --store "$store" --budget 40%,100% --batch 1,4 \
     --json "$dir/peers.json" "$eval"
 says '^read-lru'
-clean '*' "peers"
+clean $last "peers"
 "$python" - "$dir/peers.json" <<'P' || complain "peers: $(cat "$dir/out")"
 import json, sys
 runs = json.load(open(sys.argv[1]))
@@ -148,7 +150,7 @@ P
 limited=$("$python" -c 'import json, sys; print(int(all(r.get("memory_limit_bytes", 1) for r in json.load(open(sys.argv[1])))))' "$dir/peers.json")
 run 1 --peer read-lru --raw "$raw" --store "$store" --budget 1% "$eval"
 warns 'room for'
-clean '*' "a peer without room"
+clean $last "a peer without room"
 
 # What is computed is the same for all, for fused experts too, and wrong bytes are seen
 for compute in none touch ffn; do
@@ -209,7 +211,7 @@ fi
 # Mounts
 [ -e /dev/fuse ] || { echo "no /dev/fuse: peers alone are tested"; [ $bad = 0 ]; exit; }
 run 0 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 128M --batch 1,4 --json "$dir/mount.json" "$eval"
-clean '*' "a mount"
+clean $last "a mount"
 for compute in none ffn; do
     run 0 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 128M --compute $compute \
         --json "$dir/mount-$compute.json" "$eval"
@@ -227,6 +229,21 @@ for name in ("mount", "mount-none", "mount-ffn", "mount-fused"):
             assert run["read_bytes_per_token"] > 0 and run["decode_utilisation"] > 0, run
             assert not run["memory_limit_bytes"] or run["memory_peak_bytes"] <= run["memory_limit_bytes"], run
 P
+# Little room: what was open goes, and what is mapped stays as it is
+"$mkmodel" -q --family qwen3-moe --layers 4 --experts 16 --hidden 512 --intermediate 512 --vocab 640 "$dir/large" &&
+    "$mkexpertfs" -q "$dir/large" "$dir/large.efs" || exit 1
+run 0 --mount "$dir/large.efs" --peer read-lru --raw "$dir/large" --policy zipmoe,lru --budget 48M,64M --batch 1,4 \
+    --json "$dir/little.json" "$eval"
+clean $last "mounts with little room"
+"$python" - "$dir/little.json" <<'P' || complain "little room: $(cat "$dir/out")"
+import json, sys
+runs = json.load(open(sys.argv[1]))
+for batch in (1, 4):
+    assert len({r["check"] for r in runs if r["batch"] == batch}) == 1, [(r["runner"], r["budget"], r["check"]) for r in runs]
+ours = [r for r in runs if r["runner"] == "expertfs"]
+assert len(ours) >= 4 and all(r["tokens"] == 30 for r in runs)
+assert any(r["hits"]["M"] > 64 for r in ours), ours  # experts went and came back
+P
 run 1 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 1M,128M --json "$dir/floor.json" "$eval"
 warns 'expertfs lru.* with 1M: .*floor\|expertfs lru.* with 1M: .*budget'
 "$python" -c 'import json, sys
@@ -235,7 +252,7 @@ assert [r["runner"] for r in json.load(open(sys.argv[1]))] == ["mmap", "expertfs
 run 1 --mount "$store" --expertfs /bin/false --policy lru --budget 128M "$eval"
 warns 'the daemon ended'
 run 1 --mount "$store" --expertfs "$dir/none" --policy lru --budget 128M "$eval"
-clean '*' "daemons that failed"
+clean $last "daemons that failed"
 
 for signal in TERM KILL; do
     "$expertctl" replay -q --mount "$store" --policy lru --budget 128M --json "$dir/int.json" "$dir/long.route" \
@@ -271,7 +288,7 @@ import json, sys
 ours, peer = json.load(open(sys.argv[1]))
 assert ours["check"] == peer["check"] and ours["memory_limit_bytes"] == 0 and "not cold" in ours["note"], ours
 P
-clean '*' "a mount that was there"
+clean $last "a mount that was there"
 [ $bad = 0 ] || exit 1
 [ "$limited" = 1 ] || { echo "peers and mounts are well; no memory cgroup can be made here"; exit 0; }
 echo "peers and mounts are well"

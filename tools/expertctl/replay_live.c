@@ -69,20 +69,29 @@ static void make_cold(const struct replay_live *live, struct replay_run_record *
     }
 }
 
-/* Until the player has ended. Returns its wait status. */
-static int watch(pid_t pid, struct replay_stand *stand, replay_progress_fn *progress, void *arg)
+/*
+ * Until the player has ended. Returns its wait status. When it is asked to stop it has some seconds, then it is killed;
+ * if even that does not end it, it waits for a mount that does not answer: our own daemon is ended, another's is left.
+ */
+static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand, replay_progress_fn *progress,
+                 void *arg)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
-    time_t stop_at = 0;
+    time_t stopped = 0;
     int status = 0;
     while (waitpid(pid, &status, WNOHANG) != pid) {
         nanosleep(&pause, NULL);
-        if (stop_at == 0 && progress(arg, replay_stand_tokens(stand))) {
+        if (stopped == 0 && progress(arg, replay_stand_tokens(stand))) {
             replay_stand_stop(stand);
-            stop_at = time(NULL) + STOP_SECONDS;
+            stopped = time(NULL);
         }
-        if (stop_at && time(NULL) > stop_at)
+        time_t since = stopped ? time(NULL) - stopped : 0;
+        if (since > STOP_SECONDS)
             kill(pid, SIGKILL);
+        if (since > 2 * STOP_SECONDS && stage->daemon > 0)
+            kill(stage->daemon, SIGKILL);
+        if (since > 4 * STOP_SECONDS)
+            break;
     }
     return status;
 }
@@ -97,7 +106,7 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
     pid_t pid = replay_player_start(what, stand);
     errint_t rc = pid < 0 ? efs_fail(err, pid, "fork: %s", strerror(-pid)) : 0;
     if (rc == 0) {
-        int status = watch(pid, stand, progress, arg);
+        int status = watch(&live->stage, pid, stand, progress, arg);
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
             rc = replay_cgroup_kills(&live->stage.cgroup) > 0
@@ -141,7 +150,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
     record->peak_bytes = replay_cgroup_peak_bytes(&live->stage.cgroup);
     if (mount && !foreign) {
         errint_t gone = replay_stage_unmount(&live->stage, &end);
-        if (gone < 0) { /* that is why the rest failed */
+        if (gone < 0 && !tools_interrupted()) { /* that is why the rest failed */
             rc = gone;
             efs_fail(err, rc, "%s", end.text);
         }

@@ -23,7 +23,8 @@ struct replay_reader {
     /* Begin to bring experts of a layer, each once; tokens: that chose each of them. */
     errint_t (*request)(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
                         uint32_t count, struct efs_error *err);
-    /* The next of them that is ready, in any order; waits for it. The view is valid until release. */
+    /* The next of them that is ready, in any order; waits for it. The view is valid until next or release: to hold one
+     * expert and wait for another could wait forever where there is little room. */
     errint_t (*next)(struct replay_reader *reader, struct replay_view *view, struct efs_error *err);
     void (*release)(struct replay_reader *reader);
     errint_t (*count)(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err);

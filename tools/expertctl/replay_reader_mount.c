@@ -3,7 +3,8 @@
  *
  * Where the mount has .expertfs/want, a layer is asked for as a whole by a line there before its files are opened. An
  * open waits until its expert is ready, so each has a thread; what is open first is computed first. What was used is
- * unmapped and closed by the same threads, since the mount keeps what is open.
+ * unmapped and closed by the same threads. It is closed last: of a file that the kernel serves by itself the mount
+ * keeps what is open, but does not hear of mappings.
  */
 #include "replay_reader.h"
 
@@ -23,7 +24,8 @@
 struct file { /* one expert of the request */
     const struct replay_expert *expert;
     uint32_t tokens;
-    void *map; /* NULL: none */
+    int fd;
+    void *map; /* NULL: neither */
     errint_t error;
 };
 
@@ -31,7 +33,8 @@ enum job_kind { JOB_OPEN, JOB_CLOSE, JOB_END };
 struct job {
     enum job_kind kind;
     uint32_t file; /* JOB_OPEN: number in files */
-    void *map;     /* JOB_CLOSE */
+    int fd;        /* JOB_CLOSE */
+    void *map;
     uint64_t bytes;
 };
 
@@ -71,7 +74,10 @@ static void open_file(const struct mount_reader *r, struct file *file)
         file->error = -errno;
     else
         file->map = map;
-    close(fd); /* the mapping keeps it open */
+    if (file->error)
+        close(fd);
+    else
+        file->fd = fd;
 }
 
 static void *opener(void *arg)
@@ -89,6 +95,7 @@ static void *opener(void *arg)
             return NULL;
         if (job.kind == JOB_CLOSE) {
             munmap(job.map, job.bytes);
+            close(job.fd);
             continue;
         }
         open_file(r, &r->files[job.file]);
@@ -144,10 +151,23 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
     return 0;
 }
 
+/* With the mutex held: what was given is not used any more. */
+static void put_away(struct mount_reader *r, struct file *file)
+{
+    if (file->map)
+        add_job(r,
+                (struct job){.kind = JOB_CLOSE, .fd = file->fd, .map = file->map, .bytes = file->expert->file_bytes});
+    file->map = NULL;
+}
+
 static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
     pthread_mutex_lock(&r->mutex);
+    if (r->given > 0) {
+        put_away(r, &r->files[r->ready[r->given - 1]]);
+        pthread_cond_signal(&r->more);
+    }
     while (r->ready_count == r->given)
         pthread_cond_wait(&r->done, &r->mutex);
     const struct file *file = &r->files[r->ready[r->given++]];
@@ -165,12 +185,13 @@ static void release(struct replay_reader *reader)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
     pthread_mutex_lock(&r->mutex);
+    for (uint32_t i = 0; i < r->ready_count; i++)
+        put_away(r, &r->files[r->ready[i]]);
+    pthread_cond_broadcast(&r->more);
     while (r->ready_count < r->count) /* after an error */
         pthread_cond_wait(&r->done, &r->mutex);
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->files[i].map)
-            add_job(r,
-                    (struct job){.kind = JOB_CLOSE, .map = r->files[i].map, .bytes = r->files[i].expert->file_bytes});
+        put_away(r, &r->files[i]);
     r->count = 0;
     pthread_cond_broadcast(&r->more);
     pthread_mutex_unlock(&r->mutex);
