@@ -1,0 +1,185 @@
+"""make bench-replay: a routing trace through the mount, the mapped and the read-LRU peer, and the simulator.
+
+Three measurements, each told as ratios against the bars that they are held to:
+  whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
+  live    the first --tokens of it on real files, cold, each runner in a memory cgroup of the same budget, taking turns:
+          time per token of the peers over that of expertfs, schedule against request order;
+  agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
+The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
+Writes runs.json (a list of all runs), tpot.svg and hits.svg."""
+import argparse
+import glob
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
+# budget in percent: bar; of "bytes" and the two of "time"
+BARS = {"bytes": {10: 2.7, 25: 3.0, 50: 14.0}, "mmap": {10: 2.5, 25: 2.5, 50: 1.5},
+        "read-lru": {10: 1.7, 25: 1.7, 50: 1.2, 75: 1.0}}
+
+
+def tool(name):
+    return os.path.join(BUILD, name)
+
+
+def options():
+    p = argparse.ArgumentParser(prog="tools/bench/replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
+    p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
+    p.add_argument("--tokens", type=int, default=48, help="of live runs (48: some ten minutes in all)")
+    p.add_argument("--rounds", type=int, default=1, help="of live runs; medians are told (1)")
+    p.add_argument("--budgets", default="10%,25%,50%,75%", help="10%%,25%%,50%%,75%%")
+    p.add_argument("--policies", default="zipmoe,lru", help="of the mount; the first is held to the bars (zipmoe,lru)")
+    p.add_argument("--batch", default="1", help="sequences at a time (1)")
+    p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
+    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,agree")
+    p.add_argument("--model", help="a raw checkpoint of another model, in place of the generated one")
+    a = p.parse_args()
+    a.trace = a.trace or os.environ.get("TRACE") or found("eval")
+    a.history = a.history or os.environ.get("HISTORY") or found("history", a.trace)
+    a.skip = set(filter(None, a.skip.split(",")))
+    if not a.trace:
+        p.error("no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
+    return a
+
+
+def found(kind, beside=None):
+    """The trace of that kind in $TRACES, or beside another one."""
+    folder = os.environ.get("TRACES") or (beside and os.path.dirname(os.path.abspath(beside)))
+    traces = sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{kind}.route*"))) if folder else []
+    if beside:
+        start = os.path.basename(beside).split("-")[0]
+        traces = [t for t in traces if os.path.basename(t).startswith(start)]
+    return traces[0] if traces else None
+
+
+def prepare(model):
+    """Checkpoint and store; they stay for the next time."""
+    raw = model or os.path.join(WORK, "replay")
+    store = os.path.join(WORK, os.path.basename(os.path.normpath(raw)) + ".efs")
+    os.makedirs(WORK, exist_ok=True)
+    if not os.path.exists(os.path.join(raw, "config.json")):
+        subprocess.run([tool("mkmodel"), "--preset", "replay", "--force", raw], check=True)
+    if not os.path.exists(store):
+        subprocess.run([tool("mkexpertfs"), raw, store], check=True, stdout=subprocess.DEVNULL)
+    return raw, store
+
+
+class Replay:
+    def __init__(self, a, raw, store, folder):
+        self.a, self.raw, self.store, self.folder = a, raw, store, folder
+        self.all, self.failed = [], False
+
+    def run(self, *args, tokens=None):
+        """The runs of one expertctl replay; its table is shown."""
+        out = os.path.join(self.folder, "part.json")
+        if os.path.exists(out):
+            os.unlink(out)
+        command = [tool("expertctl"), "replay", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
+        command += ["--plan-from", self.a.history] if self.a.history else []
+        command += ["--tokens", str(tokens)] if tokens else []
+        print(f"\n$ {' '.join(command)} {self.a.trace}", flush=True)
+        status = subprocess.run([*command, self.a.trace]).returncode
+        self.failed = self.failed or status != 0
+        if status not in (0, 1) or not os.path.exists(out):
+            sys.exit(f"tools/bench/replay: expertctl ended with {status}")
+        with open(out) as f:
+            runs = json.load(f)
+        os.unlink(out)
+        self.all += runs
+        return runs
+
+
+def pick(runs, field, runner, policy, pools=None, **more):
+    """The median of a field over the rounds, by (budget, batch)."""
+    found = {}
+    for r in runs:
+        if r["runner"] == runner and r["policy"] == policy and (pools is None or r["pools"] == pools) and r["tokens"] > 0 \
+                and all(r.get(k) == v for k, v in more.items()):
+            found.setdefault((r["budget"], r["batch"]), []).append(r[field])
+    return {at: statistics.median(values) for at, values in found.items()}
+
+
+def ratios(title, ours, theirs, bars, ok=lambda value, bar: value >= bar):
+    print(f"\n{title}")
+    for at in ours:
+        if at not in theirs or not ours[at]:
+            continue
+        value = theirs[at] / ours[at]
+        share = at[0].rstrip("%")
+        bar = bars.get(int(share)) if share.isdigit() and at[1] == 1 else None
+        verdict = "" if bar is None else f"  wanted >= {bar:g}: {'held' if ok(value, bar) else 'MISSED'}"
+        print(f"   budget {at[0]:>5}, batch {at[1]:<3} {value:8.2f}{verdict}")
+
+
+def agreement(runs, policies):
+    print("\nthe simulator beside the daemon, nothing computed: simulated over real")
+    print(f"   {'':34} {'TPOT ms':>16} {'ratio':>6}   {'MB read a token':>16} {'ratio':>6}   hits without M, %")
+    for policy in policies:
+        rows = {}
+        for r in runs:
+            if r["policy"] == policy and r["pools"] != "raw":
+                rows.setdefault((r["budget"], r["batch"]), {})[r["runner"]] = r
+        for at, row in rows.items():
+            if {"simulate", "expertfs"} <= set(row):
+                s, e = row["simulate"], row["expertfs"]
+                kept = [100 * (1 - r["hits"]["M"] / max(1, sum(r["hits"].values()))) for r in (s, e)]
+                print(f"   {policy:10} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
+                      f"{s['tpot_ns_median'] / max(1, e['tpot_ns_median']):6.2f}   {s['read_bytes_per_token'] / 1e6:7.1f} "
+                      f"{e['read_bytes_per_token'] / 1e6:8.1f} {s['read_bytes_per_token'] / max(1, e['read_bytes_per_token']):6.2f}   "
+                      f"{kept[0]:5.1f} {kept[1]:5.1f}")
+
+
+def main():
+    a = options()
+    raw, store = prepare(a.model)
+    folder = os.path.join(WORK, "replay-results")
+    os.makedirs(folder, exist_ok=True)
+    replay = Replay(a, raw, store, folder)
+    first = a.policies.split(",")[0].split(":")[0]
+    own = ["--mount", store, "--policy", a.policies, "--compute", a.compute]
+    whole, live, ordered, agree = [], [], [], []
+    if "whole" not in a.skip:
+        whole = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw")
+    for _ in range(a.rounds if "live" not in a.skip else 0):
+        live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, "--plot", folder, tokens=a.tokens)
+        if "request" not in a.skip:
+            ordered += replay.run("--mount", store, "--policy", first, "--compute", a.compute, "--schedule", "request",
+                                  tokens=a.tokens)
+    if "agree" not in a.skip:
+        agree = replay.run("--simulate", "--mount", store, "--policy", a.policies, "--compute", "none", tokens=a.tokens)
+    with open(os.path.join(folder, "runs.json"), "w") as f:
+        json.dump(replay.all, f, indent=1)
+
+    print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
+    if whole:
+        ratios("bytes read per token, whole trace, simulated: read-lru over expertfs",
+               pick(whole, "read_bytes_per_token", "simulate", first),
+               pick(whole, "read_bytes_per_token", "simulate", "lru", "raw"), BARS["bytes"])
+    if live:
+        tokens = f"first {a.tokens} tokens, {a.compute}, cold"
+        ours = pick(live, "tpot_ns_median", "expertfs", first)
+        for peer, policy in (("mmap", "page-cache"), ("read-lru", "lru")):
+            ratios(f"TPOT, {tokens}: {peer} over expertfs", ours, pick(live, "tpot_ns_median", peer, policy), BARS[peer])
+        ratios(f"bytes read per token, {tokens}: read-lru over expertfs (the bars are for the whole trace)",
+               pick(live, "read_bytes_per_token", "expertfs", first), pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
+        for other in [p.split(":")[0] for p in a.policies.split(",")[1:]]:
+            ratios(f"TPOT, {tokens}: the mount under {other} over {first}", ours, pick(live, "tpot_ns_median", "expertfs", other), {})
+        checks = {(r["batch"], r["tokens"], r["check"]) for r in live + ordered if r["tokens"]}
+        print(f"\nbytes seen by all live runs: {'the same' if len(checks) <= len({c[:2] for c in checks}) else 'DIFFERENT'}")
+    if ordered:
+        ratios(f"TPOT, first {a.tokens} tokens: request order over schedule", pick(live, "tpot_ns_median", "expertfs", first),
+               pick(ordered, "tpot_ns_median", "expertfs", first), {})
+    if agree:
+        agreement(agree, [p.split(":")[0] for p in a.policies.split(",")])
+    print(f"\n{folder}: runs.json, tpot.svg, hits.svg")
+    sys.exit(1 if replay.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
