@@ -313,8 +313,9 @@ EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, ui
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
 EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
-/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads and decodes of experts) and "requests" (the
- * latest requests) a line each; to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
+/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads
+ * and decodes of experts) and "requests" (the latest requests) a line each; to be freed by the caller. -ENODATA: no
+ * such thing; -ENOMEM. */
 EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 /* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
@@ -380,8 +381,9 @@ struct efs_need {
     uint32_t tokens; /* that it gets, 1 or more */
 };
 enum efs_form {
-    EFS_FORM_FULL, /* decoded; needs efs_options.full_pool */
-    EFS_FORM_CODED /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
+    EFS_FORM_FULL,  /* decoded; needs efs_options.full_pool */
+    EFS_FORM_CODED, /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
+    EFS_FORM_ANY    /* each expert as it is cheaper now: full if it is full already, else coded */
 };
 
 /* A shard of a tensor in coded form: e and sm are NULL where the shard has no such chunk. */
@@ -423,6 +425,53 @@ EFS_API errint_t efs_request_tensors(struct efs_request *request, uint32_t index
 EFS_API void efs_request_drop(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 EFS_API void efs_request_release(struct efs_request *request);
+
+/* ---- running experts --------------------------------------------------------------------------------------------- */
+
+/* Threads for products, the caller's among them. Several layers may be run with it, one after the other. */
+struct efs_team;
+EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
+EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
+
+enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
+
+/* An expert of a mixture, and the tokens that it gets. */
+struct efs_route_to {
+    uint32_t expert;       /* number, as in efs_expert_find() */
+    uint32_t count;        /* 1 or more */
+    const uint32_t *token; /* [count]: rows of x and y, each once */
+    const float *weight;   /* [count] */
+};
+
+/* What a layer is to compute: y[t] = the sum over its experts of weight * down(silu(gate x[t]) * (up x[t])). */
+struct efs_mixture {
+    const struct efs_route_to *experts;
+    uint32_t expert_count; /* each expert once, all of one layer */
+    enum efs_activation activation;
+    const void *x;             /* [tokens][x_stride] */
+    uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
+    size_t x_stride, y_stride; /* elements from one token to the next */
+    float *y;                  /* [tokens][y_stride], overwritten; tokens of no expert get zeros */
+    enum efs_form form;
+};
+
+/*
+ * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
+ * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
+ * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three BF16 matrices (err names the tensor), or coded in a way that
+ * only the full form serves; what efs_request_begin() and _wait_any() return.
+ */
+EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
+                                struct efs_error *err);
+
+/* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
+ * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
+struct efs_plain_expert {
+    const void *gate, *up, *down;
+    uint32_t inner;
+};
+EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
+                               const struct efs_plain_expert *experts, struct efs_error *err);
 
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 

@@ -240,7 +240,7 @@ static uint32_t take_layer(struct efs *fs, struct efs_full_waiter **taken)
         experts[count++] = w->expert;
     }
     if (count)
-        efs_residency_request(fs, experts, count);
+        efs_residency_request(fs, experts, NULL, count, false);
     return count;
 }
 
@@ -291,7 +291,7 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     pthread_mutex_lock(&fs->lock);
     fs->touches[info.expert]++;
     if (fs->full[info.expert].state != EFS_FULL_NONE) {
-        efs_residency_request(fs, &info.expert, 1);
+        efs_residency_request(fs, &info.expert, NULL, 1, false);
         efs_lease_ask(fs, w, &none, &answer, &submit);
     } else {
         w->next = NULL;

@@ -1,5 +1,5 @@
 /* record.c - see record.h. */
-#include "record.h"
+#include "record_core.h"
 
 #include "residency.h"
 #include "sys.h"
@@ -9,32 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define OPERATIONS 4096u
-#define REQUESTS 8192u
-#define IDS (REQUESTS * 8u) /* experts of these requests, together */
-
-struct operation {
-    uint64_t begin_ns, end_ns;
-    uint32_t unit;
-    uint16_t shard;
-    uint8_t kind;
-    int32_t thread;
-};
-
-struct request {
-    uint64_t at_ns;
-    uint64_t first; /* in ids, counted from the start */
-    uint32_t layer, count;
-};
-
-struct efs_record {
-    pthread_mutex_t lock;
-    uint64_t operations, requests, ids; /* so far */
-    struct operation operation[OPERATIONS];
-    struct request request[REQUESTS];
-    uint32_t id[IDS], tokens[IDS];
-};
 
 uint64_t efs_record_bytes(void)
 {
@@ -68,27 +42,37 @@ void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t unit, uint32
     if (!thread)
         thread = (int32_t)gettid();
     pthread_mutex_lock(&r->lock);
-    r->operation[r->operations++ % OPERATIONS] = (struct operation){.begin_ns = begin_ns,
-                                                                    .end_ns = end_ns,
-                                                                    .unit = unit,
-                                                                    .shard = (uint16_t)shard,
-                                                                    .kind = (uint8_t)kind,
-                                                                    .thread = thread};
+    r->operation[r->operations++ % EFS_RECORD_OPERATIONS] = (struct efs_recorded_operation){.begin_ns = begin_ns,
+                                                                                            .end_ns = end_ns,
+                                                                                            .unit = unit,
+                                                                                            .shard = (uint16_t)shard,
+                                                                                            .kind = (uint8_t)kind,
+                                                                                            .thread = thread};
     pthread_mutex_unlock(&r->lock);
 }
 
-void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count)
+void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
+                        bool named)
 {
     struct efs_record *r = fs->record;
-    if (count > IDS)
-        return;
+    if (count > UINT16_MAX || layer > UINT16_MAX || fs->residency->width > UINT16_MAX + 1u)
+        return; /* of a model that a trace does not take */
     pthread_mutex_lock(&r->lock);
-    r->request[r->requests++ % REQUESTS] = (struct request){efs_now_ns(), r->ids, layer, count};
+    r->request[r->requests++ % EFS_RECORD_REQUESTS] = (struct efs_recorded_request){
+        efs_now_ns(), r->ids, (uint16_t)layer, (uint16_t)count, named};
     for (uint32_t i = 0; i < count; i++, r->ids++) {
-        r->id[r->ids % IDS] = ids[i];
-        r->tokens[r->ids % IDS] = tokens ? tokens[i] : 1;
+        r->id[r->ids % EFS_RECORD_IDS] = (uint16_t)ids[i];
+        r->tokens[r->ids % EFS_RECORD_IDS] = tokens ? (uint16_t)(tokens[i] < UINT16_MAX ? tokens[i] : UINT16_MAX) : 1;
     }
     pthread_mutex_unlock(&r->lock);
+}
+
+uint64_t efs_record_oldest(const struct efs_record *record)
+{
+    uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
+    while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
+        at++; /* its experts were overwritten */
+    return at;
 }
 
 /* ---- for people and tools ---- */
@@ -98,9 +82,9 @@ static void tell_operations(const struct efs *fs, const struct efs_record *r, FI
     static const char *const kinds[] = {"read_e", "read_sm", "decode"};
     fprintf(out, "%-8s %-24s %6s %6s %16s %16s %8s\n", "kind", "expert", "unit", "shard", "begin_ns", "end_ns",
             "thread");
-    uint64_t from = r->operations > OPERATIONS ? r->operations - OPERATIONS : 0;
+    uint64_t from = r->operations > EFS_RECORD_OPERATIONS ? r->operations - EFS_RECORD_OPERATIONS : 0;
     for (uint64_t i = from; i < r->operations; i++) {
-        const struct operation *o = &r->operation[i % OPERATIONS];
+        const struct efs_recorded_operation *o = &r->operation[i % EFS_RECORD_OPERATIONS];
         uint32_t expert = fs->store->objects[fs->units[o->unit].object].group;
         char name[64];
         efs_view_expert_name(&fs->view, expert, name, sizeof(name));
@@ -114,25 +98,37 @@ static void tell_operations(const struct efs *fs, const struct efs_record *r, FI
 static void tell_requests(const struct efs *fs, const struct efs_record *r, FILE *out)
 {
     const struct efs_residency *books = fs->residency;
-    uint64_t from = r->requests > REQUESTS ? r->requests - REQUESTS : 0;
-    for (uint64_t i = from; i < r->requests; i++) {
-        const struct request *q = &r->request[i % REQUESTS];
-        if (q->first + IDS < r->ids)
-            continue; /* its experts were overwritten */
+    for (uint64_t i = efs_record_oldest(r); i < r->requests; i++) {
+        const struct efs_recorded_request *q = &r->request[i % EFS_RECORD_REQUESTS];
         uint32_t first = books->layer_first[q->layer];
         fprintf(out, "%llu %u %u:", (unsigned long long)q->at_ns, q->layer, fs->store->groups[first].layer);
         for (uint32_t n = 0; n < q->count; n++)
-            fprintf(out, " %u*%u", fs->store->groups[first + r->id[(q->first + n) % IDS]].expert,
-                    r->tokens[(q->first + n) % IDS]);
+            fprintf(out, " %u*%u", fs->store->groups[first + r->id[(q->first + n) % EFS_RECORD_IDS]].expert,
+                    r->tokens[(q->first + n) % EFS_RECORD_IDS]);
         fputc('\n', out);
     }
 }
 
+static errint_t tell(const struct efs *fs, const struct efs_record *r, const char *what, char **text, size_t *bytes)
+{
+    FILE *out = open_memstream(text, bytes);
+    if (out && strcmp(what, "sched") == 0)
+        tell_operations(fs, r, out);
+    else if (out)
+        tell_requests(fs, r, out);
+    if (out && fclose(out) == 0)
+        return 0;
+    if (out)
+        free(*text);
+    *text = NULL;
+    return -ENOMEM;
+}
+
 errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    bool sched = strcmp(what, "sched") == 0;
+    bool trace = strcmp(what, "trace") == 0;
     *text = NULL;
-    if (!sched && strcmp(what, "requests") != 0)
+    if (!trace && strcmp(what, "sched") != 0 && strcmp(what, "requests") != 0)
         return -ENODATA;
     struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* so that no one waits while it is printed */
     if (!copy)
@@ -140,16 +136,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
     pthread_mutex_lock(&fs->record->lock);
     memcpy(copy, fs->record, sizeof(*copy));
     pthread_mutex_unlock(&fs->record->lock);
-    FILE *out = open_memstream(text, bytes);
-    if (out && sched)
-        tell_operations(fs, copy, out);
-    else if (out)
-        tell_requests(fs, copy, out);
+    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : tell(fs, copy, what, text, bytes);
     free(copy);
-    if (out && fclose(out) == 0)
-        return 0;
-    if (out)
-        free(*text);
-    *text = NULL;
-    return -ENOMEM;
+    return rc;
 }

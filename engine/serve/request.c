@@ -7,7 +7,6 @@
 #include "request.h"
 
 #include "lease.h"
-#include "record.h"
 #include "request_core.h"
 #include "residency.h"
 #include "sys.h"
@@ -179,7 +178,7 @@ struct start {
     uint32_t count;
     struct efs_full_waiter **waiters; /* full items */
     struct efs_fill **fills;          /* to be executed */
-    uint32_t *experts, *ids, *tokens;
+    uint32_t *experts, *tokens;
 };
 
 static void start_free(struct start *s)
@@ -195,14 +194,13 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
     *s = (struct start){.count = count,
                         .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
                         .fills = efs_sys_calloc(count, sizeof(struct efs_fill *)),
-                        .experts = efs_sys_calloc(count, 3 * sizeof(uint32_t))};
+                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t))};
     bool good = s->waiters && s->fills && s->experts;
+    if (good)
+        s->tokens = s->experts + count;
     for (uint32_t i = 0; good && i < count; i++) {
         struct efs_request_item *item = &request->items[i];
-        s->ids = s->experts + count;
-        s->tokens = s->ids + count;
         s->experts[i] = item->expert;
-        s->ids[i] = fs->residency->expert[item->expert].index;
         s->tokens[i] = item->tokens;
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
@@ -231,14 +229,15 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     struct efs_full_waiter *answer = NULL;
     struct efs_disk_request *submit = NULL;
     uint32_t full = 0, all;
-    uint32_t layer = fs->residency->expert[s->experts[0]].layer;
     pthread_mutex_lock(&fs->lock);
-    efs_residency_request(fs, s->experts, s->count);
+    for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
+        efs_residency_announce(fs, s->experts[i], false);
+    efs_residency_request(fs, s->experts, s->tokens, s->count, true);
     for (uint32_t i = 0; i < s->count; i++) {
         struct efs_request_item *item = &request->items[i];
         fs->touches[item->expert]++;
         if (request->bring)
-            efs_residency_announce(fs, item->expert);
+            efs_residency_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
             efs_lease_ask(fs, s->waiters[i], &s->fills[full], &answer, &submit);
@@ -253,7 +252,6 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     }
     all = full + take_waiting(fs, s->fills + full, s->count - full);
     pthread_mutex_unlock(&fs->lock);
-    efs_record_request(fs, layer, s->ids, s->tokens, s->count);
     efs_disk_submit_all(fs, submit);
     for (uint32_t i = 0; i < full; i++)
         efs_lease_prepare(s->fills[i]);

@@ -1,6 +1,7 @@
 /* residency.c - see residency.h: requests, and what follows from them. */
 #include "residency.h"
 
+#include "record.h"
 #include "steward.h"
 #include "sys.h"
 
@@ -77,7 +78,8 @@ errint_t efs_residency_build(struct efs *fs, struct efs_error *err)
     r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
     r->grants = efs_sys_calloc(r->width + 1u, sizeof(*r->grants));
     r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));
-    if (!r->layer_first || !r->expert || !r->bytes || !r->grants || !r->ids)
+    r->tokens = efs_sys_calloc(r->width + 1u, sizeof(*r->tokens));
+    if (!r->layer_first || !r->expert || !r->bytes || !r->grants || !r->ids || !r->tokens)
         return efs_fail(err, -ENOMEM, "%s: no memory for the books of the caches", store->path);
     for (uint32_t e = 0; e < store->expert_count; e++)
         expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
@@ -101,6 +103,7 @@ void efs_residency_destroy(struct efs *fs)
     if (!r)
         return;
     efs_policy_free(r->policy);
+    free(r->tokens);
     free(r->ids);
     free(r->grants);
     free(r->bytes);
@@ -252,11 +255,10 @@ static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
         grant(fs, r->layer_first[layer] + r->grants[i].expert, (enum efs_pool)r->grants[i].target, full);
 }
 
-void efs_residency_request(struct efs *fs, const uint32_t *experts, uint32_t count)
+void efs_residency_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named)
 {
     struct efs_residency *r = fs->residency;
     uint32_t fresh = 0;
-    r->leases += count;
     for (uint32_t i = 0; i < count; i++) {
         struct efs_residency_expert *x = &r->expert[experts[i]];
         x->holds++;
@@ -267,8 +269,11 @@ void efs_residency_request(struct efs *fs, const uint32_t *experts, uint32_t cou
             continue;
         }
         count_found(fs, experts[i]);
+        r->tokens[fresh] = tokens ? tokens[i] : 1;
         r->ids[fresh++] = x->index;
     }
+    if (fresh)
+        efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
     if (fresh && r->policy)
         ask(fs, r->expert[experts[0]].layer, fresh, true);
 }
@@ -281,9 +286,9 @@ void efs_residency_release(struct efs *fs, uint32_t expert)
         efs_policy_release(fs->residency->policy, x->layer, x->index);
 }
 
-void efs_residency_announce(struct efs *fs, uint32_t expert)
+void efs_residency_announce(struct efs *fs, uint32_t expert, bool announced)
 {
-    fs->residency->expert[expert].announced = true;
+    fs->residency->expert[expert].announced = announced;
 }
 
 bool efs_residency_held(const struct efs *fs, uint32_t expert)
@@ -322,9 +327,10 @@ void efs_residency_read(struct efs *fs, uint32_t expert, uint64_t bytes)
         return;
     }
     count_found(fs, expert);
+    r->ids[0] = x->index;
+    efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
     if (!r->policy)
         return;
-    r->ids[0] = x->index;
     ask(fs, x->layer, 1, false);
     efs_policy_release(r->policy, x->layer, x->index);
 }
@@ -333,6 +339,8 @@ void efs_residency_read(struct efs *fs, uint32_t expert, uint64_t bytes)
 void efs_residency_leased(struct efs *fs)
 {
     struct efs_residency *r = fs->residency;
+    if (r->leases++ == 0)
+        efs_steward_wake(fs); /* from now on F makes sense */
     if (fs->leased_bytes > r->leased_peak_bytes) {
         r->leased_peak_bytes = fs->leased_bytes;
         efs_steward_wake(fs);

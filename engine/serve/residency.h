@@ -49,7 +49,7 @@ struct efs_residency {
     uint32_t pass, pass_layer;  /* of readers of checkpoint files */
     uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
     struct efs_grant *grants;                                                          /* [width], scratch */
-    uint32_t *ids;                                                                     /* [width], scratch */
+    uint32_t *ids, *tokens;                                                            /* [width], scratch */
 };
 
 /* Without lock: make the books. 0, -ENOMEM. */
@@ -60,12 +60,13 @@ uint64_t efs_residency_bytes(const struct efs_store *store);
 
 /* ---- requests ---- */
 
-/* Experts of one layer are asked for, to be full: counted, their places decided, moves applied; each is held until
- * efs_residency_release(). Those that were announced only get the hold. */
-void efs_residency_request(struct efs *fs, const uint32_t *experts, uint32_t count);
+/* Experts of one layer are asked for, to be full: counted, recorded, their places decided, moves applied; each is held
+ * until efs_residency_release(). Those that were announced only get the hold. tokens may be NULL: one each. named: as
+ * efs_record_request() has it. */
+void efs_residency_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named);
 void efs_residency_release(struct efs *fs, uint32_t expert);
-/* The next lease or read of these experts is the use that was counted already. */
-void efs_residency_announce(struct efs *fs, uint32_t expert);
+/* The next lease or read of these experts is the use that was counted already; or, again, is not. */
+void efs_residency_announce(struct efs *fs, uint32_t expert, bool announced);
 /* Bytes of an expert are read from a file, not by a lease: one use per pass through the layers. No hold. */
 void efs_residency_read(struct efs *fs, uint32_t expert, uint64_t bytes);
 bool efs_residency_held(const struct efs *fs, uint32_t expert);

@@ -32,6 +32,7 @@ struct efs_steward {
     pthread_cond_t wake;
     /* guarded by efs.lock */
     bool stop, asked;
+    double product_ns[2];    /* of a full and of a coded expert, as clients ran them; 0: none did */
     struct efs_history seen; /* since the last plan */
     uint64_t saw;
     uint32_t *ranks;     /* scratch of efs_steward_saw() */
@@ -238,7 +239,9 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
                                                   .workers = p->workers,
                                                   .disk_bytes_per_second = p->disk_bytes_per_second,
                                                   .read_latency_ns = p->read_latency_ns,
-                                                  .decode_bytes_per_second = p->decode_bytes_per_second},
+                                                  .decode_bytes_per_second = p->decode_bytes_per_second,
+                                                  .f_hit_ns = s->product_ns[EFS_FORM_FULL],
+                                                  .c_hit_ns = s->product_ns[EFS_FORM_CODED]},
                                         .skew = skew,
                                         .budget_bytes = bytes,
                                         .goal = tuning->goal,
@@ -400,6 +403,19 @@ void efs_steward_stop(struct efs *fs)
     fs->steward = NULL;
 }
 
+void efs_steward_product(struct efs *fs, enum efs_form form, uint64_t ns)
+{
+    struct efs_steward *s = fs->steward;
+    if (!s || (form != EFS_FORM_FULL && form != EFS_FORM_CODED))
+        return;
+    pthread_mutex_lock(&fs->lock);
+    double *mean = &s->product_ns[form];
+    if (*mean == 0)
+        efs_steward_wake(fs);
+    *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
+    pthread_mutex_unlock(&fs->lock);
+}
+
 void efs_steward_costs(struct efs *fs, struct efs_steward_costs *costs)
 {
     *costs = (struct efs_steward_costs){1e9 / 1.5e9, 1e9 / 5e9};
@@ -435,6 +451,8 @@ static void tell_plan(struct efs_steward *s, FILE *out)
     fprintf(out, "misses: %.4f\n", s->plan.hits[EFS_POOLS]);
     fprintf(out, "io_ns: %.0f\n", s->plan.io_ns);
     fprintf(out, "makespan_ns: %.0f\n", s->plan.makespan_ns);
+    fprintf(out, "product_full_ns: %.0f\n", s->product_ns[EFS_FORM_FULL]);
+    fprintf(out, "product_coded_ns: %.0f\n", s->product_ns[EFS_FORM_CODED]);
     fprintf(out, "profile: %s\n", profile_sources[s->profile_source]);
     fprintf(out, "history: %s\n", history_sources[s->history_source]);
     fprintf(out, "history_path: %s\n", *s->history_path ? s->history_path : "-");

@@ -24,6 +24,10 @@ struct efs_steward_costs {
 };
 void efs_steward_costs(struct efs *fs, struct efs_steward_costs *costs);
 
+/* A client has run an expert in this form: what its product takes, with all its threads. Plans for C count it instead
+ * of decoding. Without lock. */
+void efs_steward_product(struct efs *fs, enum efs_form form, uint64_t ns);
+
 /* Without lock: "plan" or "profile" for people. As efs_describe(). */
 errint_t efs_steward_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 

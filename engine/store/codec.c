@@ -115,6 +115,15 @@ static bool sizes_fit(const struct efs_shard_view *shard)
     }
 }
 
+errint_t efs_shard_exponents(const struct efs_shard_view *shard, uint8_t *e, struct efs_codec_scratch *scratch)
+{
+    if (!sizes_fit(shard) || shard->format == EFS_FORMAT_BYTES)
+        return -EUCLEAN;
+    if (shard->codec != EFS_CODEC_CASCADE)
+        return decode_whole_e(shard, e, scratch);
+    return efs_cascade_decode(shard->e, shard->e_bytes, 0, shard->elements, e) < 0 ? -EUCLEAN : 0;
+}
+
 static errint_t decode_cascade(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream)
 {
     uint32_t symbols;

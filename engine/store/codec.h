@@ -34,6 +34,9 @@ struct efs_shard_view {
 errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream,
                           struct efs_codec_scratch *scratch);
 
+/* The E of a whole shard of a format with an exponent, a byte an element, into e. Errors as efs_shard_decode(). */
+errint_t efs_shard_exponents(const struct efs_shard_view *shard, uint8_t *e, struct efs_codec_scratch *scratch);
+
 /* Upper bounds of the chunks of a shard of `elements` elements. */
 size_t efs_shard_e_bound(size_t elements);
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements);

@@ -1,0 +1,426 @@
+/*
+ * ffn.c - efs_expert_ffn(): a layer's experts, each computed as it arrives. Threads take blocks of rows of whatever is
+ * here: first of gate and up, then, when all of these are done, of down. One that finds nothing to do waits for the
+ * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
+ */
+#include "ffn.h"
+#include "team.h"
+
+#include "steward.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_BYTES (512u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
+
+struct ffn {
+    struct efs *fs;                       /* NULL: */
+    const struct efs_plain_expert *plain; /* they are in the caller's memory */
+    const struct efs_mixture *mixture;
+    struct efs_request *request;
+    struct efs_error *err;
+    struct efs_team *team;
+    pthread_mutex_t lock; /* guards what follows, and the phases of experts */
+    pthread_cond_t changed;
+    bool fetching;       /* a thread waits for the next expert */
+    uint32_t left, come; /* experts that are not over; that have come */
+    errint_t error;      /* the first; nothing more is begun then */
+    uint64_t busy_ns;
+    struct efs_ffn_expert experts[];
+};
+
+/* ---- exponents of codecs that the kernels do not know ---- */
+
+struct exponents {
+    const struct efs_coded_shard *shards;
+    struct efs_codec_scratch *scratch;
+    uint8_t *e;
+};
+
+static int ask_exponents(void *user, size_t shard, const uint8_t **e)
+{
+    struct exponents *x = user;
+    const struct efs_coded_shard *s = &x->shards[shard];
+    struct efs_shard_view view = {.format = EFS_FORMAT_BF16,
+                                  .codec = s->codec,
+                                  .elements = s->elements,
+                                  .e = s->e,
+                                  .sm = s->sm,
+                                  .e_bytes = s->e_bytes,
+                                  .sm_bytes = s->sm_bytes};
+    *e = x->e;
+    return efs_shard_exponents(&view, x->e, x->scratch);
+}
+
+static bool asks(const struct efs_ffn_expert *e)
+{
+    for (int role = 0; role < 3; role++)
+        if (e->coded[role] && e->coded[role][0].e && e->coded[role][0].codec != EFS_CODEC_CASCADE)
+            return true;
+    return false;
+}
+
+/* ---- one block ---- */
+
+/* What a thread has for itself: scratch of the products, and two ways to exponents (gate and up go together). */
+struct own {
+    void *scratch;
+    struct exponents exponents[2];
+};
+
+static errint_t own_get(struct ffn *f, unsigned thread, const struct efs_ffn_expert *e, struct own *own)
+{
+    uint32_t cols = e->inner > f->mixture->hidden ? e->inner : f->mixture->hidden;
+    size_t products = (efs_matvec_scratch_bytes(cols, e->tokens) + 63) / 64 * 64;
+    size_t shard = !f->plain && asks(e) ? f->fs->store->sb.shard_elements : 0;
+    uint8_t *memory = efs_team_scratch(f->team, thread, products + 2 * shard);
+    *own = (struct own){.scratch = memory};
+    if (!memory)
+        return -ENOMEM;
+    for (int i = 0; i < 2 && shard; i++) {
+        own->exponents[i].e = memory + products + (size_t)i * shard;
+        if (efs_codec_scratch_new((uint32_t)shard, &own->exponents[i].scratch) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static void own_free(struct own *own)
+{
+    for (int i = 0; i < 2; i++)
+        efs_codec_scratch_free(own->exponents[i].scratch);
+}
+
+/* The matrix for this thread. */
+static struct efs_matrix mine(const struct efs_matrix *w, const struct efs_coded_shard *coded, struct exponents *x)
+{
+    struct efs_matrix m = *w;
+    x->shards = coded;
+    m.exponents = ask_exponents;
+    m.user = x;
+    return m;
+}
+
+static errint_t run_block(struct ffn *f, struct efs_ffn_expert *e, bool down, uint32_t begin, uint32_t end,
+                          unsigned thread)
+{
+    struct own own;
+    errint_t rc = own_get(f, thread, e, &own);
+    if (rc == 0 && down) {
+        struct efs_matrix w = mine(&e->down, e->coded[2], &own.exponents[0]);
+        rc = efs_matvec(&w, e->middle, begin, end, e->out + (size_t)e->first_token * f->mixture->hidden,
+                        f->mixture->hidden, own.scratch);
+    } else if (rc == 0) {
+        struct efs_matrix gate = mine(&e->gate, e->coded[0], &own.exponents[0]);
+        struct efs_matrix up = mine(&e->up, e->coded[1], &own.exponents[1]);
+        rc = efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, own.scratch);
+    }
+    own_free(&own);
+    return rc;
+}
+
+/* ---- an expert's course; lock held unless said ---- */
+
+static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned threads)
+{
+    uint32_t block = BLOCK_BYTES / (2 * cols) + 1, share = (rows + threads - 1) / threads;
+    return (struct efs_ffn_phase){.rows = rows, .block = block < share ? block : share};
+}
+
+/* Without lock: x of the tokens that are next, as the kernels want it. */
+static errint_t prepare(struct ffn *f, struct efs_ffn_expert *e)
+{
+    const struct efs_mixture *m = f->mixture;
+    bool f32 = m->activation == EFS_ACTIVATION_F32;
+    size_t number = f32 ? 4 : 2;
+    uint32_t left = e->route->count - e->first_token;
+    e->tokens = left < EFS_TOKENS_MAX ? left : EFS_TOKENS_MAX;
+    const uint32_t *token = e->route->token + e->first_token;
+    const void *x = (const uint8_t *)m->x + (size_t)token[0] * m->x_stride * number;
+    size_t stride = m->x_stride;
+    uint8_t *rows = NULL;
+    if (e->tokens > 1) { /* tokens stand anywhere in x: side by side for the kernel */
+        rows = efs_sys_malloc((size_t)e->tokens * m->hidden * number);
+        for (uint32_t t = 0; rows && t < e->tokens; t++)
+            memcpy(rows + (size_t)t * m->hidden * number,
+                   (const uint8_t *)m->x + (size_t)token[t] * m->x_stride * number, m->hidden * number);
+        x = rows;
+        stride = m->hidden;
+    }
+    errint_t rc = x ? efs_input_prepare(f32 ? EFS_INPUT_F32 : EFS_INPUT_BF16, x, stride, m->hidden, e->tokens, e->input)
+                    : -ENOMEM;
+    free(rows);
+    unsigned threads = efs_team_threads(f->team);
+    e->up_phase = phase_of(e->inner, 2 * m->hidden, threads);
+    e->down_phase = phase_of(m->hidden, e->inner, threads);
+    return rc;
+}
+
+static uint32_t most_tokens(const struct efs_ffn_expert *e)
+{
+    return e->route->count < EFS_TOKENS_MAX ? e->route->count : EFS_TOKENS_MAX;
+}
+
+static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
+{
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    errint_t rc = efs_request_tensors(f->request, e->index, &tensors, &count);
+    return rc < 0 ? rc : efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
+}
+
+static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
+{
+    const struct efs_plain_expert *p = &f->plain[e->index];
+    uint32_t hidden = f->mixture->hidden;
+    if (!p->gate || !p->up || !p->down || p->inner == 0 || p->inner > EFS_COLS_MAX)
+        return efs_fail(f->err, -EINVAL, "expert %u of the mixture has no matrices", e->index);
+    e->inner = p->inner;
+    e->gate = (struct efs_matrix){.rows = p->inner, .cols = hidden, .plain = p->gate};
+    e->up = (struct efs_matrix){.rows = p->inner, .cols = hidden, .plain = p->up};
+    e->down = (struct efs_matrix){.rows = hidden, .cols = p->inner, .plain = p->down};
+    return 0;
+}
+
+/* Without lock: an expert has come. */
+static errint_t arrive(struct ffn *f, struct efs_ffn_expert *e)
+{
+    uint32_t hidden = f->mixture->hidden, tokens = most_tokens(e);
+    errint_t rc = f->plain ? take_plain(f, e) : take_tensors(f, e);
+    if (rc < 0)
+        return rc;
+    e->input = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(hidden, tokens));
+    e->middle = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(e->inner, tokens));
+    e->h = efs_sys_malloc((size_t)tokens * e->inner * sizeof(float));
+    e->out = efs_sys_malloc((size_t)e->route->count * hidden * sizeof(float));
+    return e->input && e->middle && e->h && e->out ? prepare(f, e) : -ENOMEM;
+}
+
+static void failed(struct ffn *f, errint_t error)
+{
+    if (f->error == 0)
+        f->error = error;
+}
+
+static void expert_over(struct ffn *f, struct efs_ffn_expert *e)
+{
+    e->over = true;
+    f->left--;
+    if (!f->plain)
+        efs_request_drop(f->request, e->index);
+}
+
+/* The last block of a phase is done; the lock is given up meanwhile. */
+static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
+{
+    errint_t rc = 0;
+    e->here = false; /* nobody takes of it meanwhile */
+    pthread_mutex_unlock(&f->lock);
+    if (!down) {
+        rc = efs_input_prepare(EFS_INPUT_F32, e->h, e->inner, e->inner, e->tokens, e->middle);
+    } else if (e->first_token + e->tokens < e->route->count) {
+        e->first_token += e->tokens;
+        rc = prepare(f, e);
+    } else {
+        rc = 1;
+    }
+    pthread_mutex_lock(&f->lock);
+    if (rc < 0)
+        failed(f, rc);
+    e->here = true;
+    if (rc == 1)
+        expert_over(f, e);
+    pthread_cond_broadcast(&f->changed);
+}
+
+/* A block to do: of the experts in order of arrival hardly more than one is not given out wholly. */
+static struct efs_ffn_expert *take(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
+{
+    for (uint32_t i = 0; i < f->mixture->expert_count && f->error == 0; i++) {
+        struct efs_ffn_expert *e = &f->experts[i];
+        if (!e->here || e->over)
+            continue;
+        *down = e->up_phase.done == e->up_phase.rows;
+        struct efs_ffn_phase *p = *down ? &e->down_phase : &e->up_phase;
+        if (p->next == p->rows)
+            continue;
+        *begin = p->next;
+        *end = p->rows - p->next < p->block ? p->rows : p->next + p->block;
+        p->next = *end;
+        return e;
+    }
+    return NULL;
+}
+
+/* Wait for the next expert; the lock is given up meanwhile. */
+static void fetch(struct ffn *f)
+{
+    uint32_t index = f->come;
+    f->fetching = true;
+    pthread_mutex_unlock(&f->lock);
+    errint_t rc = f->plain ? 0 : efs_request_wait_any(f->request, -1, &index);
+    if (rc == 0)
+        rc = arrive(f, &f->experts[index]);
+    pthread_mutex_lock(&f->lock);
+    f->fetching = false;
+    f->come++;
+    if (rc < 0)
+        failed(f, rc);
+    else
+        f->experts[index].here = true;
+    pthread_cond_broadcast(&f->changed);
+}
+
+static void work(void *arg, unsigned thread)
+{
+    struct ffn *f = arg;
+    pthread_mutex_lock(&f->lock);
+    while (f->left && f->error == 0) {
+        bool down;
+        uint32_t begin, end;
+        struct efs_ffn_expert *e = take(f, &down, &begin, &end);
+        if (!e && !f->fetching && f->come < f->mixture->expert_count) {
+            fetch(f);
+            continue;
+        }
+        if (!e) {
+            pthread_cond_wait(&f->changed, &f->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&f->lock);
+        uint64_t start = efs_now_ns();
+        errint_t rc = run_block(f, e, down, begin, end, thread);
+        uint64_t ns = efs_now_ns() - start;
+        pthread_mutex_lock(&f->lock);
+        f->busy_ns += ns;
+        if (rc < 0) {
+            failed(f, rc);
+            break;
+        }
+        struct efs_ffn_phase *p = down ? &e->down_phase : &e->up_phase;
+        p->done += end - begin;
+        if (p->done == p->rows)
+            phase_over(f, e, down);
+    }
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- the whole ---- */
+
+static errint_t check(const struct efs_mixture *m, struct efs_error *err)
+{
+    if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
+        m->x_stride < m->hidden || m->y_stride < m->hidden || !m->x || !m->y)
+        return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", m->expert_count, m->tokens,
+                        m->hidden);
+    for (uint32_t i = 0; i < m->expert_count; i++) {
+        const struct efs_route_to *r = &m->experts[i];
+        if (r->count == 0 || r->count > m->tokens)
+            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert, r->count, m->tokens);
+        for (uint32_t t = 0; t < r->count; t++)
+            if (r->token[t] >= m->tokens)
+                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert, r->token[t], m->tokens);
+    }
+    return 0;
+}
+
+static void add_up(const struct ffn *f)
+{
+    const struct efs_mixture *m = f->mixture;
+    for (uint32_t t = 0; t < m->tokens; t++)
+        memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
+    for (uint32_t i = 0; i < m->expert_count; i++) {
+        const struct efs_ffn_expert *e = &f->experts[i];
+        for (uint32_t t = 0; t < e->route->count; t++) {
+            float *y = m->y + e->route->token[t] * m->y_stride, weight = e->route->weight[t];
+            const float *out = e->out + (size_t)t * m->hidden;
+            for (uint32_t c = 0; c < m->hidden; c++)
+                y[c] += weight * out[c];
+        }
+    }
+}
+
+static errint_t begin(struct ffn *f)
+{
+    const struct efs_mixture *m = f->mixture;
+    for (uint32_t i = 0; i < m->expert_count; i++) {
+        f->experts[i].route = &m->experts[i];
+        f->experts[i].index = i;
+    }
+    if (f->plain)
+        return 0;
+    struct efs_need *needs = efs_sys_calloc(m->expert_count, sizeof(*needs));
+    if (!needs)
+        return efs_fail(f->err, -ENOMEM, "no memory for a request");
+    for (uint32_t i = 0; i < m->expert_count; i++)
+        needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
+    errint_t rc = efs_request_begin(f->fs, needs, m->expert_count, m->form, &f->request, f->err);
+    free(needs);
+    return rc;
+}
+
+static void end(struct ffn *f)
+{
+    for (uint32_t i = 0; i < f->mixture->expert_count; i++) {
+        struct efs_ffn_expert *e = &f->experts[i];
+        free(e->shards);
+        free(e->input);
+        free(e->middle);
+        free(e->h);
+        free(e->out);
+    }
+    efs_request_release(f->request);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
+static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
+                    const struct efs_mixture *mixture, struct efs_error *err)
+{
+    struct efs_error unwanted;
+    err = err ? err : &unwanted;
+    err->text[0] = '\0';
+    errint_t rc = check(mixture, err);
+    if (rc < 0)
+        return rc;
+    struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));
+    if (!f)
+        return efs_fail(err, -ENOMEM, "no memory for a mixture");
+    f->fs = fs;
+    f->plain = plain;
+    f->mixture = mixture;
+    f->team = team;
+    f->err = err;
+    f->left = mixture->expert_count;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    rc = begin(f);
+    if (rc == 0) {
+        efs_team_run(team, work, f);
+        rc = f->error;
+    }
+    if (rc == 0)
+        add_up(f);
+    else if (!err->text[0])
+        efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+    if (rc == 0 && fs)
+        efs_steward_product(fs, mixture->form, f->busy_ns / efs_team_threads(team) / mixture->expert_count);
+    end(f);
+    return rc;
+}
+
+errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
+{
+    return run(fs, NULL, team, mixture, err);
+}
+
+errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
+                       struct efs_error *err)
+{
+    return run(NULL, experts, team, mixture, err);
+}

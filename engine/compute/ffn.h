@@ -1,0 +1,32 @@
+/* ffn.h - what ffn.c and its parts share: an expert of a mixture under way. */
+#ifndef EFS_FFN_H
+#define EFS_FFN_H
+
+#include "codec.h"
+#include "libexpertfs.h"
+#include "matvec.h"
+
+/* Rows of a product that threads take block by block. */
+struct efs_ffn_phase {
+    uint32_t rows, block, next, done;
+};
+
+/* An expert that is here: its three matrices and its tokens, at most EFS_TOKENS_MAX of them at a time. */
+struct efs_ffn_expert {
+    const struct efs_route_to *route;
+    uint32_t index; /* in the request */
+    struct efs_matrix gate, up, down;
+    struct efs_matrix_shard *shards;        /* of the three */
+    const struct efs_coded_shard *coded[3]; /* the same as the library has them; NULL: full */
+    uint32_t inner, first_token, tokens;    /* of the route: those that are computed now */
+    void *input, *middle;                   /* prepared: x of these tokens, h of these tokens */
+    float *h, *out;                         /* [tokens][inner]; [count][hidden], all tokens of the route */
+    struct efs_ffn_phase up_phase, down_phase;
+    bool here, over;
+};
+
+/* Take the matrices out of the tensors of an expert. -EOPNOTSUPP with err, -EINVAL (shapes do not fit), -ENOMEM. */
+errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
+                          struct efs_error *err);
+
+#endif

@@ -1,0 +1,153 @@
+/* team.c - see team.h. Threads sleep between runs. */
+#include "team.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define THREADS_MAX 256u
+#define STACK_BYTES (512u << 10)
+
+struct member {
+    struct efs_team *team;
+    pthread_t thread;
+    unsigned number;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+struct efs_team {
+    pthread_mutex_t runs; /* one run at a time */
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t begin, end;
+    uint64_t run; /* number of the run that is on, or was last */
+    unsigned busy;
+    bool stop;
+    void (*work)(void *arg, unsigned thread);
+    void *arg;
+    unsigned threads, started;
+    struct member member[];
+};
+
+unsigned efs_team_threads(const struct efs_team *team)
+{
+    return team->threads;
+}
+
+static void *run(void *arg)
+{
+    struct member *m = arg;
+    struct efs_team *team = m->team;
+    uint64_t done = 0;
+    pthread_mutex_lock(&team->lock);
+    for (;;) {
+        while (team->run == done && !team->stop)
+            pthread_cond_wait(&team->begin, &team->lock);
+        if (team->stop)
+            break;
+        done = team->run;
+        pthread_mutex_unlock(&team->lock);
+        team->work(team->arg, m->number);
+        pthread_mutex_lock(&team->lock);
+        if (--team->busy == 0)
+            pthread_cond_signal(&team->end);
+    }
+    pthread_mutex_unlock(&team->lock);
+    return NULL;
+}
+
+static int start(struct member *m)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&m->thread, &attr, run, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return rc;
+}
+
+errint_t efs_team_new(unsigned threads, struct efs_team **out)
+{
+    *out = NULL;
+    if (threads == 0) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        threads = cores > 0 && cores < (long)THREADS_MAX ? (unsigned)cores : 1;
+    }
+    if (threads > THREADS_MAX)
+        return -EINVAL;
+    struct efs_team *team = efs_sys_calloc(1, sizeof(*team) + threads * sizeof(team->member[0]));
+    if (!team)
+        return -ENOMEM;
+    pthread_mutex_init(&team->runs, NULL);
+    pthread_mutex_init(&team->lock, NULL);
+    pthread_cond_init(&team->begin, NULL);
+    pthread_cond_init(&team->end, NULL);
+    team->threads = threads;
+    for (unsigned i = 0; i < threads; i++) {
+        team->member[i].team = team;
+        team->member[i].number = i;
+    }
+    for (team->started = 1; team->started < threads; team->started++)
+        if (start(&team->member[team->started])) {
+            efs_team_free(team);
+            return -ENOMEM;
+        }
+    *out = team;
+    return 0;
+}
+
+void efs_team_free(struct efs_team *team)
+{
+    if (!team)
+        return;
+    pthread_mutex_lock(&team->lock);
+    team->stop = true;
+    pthread_cond_broadcast(&team->begin);
+    pthread_mutex_unlock(&team->lock);
+    for (unsigned i = 1; i < team->started; i++)
+        pthread_join(team->member[i].thread, NULL);
+    for (unsigned i = 0; i < team->threads; i++)
+        free(team->member[i].scratch);
+    pthread_cond_destroy(&team->end);
+    pthread_cond_destroy(&team->begin);
+    pthread_mutex_destroy(&team->lock);
+    pthread_mutex_destroy(&team->runs);
+    free(team);
+}
+
+void efs_team_run(struct efs_team *team, void (*work)(void *arg, unsigned thread), void *arg)
+{
+    pthread_mutex_lock(&team->runs);
+    pthread_mutex_lock(&team->lock);
+    team->work = work;
+    team->arg = arg;
+    team->busy = team->threads - 1;
+    team->run++;
+    pthread_cond_broadcast(&team->begin);
+    pthread_mutex_unlock(&team->lock);
+    work(arg, 0);
+    pthread_mutex_lock(&team->lock);
+    while (team->busy)
+        pthread_cond_wait(&team->end, &team->lock);
+    pthread_mutex_unlock(&team->lock);
+    pthread_mutex_unlock(&team->runs);
+}
+
+void *efs_team_scratch(struct efs_team *team, unsigned thread, size_t bytes)
+{
+    struct member *m = &team->member[thread];
+    if (bytes > m->scratch_bytes) {
+        free(m->scratch);
+        m->scratch = efs_sys_aligned_alloc(64, (bytes + 63) / 64 * 64);
+        m->scratch_bytes = m->scratch ? bytes : 0;
+    }
+    return m->scratch;
+}

@@ -1,0 +1,15 @@
+/* team.h - threads that do one thing together, the caller's among them. */
+#ifndef EFS_TEAM_H
+#define EFS_TEAM_H
+
+#include "libexpertfs.h"
+
+unsigned efs_team_threads(const struct efs_team *team);
+/* Call work(arg, thread) on all threads at once, thread counting from 0 (the caller's); returns when all have. One
+ * caller at a time: others wait. */
+void efs_team_run(struct efs_team *team, void (*work)(void *arg, unsigned thread), void *arg);
+/* Memory of a thread for its own use in a run, aligned to 64 bytes, at least that large; contents are not kept. NULL:
+ * no memory. Called by that thread, or by the caller of a run before it. */
+void *efs_team_scratch(struct efs_team *team, unsigned thread, size_t bytes);
+
+#endif

@@ -1,0 +1,368 @@
+/*
+ * efs_expert_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
+ * bit for every form, codec, number of threads, budget and order; refusals; damage is an error, never a number.
+ */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "waiting.h"
+
+#define EXPERTS 6
+#define INNER 320
+#define HIDDEN 192
+#define TOKENS 70 /* more than a product takes at once */
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static float x[TOKENS * HIDDEN];
+static uint16_t x_bf16[TOKENS * HIDDEN];
+
+/* Experts whose matrices have the shapes of a SwiGLU: gate and up [INNER][HIDDEN], down [HIDDEN][INNER]. */
+static int setup(void **state)
+{
+    (void)state;
+    static char names[EXPERTS * 3][96];
+    struct fixture_tensor tensors[EXPERTS * 3];
+    static const char *const roles[] = {"gate_proj", "up_proj", "down_proj"};
+    for (unsigned i = 0; i < EXPERTS * 3; i++) {
+        snprintf(names[i], sizeof(names[i]), "model.layers.0.mlp.experts.%u.%s.weight", i / 3, roles[i % 3]);
+        bool down = i % 3 == 2;
+        tensors[i] = (struct fixture_tensor){.name = names[i],
+                                             .dtype = "BF16",
+                                             .dims = 2,
+                                             .shape = {down ? HIDDEN : INNER, down ? INNER : HIDDEN},
+                                             .bytes = 2 * INNER * HIDDEN};
+    }
+    fixture_begin(&model);
+    fixture_safetensors(&model, "model.safetensors", tensors, EXPERTS * 3, 7);
+    uint64_t random = 1;
+    for (unsigned i = 0; i < TOKENS * HIDDEN; i++) {
+        float v = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
+        uint32_t bits;
+        memcpy(&bits, &v, 4);
+        bits &= 0xffff0000u; /* so that BF16 holds it exactly */
+        memcpy(&x[i], &bits, 4);
+        x_bf16[i] = (uint16_t)(bits >> 16);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static void pack(enum efs_codec_choice codec)
+{
+    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
+    fixture_pack(&model, &options);
+}
+
+static struct efs *open_store(uint64_t budget)
+{
+    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_error err = {""};
+    struct efs *fs;
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    return fs;
+}
+
+/* Every expert gets every third token or so, one of them all. */
+struct routing {
+    struct efs_route_to to[EXPERTS];
+    uint32_t token[EXPERTS][TOKENS];
+    float weight[EXPERTS][TOKENS];
+};
+
+static void make_routing(struct routing *r, uint32_t tokens)
+{
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        uint32_t n = 0;
+        for (uint32_t t = 0; t < tokens; t++)
+            if (e == 0 || (t + e) % 3 == 0) {
+                r->token[e][n] = t;
+                r->weight[e][n++] = 0.1f + (float)((t * 7 + e) % 5) / 8.0f;
+            }
+        if (n == 0) {
+            r->token[e][n] = 0;
+            r->weight[e][n++] = 0.25f;
+        }
+        r->to[e] = (struct efs_route_to){.expert = e, .count = n, .token = r->token[e], .weight = r->weight[e]};
+    }
+}
+
+static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool bf16, uint32_t tokens, float *y,
+                    struct efs_error *err)
+{
+    struct routing *r = malloc(sizeof(*r));
+    struct efs_team *team;
+    make_routing(r, tokens);
+    assert_int_equal(efs_team_new(threads, &team), 0);
+    struct efs_mixture m = {.experts = r->to,
+                            .expert_count = EXPERTS,
+                            .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
+                            .x = bf16 ? (const void *)x_bf16 : (const void *)x,
+                            .tokens = tokens,
+                            .hidden = HIDDEN,
+                            .x_stride = HIDDEN,
+                            .y_stride = HIDDEN + 3,
+                            .y = y,
+                            .form = form};
+    errint_t rc = efs_expert_ffn(fs, team, &m, err);
+    efs_team_free(team);
+    free(r);
+    return rc;
+}
+
+static double weight_at(const uint8_t *w, size_t i)
+{
+    uint32_t bits = (uint32_t)(w[2 * i] | w[2 * i + 1] << 8) << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* In double, from the expert's full file: the data of its three tensors stand at its end. */
+static void reference(struct efs *fs, uint32_t tokens, double *y)
+{
+    struct routing *r = malloc(sizeof(*r));
+    make_routing(r, tokens);
+    memset(y, 0, tokens * HIDDEN * sizeof(*y));
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        struct efs_expert_info info;
+        struct efs_file_info file;
+        struct efs_lease *lease;
+        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
+        assert_int_equal(lease_wait(fs, info.file, &lease), 0);
+        const uint8_t *end = (const uint8_t *)efs_lease_data(lease) + file.bytes;
+        const size_t bytes = 2 * INNER * HIDDEN;
+        const uint8_t *part[3] = {end - 3 * bytes, end - 2 * bytes, end - bytes}, *gate = NULL, *up = NULL,
+                      *down = NULL;
+        const char *header = (const char *)efs_lease_data(lease) + 8;
+        const char *at[3] = {strstr(header, "gate_proj"), strstr(header, "up_proj"), strstr(header, "down_proj")};
+        for (int i = 0; i < 3; i++) { /* the order of data is the order of names */
+            int before = (at[(i + 1) % 3] < at[i]) + (at[(i + 2) % 3] < at[i]);
+            *(i == 0 ? &gate : i == 1 ? &up : &down) = part[before];
+        }
+        for (uint32_t n = 0; n < r->to[e].count; n++) {
+            uint32_t t = r->token[e][n];
+            double h[INNER];
+            for (size_t i = 0; i < INNER; i++) {
+                double g = 0, u = 0;
+                for (size_t c = 0; c < HIDDEN; c++) {
+                    g += weight_at(gate, i * HIDDEN + c) * x[t * HIDDEN + c];
+                    u += weight_at(up, i * HIDDEN + c) * x[t * HIDDEN + c];
+                }
+                h[i] = g / (1 + exp(-g)) * u;
+            }
+            for (size_t i = 0; i < HIDDEN; i++) {
+                double d = 0;
+                for (size_t c = 0; c < INNER; c++)
+                    d += weight_at(down, i * INNER + c) * h[c];
+                y[t * HIDDEN + i] += r->weight[e][n] * d;
+            }
+        }
+        efs_lease_release(lease);
+    }
+    free(r);
+}
+
+static void check_against_double(const float *y, const double *want, uint32_t tokens)
+{
+    double largest = 0, worst = 0;
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t c = 0; c < HIDDEN; c++) {
+            double w = want[t * HIDDEN + c], d = fabs(y[t * (HIDDEN + 3) + c] - w);
+            largest = fabs(w) > largest ? fabs(w) : largest;
+            worst = d > worst ? d : worst;
+        }
+    assert_true(largest > 0);
+    assert_true(worst < 1e-5 * largest);
+}
+
+/* The same experts from memory of the caller's. */
+static void run_plain(struct efs *fs, uint32_t tokens, float *y)
+{
+    struct efs_plain_expert plain[EXPERTS];
+    struct efs_need needs[EXPERTS];
+    struct efs_request *request;
+    struct efs_error err = {""};
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        needs[e] = (struct efs_need){e, 1};
+    assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_FULL, &request, &err), 0);
+    assert_int_equal(efs_request_wait(request), 0);
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        const struct efs_tensor *t;
+        uint32_t count;
+        assert_int_equal(efs_request_tensors(request, e, &t, &count), 0);
+        plain[e].inner = INNER;
+        for (uint32_t i = 0; i < count; i++)
+            *(strstr(t[i].name, "gate") ? &plain[e].gate
+              : strstr(t[i].name, "up") ? &plain[e].up
+                                        : &plain[e].down) = t[i].data;
+    }
+    struct routing *r = malloc(sizeof(*r));
+    struct efs_team *team;
+    make_routing(r, tokens);
+    assert_int_equal(efs_team_new(2, &team), 0);
+    struct efs_mixture m = {.experts = r->to,
+                            .expert_count = EXPERTS,
+                            .x = x,
+                            .tokens = tokens,
+                            .hidden = HIDDEN,
+                            .x_stride = HIDDEN,
+                            .y_stride = HIDDEN + 3,
+                            .y = y};
+    if (efs_plain_ffn(team, &m, plain, &err) < 0)
+        fail_msg("%s", err.text);
+    plain[2].up = NULL;
+    assert_int_equal(efs_plain_ffn(team, &m, plain, &err), -EINVAL);
+    efs_team_free(team);
+    free(r);
+    efs_request_release(request);
+}
+
+static void with_codec(enum efs_codec_choice codec)
+{
+    static float first[TOKENS * (HIDDEN + 3)], y[TOKENS * (HIDDEN + 3)];
+    static double want[TOKENS * HIDDEN];
+    const uint32_t tokens[] = {1, 5, TOKENS};
+    struct efs_error err = {""};
+    pack(codec);
+    struct efs *fs = open_store(128 * MIB);
+    for (size_t n = 0; n < 3; n++) {
+        memset(first, 0, sizeof(first));
+        if (run(fs, 1, EFS_FORM_FULL, false, tokens[n], first, &err) < 0)
+            fail_msg("%s", err.text);
+        reference(fs, tokens[n], want);
+        check_against_double(first, want, tokens[n]);
+        for (unsigned way = 0; way < 12; way++) {
+            static const enum efs_form forms[] = {EFS_FORM_CODED, EFS_FORM_FULL, EFS_FORM_ANY};
+            memset(y, 0, sizeof(y));
+            if (run(fs, 1 + way % 4, forms[way % 3], way % 2, tokens[n], y, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_memory_equal(y, first, sizeof(y));
+        }
+    }
+    memset(y, 0, sizeof(y));
+    run_plain(fs, TOKENS, y);
+    assert_memory_equal(y, first, sizeof(y));
+    efs_close(fs);
+    fs = open_store(40 * MIB); /* hardly any memory */
+    for (unsigned way = 0; way < 4; way++) {
+        memset(y, 0, sizeof(y));
+        if (run(fs, 2, EFS_FORM_CODED, false, TOKENS, y, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_memory_equal(y, first, sizeof(y));
+    }
+    efs_close(fs);
+}
+
+static void test_cascade(void **state)
+{
+    (void)state;
+    with_codec(EFS_CHOOSE_CASCADE);
+}
+
+static void test_zstd(void **state)
+{
+    (void)state;
+    with_codec(EFS_CHOOSE_ZSTD);
+}
+
+static void test_lz4(void **state)
+{
+    (void)state;
+    with_codec(EFS_CHOOSE_LZ4);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    pack(EFS_CHOOSE_AUTO);
+    struct efs *fs = open_store(64 * MIB);
+    struct efs_team *team;
+    struct efs_error err = {""};
+    float y[HIDDEN], weight = 1;
+    uint32_t token = 0, beyond = 1;
+    assert_int_equal(efs_team_new(2, &team), 0);
+    struct efs_route_to to = {0, 1, &token, &weight};
+    struct efs_mixture good = {.experts = &to,
+                               .expert_count = 1,
+                               .x = x,
+                               .tokens = 1,
+                               .hidden = HIDDEN,
+                               .x_stride = HIDDEN,
+                               .y_stride = HIDDEN,
+                               .y = y,
+                               .form = EFS_FORM_CODED},
+                       m;
+    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
+    m = good;
+    m.hidden = HIDDEN / 2;
+    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
+    assert_non_null(strstr(err.text, "shapes"));
+    m = good;
+    m.expert_count = 0;
+    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
+    m = good;
+    m.x_stride = HIDDEN - 1;
+    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
+    to.token = &beyond;
+    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
+    to = (struct efs_route_to){EXPERTS, 1, &token, &weight};
+    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
+    to.expert = 1;
+    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
+    efs_team_free(team);
+    efs_close(fs);
+    assert_int_equal(efs_team_new(100000, &team), -EINVAL);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    static float y[TOKENS * (HIDDEN + 3)];
+    struct efs_error err = {""};
+    pack(EFS_CHOOSE_CASCADE);
+    size_t bytes;
+    unsigned char *whole = fixture_read(model.store, &bytes);
+    unsigned errors = 0;
+    for (uint64_t at = 4096; at + 4096 < bytes; at += 16384 * 3) {
+        fixture_damage(model.store, at);
+        struct efs_options options = {.budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
+        struct efs *fs;
+        if (efs_open(model.store, &options, &fs, &err) == 0) {
+            errint_t rc = run(fs, 2, EFS_FORM_CODED, false, 3, y, &err);
+            assert_true(rc == 0 || rc == -EUCLEAN);
+            errors += rc == -EUCLEAN;
+            efs_close(fs);
+        }
+        fixture_damage(model.store, at); /* twice is not at all */
+    }
+    assert_true(errors > 0);
+    free(whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
+                                       cmocka_unit_test(test_lz4), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_damage)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
