@@ -65,6 +65,8 @@ static errint_t read_tokens(const char *name, const uint8_t *p, size_t record, s
 static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes, struct efs_route *route,
                             struct efs_error *err)
 {
+    if (bytes == 0)
+        return efs_fail(err, -EUCLEAN, "%s: empty: a trace of no token", name);
     if (bytes < HEADER_BYTES || memcmp(data, "MOETRACE", 8) != 0)
         return efs_fail(err, -EUCLEAN, "%s: not a routing trace (.route)", name);
     if (u32_at(data + 8) != 1)
@@ -146,10 +148,28 @@ errint_t efs_route_parse(const char *name, const void *data, size_t bytes, struc
     return rc;
 }
 
+/* To the end, whatever size it says: files of .expertfs say 0. The caller frees *data also after an error. */
+static errint_t read_to_end(int fd, size_t room, uint8_t **data, size_t *bytes)
+{
+    *bytes = 0;
+    *data = efs_sys_malloc(room);
+    for (errint_t rc = *data ? 0 : -ENOMEM;;) {
+        if (rc == 0 && *bytes == room)
+            rc = grow(data, &room);
+        if (rc < 0)
+            return rc;
+        ssize_t n = efs_sys_pread(fd, *data + *bytes, room - *bytes, *bytes);
+        if (n <= 0)
+            return (errint_t)n;
+        *bytes += (size_t)n;
+    }
+}
+
 errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_error *err)
 {
     struct stat st;
     uint8_t *data = NULL;
+    size_t bytes = 0;
     *route = (struct efs_route){0};
     int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
@@ -159,13 +179,11 @@ errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_er
         rc = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
     if (rc == 0 && (uint64_t)st.st_size > MAX_BYTES)
         rc = -EFBIG;
-    if (rc == 0 && !(data = efs_sys_malloc((size_t)st.st_size + 1)))
-        rc = -ENOMEM;
     if (rc == 0)
-        rc = efs_sys_pread_all(fd, data, (size_t)st.st_size, 0);
+        rc = read_to_end(fd, (size_t)st.st_size + 1, &data, &bytes);
     efs_sys_close(fd);
     rc = rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc))
-                : efs_route_parse(path, data, (size_t)st.st_size, route, err);
+                : efs_route_parse(path, data, bytes, route, err);
     free(data);
     return rc;
 }

@@ -58,8 +58,8 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
     if (count > UINT16_MAX || layer > UINT16_MAX || fs->residency->width > UINT16_MAX + 1u)
         return; /* of a model that a trace does not take */
     pthread_mutex_lock(&r->lock);
-    r->request[r->requests++ % EFS_RECORD_REQUESTS] = (struct efs_recorded_request){
-        efs_now_ns(), r->ids, (uint16_t)layer, (uint16_t)count, named};
+    r->request[r->requests++ % EFS_RECORD_REQUESTS] =
+        (struct efs_recorded_request){efs_now_ns(), r->ids, (uint16_t)layer, (uint16_t)count, named};
     for (uint32_t i = 0; i < count; i++, r->ids++) {
         r->id[r->ids % EFS_RECORD_IDS] = (uint16_t)ids[i];
         r->tokens[r->ids % EFS_RECORD_IDS] = tokens ? (uint16_t)(tokens[i] < UINT16_MAX ? tokens[i] : UINT16_MAX) : 1;

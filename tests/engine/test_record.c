@@ -1,0 +1,225 @@
+/*
+ * What was asked for is recorded once, whichever way it came, and told as a routing trace that the reader of traces
+ * takes: passes, their widest layer, layers that were not asked for.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "route.h"
+#include "waiting.h"
+
+#define LAYERS 4
+#define EXPERTS 6
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
+    fixture_pack(&model, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static struct efs *open_store(void)
+{
+    struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_error err = {""};
+    struct efs *fs;
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    return fs;
+}
+
+static void want(struct efs *fs, const char *text)
+{
+    struct efs_error err = {""};
+    if (efs_want(fs, text, strlen(text), &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
+{
+    struct efs_expert_info e;
+    struct efs_lease *l;
+    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e), 0);
+    assert_int_equal(lease_wait(fs, e.file, &l), 0);
+    efs_lease_release(l);
+}
+
+static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
+{
+    struct efs_expert_info e;
+    struct efs_file_info f;
+    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
+    uint8_t *data = malloc(f.bytes);
+    assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
+    free(data);
+}
+
+/* The trace in words: "0 1 | 2 2 | ...\n" a token. */
+static void expect(struct efs *fs, uint32_t chosen, const char *words)
+{
+    char *data, told[4096] = "";
+    size_t bytes, used = 0;
+    struct efs_route route;
+    struct efs_error err = {""};
+    assert_int_equal(efs_describe(fs, "trace", &data, &bytes), 0);
+    if (efs_route_parse("trace", data, bytes, &route, &err) < 0)
+        fail_msg("%s", err.text);
+    free(data);
+    assert_int_equal(route.layers, LAYERS);
+    assert_int_equal(route.experts, EXPERTS);
+    assert_int_equal(route.chosen, chosen);
+    assert_string_equal(route.name, "model");
+    for (uint64_t t = 0; t < route.tokens; t++)
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint32_t i = 0; i < chosen; i++)
+                used +=
+                    (size_t)snprintf(told + used, sizeof(told) - used, "%u%s", route.ids[(t * LAYERS + l) * chosen + i],
+                                     i + 1 < chosen   ? " "
+                                     : l + 1 < LAYERS ? " | "
+                                                      : "\n");
+    efs_route_free(&route);
+    assert_string_equal(told, words);
+    efs_close(fs);
+}
+
+static void test_nothing(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    char *data;
+    size_t bytes;
+    assert_int_equal(efs_describe(fs, "trace", &data, &bytes), 0);
+    assert_int_equal(bytes, 0);
+    free(data);
+    assert_int_equal(efs_describe(fs, "traces", &data, &bytes), -ENODATA);
+    assert_null(data);
+    want(fs, "2: 1"); /* a quarter of a pass is none */
+    assert_int_equal(efs_describe(fs, "trace", &data, &bytes), 0);
+    assert_int_equal(bytes, 0);
+    free(data);
+    efs_close(fs);
+}
+
+/* By falling tokens; the widest layer says how many; who asked for fewer repeats the last. */
+static void test_named(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    want(fs, "0: 1 2*3\n1: 4*2 5*7\n2: 3\n3: 0 1*2 2*3\n");
+    want(fs, "0: 5\n1: 5\n2: 5\n3: 5\n");
+    expect(fs, 3, "2 1 1 | 5 4 4 | 3 3 3 | 2 1 0\n5 5 5 | 5 5 5 | 5 5 5 | 5 5 5\n");
+}
+
+/* The same layer named again is the next pass. */
+static void test_again(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n3: 2\n0: 4\n1: 4\n2: 4\n3: 4\n");
+    expect(fs, 1, "1 | 1 | 1 | 1\n4 | 4 | 4 | 4\n");
+}
+
+/* A layer that was not asked for: what it asked for last, or, at the start, first. */
+static void test_gaps(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    want(fs, "0: 1\n1: 2\n0: 3\n3: 4\n1: 5\n3: 1\n");
+    expect(fs, 1, "1 | 2 | 0 | 4\n3 | 2 | 0 | 4\n3 | 5 | 0 | 1\n");
+}
+
+/* Leases and reads that nobody named come one by one; those that were named are not recorded again. */
+static void test_unnamed(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            lease(fs, l, (pass + l) % EXPERTS);
+            lease(fs, l, (pass + l + 2) % EXPERTS);
+        }
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        char line[32];
+        snprintf(line, sizeof(line), "%u: %u %u", l, l, (l + 1) % EXPERTS);
+        want(fs, line);
+        lease(fs, l, l);
+        lease(fs, l, (l + 1) % EXPERTS);
+    }
+    for (uint32_t l = 0; l < LAYERS; l++)
+        read_expert(fs, l, 5);
+    expect(fs, 2,
+           "0 2 | 1 3 | 2 4 | 3 5\n1 3 | 2 4 | 3 5 | 4 0\n0 1 | 1 2 | 2 3 | 3 4\n"
+           "5 5 | 5 5 | 5 5 | 5 5\n");
+}
+
+/* Named again without anyone coming for it is another use. */
+static void test_named_again(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    struct efs_stats s;
+    want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
+    want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
+    efs_stats(fs, &s);
+    assert_int_equal(s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m, 8);
+    expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
+}
+
+/* The ring goes round: what is there is the end of what was asked for. */
+static void test_many(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    char *data;
+    size_t bytes;
+    struct efs_route route;
+    for (uint32_t n = 0; n < 12000; n++) {
+        char text[64];
+        snprintf(text, sizeof(text), "0: %u\n1: %u\n2: %u\n3: %u\n", n % EXPERTS, n / EXPERTS % EXPERTS,
+                 n / EXPERTS / EXPERTS % EXPERTS, n / EXPERTS / EXPERTS / EXPERTS % EXPERTS);
+        want(fs, text);
+    }
+    assert_int_equal(efs_describe(fs, "trace", &data, &bytes), 0);
+    assert_int_equal(efs_route_parse("trace", data, bytes, &route, NULL), 0);
+    free(data);
+    assert_true(route.tokens > 4000 && route.tokens < 12000);
+    for (uint32_t t = 0; t < route.tokens; t++) {
+        uint32_t n = 12000 - (uint32_t)route.tokens + t;
+        for (uint32_t l = 0; l < LAYERS; l++, n /= EXPERTS)
+            assert_int_equal(route.ids[t * LAYERS + l], n % EXPERTS);
+    }
+    efs_route_free(&route);
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing), cmocka_unit_test(test_named),   cmocka_unit_test(test_again),
+        cmocka_unit_test(test_gaps),    cmocka_unit_test(test_unnamed), cmocka_unit_test(test_named_again),
+        cmocka_unit_test(test_many),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
