@@ -223,7 +223,7 @@ void efs_steward_wake(struct efs *fs)
 /* ---- the plan ---- */
 
 static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *tuning, uint64_t bytes, unsigned pools,
-                     struct efs_skew *skew, struct efs_pools *plan)
+                     const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
 {
     const struct efs_profile *p = &s->profile;
     const struct efs_residency *r = s->fs->residency;
@@ -240,8 +240,8 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
                                                   .disk_bytes_per_second = p->disk_bytes_per_second,
                                                   .read_latency_ns = p->read_latency_ns,
                                                   .decode_bytes_per_second = p->decode_bytes_per_second,
-                                                  .f_hit_ns = s->product_ns[EFS_FORM_FULL],
-                                                  .c_hit_ns = s->product_ns[EFS_FORM_CODED]},
+                                                  .f_hit_ns = product_ns[EFS_FORM_FULL],
+                                                  .c_hit_ns = product_ns[EFS_FORM_CODED]},
                                         .skew = skew,
                                         .budget_bytes = bytes,
                                         .goal = tuning->goal,
@@ -277,11 +277,13 @@ static void plan_now(struct efs_steward *s)
     struct efs_residency_tuning tuning = r->tuning;
     uint64_t bytes = r->pools_bytes;
     unsigned pools = pools_now(fs);
+    const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     submit = NULL;
     uint64_t begin = efs_now_ns();
-    int rc = bytes && (pools || tuning.fixed_plan) ? make_plan(s, &tuning, bytes, pools, &skew, &plan) : -ENODATA;
+    int rc = bytes && (pools || tuning.fixed_plan) ? make_plan(s, &tuning, bytes, pools, product_ns, &skew, &plan)
+                                                   : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
     pthread_mutex_lock(&fs->lock);
     if (rc == 0 && !tuning.fixed_plan && !r->tuning.fixed_plan)
