@@ -12,7 +12,8 @@
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
     [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
-    [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_METRICS] = "metrics",
+    [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_SCHED] = "sched",
+    [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics",
 };
 
 #define U(x) ((unsigned long long)(x))
@@ -193,6 +194,16 @@ static void render_want(struct efsd *daemon, FILE *out)
     fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.want_errors, memory_order_relaxed)));
 }
 
+static void render_sched(struct efsd *daemon, FILE *out)
+{
+    render_described(daemon, out, "sched");
+}
+
+static void render_trace(struct efsd *daemon, FILE *out) /* not text */
+{
+    render_described(daemon, out, "trace");
+}
+
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)
 {
     static void (*const render[EFSD_CONTROL_COUNT])(struct efsd *, FILE *) = {
@@ -204,6 +215,8 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
         [EFSD_CONTROL_PLAN] = render_plan,
         [EFSD_CONTROL_PROFILE] = render_profile,
         [EFSD_CONTROL_WANT] = render_want,
+        [EFSD_CONTROL_SCHED] = render_sched,
+        [EFSD_CONTROL_TRACE] = render_trace,
         [EFSD_CONTROL_METRICS] = efsd_render_metrics,
     };
     *text = NULL;

@@ -14,10 +14,11 @@ names = files_below(model)
 mount = Mount(store, "budget=256M")
 
 check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "metrics", "plan", "pools", "profile",
-                                                               "stat", "version", "want"])
+                                                               "sched", "stat", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
-for name in os.listdir(mount / ".expertfs"):
+check("nothing was asked for: an empty trace", open(mount / ".expertfs/trace", "rb").read() == b"")
+for name in set(os.listdir(mount / ".expertfs")) - {"trace"}:
     text = mount.control(name)
     by_cat = run("cat", mount / f".expertfs/{name}").stdout
     check(f"{name}: cat and read() agree", bool(text) and text.endswith("\n") and len(by_cat) > 0)

@@ -60,6 +60,8 @@ same("pools: rows", values(section("POOLS"), "Ql"), [line.split()[0] for line in
 same("pools: columns", values(section("POOLS")), head("pools"))
 same("plan", values(section("PLAN")), names("plan"))
 same("profile", values(section("PROFILE")), names("profile"))
+same("sched: columns", values(section("SCHED")), head("sched"))
+same("sched: kinds", values(section("SCHED"), "Cm"), {line.split()[0] for line in mount.control("sched").splitlines()[1:]})
 same("want", values(section("WANT")), names("want"))
 same("xattrs of the root", values(section("Of the root", "Ss")),
      [name.split(".")[-1] for name in os.listxattr(mount.path)])
