@@ -2,7 +2,6 @@
  * control.c - the files below .expertfs, each made when it is opened, so that one open sees one moment.
  * expertfs-proc(5) describes them; names are never reused for something else.
  */
-#include "control_trace.h"
 #include "daemon.h"
 
 #include <errno.h>
@@ -13,13 +12,8 @@
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
     [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
-<<<<<<< HEAD
     [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_SCHED] = "sched",
     [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics",
-=======
-    [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_METRICS] = "metrics",
-    [EFSD_CONTROL_SCHED] = "sched",     [EFSD_CONTROL_TRACE] = "trace",
->>>>>>> d105fda (w5)
 };
 
 #define U(x) ((unsigned long long)(x))
@@ -194,30 +188,6 @@ static void render_profile(struct efsd *daemon, FILE *out)
     render_described(daemon, out, "profile");
 }
 
-static void render_sched(struct efsd *daemon, FILE *out)
-{
-    render_described(daemon, out, "sched");
-}
-
-static void render_trace(struct efsd *daemon, FILE *out)
-{
-    const char *slash = strrchr(daemon->options.store, '/');
-    uint32_t experts = 0;
-    char *text;
-    size_t bytes;
-    for (uint32_t i = 0; i < daemon->expert_count; i++) {
-        struct efs_expert_info e;
-        if (efs_expert_info(daemon->fs, i, &e) == 0 && e.expert >= experts) {
-            experts = e.expert + 1;
-        }
-    }
-    if (efs_describe(daemon->fs, "requests", &text, &bytes) == 0) {
-        efsd_trace_write(text, bytes, (uint32_t)daemon->info.layers, experts, slash ? slash + 1 : daemon->options.store,
-                         out);
-        free(text);
-    }
-}
-
 static void render_want(struct efsd *daemon, FILE *out)
 {
     fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.wants, memory_order_relaxed)));
@@ -248,8 +218,6 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
         [EFSD_CONTROL_SCHED] = render_sched,
         [EFSD_CONTROL_TRACE] = render_trace,
         [EFSD_CONTROL_METRICS] = efsd_render_metrics,
-        [EFSD_CONTROL_SCHED] = render_sched,
-        [EFSD_CONTROL_TRACE] = render_trace,
     };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);
