@@ -25,7 +25,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help demo test bench bench-llama format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test bench bench-replay bench-llama format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -158,7 +158,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help demo test test-quick check san bench bench-llama setup format tidy install uninstall
+.PHONY: help demo test test-quick check san bench bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -167,6 +167,7 @@ help:
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
+	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured"
 	@echo "make format tidy clean"
@@ -194,6 +195,12 @@ bench:
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/run
+
+# BENCH_REPLAY: options of tools/bench/replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
+bench-replay:
+	@tools/setup build bench
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/replay $(BENCH_REPLAY)
 
 bench-llama:
 	@tools/setup build test runtime
