@@ -2,6 +2,7 @@
 scraper accepts."""
 import os
 import re
+import struct
 import threading
 
 from e2e import *
@@ -18,7 +19,7 @@ check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "expert
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
 check("nothing was asked for: an empty trace", open(mount / ".expertfs/trace", "rb").read() == b"")
-for name in set(os.listdir(mount / ".expertfs")) - {"trace"}:
+for name in sorted(set(os.listdir(mount / ".expertfs")) - {"trace"}):
     text = mount.control(name)
     by_cat = run("cat", mount / f".expertfs/{name}").stdout
     check(f"{name}: cat and read() agree", bool(text) and text.endswith("\n") and len(by_cat) > 0)
@@ -92,6 +93,31 @@ for handle in handles:
 check("closing gives the leases back", wait_until(lambda: mount.count("leased_experts") == 0))
 held = after["fixed_bytes"] + after["chunk_pool_bytes"] + after["full_pool_bytes"]
 check("what is held stays within the budget", held <= after["budget_bytes"] == 256 << 20, held)
+
+print("-- the trace")
+for token in range(4):
+    for layer in range(3):
+        with open(mount / ".expertfs/want", "w") as file:
+            file.write(f"{layer}: {token} {token + 4}*2\n")
+check("inflight comes to an end", wait_until(lambda: mount.count("inflight") == 0))
+with open(mount / ".expertfs/trace", "rb") as file:
+    trace = file.read()
+layers, of_layer, chosen, probabilities, name_bytes, tokens = struct.unpack("<5IQ", trace[12:40])
+ids = struct.unpack("<" + f"I{layers * chosen}H" * tokens, trace[40 + name_bytes:])
+check("its head, and as many records as it says", trace[:12] == b"MOETRACE" + struct.pack("<I", 1) and tokens >= 4 and
+      (layers, of_layer, probabilities) == (3, 8, 0), (trace[:40], tokens))
+rows = [ids[t * (1 + layers * chosen) + 1:(t + 1) * (1 + layers * chosen)] for t in range(tokens)]
+last = [[set(row[layer * chosen:(layer + 1) * chosen]) for layer in range(3)] for row in rows[-4:]]
+check("the last four tokens are those that were asked for", last == [[{t, t + 4}] * 3 for t in range(4)], last)
+with open(scratch("mount.route"), "wb") as file:
+    file.write(trace)
+result = run(program("expertctl"), "replay", "-q", "--simulate", "--store", store, "--budget", "50%", "--policy", "lru",
+             scratch("mount.route"))
+check("expertctl replay reads it", result.returncode == 0 and "lru" in result.stdout, result)
+rows = [row.split() for row in mount.control("sched").splitlines()]
+kinds = {row[0] for row in rows[1:]}
+check("sched: what was read and decoded, each ends after it began", {"read_e", "read_sm"} <= kinds <=
+      {"read_e", "read_sm", "decode"} and all(len(row) == 7 and int(row[4]) <= int(row[5]) for row in rows[1:]), rows[:4])
 
 print("-- metrics")
 lines = mount.control("metrics").splitlines()
