@@ -24,8 +24,8 @@ struct efs_demotion {
     bool running;
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
-    uint32_t expert, unit, unit_end; /* the one in work */
-    bool working;
+    uint32_t expert, unit, unit_end;   /* the one in work */
+    bool working, called_off;          /* called_off: it ends after the unit that is being made */
     struct efs_codec_scratch *scratch; /* encoding needs more than the workers' own have */
     uint8_t *e, *sm;
 };
@@ -64,6 +64,27 @@ void efs_demote(struct efs *fs, uint32_t expert)
         d->running = true;
         efs_workers_push_low(fs->workers, &d->job);
     }
+}
+
+/* Lock held: the full form is not needed any more. */
+static void let_go(struct efs *fs, uint32_t expert)
+{
+    fs->residency->expert[expert].demoting = false;
+    fs->full[expert].readers--;
+}
+
+bool efs_demotion_cancel(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d || d->count == 0) {
+        if (d)
+            d->called_off = d->working;
+        return false;
+    }
+    let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
+    if (--fs->active == 0)
+        pthread_cond_broadcast(&fs->quiet);
+    return true;
 }
 
 /* ---- making chunks ---- */
@@ -139,6 +160,29 @@ static const uint8_t *raw_of(const struct efs *fs, uint32_t expert, uint32_t uni
     return NULL;
 }
 
+/* Only where the smallest chunk pool is left beside it. */
+static bool reserve(struct efs *fs, uint64_t bytes)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    uint64_t least = fs->floor_segments * fs->arena.segment_bytes;
+    bool room = fs->fixed_bytes + bytes + least <= fs->options.budget_bytes;
+    if (room) {
+        fs->fixed_bytes += bytes;
+        efs_room_shrink(fs, &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    return room;
+}
+
+static void unreserve(struct efs *fs, uint64_t bytes)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->fixed_bytes -= bytes;
+    pthread_mutex_unlock(&fs->lock);
+}
+
 /* Its buffers come with the first demotion, and count in the budget from then on. */
 static bool equip(struct efs_demotion *d)
 {
@@ -150,14 +194,17 @@ static bool equip(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    free(d->e);
-    free(d->sm);
+    if (!reserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES))
+        return false;
     d->e = efs_sys_malloc(e);
     d->sm = efs_sys_malloc(sm);
-    if (!d->e || !d->sm || efs_codec_scratch_new(n, &d->scratch) < 0)
-        return false;
-    efs_reserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES);
-    return true;
+    if (d->e && d->sm && efs_codec_scratch_new(n, &d->scratch) == 0)
+        return true;
+    free(d->e);
+    free(d->sm);
+    d->e = d->sm = NULL;
+    unreserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES);
+    return false;
 }
 
 static void work(struct efs_demotion *d, uint32_t unit)
@@ -165,8 +212,10 @@ static void work(struct efs_demotion *d, uint32_t unit)
     struct efs *fs = d->fs;
     struct efs_disk_request *submit = NULL;
     struct efs_unit_waiter *ready = NULL;
+    if (!equip(d))
+        return;
     pthread_mutex_lock(&fs->lock);
-    unsigned halves = fs->closing ? 0 : wanted(&fs->units[unit]);
+    unsigned halves = fs->closing || d->called_off ? 0 : wanted(&fs->units[unit]);
     const uint8_t *raw = halves ? raw_of(fs, d->expert, unit) : NULL;
     if (raw && efs_unit_place(fs, unit, halves) == 0)
         fs->units[unit].state = EFS_UNIT_LOADING;
@@ -175,7 +224,7 @@ static void work(struct efs_demotion *d, uint32_t unit)
     pthread_mutex_unlock(&fs->lock);
     if (!raw)
         return;
-    bool good = equip(d) && make_unit(d, unit, halves, raw);
+    bool good = make_unit(d, unit, halves, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_unit_span(fs, &fs->units[unit], halves) : 0);
     pthread_mutex_lock(&fs->lock);
     efs_unit_loaded(fs, unit, halves, good ? 0 : -EAGAIN, &ready, &submit);
@@ -189,23 +238,23 @@ static void work(struct efs_demotion *d, uint32_t unit)
 /* Lock held: the expert is through; what could not be made is lost when the full form goes. */
 static void finish(struct efs_demotion *d)
 {
-    struct efs *fs = d->fs;
-    fs->residency->expert[d->expert].demoting = false;
-    fs->full[d->expert].readers--;
-    d->working = false;
+    let_go(d->fs, d->expert);
+    d->working = d->called_off = false;
 }
 
 static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_demotion *d = (struct efs_demotion *)((char *)job - offsetof(struct efs_demotion, job));
     struct efs *fs = d->fs;
+    struct efs_disk_request *submit = NULL;
     bool ended = false;
     (void)scratch;
     if (d->working)
         work(d, d->unit++);
     pthread_mutex_lock(&fs->lock);
-    if (d->working && d->unit == d->unit_end) {
+    if (d->working && (d->unit == d->unit_end || d->called_off)) {
         finish(d);
+        efs_room_shrink(fs, &submit); /* the budget may have become smaller meanwhile */
         ended = true;
     }
     if (!d->working && d->count) {
@@ -219,6 +268,7 @@ static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
     d->running = d->working;
     bool more = d->running;
     pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
     if (more)
         efs_workers_push_low(fs->workers, &d->job);
     if (ended) {

@@ -154,9 +154,14 @@ const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert)
 
 void efs_full_unhold(struct efs *fs, uint32_t expert)
 {
+    struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
-    bool last = --fs->full[expert].readers == 0 && fs->lease_queue;
+    bool last = --fs->full[expert].readers == 0;
+    if (last)
+        efs_room_shrink(fs, &submit); /* the budget may have become smaller meanwhile */
+    last = last && fs->lease_queue;
     pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
     if (last)
         efs_full_retry(fs);
 }

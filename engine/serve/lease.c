@@ -336,6 +336,7 @@ void efs_lease_release(struct efs_lease *lease)
         fs->leased_bytes -= f->slot->bytes;
         if (efs_room_used(fs) > fs->options.budget_bytes)
             efs_room_shrink(fs, &submit);
+        efs_units_retry(fs, &submit); /* the chunk pool may grow again */
     }
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);

@@ -88,6 +88,7 @@ errint_t efs_residency_build(struct efs *fs, struct efs_error *err)
                                            .experts = r->width,
                                            .chosen = 4,
                                            .bytes = (const uint64_t(*)[EFS_POOLS])r->bytes,
+                                           .recode = true,
                                            .seed = 1};
     errint_t rc = efs_policy_new(&r->config, &r->policy);
     if (rc == -EINVAL) { /* more layers or experts than a policy takes: caching by last use alone */
@@ -228,6 +229,14 @@ static void count_found(struct efs *fs, uint32_t expert)
     }
 }
 
+/* It was to be kept full, but is not: it was asked for in coded form, or there was no room for it. */
+static void not_full(struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (efs_residency_kept(fs, expert) == EFS_POOL_F)
+        book(fs, expert, efs_units_have(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
+}
+
 /* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
 static void grant(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
 {
@@ -282,8 +291,11 @@ void efs_residency_release(struct efs *fs, uint32_t expert)
 {
     struct efs_residency_expert *x = &fs->residency->expert[expert];
     x->holds--;
-    if (fs->residency->policy)
-        efs_policy_release(fs->residency->policy, x->layer, x->index);
+    if (!fs->residency->policy)
+        return;
+    efs_policy_release(fs->residency->policy, x->layer, x->index);
+    if (x->holds == 0 && fs->full[expert].state == EFS_FULL_NONE)
+        not_full(fs, expert);
 }
 
 void efs_residency_announce(struct efs *fs, uint32_t expert, bool announced)

@@ -94,8 +94,8 @@ void efs_residency_info(struct efs *fs, uint32_t expert, struct efs_expert_info 
 
 /* Cut the budget into pools by tuning.ratio; victims go. */
 void efs_residency_resize(struct efs *fs, struct efs_disk_request **submit);
-/* A new budget of at least efs_floor_bytes(): shrinking evicts at once. Returns what is still held above it. */
-uint64_t efs_residency_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_room_settle() waits for. */
+void efs_residency_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
 /* Another policy, or other tuning of it: a new machine takes over books, counts, holds and pins. 0, -ENOMEM. */
 errint_t efs_residency_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta);
 /* pool F, C, or M: not pinned. */
@@ -106,6 +106,9 @@ void efs_residency_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 /* A full expert falls to a lower pool: bring the halves that are kept but not there out of its full form, on a worker.
  * Does nothing when they are there or it is not full. */
 void efs_demote(struct efs *fs, uint32_t expert);
+/* The demotion that would have come last is not done, and its full form can go; or the one in work stops early.
+ * false: none could be called off. */
+bool efs_demotion_cancel(struct efs *fs);
 /* Without lock, before there are threads and after. Without it full experts just go. 0, -ENOMEM. */
 errint_t efs_demotion_build(struct efs *fs);
 void efs_demotion_destroy(struct efs *fs);

@@ -54,12 +54,11 @@ void efs_residency_resize(struct efs *fs, struct efs_disk_request **submit)
     efs_room_shrink(fs, submit);
 }
 
-uint64_t efs_residency_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit)
+void efs_residency_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit)
 {
-    fs->options.budget_bytes = bytes;
+    efs_room_set_budget(fs, bytes);
     efs_residency_resize(fs, submit);
-    uint64_t leaving = fs->segments_leaving * fs->arena.segment_bytes;
-    return less(less(efs_room_used(fs), leaving), bytes);
+    efs_units_retry(fs, submit); /* there may be more room now */
 }
 
 /* ---- another policy ---- */

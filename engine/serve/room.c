@@ -1,10 +1,28 @@
 /*
  * room.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
- * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment.
+ * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment
+ * and for efs_room_settle().
  */
 #include "serve.h"
 
+#include "residency.h"
+
 #include <errno.h>
+#include <time.h>
+
+#define FLOOR_SHARE 8 /* the chunk pool's floor: that part of what is not fixed, ... */
+#define FLOOR_MOST 8  /* ... but one to so many segments */
+#define SETTLE_NS 1000000
+#define SETTLE_ROUNDS 5000
+
+void efs_room_set_budget(struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, segments = (bytes - fs->fixed_bytes) / segment;
+    uint64_t floor = segments / FLOOR_SHARE;
+    fs->options.budget_bytes = bytes;
+    fs->floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
+    fs->ahead_max_bytes = segments * segment / 2;
+}
 
 uint64_t efs_room_used(const struct efs *fs)
 {
@@ -103,7 +121,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_reque
         bool above_plan = staying(fs) > fs->planned_segments && staying(fs) > fs->floor_segments;
         if (above_plan && begin_retirement(fs, submit))
             continue;
-        if (efs_full_evict_oldest(fs, false) || efs_full_evict_oldest(fs, true))
+        if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
         if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
             continue;
@@ -124,9 +142,38 @@ void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit)
         bool above_plan = staying(fs) > fs->planned_segments;
         if (above_plan && begin_retirement(fs, submit))
             continue;
-        if (efs_full_evict_oldest(fs, true))
+        if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
         if (staying(fs) <= fs->floor_segments || !begin_retirement(fs, submit))
             return;
+    }
+}
+
+/* Something above the budget is on its way out: segments, experts that are only being copied from. */
+static bool is_leaving(const struct efs *fs)
+{
+    if (fs->segments_leaving)
+        return true;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (fs->full[e].state == EFS_FULL_READY && !fs->full[e].leases)
+            return true;
+    return false;
+}
+
+uint64_t efs_room_settle(struct efs *fs)
+{
+    const struct timespec pause = {0, SETTLE_NS};
+    for (unsigned round = 0;; round++) {
+        struct efs_disk_request *submit = NULL;
+        pthread_mutex_lock(&fs->lock);
+        efs_room_shrink(fs, &submit);
+        uint64_t used = efs_room_used(fs), budget = fs->options.budget_bytes;
+        uint64_t over = used > budget ? used - budget : 0;
+        bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && is_leaving(fs);
+        pthread_mutex_unlock(&fs->lock);
+        efs_disk_submit_all(fs, submit);
+        if (!wait)
+            return over;
+        nanosleep(&pause, NULL);
     }
 }

@@ -99,11 +99,6 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
                         fs->store->path, (unsigned long long)(budget / MIB),
                         (unsigned long long)((floor + MIB - 1) / MIB), (unsigned long long)(fs->fixed_bytes / MIB),
                         (unsigned long long)(segment / MIB), (unsigned long long)((floor + MIB - 1) / MIB));
-    fs->floor_segments = (budget - fs->fixed_bytes) / 8 / segment;
-    if (fs->floor_segments < 1)
-        fs->floor_segments = 1;
-    if (fs->floor_segments > 8)
-        fs->floor_segments = 8;
     uint64_t most = (budget - fs->fixed_bytes) / segment;
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
@@ -111,12 +106,12 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
-    fs->ahead_max_bytes = most * segment / 2;
     /* the budget may be raised later: as many segments as the whole store could fill */
     uint64_t whole = fs->store->sb.store_bytes / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
     if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
+    efs_room_set_budget(fs, budget);
     return 0;
 }
 
@@ -260,9 +255,12 @@ const char *efs_cpu_path(void)
 
 void efs_reserve(struct efs *fs, uint64_t bytes)
 {
+    struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
     fs->fixed_bytes += bytes;
+    efs_room_shrink(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
 }
 
 const struct efs_store *efs_get_store(const struct efs *fs)

@@ -189,6 +189,10 @@ bool efs_room_for_segment(struct efs *fs);
  * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
  * -ENOMEM: everything is held. */
 errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead. */
+void efs_room_set_budget(struct efs *fs, uint64_t bytes);
+/* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
+uint64_t efs_room_settle(struct efs *fs);
 /* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
 void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */

@@ -43,9 +43,10 @@ static errint_t set_budget(struct efs *fs, const char *value, uint64_t *held, st
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
     }
     fs->budget_auto = automatic;
-    uint64_t over = efs_residency_set_budget(fs, bytes, &submit);
+    efs_residency_set_budget(fs, bytes, &submit);
     efs_steward_wake(fs);
     unlock_and_go_on(fs, submit);
+    uint64_t over = efs_room_settle(fs);
     if (held)
         *held = over;
     return 0;

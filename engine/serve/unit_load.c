@@ -57,8 +57,10 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
     efs_unit_delist(fs, unit); /* what it has already must not be evicted for the rest */
     for (;;) {
         if ((!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
-            (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM)))
+            (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM))) {
+            efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
             return 0;
+        }
         if (!more_memory(fs))
             break;
     }

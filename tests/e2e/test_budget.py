@@ -1,0 +1,277 @@
+"""The budget holds: while 64 readers open, map and read experts and checkpoint files, and budget, plan, pools, policy and
+pins change, the daemon's memory is sampled. No sample is above the budget in force, and what was told to be held back,
+by more than 1 % or 16 MiB. EXPERTFS_SOAK_SECONDS: how long (20)."""
+import bisect
+import errno
+import mmap
+import multiprocessing
+import os
+import re
+import stat as modes
+import threading
+
+from e2e import *
+
+need_fuse()
+SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "20"))
+PROCESSES, THREADS, LAYERS, EXPERTS = 8, 8, 4, 16
+os.environ["EXPERTFS_STATE"] = scratch("state")
+fork = multiprocessing.get_context("fork")
+model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab",
+                   "1000", "--shard-size", "40MB")
+store = make_store(model)
+files = [name for name in files_below(model) if name.endswith(".safetensors")]
+source = {}
+for name in files:
+    with open(f"{model}/{name}", "rb") as file:
+        source[name] = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+# ---- what the daemon holds ----
+
+def resident(pid):
+    """Bytes of anonymous memory, of shared memory that is mapped."""
+    with open(f"/proc/{pid}/status") as text:
+        found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", text.read(), re.M))
+    return int(found["RssAnon"]) << 10, int(found["RssShmem"]) << 10
+
+
+def memory_files(pid):
+    """(how many files without a name, bytes they take, bytes they could take), mapped or not."""
+    seen = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            path = f"/proc/{pid}/fd/{name}"
+            if os.readlink(path).endswith("(deleted)"):
+                there = os.stat(path)
+                if modes.S_ISREG(there.st_mode):
+                    seen[there.st_dev, there.st_ino] = (there.st_blocks * 512, (there.st_size + 4095) // 4096 * 4096)
+        except FileNotFoundError:
+            pass
+    return len(seen), sum(b for b, _ in seen.values()), sum(b for _, b in seen.values())
+
+
+def sampler(pid, stop, pipe):
+    """(begin, end, bytes) again and again. A sample is no instant: of what leaves while it is taken, the rest counts."""
+    samples = []
+    while not stop.is_set():
+        begin = time.monotonic()
+        before, _ = resident(pid)
+        _, held, _ = memory_files(pid)
+        after, shared = resident(pid)
+        samples.append((begin, time.monotonic(), min(before, after) + max(held, shared)))
+        time.sleep(0.02)
+    pipe.send(samples)
+    pipe.close()
+
+
+# ---- readers ----
+
+def read_expert(mount, name, want, generator, held):
+    file = open(mount / name, "rb", buffering=0)
+    at = generator.randrange(len(want))
+    count = generator.choice((1, 4096, 70000, 1 << 20, 1 << 22))
+    good = os.pread(file.fileno(), count, at) == want[at:at + count]
+    if generator.random() < 0.4:
+        view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        good = good and view[at:at + count] == want[at:at + count]
+        held.append(view)
+    if generator.random() < 0.3:
+        held.append(file)
+    else:
+        file.close()
+    while len(held) > 1 or (held and generator.random() < 0.7):
+        held.pop(0).close()
+    return good
+
+
+def read_checkpoint(mount, name, want, generator):
+    at, count = generator.randrange(len(want)), generator.choice((100, 1 << 16, 1 << 20, 1 << 23))
+    with open(mount / name, "rb", buffering=0) as file:
+        if generator.random() < 0.5:
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+                return view[at:at + count] == want[at:at + count]
+        good, end = True, min(at + count, len(want))
+        while at < end and good:
+            data = os.pread(file.fileno(), min(1 << 20, end - at), at)
+            good = len(data) > 0 and data == want[at:at + len(data)]
+            at += len(data)
+        return good
+
+
+def write_want(mount, generator):
+    line = f"{generator.randrange(LAYERS)}: " + " ".join(map(str, generator.sample(range(EXPERTS), 4))) + "\n"
+    file = os.open(mount / ".expertfs/want", os.O_WRONLY)
+    os.write(file, line.encode())
+    os.close(file)
+
+
+def reader(mount, experts, want, seed, stop, result):
+    generator, held = random.Random(seed), []
+    did = 0
+    try:
+        while not stop.is_set():
+            way = generator.random()
+            if way < 0.6:
+                name = experts[min(int(generator.expovariate(3 / len(experts))), len(experts) - 1)]
+                good = read_expert(mount, name, want[name], generator, held)
+            elif way < 0.9:
+                name = generator.choice(files)
+                good = read_checkpoint(mount, name, source[name], generator)
+            else:
+                name, good = "want", True
+                write_want(mount, generator)
+            did += 1
+            if not good:
+                result.append(f"{name} is wrong")
+                return
+    except Exception as error:  # an error is a finding, whatever it is
+        result.append(f"{type(error).__name__} {error}")
+    finally:
+        for closing in held:
+            closing.close()
+        result.append(did)
+
+
+def readers(mount, experts, want, seed, stop, pipe):
+    results = [[] for _ in range(THREADS)]
+    threads = [threading.Thread(target=reader, args=(mount, experts, want, seed * 100 + i, stop, results[i]))
+               for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pipe.send((sum(entry for result in results for entry in result if isinstance(entry, int)),
+               [entry for result in results for entry in result if not isinstance(entry, int)]))
+    pipe.close()
+
+
+# ---- what changes ----
+
+SEGMENT = 16 << 20  # of the chunk pool, at most: one always stays
+SLACK = PROCESSES * THREADS // 4 * (3 << 20)  # experts that were being opened when the budget fell
+
+CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
+           ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
+           ("delta", ("auto", "2")), ("goal", ("io", "makespan")))
+
+
+class Tuner:
+    """Changes settings, and remembers from when to when which budget was in force."""
+
+    def __init__(self, mount, budget_bytes):
+        self.mount, self.generator = mount, random.Random(7)
+        self.times, self.limits = [0.0], [budget_bytes]  # limits[i] from times[i] on
+        self.problems, self.told, self.more_than_leased = [], 0, []
+
+    def set(self, name, value, path=""):
+        try:
+            os.setxattr(self.mount / path, "user.expertfs." + name, value.encode())
+        except OSError as error:
+            self.problems.append((name, value, error))
+
+    def set_budget(self, value, bytes_):
+        leased = self.mount.count("leased_bytes")
+        self.times.append(time.monotonic())
+        self.limits.append(max(bytes_, self.limits[-1]))
+        self.set("budget", value)
+        back = time.monotonic()
+        stat = self.mount.stat()
+        answer = os.getxattr(self.mount.path, "user.expertfs.answer").decode()
+        held = re.search(r"still hold (\d+) bytes", answer)
+        held = int(held.group(1)) if held else 0
+        self.told += held > 0
+        self.times.append(back)
+        self.limits.append(bytes_ + held)
+        excuse = max(0, leased + int(stat["fixed_bytes"]) + SEGMENT - bytes_)
+        if held > excuse + SLACK:
+            self.more_than_leased.append((value, held >> 20, excuse >> 20))
+
+    def limit(self, begin, end):
+        """The highest that was in force at any time from begin to end."""
+        first, last = bisect.bisect_right(self.times, begin) - 1, bisect.bisect_right(self.times, end)
+        return max(self.limits[first:last])
+
+    def change(self, budgets, experts):
+        what = self.generator.randrange(8)
+        if what < 3:
+            mib = self.generator.choice(budgets)
+            self.set_budget(f"{mib}M", mib << 20)
+        elif what < 4:
+            self.set("pin", self.generator.choice("FC-"), self.generator.choice(experts))
+        elif what < 5:
+            self.set("pin", self.generator.choice("C--"), f"experts/L{self.generator.randrange(LAYERS):02}")
+        else:
+            name, values = self.generator.choice(CHANGES)
+            self.set(name, self.generator.choice(values))
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def soak(what, mount_mib, budgets, seconds, options=""):
+    print(f"-- {what}")
+    mount = Mount(store, f"budget={mount_mib}M{options}")
+    pid = mount.daemon.pid
+    experts = [f"experts/{name}" for name in files_below(mount / "experts") if "/" in name]
+    if not mount.passthrough():
+        note("no passthrough: nothing is leased")
+    want = {name: open(mount / name, "rb").read() for name in experts}
+    tuner, stop = Tuner(mount, mount_mib << 20), fork.Event()
+    wait_until(lambda: mount.count("leased_experts") == 0)
+    plain_files = open_files(pid) - memory_files(pid)[0]
+    pipes, children = [], []
+    for number in range(PROCESSES + 1):
+        pipe, theirs = fork.Pipe(False)
+        arguments = (pid, stop, theirs) if number == 0 else (mount, experts, want, number, stop, theirs)
+        children.append(fork.Process(target=readers if number else sampler, args=arguments, daemon=True))
+        pipes.append(pipe)
+        children[-1].start()
+        theirs.close()
+    end = time.monotonic() + seconds
+    changes = 0
+    while time.monotonic() < end:
+        time.sleep(tuner.generator.choice((0.05, 0.2, 0.5)))
+        tuner.change(budgets, experts)
+        changes += 1
+    stop.set()
+    answers = [pipe.recv() if pipe.poll(120) else None for pipe in pipes]
+    for child in children:
+        child.join(10)
+    check("all readers came to their end", None not in answers)
+    if None in answers:
+        mount.abandon()
+        return
+    samples, results = answers[0], answers[1:]
+    check(f"{changes} changes were taken", not tuner.problems, tuner.problems[:3])
+    check("only what is leased was held back", not tuner.more_than_leased, tuner.more_than_leased)
+    found = [problem for _, problems in results for problem in problems]
+    check(f"{sum(did for did, _ in results)} reads, opens and requests: no wrong byte, no error", not found, found[:5])
+    over = [(bytes_ - tuner.limit(begin, end), bytes_ >> 20, tuner.limit(begin, end) >> 20, round(begin - samples[0][0], 2))
+            for begin, end, bytes_ in samples]
+    gaps = [b[0] - a[0] for a, b in zip(samples, samples[1:])]
+    worst = max(over)
+    note(f"{len(samples)} samples, the longest pause {max(gaps):.2f} s; most over the budget: {worst[0] / 2**20:.1f} MiB "
+         f"({worst[1]} of {worst[2]} MiB); {tuner.told} of {len(tuner.limits) // 2} budgets were told to be held back")
+    if SANITIZED:
+        note("memory is not held to the budget: a sanitizer takes more")
+    else:
+        bad = [entry for entry in over if entry[0] > max(16 << 20, (entry[2] << 20) // 100)]
+        check("no sample is over the budget", len(samples) >= 10 * seconds / 2 and not bad, f"{len(bad)} are: {bad[:8]}")
+    check("nothing is leased any more", wait_until(lambda: mount.count("leased_experts") == 0))
+    tuner.set_budget(f"{min(budgets)}M", min(budgets) << 20)
+    stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+    check("nothing is held back any more", tuner.limits[-1] == min(budgets) << 20 and stat["fixed_bytes"] +
+          stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= min(budgets) << 20, (tuner.limits[-1], stat))
+    count, _, could = memory_files(pid)
+    check("a memory file for each full expert, and no other file was left open", could == stat["full_pool_bytes"] and
+          wait_until(lambda: open_files(pid) - memory_files(pid)[0] == plain_files), (count, could, stat["full_pool_bytes"]))
+    check("nothing was damaged", stat["chunks_damaged"] == 0 and stat["read_errors"] == 0, stat)
+    check("all is served still", all(open(mount / name, "rb").read() == want[name] for name in experts[::7]))
+    mount.unmount()
+
+
+soak("a large mount made small and large again", 1024, (112, 160, 256, 400), SECONDS / 2)
+soak("a small one", 128, (72, 80, 96, 128), SECONDS / 2)
+done()

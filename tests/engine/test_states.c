@@ -1,0 +1,379 @@
+/*
+ * What is in memory is never read again: an S hit reads the E halves alone, an E hit the SM halves, C and F hits
+ * nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "waiting.h"
+
+#define LAYERS 3
+#define EXPERTS 8
+#define ALL (LAYERS * EXPERTS)
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static uint8_t *want[ALL];
+static size_t want_bytes[ALL];
+
+static struct efs *open_with(struct efs_options options)
+{
+    struct efs_error err = {""};
+    struct efs *fs;
+    options.workers = options.workers ? options.workers : 2;
+    options.no_state = true;
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    return fs;
+}
+
+static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
+{
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(fs, expert, &info), 0);
+    return info;
+}
+
+static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
+{
+    struct efs_file_info f;
+    uint32_t file = info_of(fs, expert).file;
+    assert_int_equal(efs_file_info(fs, file, &f), 0);
+    uint8_t *data = malloc(f.bytes);
+    assert_non_null(data);
+    assert_int_equal(read_wait(fs, file, NULL, 0, data, f.bytes), f.bytes);
+    *bytes = f.bytes;
+    return data;
+}
+
+static void check_bytes(struct efs *fs, uint32_t expert)
+{
+    size_t bytes;
+    uint8_t *data = whole_file(fs, expert, &bytes);
+    assert_int_equal(bytes, want_bytes[expert]);
+    assert_memory_equal(data, want[expert], bytes);
+    free(data);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, LAYERS, EXPERTS, 512, 1024);
+    fixture_pack(&model, NULL);
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB});
+    for (uint32_t e = 0; e < ALL; e++)
+        want[e] = whole_file(fs, e, &want_bytes[e]);
+    efs_close(fs);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (uint32_t e = 0; e < ALL; e++)
+        free(want[e]);
+    fixture_end(&model);
+    return 0;
+}
+
+static struct efs_stats quiet(struct efs *fs)
+{
+    struct efs_stats s;
+    do
+        efs_stats(fs, &s);
+    while (s.inflight);
+    return s;
+}
+
+static uint64_t held(const struct efs_stats *s)
+{
+    return s->fixed_bytes + s->chunk_pool_bytes + s->full_pool_bytes;
+}
+
+static void set(struct efs *fs, const char *name, const char *value)
+{
+    struct efs_error err = {""};
+    uint64_t back = 1;
+    if (efs_set(fs, name, value, &back, &err) < 0)
+        fail_msg("%s=%s: %s", name, value, err.text);
+    assert_int_equal(back, 0);
+}
+
+/* A budget that leaves so many MiB for what is not fixed; it holds when the call returns. */
+static void leave_mib(struct efs *fs, uint64_t mib)
+{
+    char text[32];
+    struct efs_stats s = quiet(fs);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + mib * MIB));
+    set(fs, "budget", text);
+    efs_stats(fs, &s);
+    assert_true(held(&s) <= s.budget_bytes);
+}
+
+static void lease_all(struct efs *fs)
+{
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_lease *lease;
+        assert_int_equal(lease_wait(fs, info_of(fs, e).file, &lease), 0);
+        assert_memory_equal(efs_lease_data(lease), want[e], want_bytes[e]);
+        efs_lease_release(lease);
+    }
+}
+
+static unsigned count_state(struct efs *fs, char state)
+{
+    unsigned n = 0;
+    for (uint32_t e = 0; e < ALL; e++)
+        n += info_of(fs, e).state == state;
+    return n;
+}
+
+static unsigned count_kept(struct efs *fs, char pool)
+{
+    unsigned n = 0;
+    for (uint32_t e = 0; e < ALL; e++)
+        n += info_of(fs, e).kept == pool;
+    return n;
+}
+
+/* Reading an expert in this state reads what it lacks and no more. How many there were. */
+static unsigned check_hits(struct efs *fs, char state)
+{
+    unsigned n = 0;
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_stats before = quiet(fs);
+        struct efs_expert_info info = info_of(fs, e);
+        if (info.state != state)
+            continue;
+        uint64_t lacks = state == 'F' ? 0 : info.coded_bytes - info.resident_bytes;
+        assert_true(state == 'S' || state == 'E' ? lacks > 0 && info.resident_bytes > 0 : lacks == 0);
+        check_bytes(fs, e);
+        struct efs_stats after = quiet(fs);
+        assert_int_equal(after.disk_bytes - before.disk_bytes, lacks);
+        n++;
+    }
+    return n;
+}
+
+/* ---- hits ---- */
+
+/* All are brought; the halves that the plan does not keep go when memory is short. */
+static void partial(const char *plan, char state)
+{
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = plan, .policy = "lru"});
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+    assert_int_equal(count_state(fs, 'C'), ALL); /* what is there may be better than what is kept */
+    assert_int_equal(count_kept(fs, state), ALL);
+    leave_mib(fs, state == 'S' ? 40 : 24);
+    assert_true(count_state(fs, state) > 0);
+    assert_true(check_hits(fs, state) > 0);
+    assert_int_equal(quiet(fs).chunks_damaged, 0);
+    efs_close(fs);
+}
+
+static void test_s_hit(void **state)
+{
+    (void)state;
+    partial("S=100", 'S');
+}
+
+static void test_e_hit(void **state)
+{
+    (void)state;
+    partial("E=100", 'E');
+}
+
+static void test_full_hits(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+    assert_int_equal(check_hits(fs, 'C'), ALL);
+    lease_all(fs);
+    assert_int_equal(check_hits(fs, 'F'), ALL);
+    efs_close(fs);
+}
+
+/* ---- moves ---- */
+
+static void test_f_to_c(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with(
+        (struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
+    lease_all(fs);
+    assert_int_equal(count_kept(fs, 'F'), ALL);
+    set(fs, "plan", "F=90"); /* the chunks are nobody's ... */
+    leave_mib(fs, 118);      /* ... and go */
+    assert_int_equal(count_state(fs, 'F'), ALL);
+    set(fs, "budget", "512M");
+    struct efs_stats before = quiet(fs);
+    set(fs, "plan", "C=100");
+    struct efs_stats after = quiet(fs);
+    assert_int_equal(count_kept(fs, 'C'), ALL);
+    assert_true(after.recoded_bytes > before.recoded_bytes);
+    leave_mib(fs, 96); /* most of the full forms go */
+    assert_int_equal(count_state(fs, 'C') + count_state(fs, 'F'), ALL);
+    assert_true(check_hits(fs, 'C') > ALL / 3);
+    after = quiet(fs);
+    assert_int_equal(after.disk_reads, before.disk_reads);
+    assert_int_equal(after.chunks_damaged, 0);
+    efs_close(fs);
+}
+
+static void from_c(const char *plan, char to, uint64_t mib)
+{
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100", .policy = "lru"});
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+    assert_int_equal(count_kept(fs, 'C'), ALL);
+    struct efs_stats before = quiet(fs);
+    set(fs, "plan", plan);
+    assert_int_equal(count_kept(fs, to), ALL);
+    leave_mib(fs, mib);
+    struct efs_stats after = quiet(fs);
+    assert_int_equal(after.disk_reads, before.disk_reads);
+    assert_int_equal(after.recoded_bytes, 0);
+    assert_true(check_hits(fs, to) > 0);
+    efs_close(fs);
+}
+
+static void test_c_to_s(void **state)
+{
+    (void)state;
+    from_c("S=100", 'S', 40);
+}
+
+static void test_c_to_e(void **state)
+{
+    (void)state;
+    from_c("E=100", 'E', 24);
+}
+
+/* ---- F is for leases ---- */
+
+static void test_reads_keep_no_full(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
+    uint32_t files = efs_file_count(fs);
+    uint8_t *buffer = malloc(MIB);
+    for (unsigned round = 0; round < 3; round++)
+        for (uint32_t file = 0; file < files; file++) {
+            struct efs_file_info f;
+            assert_int_equal(efs_file_info(fs, file, &f), 0);
+            for (uint64_t at = 0; f.kind != EFS_FILE_EXPERT && at < f.bytes; at += MIB)
+                assert_true(read_wait(fs, file, NULL, at, buffer, MIB) > 0);
+        }
+    free(buffer);
+    struct efs_stats s = quiet(fs);
+    assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
+    assert_int_equal(s.full_pool_bytes, 0);
+    assert_int_equal(count_kept(fs, 'C'), ALL);
+    efs_close(fs);
+}
+
+/* Coded experts are not full, whatever the plan would like. */
+static void test_coded_are_not_full(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        struct efs_need needs[EXPERTS];
+        struct efs_request *r;
+        struct efs_error err = {""};
+        for (uint32_t i = 0; i < EXPERTS; i++)
+            needs[i] = (struct efs_need){l * EXPERTS + i, 1};
+        assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_CODED, &r, &err), 0);
+        assert_int_equal(efs_request_wait(r), 0);
+        efs_request_release(r);
+    }
+    quiet(fs);
+    assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
+    assert_int_equal(count_kept(fs, 'C'), ALL);
+    efs_close(fs);
+}
+
+/* ---- budgets ---- */
+
+/* A budget of a small part of the first one holds when the call returns, also while there is nothing but full experts,
+ * or demotions under way. */
+static void test_shrink(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){
+        .budget_bytes = 2048 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru", .workers = 1});
+    for (unsigned round = 0; round < 4; round++) {
+        lease_all(fs);
+        if (round % 2)
+            set(fs, "plan", "C=50,S=50"); /* demotions begin */
+        leave_mib(fs, 40);
+        for (uint32_t e = 0; e < ALL; e += 5)
+            check_bytes(fs, e);
+        struct efs_stats s = quiet(fs);
+        assert_true(held(&s) <= s.budget_bytes);
+        set(fs, "budget", "2G");
+        set(fs, "plan", "F=90,C=10");
+    }
+    efs_close(fs);
+}
+
+/* What leases hold back is told to the byte, and goes with them. */
+static void test_held_back(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
+    struct efs_lease *leases[ALL];
+    for (uint32_t e = 0; e < ALL; e++)
+        assert_int_equal(lease_wait(fs, info_of(fs, e).file, &leases[e]), 0);
+    struct efs_stats s = quiet(fs);
+    char text[32];
+    uint64_t back = 0, budget = s.fixed_bytes + 40 * MIB;
+    struct efs_error err = {""};
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)budget);
+    assert_int_equal(efs_set(fs, "budget", text, &back, &err), 0);
+    efs_stats(fs, &s);
+    assert_int_equal(s.full_pool_bytes, s.leased_bytes);
+    assert_int_equal(back, held(&s) - budget);
+    for (uint32_t e = 0; e < ALL; e++) {
+        assert_memory_equal(efs_lease_data(leases[e]), want[e], want_bytes[e]);
+        efs_lease_release(leases[e]);
+    }
+    s = quiet(fs);
+    assert_true(held(&s) <= budget);
+    assert_int_equal(efs_set(fs, "budget", "1M", &back, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "floor"));
+    efs_stats(fs, &s);
+    assert_int_equal(s.budget_bytes, budget);
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_s_hit),
+        cmocka_unit_test(test_e_hit),
+        cmocka_unit_test(test_full_hits),
+        cmocka_unit_test(test_f_to_c),
+        cmocka_unit_test(test_c_to_s),
+        cmocka_unit_test(test_c_to_e),
+        cmocka_unit_test(test_reads_keep_no_full),
+        cmocka_unit_test(test_coded_are_not_full),
+        cmocka_unit_test(test_shrink),
+        cmocka_unit_test(test_held_back),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
