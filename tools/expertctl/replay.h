@@ -26,12 +26,14 @@ struct replay_workload {
     uint32_t *ids;     /* experts, each once in a request, as they were asked for */
     uint32_t *of_them; /* how many tokens ask for it */
     double chosen;     /* experts of a request, mean */
+    const struct efs_route *route;
+    uint64_t *at; /* [tokens]: which of the trace they are, pass by pass */
 };
 
 /*
  * Deal the first tokens (0: all) of a trace out to batch sequences at a time, for a model of layers x experts: its
  * layer l takes the trace's layer l modulo those that it has, an expert is taken modulo experts. 0, -ENOMEM, -E2BIG: a
- * request could have more than REPLAY_REQUEST_MAX experts.
+ * request could have more than REPLAY_REQUEST_MAX experts. The trace is to live as long.
  */
 int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
                          uint64_t tokens, struct replay_workload *workload);
@@ -137,7 +139,7 @@ void replay_oracle_free(struct replay_oracle *oracle);
 /* The next request of the workload: where its experts are found, C or M. */
 void replay_oracle_request(struct replay_oracle *oracle, struct efs_grant *grants);
 
-/* ---- what is said (replay_report.c, replay_json.c, replay_plot.c) ---- */
+/* ---- what is said (replay_report.c, replay_checks.c, replay_json.c, replay_plot.c) ---- */
 
 enum replay_runner {
     REPLAY_SIMULATE,
@@ -160,7 +162,7 @@ struct replay_run_record {
     char path[24];        /* by which the mount served; "" */
     uint64_t limit_bytes; /* of the memory cgroup; 0: there was none */
     uint64_t peak_bytes;  /* of what was in it */
-    uint64_t check;       /* sum over what was loaded */
+    uint64_t check;       /* sum over what was loaded, or what was computed */
     char note[512];       /* what to know about the run; "" */
 };
 struct replay_report {
@@ -179,6 +181,8 @@ double replay_tokens_per_second(const struct replay_result *r);
 void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
 void replay_report_row(const struct replay_report *report);     /* the last run */
 void replay_report_summary(const struct replay_report *report); /* tables run by budget */
+/* Did all live runs that did the same on the same tokens get the same? Tells of those that did not; print: and what. */
+bool replay_report_checks(const struct replay_report *report, bool print);
 int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
 /* tpot.svg and hits.svg in directory (made if missing), with the data and scripts that gnuplot made them of. -ENOENT:
  * there is no gnuplot. */

@@ -1,27 +1,21 @@
 /*
- * replay_ffn.c - an expert as most models run it: y = down(silu(gate x) * up x), in BF16 with sums in F32, straight
- * from where the tensors lie. Rows are dealt out to the threads.
+ * replay_ffn.c - experts as most models run them, y = down(silu(gate x) * up x), from plain BF16 matrices wherever they
+ * lie. Each is run as it comes; what a layer's experts gave is added up at its end in the order of the mixture, as the
+ * library does, so that the sums are the same to the bit.
  */
-#include "replay_compute.h"
+#include "replay_ffn.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 32u
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define WIDEST
-#endif
-
 struct replay_ffn {
-    uint64_t hidden_max, inner_max;
-    float *x;      /* [hidden_max]: the same for every token */
-    float *inner;  /* [tokens_max][inner_max] */
-    uint32_t most; /* tokens_max */
+    const struct efs_mixture *mixture;
+    struct efs_team *team;
+    uint32_t room;   /* tokens in out */
+    float *x, *out;  /* [tokens of an expert][hidden]; [room][hidden], in the order of the mixture */
+    uint32_t *token; /* 0, 1, 2, ... */
+    float *weight;   /* 1, 1, 1, ... */
 };
 
 enum role { GATE, UP, DOWN, ROLES };
@@ -45,105 +39,104 @@ static bool find_roles(const struct replay_expert *expert, uint32_t role[ROLES])
         return false;
     const struct replay_tensor *gate = &expert->tensors[role[GATE]], *up = &expert->tensors[role[UP]],
                                *down = &expert->tensors[role[DOWN]];
-    return gate->rows > 0 && gate->rows == up->rows && gate->columns == up->columns && down->rows == gate->columns &&
+    return gate->rows > 0 && gate->rows <= UINT32_MAX && gate->columns > 0 && gate->columns <= UINT32_MAX &&
+           gate->rows == up->rows && gate->columns == up->columns && down->rows == gate->columns &&
            down->columns == gate->rows;
+}
+
+uint32_t replay_ffn_hidden(const struct replay_model *m)
+{
+    uint32_t role[ROLES], hidden = 0;
+    for (uint32_t i = 0; i < m->layers * m->experts; i++) {
+        if (!find_roles(&m->all[i], role))
+            return 0;
+        uint32_t columns = (uint32_t)m->all[i].tensors[role[GATE]].columns;
+        if (hidden && columns != hidden)
+            return 0;
+        hidden = columns;
+    }
+    return hidden;
 }
 
 errint_t replay_ffn_possible(const struct replay_model *m, struct efs_error *err)
 {
-    uint32_t role[ROLES];
-    for (uint32_t i = 0; i < m->layers * m->experts; i++)
-        if (!find_roles(&m->all[i], role))
-            return efs_fail(err, -EOPNOTSUPP, "--compute ffn: %s has no gate, up and down matrices in BF16",
-                            m->all[i].path);
-    return 0;
+    return replay_ffn_hidden(m) ? 0
+                                : efs_fail(err, -EOPNOTSUPP,
+                                           "--compute ffn: the experts have no gate, up and down matrices in BF16, or "
+                                           "not all of the same hidden size");
 }
 
-struct replay_ffn *replay_ffn_new(const struct replay_model *m, uint32_t tokens_max)
+struct replay_ffn *replay_ffn_new(const struct efs_mixture *mixture, struct efs_team *team, uint32_t tokens_max,
+                                  uint32_t chosen)
 {
     struct replay_ffn *f = calloc(1, sizeof(*f));
-    uint32_t role[ROLES];
     if (!f)
         return NULL;
-    for (uint32_t i = 0; i < m->layers * m->experts; i++)
-        if (find_roles(&m->all[i], role)) {
-            const struct replay_tensor *gate = &m->all[i].tensors[role[GATE]];
-            f->hidden_max = gate->columns > f->hidden_max ? gate->columns : f->hidden_max;
-            f->inner_max = gate->rows > f->inner_max ? gate->rows : f->inner_max;
-        }
-    f->most = tokens_max;
-    f->x = calloc(f->hidden_max + 1, sizeof(*f->x));
-    f->inner = calloc((size_t)tokens_max * f->inner_max + 1, sizeof(*f->inner));
-    for (uint64_t i = 0; f->x && i < f->hidden_max; i++)
-        f->x[i] = (float)(i % 17) / 16.0f - 0.5f;
-    if (!f->x || !f->inner) {
+    *f = (struct replay_ffn){.mixture = mixture, .team = team, .room = tokens_max * chosen};
+    f->x = calloc((size_t)tokens_max * mixture->hidden, sizeof(*f->x));
+    f->out = calloc((size_t)f->room * mixture->hidden, sizeof(*f->out));
+    f->token = calloc(tokens_max, sizeof(*f->token));
+    f->weight = calloc(tokens_max, sizeof(*f->weight));
+    if (!f->x || !f->out || !f->token || !f->weight) {
         replay_ffn_free(f);
         return NULL;
+    }
+    for (uint32_t t = 0; t < tokens_max; t++) {
+        f->token[t] = t;
+        f->weight[t] = 1;
     }
     return f;
 }
 
 void replay_ffn_free(struct replay_ffn *f)
 {
-    if (f) {
-        free(f->x);
-        free(f->inner);
-    }
+    if (!f)
+        return;
+    free(f->x);
+    free(f->out);
+    free(f->token);
+    free(f->weight);
     free(f);
 }
 
-/* A BF16 row times a vector. Sums of lanes, in an order that does not depend on the processor's width. */
-WIDEST static float dot(const uint8_t *row, const float *x, uint64_t count)
+errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, struct efs_error *err)
 {
-    float sums[LANES] = {0}, sum = 0;
-    uint16_t half[LANES];
-    uint64_t i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        memcpy(half, row + 2 * i, sizeof(half));
-        for (unsigned l = 0; l < LANES; l++) {
-            uint32_t bits = (uint32_t)half[l] << 16;
-            float weight;
-            memcpy(&weight, &bits, sizeof(weight));
-            sums[l] += weight * x[i + l];
-        }
-    }
-    for (; i < count; i++) {
-        uint32_t bits = (uint32_t)(row[2 * i] | row[2 * i + 1] << 8) << 16;
-        float weight;
-        memcpy(&weight, &bits, sizeof(weight));
-        sum += weight * x[i];
-    }
-    for (unsigned l = 0; l < LANES; l++)
-        sum += sums[l];
-    return sum;
+    const struct efs_mixture *m = f->mixture;
+    uint32_t role[ROLES], i = 0, first = 0;
+    while (i < m->expert_count && m->experts[i].expert != view->expert->id)
+        first += m->experts[i++].count;
+    if (i == m->expert_count || !find_roles(view->expert, role))
+        return efs_fail(err, -EINVAL, "%s was not asked for", view->expert->path);
+    const struct efs_route_to *to = &m->experts[i];
+    for (uint32_t t = 0; t < to->count; t++)
+        memcpy(f->x + (size_t)t * m->hidden, (const float *)m->x + to->token[t] * m->x_stride,
+               m->hidden * sizeof(*f->x));
+    const struct efs_route_to one = {.count = to->count, .token = f->token, .weight = f->weight};
+    const struct efs_plain_expert plain = {.gate = view->data[role[GATE]],
+                                           .up = view->data[role[UP]],
+                                           .down = view->data[role[DOWN]],
+                                           .inner = (uint32_t)view->expert->tensors[role[GATE]].rows};
+    const struct efs_mixture alone = {.experts = &one,
+                                      .expert_count = 1,
+                                      .activation = m->activation,
+                                      .x = f->x,
+                                      .tokens = to->count,
+                                      .hidden = m->hidden,
+                                      .x_stride = m->hidden,
+                                      .y_stride = m->hidden,
+                                      .y = f->out + (size_t)first * m->hidden};
+    return efs_plain_ffn(f->team, &alone, &plain, err);
 }
 
-void replay_ffn_gate_up(struct replay_ffn *f, const struct replay_view *view, uint32_t thread, uint32_t threads)
+void replay_ffn_add_up(struct replay_ffn *f)
 {
-    uint32_t role[ROLES], tokens = view->tokens < f->most ? view->tokens : f->most;
-    find_roles(view->expert, role);
-    const struct replay_tensor *gate = &view->expert->tensors[role[GATE]];
-    uint64_t row_bytes = 2 * gate->columns;
-    for (uint64_t r = gate->rows * thread / threads; r < gate->rows * (thread + 1) / threads; r++)
-        for (uint32_t t = 0; t < tokens; t++) {
-            float g = dot(view->data[role[GATE]] + r * row_bytes, f->x, gate->columns),
-                  u = dot(view->data[role[UP]] + r * row_bytes, f->x, gate->columns);
-            f->inner[t * f->inner_max + r] = g / (1 + expf(-g)) * u;
+    const struct efs_mixture *m = f->mixture;
+    const float *out = f->out;
+    memset(m->y, 0, (size_t)m->tokens * m->y_stride * sizeof(*m->y));
+    for (uint32_t i = 0; i < m->expert_count; i++)
+        for (uint32_t t = 0; t < m->experts[i].count; t++, out += m->hidden) {
+            float *y = m->y + m->experts[i].token[t] * m->y_stride, weight = m->experts[i].weight[t];
+            for (uint32_t c = 0; c < m->hidden; c++)
+                y[c] += weight * out[c];
         }
-}
-
-uint64_t replay_ffn_down(struct replay_ffn *f, const struct replay_view *view, uint32_t thread, uint32_t threads)
-{
-    uint32_t role[ROLES], tokens = view->tokens < f->most ? view->tokens : f->most;
-    uint64_t check = 0;
-    find_roles(view->expert, role);
-    const struct replay_tensor *down = &view->expert->tensors[role[DOWN]];
-    for (uint64_t r = down->rows * thread / threads; r < down->rows * (thread + 1) / threads; r++)
-        for (uint32_t t = 0; t < tokens; t++) {
-            float y = dot(view->data[role[DOWN]] + r * 2 * down->columns, f->inner + t * f->inner_max, down->columns);
-            uint32_t bits;
-            memcpy(&bits, &y, sizeof(bits));
-            check += bits;
-        }
-    return check;
 }

@@ -37,7 +37,7 @@ errint_t replay_live_open(struct replay_live *live, struct efs_error *err)
     if (rc == 0)
         rc = replay_stage_open(&live->stage, err);
     if (rc == 0)
-        live->has_policies = replay_mount_has_policies(live);
+        live->has_policies = live->compute == REPLAY_COMPUTE_FFN_CODED || replay_mount_has_policies(live);
     return rc;
 }
 
@@ -118,20 +118,42 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
     return rc;
 }
 
+/* What the library is opened with, in place of a daemon. */
+static errint_t set_library(struct replay_live *live, const struct replay_setup *setup,
+                            struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+{
+    *options = (struct efs_options){.budget_bytes = record->budget_bytes,
+                                    .workers = live->workers,
+                                    .full_pool = record->policy.pools == REPLAY_FULL,
+                                    .lease_wait = true,
+                                    .policy = record->policy.name,
+                                    .plan = replay_mount_plan(&record->policy),
+                                    .goal = replay_mount_goal(&record->policy),
+                                    .schedule = replay_schedule_name(setup->schedule),
+                                    .history_path = live->plan_from};
+    snprintf(record->path, sizeof(record->path), "library");
+    return replay_stage_forget(&live->stage, live->profile, err);
+}
+
 errint_t replay_live_run(struct replay_live *live, const struct replay_setup *setup,
                          const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
                          struct replay_run_record *record, struct efs_error *err)
 {
-    bool mount = record->runner == REPLAY_EXPERTFS, foreign = mount && live->mountpoint;
+    bool ours = record->runner == REPLAY_EXPERTFS, library = ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    bool mount = ours && !library, foreign = mount && live->mountpoint;
+    bool plain = !ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    struct efs_options options;
     struct replay_play what = {.live = live,
                                .workload = workload,
                                .mountpoint = foreign ? live->mountpoint : live->stage.mountpoint,
                                .runner = record->runner,
+                               .compute = plain ? REPLAY_COMPUTE_FFN : live->compute,
+                               .library = library ? &options : NULL,
                                .budget_bytes = record->budget_bytes,
                                .layer_ns = setup->layer_ns};
     struct efs_error end = {""};
     errint_t rc = 0;
-    record->compute = replay_compute_name(live->compute);
+    record->compute = replay_compute_name(what.compute);
     if (!foreign) {
         record->limit_bytes = replay_stage_limit(&live->stage, record->budget_bytes + live->allowance_bytes);
         what.limited = record->limit_bytes > 0;
@@ -139,7 +161,9 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
         if (!what.limited)
             replay_add_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
     }
-    if (foreign)
+    if (library)
+        rc = set_library(live, setup, record, &options, err);
+    else if (foreign)
         rc = replay_mount_tune(live, record, err);
     else if (mount)
         rc = replay_mount_start(live, setup, record, err);

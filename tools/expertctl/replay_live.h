@@ -57,6 +57,8 @@ struct replay_play {
     const struct replay_workload *workload;
     const char *mountpoint; /* of REPLAY_EXPERTFS */
     enum replay_runner runner;
+    enum replay_compute_kind compute;
+    const struct efs_options *library; /* the store in the player's process, in place of a mount; NULL: no */
     uint64_t budget_bytes, layer_ns;
     bool limited; /* goes into the stage's cgroup */
 };

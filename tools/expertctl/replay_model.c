@@ -120,7 +120,7 @@ static errint_t take_expert(struct efs *fs, uint32_t file, struct replay_expert 
 /* ---- all of them -------------------------------------------------------------------------------------------- */
 
 struct place {
-    uint32_t file, expert, order; /* order: of its layer, as they come */
+    uint32_t file, id, expert, order; /* order: of its layer, as they come */
     char layer[64];
 };
 
@@ -147,7 +147,7 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
             order++;
         memcpy(before, info.name, bytes);
         before[bytes] = '\0';
-        places[i] = (struct place){.file = info.file, .expert = info.expert, .order = order};
+        places[i] = (struct place){.file = info.file, .id = i, .expert = info.expert, .order = order};
         if (before[0] == 'L') /* of a model with one stack */
             snprintf(places[i].layer, sizeof(places[i].layer), "%u", info.layer);
         else
@@ -172,6 +172,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
         if (rc == 0) {
             memcpy(expert->path, file.path, strlen(file.path) + 1);
             expert->number = places[i].expert;
+            expert->id = places[i].id;
             expert->file_bytes = file.bytes;
             memcpy(m->layer_name[i / m->experts], places[i].layer, sizeof(places[i].layer));
             rc = take_expert(fs, places[i].file, expert);

@@ -20,7 +20,7 @@ struct replay_tensor {
 
 struct replay_expert {
     char path[128];             /* "experts/L03/E017.safetensors" */
-    uint32_t number;            /* its number in the layer */
+    uint32_t number, id;        /* its number in the layer, and in the store: as efs_expert_info() has it */
     uint64_t file_bytes, bytes; /* header and tensors; tensors alone */
     uint32_t count;
     struct replay_tensor *tensors;

@@ -67,6 +67,16 @@ bool replay_mount_has(const struct replay_policy *policy)
     return !policy->published && !policy->oracle && settings[policy->pools].plan;
 }
 
+const char *replay_mount_plan(const struct replay_policy *policy)
+{
+    return settings[policy->pools].plan;
+}
+
+const char *replay_mount_goal(const struct replay_policy *policy)
+{
+    return settings[policy->pools].goal;
+}
+
 /* ---- a daemon of our own ------------------------------------------------------------------------------------ */
 
 struct options {

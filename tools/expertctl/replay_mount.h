@@ -7,6 +7,9 @@
 /* Can policies be chosen, of a daemon or of the mount that is there? Which? */
 bool replay_mount_has_policies(const struct replay_live *live);
 bool replay_mount_has(const struct replay_policy *policy);
+/* What the daemon and the library call a policy's pools: values of plan and goal. NULL: they have no such pools. */
+const char *replay_mount_plan(const struct replay_policy *policy);
+const char *replay_mount_goal(const struct replay_policy *policy);
 
 /* Start a daemon on the stage with the record's policy, pools and budget. -EOPNOTSUPP: it knows no such thing. */
 errint_t replay_mount_start(struct replay_live *live, const struct replay_setup *setup,

@@ -76,7 +76,8 @@ static const struct argp_option options[] = {
     {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
     {"compute", OPT_COMPUTE, "WHAT", 0,
      "Of all but the simulator, with the experts of a layer: none, touch (a load per 64 bytes, the default), ffn (run "
-     "them in BF16)",
+     "them in BF16), ffn-coded (--mount STORE: run them in this program by the library, from the coded form; others "
+     "run them as with ffn)",
      0},
     {"threads", OPT_THREADS, "N", 0, "That compute, 1 to 64 (default: all cores)", 0},
     {"layer-us", OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
@@ -287,7 +288,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_COMPUTE:
         a->compute = replay_compute_by_name(value);
         if (a->compute == REPLAY_COMPUTE_KINDS)
-            argp_error(state, "--compute %s: none, touch or ffn", value);
+            argp_error(state, "--compute %s: none, touch, ffn or ffn-coded", value);
         return 0;
     case OPT_THREADS:
         a->threads = (uint32_t)number(state, "threads", value, 1, THREADS_MAX);

@@ -58,16 +58,12 @@ static uint64_t now_ns(void)
 
 /* ---- playing ------------------------------------------------------------------------------------------------ */
 
-static errint_t play_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
-                           uint64_t pass, uint32_t layer, struct efs_error *err)
+static errint_t request_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
+                              uint64_t pass, uint32_t layer, struct efs_error *err)
 {
     const struct replay_workload *w = p->workload;
     const size_t *first = &w->first[pass * w->layers + layer];
     struct replay_view view;
-    if (p->layer_ns > 0) {
-        const struct timespec t = {(time_t)(p->layer_ns / 1000000000u), (long)(p->layer_ns % 1000000000u)};
-        nanosleep(&t, NULL);
-    }
     uint32_t count = (uint32_t)(first[1] - first[0]);
     errint_t rc = reader->request(reader, layer, &w->ids[first[0]], &w->of_them[first[0]], count, err);
     if (rc < 0)
@@ -75,9 +71,25 @@ static errint_t play_layer(const struct replay_play *p, struct replay_reader *re
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         rc = reader->next(reader, &view, err);
         if (rc == 0)
-            replay_compute_run(compute, &view);
+            rc = replay_compute_run(compute, &view, err);
     }
     reader->release(reader);
+    return rc;
+}
+
+/* at: the tokens of the pass, in the trace. */
+static errint_t play_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
+                           uint64_t pass, const uint64_t *at, uint32_t layer, struct efs_error *err)
+{
+    if (p->layer_ns > 0) {
+        const struct timespec t = {(time_t)(p->layer_ns / 1000000000u), (long)(p->layer_ns % 1000000000u)};
+        nanosleep(&t, NULL);
+    }
+    replay_compute_begin(compute, at, p->workload->width[pass], layer);
+    errint_t rc = reader->run ? reader->run(reader, replay_compute_team(compute), replay_compute_mixture(compute), err)
+                              : request_layer(p, reader, compute, pass, layer, err);
+    if (rc == 0)
+        replay_compute_end(compute);
     return rc;
 }
 
@@ -85,12 +97,13 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
                          struct replay_stand *s)
 {
     const struct replay_workload *w = p->workload;
+    const uint64_t *at = w->at;
     errint_t rc = reader->count(reader, &s->before, &s->err);
     s->now = s->before;
     for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
         uint64_t began = now_ns(), off = reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
-            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, l, &s->err);
+            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, &s->err);
         if (rc < 0)
             break;
         s->pass_ns[pass] = now_ns() - began - (reader->off_clock_ns - off);
@@ -98,6 +111,7 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
         s->check = replay_compute_check(compute);
         atomic_store(&s->passes, pass + 1);
         atomic_fetch_add(&s->tokens, w->width[pass]);
+        at += w->width[pass];
     }
     return rc == -ECANCELED ? 0 : rc;
 }
@@ -106,6 +120,10 @@ static errint_t open_reader(const struct replay_play *p, uint32_t request_max, s
                             struct efs_error *err)
 {
     const struct replay_model *model = &p->live->model;
+    if (p->library) {
+        setenv("EXPERTFS_STATE", p->live->stage.state, 1);
+        return replay_reader_library(p->live->store, p->library, reader, err);
+    }
     switch (p->runner) {
     case REPLAY_EXPERTFS:
         return replay_reader_mount(model, p->mountpoint, request_max, reader, err);
@@ -120,20 +138,17 @@ static errint_t play(const struct replay_play *p, struct replay_stand *s)
 {
     const struct replay_workload *w = p->workload;
     struct replay_reader *reader = NULL;
-    uint32_t request_max = 1, tokens_max = 1;
+    uint32_t request_max = 1;
     for (size_t r = 0; r < w->passes * w->layers; r++)
         if (w->first[r + 1] - w->first[r] > request_max)
             request_max = (uint32_t)(w->first[r + 1] - w->first[r]);
-    for (uint64_t pass = 0; pass < w->passes; pass++)
-        tokens_max = w->width[pass] > tokens_max ? w->width[pass] : tokens_max;
     errint_t rc = p->limited ? replay_cgroup_enter(&p->live->stage.cgroup) : 0;
     if (rc < 0)
         return efs_fail(&s->err, rc, "%s: %s", p->live->stage.cgroup.path, strerror(-rc));
     rc = open_reader(p, request_max, &reader, &s->err);
     if (rc < 0)
         return rc;
-    struct replay_compute *compute =
-        replay_compute_new(p->live->compute, p->live->threads, &p->live->model, tokens_max);
+    struct replay_compute *compute = replay_compute_new(p->compute, p->live->threads, &p->live->model, w);
     rc = compute ? play_all(p, reader, compute, s) : efs_fail(&s->err, -ENOMEM, "no memory");
     replay_compute_free(compute);
     reader->close(reader);

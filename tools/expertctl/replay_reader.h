@@ -1,6 +1,6 @@
 /*
- * replay_reader.h - the ways by which a live replay gets at a layer's experts: a mount, mapped raw files, reads of raw
- * experts into an LRU. One layer at a time: request, then next until all have come, then release.
+ * replay_reader.h - the ways by which a live replay gets at a layer's experts: a mount, the library, mapped raw files,
+ * reads of raw experts into an LRU. One layer at a time: request, then next until all have come, then release.
  */
 #ifndef EXPERTCTL_REPLAY_READER_H
 #define EXPERTCTL_REPLAY_READER_H
@@ -27,6 +27,9 @@ struct replay_reader {
      * expert and wait for another could wait forever where there is little room. */
     errint_t (*next)(struct replay_reader *reader, struct replay_view *view, struct efs_error *err);
     void (*release)(struct replay_reader *reader);
+    /* In place of these three: bring the experts of a mixture and run them. NULL: this reader does not. */
+    errint_t (*run)(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
+                    struct efs_error *err);
     errint_t (*count)(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err);
     void (*close)(struct replay_reader *reader);
     uint64_t off_clock_ns; /* spent in request for counting alone */
@@ -44,5 +47,9 @@ errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_m
  * (replay_reader_lru.c). -ENOMEM: less room than one request needs. */
 errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max,
                            struct replay_reader **reader, struct efs_error *err);
+/* The store in this process, its experts run from the coded form (replay_reader_library.c); with a full pool from the
+ * full one. */
+errint_t replay_reader_library(const char *store, const struct efs_options *options, struct replay_reader **reader,
+                               struct efs_error *err);
 
 #endif

@@ -376,7 +376,7 @@ errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_byt
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
     *r = (struct lru_reader){
-        .reader = {request, next, release, count, close_reader, 0}, .model = model, .request_max = request_max};
+        .reader = {request, next, release, NULL, count, close_reader, 0}, .model = model, .request_max = request_max};
     r->fds = malloc((model->raw_count + 1) * sizeof(*r->fds));
     for (uint32_t i = 0; r->fds && i < model->raw_count; i++)
         r->fds[i] = -1;

@@ -141,7 +141,7 @@ errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_m
     struct mmap_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mmap_reader){.reader = {request, next, release, count, close_reader, 0},
+    *r = (struct mmap_reader){.reader = {request, next, release, NULL, count, close_reader, 0},
                               .model = model,
                               .request_max = request_max,
                               .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};

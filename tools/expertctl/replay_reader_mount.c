@@ -272,7 +272,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
     struct mount_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mount_reader){.reader = {request, next, release, count, close_reader, 0},
+    *r = (struct mount_reader){.reader = {request, next, release, NULL, count, close_reader, 0},
                                .model = model,
                                .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
                                .want = -1,

@@ -21,7 +21,8 @@ static int allocate(const struct efs_route *route, uint64_t tokens, struct repla
     w->first = calloc(requests + 1, sizeof(*w->first));
     w->ids = calloc(ids, sizeof(*w->ids));
     w->of_them = calloc(ids, sizeof(*w->of_them));
-    return w->width && w->starts && w->first && w->ids && w->of_them ? 0 : -ENOMEM;
+    w->at = calloc(tokens, sizeof(*w->at));
+    return w->at && w->width && w->starts && w->first && w->ids && w->of_them ? 0 : -ENOMEM;
 }
 
 /* The sequences of a pass: one more token each, and new ones for those that ended. Returns how many tokens it has. */
@@ -69,7 +70,7 @@ static size_t ask(const struct efs_route *route, struct replay_workload *w, uint
 int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
                          uint64_t tokens, struct replay_workload *w)
 {
-    *w = (struct replay_workload){.layers = layers, .experts = experts, .batch = batch};
+    *w = (struct replay_workload){.layers = layers, .experts = experts, .batch = batch, .route = route};
     uint32_t most = experts < batch * route->chosen ? experts : batch * route->chosen;
     if (most > REPLAY_REQUEST_MAX)
         return -E2BIG;
@@ -82,6 +83,7 @@ int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_
     while (rc == 0 && w->tokens < tokens) {
         uint32_t width = next_pass(route, tokens, streams, batch, &next, at, &w->starts[w->passes]);
         w->width[w->passes] = width;
+        memcpy(w->at + w->tokens, at, width * sizeof(*at));
         for (uint32_t l = 0; l < layers; l++) {
             end = ask(route, w, l, at, width, end, place);
             w->first[w->passes * layers + l + 1] = end;
@@ -105,5 +107,6 @@ void replay_workload_free(struct replay_workload *w)
     free(w->first);
     free(w->ids);
     free(w->of_them);
+    free(w->at);
     *w = (struct replay_workload){0};
 }

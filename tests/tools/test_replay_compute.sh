@@ -1,0 +1,96 @@
+#!/bin/bash
+# expertctl replay --compute ffn and ffn-coded: the same numbers from every runner, form, budget and batch size; nothing
+# is left behind; wrong numbers are told.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${BUILD:-build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
+python=${PYTHON:-/usr/bin/python3}
+for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
+    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
+done
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' TERM INT
+mkdir "$dir/tmp"
+export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
+bad=0
+complain() { echo "FAILED: $*"; bad=1; }
+run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
+    local want=$1 got
+    shift
+    "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    [ "$got" = "$want" ] || complain "expertctl replay $*: exit $got, not $want: $(cat "$dir/err")"
+    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl replay $*: no message"
+    [ -z "$(ls "$dir/tmp")" ] || complain "expertctl replay $*: left behind: $(ls "$dir/tmp")"
+}
+says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
+warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
+
+# The trace has more layers and experts than the model, so that a token can choose an expert twice
+"$mkmodel" -q --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 5 "$dir/m" &&
+    "$mkexpertfs" -q "$dir/m" "$dir/m.efs" && "$mkexpertfs" -q --codec=zstd "$dir/m" "$dir/z.efs" || exit 1
+"$python" - "$dir" <<'P' || exit 1
+import random, struct, sys
+r = random.Random(1)
+with open(f"{sys.argv[1]}/t.route", "wb") as f:
+    f.write(b"MOETRACE" + struct.pack("<6IQ", 1, 4, 16, 3, 0, 3, 60) + b"tst")
+    for token in range(60):
+        f.write(struct.pack("<I", token // 3))
+        for _ in range(4):
+            f.write(struct.pack("<3H", *r.sample(range(16), 3)))
+P
+trace=$dir/t.route
+peers=(--peer mmap,read-lru --raw "$dir/m")
+
+run 0 --mount "$dir/m.efs" "${peers[@]}" --policy zipmoe,lru --budget 40M,80M --batch 1,4,16 --compute ffn-coded \
+    --json "$dir/coded.json" "$trace"
+says '^check of what was computed (ffn, 60 tokens): [0-9a-f]*$'
+run 0 --mount "$dir/m.efs" --policy lru:full,lru:coded --budget 40M --batch 1,16 --compute ffn-coded --threads 3 \
+    --json "$dir/full.json" "$trace"
+run 0 --mount "$dir/z.efs" --policy lru --budget 40M --compute ffn-coded --batch 5 --json "$dir/zstd.json" "$trace"
+run 0 --store "$dir/m.efs" "${peers[@]}" --budget 40M --batch 1,7 --compute ffn --threads 1 --json "$dir/plain.json" "$trace"
+if [ -e /dev/fuse ]; then
+    run 0 --mount "$dir/m.efs" --policy lru --budget 128M --batch 1,16 --compute ffn --json "$dir/mount.json" "$trace"
+else
+    echo "no /dev/fuse: the mount is not compared"
+fi
+"$python" - "$dir" <<'P' || complain "the numbers"
+import json, os, sys
+def runs(name):
+    path = f"{sys.argv[1]}/{name}.json"
+    return json.load(open(path)) if os.path.exists(path) else []
+coded = runs("coded")
+assert len(coded) == 2 * 3 * 4, len(coded)
+for r in coded:
+    ours = r["runner"] == "expertfs"
+    assert r["compute"] == ("ffn-coded" if ours else "ffn") and r["serving_path"] == ("library" if ours else ""), r
+    if ours:
+        assert sum(r["hits"].values()) > 0 and r["hits"]["F"] == 0 and r["read_bytes_per_token"] > 0, r
+        assert not r["memory_limit_bytes"] or r["memory_peak_bytes"] <= r["memory_limit_bytes"], r
+everything = coded + runs("full") + runs("zstd") + runs("plain") + runs("mount")
+assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
+assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
+assert len({r["check"] for r in everything}) == 1, {(r["runner"], r["compute"], r["batch"], r["check"]) for r in everything}
+assert int(everything[0]["check"], 16) != 0
+assert any(r["hits"]["F"] > 0 for r in runs("full")), runs("full")
+P
+
+# Other weights give other numbers, which are told beside the right ones
+"$mkmodel" -q --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 6 "$dir/other" || exit 1
+run 1 --mount "$dir/m.efs" --peer mmap --raw "$dir/other" --policy lru --budget 40M --compute ffn-coded "$trace"
+warns 'mmap with 40M.*numbers are not those'
+
+# What cannot be
+run 1 --mount "$dir/tmp" --compute ffn-coded "$trace"
+warns 'ffn-coded'
+"$mkmodel" -q --family gpt-oss --layers 2 --experts 4 --hidden 256 --intermediate 128 --vocab 640 "$dir/gpt" &&
+    "$mkexpertfs" -q "$dir/gpt" "$dir/gpt.efs" || exit 1
+run 1 --mount "$dir/gpt.efs" --compute ffn-coded --budget 40M "$trace"
+warns 'compute ffn'
+run 1 --mount "$dir/m.efs" --policy lru --budget 1M --compute ffn-coded "$trace"
+warns 'lru.* with 1M'
+[ $bad = 0 ] || exit 1
+echo "all runners compute the same"
