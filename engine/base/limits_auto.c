@@ -44,24 +44,31 @@ static uint64_t number(const char *directory, const char *name, uint64_t fallbac
     return end == text ? fallback : value;
 }
 
-/* What a cgroup leaves: limit - (usage - page cache). Page cache is given back on demand. */
-static uint64_t cgroup_leaves(const char *directory, const char *limit_name, const char *usage_name,
-                              const char *cache_name)
+/* The files of a kind of cgroup; in memory.stat the page cache, and the part of it that is tmpfs and memfds. */
+struct files {
+    const char *limit, *usage, *cache, *shared;
+};
+static const struct files v1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"},
+                          v2 = {"memory.max", "memory.current", "file", "shmem"};
+
+/* What a cgroup leaves: limit - (usage - page cache). Page cache is given back on demand, memfds are not. */
+static uint64_t cgroup_leaves(const char *directory, const struct files *files)
 {
     char path[TEXT + 64], text[TEXT];
-    uint64_t limit = number(directory, limit_name, UINT64_MAX);
+    uint64_t limit = number(directory, files->limit, UINT64_MAX);
     if (limit >= (1ull << 60)) /* v1 says "no limit" by a huge number */
         return UINT64_MAX;
-    uint64_t usage = number(directory, usage_name, 0);
+    uint64_t usage = number(directory, files->usage, 0);
     snprintf(path, sizeof(path), "%s/memory.stat", directory);
     slurp(path, text);
-    uint64_t cache = field(text, cache_name, 0);
+    uint64_t cache = field(text, files->cache, 0), shared = field(text, files->shared, 0);
+    cache = cache > shared ? cache - shared : 0;
     usage = usage > cache ? usage - cache : 0;
     return limit > usage ? limit - usage : 0;
 }
 
 /* All cgroups from this process's up to the root. */
-static uint64_t walk(const char *mount, const char *cgroup, const char *limit, const char *usage, const char *cache)
+static uint64_t walk(const char *mount, const char *cgroup, const struct files *files)
 {
     char directory[TEXT];
     uint64_t least = UINT64_MAX;
@@ -69,7 +76,7 @@ static uint64_t walk(const char *mount, const char *cgroup, const char *limit, c
     if (n < 0 || (size_t)n >= sizeof(directory))
         return least;
     for (;;) {
-        uint64_t leaves = cgroup_leaves(directory, limit, usage, cache);
+        uint64_t leaves = cgroup_leaves(directory, files);
         least = leaves < least ? leaves : least;
         char *slash = strrchr(directory, '/');
         if (!slash || (size_t)(slash - directory) < strlen(mount))
@@ -90,10 +97,9 @@ static uint64_t cgroups_leave(void)
         *path++ = 0;
         uint64_t leaves = UINT64_MAX;
         if (controllers[1] == 0)
-            leaves = walk("/sys/fs/cgroup", path, "memory.max", "memory.current", "file");
+            leaves = walk("/sys/fs/cgroup", path, &v2);
         else if (strstr(controllers + 1, "memory"))
-            leaves =
-                walk("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache");
+            leaves = walk("/sys/fs/cgroup/memory", path, &v1);
         least = leaves < least ? leaves : least;
     }
     return least;

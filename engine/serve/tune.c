@@ -36,6 +36,8 @@ static errint_t set_budget(struct efs *fs, const char *value, uint64_t *held, st
     if (automatic)
         bytes = efs_auto_budget();
     pthread_mutex_lock(&fs->lock);
+    if (automatic) /* what the pools have is ours to take again */
+        bytes += (efs_room_used(fs) - fs->fixed_bytes) / 2;
     uint64_t floor = fs->fixed_bytes + fs->arena.segment_bytes;
     if (bytes < floor) {
         pthread_mutex_unlock(&fs->lock);

@@ -1,0 +1,140 @@
+/* The automatic budget: half of what the machine and every memory cgroup on the way to the root leave; cgroups v1 and
+ * v2, and files that are not there or make no sense. The files are read below a folder of the test's. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "sys.h"
+
+static struct fixture tree;
+
+static int open_below(const char *path, int flags, unsigned mode)
+{
+    char below[9000];
+    if ((size_t)snprintf(below, sizeof(below), "%s%s", tree.source, path) >= sizeof(below))
+        return -ENAMETOOLONG;
+    return efs_sys_open(below, flags, mode);
+}
+
+#define efs_sys_open open_below
+#include "../../engine/base/limits_auto.c" /* in place of the library's */
+
+#define MIB UINT64_C(1048576)
+
+static void put(const char *path, const char *text)
+{
+    fixture_file(&tree, path, text, strlen(text));
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    fixture_begin(&tree);
+    put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); /* 8 GiB */
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    fixture_end(&tree);
+    return 0;
+}
+
+static void budget_is(uint64_t left_bytes)
+{
+    assert_int_equal(efs_auto_budget(), left_bytes / 2);
+}
+
+static void test_machine(void **state)
+{
+    (void)state;
+    budget_is(8192 * MIB); /* no cgroups */
+    put("proc/self/cgroup", "");
+    budget_is(8192 * MIB);
+    put("proc/self/cgroup", "nonsense\n1:cpu\n:::\n0::\n");
+    budget_is(8192 * MIB);
+    put("proc/meminfo", "");
+    budget_is(512 * MIB);
+}
+
+static void test_v2(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "0::/user/mine\n");
+    put("sys/fs/cgroup/user/mine/memory.max", "max\n");
+    put("sys/fs/cgroup/user/mine/memory.current", "1048576\n");
+    budget_is(8192 * MIB);
+    put("sys/fs/cgroup/user/mine/memory.max", "1073741824\n");
+    budget_is(1023 * MIB);
+    put("sys/fs/cgroup/user/mine/memory.current", "314572800\n");
+    put("sys/fs/cgroup/user/mine/memory.stat", "anon 104857600\nfile 209715200\nkernel 0\nshmem 0\nfile_mapped 5\n");
+    budget_is(924 * MIB); /* 300 MiB are used, 200 of that are page cache */
+    put("sys/fs/cgroup/user/mine/memory.stat", "anon 104857600\nfile 209715200\nshmem 157286400\n");
+    budget_is(774 * MIB); /* 150 of the 200 cannot be given back */
+    put("sys/fs/cgroup/user/memory.max", "536870912\n");
+    put("sys/fs/cgroup/user/memory.current", "104857600\n");
+    budget_is(412 * MIB); /* the parent leaves less */
+    put("sys/fs/cgroup/user/memory.current", "1073741824\n");
+    budget_is(0); /* and may be over its limit */
+    put("sys/fs/cgroup/user/memory.max", "lots\n");
+    budget_is(774 * MIB);
+    put("sys/fs/cgroup/memory.max", "209715200\n"); /* at the root: a container's own */
+    budget_is(200 * MIB);
+}
+
+static void test_v1(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "9:name=systemd:/\n8:pids:/x\n4:cpu,memory:/a/b\n0::/\n");
+    put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
+    budget_is(8192 * MIB);
+    put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "1073741824\n");
+    budget_is(1023 * MIB);
+    put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "314572800\n");
+    put("sys/fs/cgroup/memory/a/b/memory.stat",
+        "cache 7\nshmem 3\ntotal_cache 209715200\ntotal_rss 4\ntotal_shmem 157286400\n");
+    budget_is(774 * MIB);
+    put("sys/fs/cgroup/memory/a/b/memory.stat", "total_cache 5\ntotal_shmem 157286400\n"); /* not a moment's picture */
+    budget_is(724 * MIB);
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "104857600\n");
+    budget_is(100 * MIB);
+    put("proc/self/cgroup", "4:memory:/not/below/this/mount\n"); /* a container that sees its own part as the root */
+    budget_is(100 * MIB);
+}
+
+static void test_long_path(void **state)
+{
+    (void)state;
+    char *line = malloc(9000);
+    assert_non_null(line);
+    strcpy(line, "0::");
+    memset(line + 3, '/', 8500);
+    strcpy(line + 8503, "\n");
+    put("proc/self/cgroup", line);
+    free(line);
+    budget_is(8192 * MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_machine, begin, end),
+        cmocka_unit_test_setup_teardown(test_v2, begin, end),
+        cmocka_unit_test_setup_teardown(test_v1, begin, end),
+        cmocka_unit_test_setup_teardown(test_long_path, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
