@@ -473,6 +473,52 @@ struct efs_plain_expert {
 EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
                                const struct efs_plain_expert *experts, struct efs_error *err);
 
+/* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
+
+struct efs_client; /* thread-safe */
+struct efs_client_options {
+    const struct efs_options *store; /* of a store file; NULL: full_pool and lease_wait, the rest as it comes */
+    /*
+     * Of a mount: experts that no request has any more stay open and mapped up to that many bytes, those that were
+     * used last, so that the next request for them costs no system call. What is open is leased: the mount cannot let
+     * it go, so leave it less than its budget. 0: nothing is kept.
+     */
+    uint64_t keep_bytes;
+    unsigned threads; /* of a mount: files that are opened at once, at most 64; 0: 32 */
+};
+
+/*
+ * path is the directory of a mount, whose experts are then opened and mapped by threads of the client, or a store file,
+ * which is then opened in this process (efs_open). options may be NULL. -ENODEV: a directory, but no mount; what
+ * efs_open() returns; what the system says.
+ */
+EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
+                                 struct efs_error *err);
+/* After the last request was released. Blocks until what is being opened is open. NULL is fine. */
+EFS_API void efs_client_close(struct efs_client *client);
+/* The store that is open in this process, owned by the client; NULL: it is a mount. */
+EFS_API struct efs *efs_client_fs(struct efs_client *client);
+
+/*
+ * Name the experts that a layer needs: as efs_request_begin(), but by the numbers of experts/L03/E017.safetensors:
+ * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by
+ * .expertfs/want, where the caller may write there, has at most 512 experts in a request, and hands out full experts
+ * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert;
+ * -EOPNOTSUPP: coded, of a mount.
+ */
+struct efs_client_request;
+EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
+                                  const struct efs_need *needs, uint32_t count, enum efs_form form,
+                                  struct efs_client_request **request, struct efs_error *err);
+/* As efs_request_wait_any(), _wait(), _tensors(), _drop() and _release(). Errors of an expert of a mount are those of
+ * its open, -EIO, and -EUCLEAN for a file that is not what it should be. */
+EFS_API errint_t efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index);
+EFS_API errint_t efs_client_wait(struct efs_client_request *request);
+EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index,
+                                    const struct efs_tensor **tensors, uint32_t *count);
+EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index);
+EFS_API void efs_client_release(struct efs_client_request *request);
+
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 
 /* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the

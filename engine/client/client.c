@@ -1,0 +1,143 @@
+/* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
+#include "mount.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct efs_client { /* one of them */
+    struct efs *fs;
+    struct efs_mount *mount;
+};
+
+struct efs_client_request { /* one of them */
+    struct efs_request *in_process;
+    struct efs_mount_request *of_mount;
+};
+
+static errint_t open_store(const char *path, const struct efs_options *options, struct efs_client *client,
+                           struct efs_error *err)
+{
+    const struct efs_options otherwise = {.full_pool = true, .lease_wait = true};
+    return efs_open(path, options ? options : &otherwise, &client->fs, err);
+}
+
+errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
+                         struct efs_error *err)
+{
+    const struct efs_client_options none = {.store = NULL};
+    *out = NULL;
+    if (!options)
+        options = &none;
+    struct efs_client *client = efs_sys_calloc(1, sizeof(*client));
+    if (!client)
+        return efs_fail(err, -ENOMEM, "no memory");
+    int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
+    errint_t rc = root >= 0          ? efs_mount_new(root, options->keep_bytes, options->threads, &client->mount, err)
+                  : root == -ENOTDIR ? open_store(path, options->store, client, err)
+                                     : efs_fail(err, root, "%s: %s", path, strerror(-root));
+    if (rc < 0)
+        free(client);
+    else
+        *out = client;
+    return rc;
+}
+
+void efs_client_close(struct efs_client *client)
+{
+    if (!client)
+        return;
+    if (client->mount)
+        efs_mount_free(client->mount);
+    else
+        efs_close(client->fs);
+    free(client);
+}
+
+struct efs *efs_client_fs(struct efs_client *client)
+{
+    return client->fs;
+}
+
+/* The experts' numbers in the store in place of those in their layer. */
+static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                 uint32_t count, enum efs_form form, struct efs_request **request,
+                                 struct efs_error *err)
+{
+    struct efs_need few[64], *all = few;
+    if (count > efs_expert_count(fs))
+        return efs_fail(err, -EINVAL, "%u experts in a request: there are %u", count, efs_expert_count(fs));
+    if (count > sizeof(few) / sizeof(few[0]) && !(all = efs_sys_calloc(count, sizeof(*all))))
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    errint_t rc = 0;
+    for (uint32_t i = 0; i < count && rc == 0; i++) {
+        all[i].tokens = needs[i].tokens;
+        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &all[i].expert);
+        if (rc < 0)
+            efs_fail(err, rc, "there is no expert %u of layer %.31s%s%u", needs[i].expert, stack, *stack ? "-" : "",
+                     layer);
+    }
+    if (rc == 0)
+        rc = efs_request_begin(fs, all, count, form, request, err);
+    if (all != few)
+        free(all);
+    return rc;
+}
+
+errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
+{
+    *out = NULL;
+    if (client->mount && form == EFS_FORM_CODED)
+        return efs_fail(err, -EOPNOTSUPP, "a mount hands out full experts");
+    struct efs_client_request *request = efs_sys_calloc(1, sizeof(*request));
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    errint_t rc = client->mount
+                      ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
+                      : begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
+    if (rc < 0)
+        free(request);
+    else
+        *out = request;
+    return rc;
+}
+
+errint_t efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index)
+{
+    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index)
+                             : efs_request_wait_any(request->in_process, timeout_ms, index);
+}
+
+errint_t efs_client_wait(struct efs_client_request *request)
+{
+    return request->of_mount ? efs_mount_wait(request->of_mount) : efs_request_wait(request->in_process);
+}
+
+errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
+                            uint32_t *count)
+{
+    return request->of_mount ? efs_mount_tensors(request->of_mount, index, tensors, count)
+                             : efs_request_tensors(request->in_process, index, tensors, count);
+}
+
+void efs_client_drop(struct efs_client_request *request, uint32_t index)
+{
+    if (request->of_mount)
+        efs_mount_drop(request->of_mount, index);
+    else
+        efs_request_drop(request->in_process, index);
+}
+
+void efs_client_release(struct efs_client_request *request)
+{
+    if (!request)
+        return;
+    if (request->of_mount)
+        efs_mount_release(request->of_mount);
+    else
+        efs_request_release(request->in_process);
+    free(request);
+}

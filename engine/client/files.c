@@ -1,0 +1,123 @@
+/* files.c - see mount.h. A file that nobody uses is kept by last use, up to a number of bytes, and then closed. */
+#include "mount.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t hash_of(const char *path)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *path; path++)
+        hash = (hash ^ (uint8_t)*path) * 16777619u;
+    return hash;
+}
+
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path)
+{
+    uint32_t hash = hash_of(path);
+    for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
+        if (f->hash == hash && strcmp(f->path, path) == 0)
+            return f;
+    return NULL;
+}
+
+static void forget(struct efs_mount *m, struct efs_expert_file *file)
+{
+    struct efs_expert_file **p = &m->buckets[file->hash % EFS_MOUNT_BUCKETS];
+    if (!file->hashed)
+        return;
+    while (*p != file)
+        p = &(*p)->next_hashed;
+    *p = file->next_hashed;
+    file->hashed = false;
+}
+
+void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path)
+{
+    strcpy(file->path, path); /* both are of EFS_MAPPING_PATH */
+    file->hash = hash_of(path);
+    file->hashed = true;
+    file->mapped.fd = -1;
+    file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
+    m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
+    *m->open_tail = file;
+    m->open_tail = &file->next_queued;
+    m->queued++;
+}
+
+/* ---- those that are kept ---- */
+
+static void keep(struct efs_mount *m, struct efs_expert_file *file)
+{
+    file->kept = true;
+    file->newer = NULL;
+    file->older = m->newest;
+    if (m->newest)
+        m->newest->newer = file;
+    else
+        m->oldest = file;
+    m->newest = file;
+    m->kept_bytes += file->mapped.bytes;
+}
+
+static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
+{
+    *(file->newer ? &file->newer->older : &m->newest) = file->older;
+    *(file->older ? &file->older->newer : &m->oldest) = file->newer;
+    file->kept = false;
+    m->kept_bytes -= file->mapped.bytes;
+}
+
+bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
+{
+    bool some = false;
+    while (m->oldest && m->kept_bytes > keep_bytes) {
+        struct efs_expert_file *file = m->oldest;
+        unkeep(m, file);
+        forget(m, file);
+        file->next_queued = m->close_queue;
+        m->close_queue = file;
+        some = true;
+    }
+    if (some)
+        efs_mount_wake_keeper(m);
+    return some;
+}
+
+/* ---- users ---- */
+
+void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
+{
+    if (file->kept)
+        unkeep(m, file);
+    file->refs++;
+}
+
+/* Nobody uses it, nothing is under way. */
+static void rest(struct efs_mount *m, struct efs_expert_file *file)
+{
+    if (file->state == EFS_FILE_HERE) {
+        keep(m, file);
+        efs_files_trim(m, m->keep_bytes);
+    } else {
+        forget(m, file);
+        free(file);
+    }
+}
+
+void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
+{
+    if (--file->refs == 0 && file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
+        rest(m, file);
+}
+
+void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
+{
+    file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_HERE;
+    if (file->error < 0)
+        forget(m, file); /* who asks next tries again */
+    if (m->waiting)
+        pthread_cond_broadcast(&m->arrived);
+    if (file->refs == 0)
+        rest(m, file);
+}

@@ -1,0 +1,376 @@
+/* mount.c - see mount.h: requests of a mount. */
+#include "mount.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define OPENERS_DEFAULT 32u
+#define LINE_BYTES (EFS_MOUNT_EXPERTS * 24u + 64u)
+#define PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
+
+struct item {
+    struct efs_expert_file *file; /* NULL: dropped */
+    bool told;
+};
+
+struct efs_mount_request {
+    struct efs_mount *mount;
+    uint32_t count;
+    struct item items[];
+};
+
+/* ---- beginning ---- */
+
+static bool is_stack(const char *stack)
+{
+    size_t n = strspn(stack, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    return stack[n] == '\0' && n <= 31;
+}
+
+static errint_t check(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                      struct efs_error *err)
+{
+    if (!is_stack(stack))
+        return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
+    if (count == 0 || count > EFS_MOUNT_EXPERTS)
+        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u are taken", count, EFS_MOUNT_EXPERTS);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "expert %u of layer %u gets no token", needs[i].expert, layer);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+/* Is there such a file? The kernel knows after the first time. */
+static errint_t look(const struct efs_mount *m, const char *path, struct efs_error *err)
+{
+    int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+    efs_sys_close(fd);
+    return 0;
+}
+
+/* "3: 17*12 4*1\n", in lines that are not too long. */
+static size_t print_lines(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                          char text[LINE_BYTES])
+{
+    size_t used = 0, line = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == 0 || used - line > EFS_WANT_LINE_BYTES - 32) {
+            if (i)
+                text[used++] = '\n';
+            line = used;
+            used += (size_t)snprintf(text + used, LINE_BYTES - used, *stack ? "%s-L%02u:" : "%s%u:", stack, layer);
+        }
+        used += (size_t)snprintf(text + used, LINE_BYTES - used, " %u*%u", needs[i].expert, needs[i].tokens);
+    }
+    text[used++] = '\n';
+    return used;
+}
+
+/* Lock held: an item gets its file, a new one from *spare if there is none. true: it was there, mapped. */
+static bool take_file(struct efs_mount *m, struct item *item, const char *path, struct efs_expert_file **spare)
+{
+    struct efs_expert_file *file = efs_file_find(m, path);
+    if (!file) {
+        file = *spare;
+        *spare = file->next_queued;
+        file->next_queued = NULL;
+        efs_file_add(m, file, path);
+    }
+    efs_file_ref(m, file);
+    item->file = file;
+    return file->state == EFS_FILE_HERE;
+}
+
+/* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
+static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                         struct efs_mount_request *request, const char *text, size_t bytes)
+{
+    char path[EFS_MAPPING_PATH];
+    bool all = true;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count && all; i++) {
+        efs_mapped_path(stack, layer, needs[i].expert, path);
+        request->items[i].file = efs_file_find(m, path);
+        all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
+    }
+    all = all && efs_mount_tell_later(m, text, bytes);
+    for (uint32_t i = 0; i < request->count; i++)
+        if (all)
+            efs_file_ref(m, request->items[i].file);
+        else
+            request->items[i].file = NULL;
+    pthread_mutex_unlock(&m->lock);
+    return all;
+}
+
+static void free_spare(struct efs_expert_file *spare)
+{
+    while (spare) {
+        struct efs_expert_file *next = spare->next_queued;
+        free(spare);
+        spare = next;
+    }
+}
+
+static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                      struct efs_mount_request *request, const char *text, size_t bytes, struct efs_error *err)
+{
+    struct efs_expert_file *spare = NULL;
+    char path[EFS_MAPPING_PATH];
+    errint_t rc = 0;
+    for (uint32_t i = 0; i < request->count && rc == 0; i++) {
+        struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
+        efs_mapped_path(stack, layer, needs[i].expert, path);
+        rc = file ? look(m, path, err) : efs_fail(err, -ENOMEM, "no memory for a request");
+        if (file) {
+            file->next_queued = spare;
+            spare = file;
+        }
+    }
+    if (rc < 0) {
+        free_spare(spare);
+        return rc;
+    }
+    efs_mount_tell(m, text, bytes); /* before the first open, so that all are one request */
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++) {
+        efs_mapped_path(stack, layer, needs[i].expert, path);
+        take_file(m, &request->items[i], path, &spare);
+    }
+    efs_mount_wake_openers(m);
+    pthread_mutex_unlock(&m->lock);
+    free_spare(spare);
+    return 0;
+}
+
+errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                         uint32_t count, struct efs_mount_request **out, struct efs_error *err)
+{
+    char text[LINE_BYTES];
+    errint_t rc = check(stack, layer, needs, count, err);
+    if (rc < 0)
+        return rc;
+    struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request->mount = m;
+    request->count = count;
+    size_t bytes = print_lines(stack, layer, needs, count, text);
+    if (!begin_mapped(m, stack, layer, needs, request, text, bytes))
+        rc = begin(m, stack, layer, needs, request, text, bytes, err);
+    if (rc < 0)
+        free(request);
+    else
+        *out = request;
+    return rc;
+}
+
+/* ---- waiting, dropping ---- */
+
+static bool is_coming(const struct item *item)
+{
+    return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
+}
+
+static struct timespec later(struct timespec at, int64_t ns)
+{
+    at.tv_sec += ns / 1000000000;
+    at.tv_nsec += ns % 1000000000;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    return at;
+}
+
+static bool before(struct timespec a, struct timespec b)
+{
+    return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
+}
+
+/* Lock held: wait until something arrives, or until. Files that are kept stand back when it takes long. -ETIMEDOUT. */
+static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
+{
+    struct timespec now, end;
+    bool forever = !until;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (until && !before(now, *until))
+        return -ETIMEDOUT;
+    end = later(now, PATIENCE_NS);
+    bool patient = m->oldest && (!until || before(end, *until));
+    if (!patient && until)
+        end = *until;
+    m->waiting++;
+    int rc = !patient && forever ? pthread_cond_wait(&m->arrived, &m->lock)
+                                 : pthread_cond_timedwait(&m->arrived, &m->lock, &end);
+    m->waiting--;
+    if (rc == ETIMEDOUT && patient)
+        efs_files_trim(m, 0);
+    return rc == ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
+}
+
+errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index)
+{
+    struct efs_mount *m = request->mount;
+    struct timespec until;
+    errint_t rc = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until = later(until, (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    pthread_mutex_lock(&m->lock);
+    for (;;) {
+        bool coming = false;
+        struct item *found = NULL;
+        for (uint32_t i = 0; i < request->count && !found; i++) {
+            struct item *item = &request->items[i];
+            coming = coming || is_coming(item);
+            if (item->file && !item->told && !is_coming(item))
+                found = item;
+        }
+        if (found) {
+            found->told = true;
+            *index = (uint32_t)(found - request->items);
+            rc = found->file->error;
+            break;
+        }
+        rc = coming ? wait_more(m, timeout_ms < 0 ? NULL : &until) : -ENOENT;
+        if (rc < 0)
+            break;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+errint_t efs_mount_wait(struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    errint_t rc = 0;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++)
+        while (is_coming(&request->items[i]))
+            wait_more(m, NULL);
+    for (uint32_t i = 0; i < request->count && rc == 0; i++)
+        rc = request->items[i].file ? request->items[i].file->error : 0;
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
+                           uint32_t *count)
+{
+    struct efs_mount *m = request->mount;
+    if (index >= request->count)
+        return -EINVAL;
+    pthread_mutex_lock(&m->lock);
+    const struct item *item = &request->items[index];
+    errint_t rc = !item->file ? -EINVAL : is_coming(item) ? -EAGAIN : item->file->error;
+    if (rc == 0) {
+        *tensors = item->file->mapped.tensors;
+        *count = item->file->mapped.tensor_count;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+static void drop(struct efs_mount *m, struct item *item)
+{
+    struct efs_expert_file *file = item->file;
+    item->file = NULL;
+    if (file)
+        efs_file_unref(m, file);
+}
+
+void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
+{
+    struct efs_mount *m = request->mount;
+    if (index >= request->count)
+        return;
+    pthread_mutex_lock(&m->lock);
+    drop(m, &request->items[index]);
+    if (m->waiting)
+        pthread_cond_broadcast(&m->arrived); /* who waits for it waits for nothing */
+    pthread_mutex_unlock(&m->lock);
+}
+
+void efs_mount_release(struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++)
+        drop(m, &request->items[i]);
+    pthread_mutex_unlock(&m->lock);
+    free(request);
+}
+
+/* ---- begin and end ---- */
+
+static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *err)
+{
+    char word[8] = "";
+    int fd = efs_sys_openat(m->root, ".expertfs/version", O_RDONLY, 0);
+    errint_t rc = fd < 0 ? fd : 0;
+    if (rc == 0) {
+        ssize_t n = efs_sys_pread(fd, word, sizeof(word), 0);
+        efs_sys_close(fd);
+        rc = n < 0 ? (errint_t)n : n == sizeof(word) && memcmp(word, "version:", sizeof(word)) == 0 ? 0 : -ENODEV;
+    }
+    if (rc < 0)
+        return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
+                        "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
+    m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY, 0); /* others than who mounted do without */
+    m->openers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
+    rc = efs_mount_threads_start(m);
+    return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
+}
+
+errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **out, struct efs_error *err)
+{
+    struct efs_mount *m = efs_sys_calloc(1, sizeof(*m));
+    if (!m) {
+        efs_sys_close(root);
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    pthread_condattr_t attr;
+    m->root = root;
+    m->want = -1;
+    m->keep_bytes = keep_bytes;
+    m->open_tail = &m->open_queue;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_mutex_init(&m->telling, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->arrived, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_cond_init(&m->to_open, NULL);
+    pthread_cond_init(&m->to_keep, NULL);
+    errint_t rc = start(m, threads, err);
+    if (rc < 0)
+        efs_mount_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void efs_mount_free(struct efs_mount *m)
+{
+    efs_mount_threads_stop(m);
+    free_spare(m->open_queue); /* nobody waits for these any more */
+    if (m->want >= 0)
+        efs_sys_close(m->want);
+    efs_sys_close(m->root);
+    pthread_cond_destroy(&m->arrived);
+    pthread_cond_destroy(&m->to_open);
+    pthread_cond_destroy(&m->to_keep);
+    pthread_mutex_destroy(&m->telling);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}

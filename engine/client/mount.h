@@ -1,0 +1,96 @@
+/*
+ * mount.h - the experts of a mount, for client.c: files that are opened and mapped by threads of their own, shared by
+ * requests, and kept for a while.
+ *
+ *   mount.c     requests     files.c    which files there are, who uses them, what is kept
+ *   openers.c   the threads: some open; one closes, and tells the mount what is needed
+ *   mapping.c   one file
+ *
+ * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
+ */
+#ifndef EFS_CLIENT_MOUNT_H
+#define EFS_CLIENT_MOUNT_H
+
+#include "mapping.h"
+
+#include <pthread.h>
+
+#define EFS_MOUNT_BUCKETS 1024u
+#define EFS_MOUNT_OPENERS 64u
+#define EFS_MOUNT_EXPERTS 512u /* of a request: what a line of .expertfs/want takes */
+
+enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
+
+struct efs_expert_file {
+    struct efs_expert_file *next_hashed, *next_queued; /* in openers' or the keeper's queue */
+    struct efs_expert_file *newer, *older;             /* among those that are kept */
+    uint32_t hash, refs;                               /* refs: items of requests */
+    enum efs_expert_file_state state;
+    bool kept, hashed;
+    errint_t error;
+    struct efs_mapped_file mapped;
+    char path[EFS_MAPPING_PATH];
+};
+
+struct efs_mount {
+    int root, want; /* directory; .expertfs/want, < 0: not for us to write */
+    uint64_t keep_bytes;
+    unsigned openers_max;
+
+    pthread_mutex_t lock;
+    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, openers, the keeper */
+    struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
+    struct efs_expert_file *open_queue, **open_tail, *close_queue;
+    struct efs_expert_file *newest, *oldest;
+    uint64_t kept_bytes;
+    uint32_t queued, idle_openers, opener_count, waiting; /* waiting: threads for arrived */
+    bool keeper_sleeps, stop;
+    pthread_t openers[EFS_MOUNT_OPENERS], keeper;
+    bool keeper_there;
+
+    pthread_mutex_t telling; /* guards writes to want, taken before lock */
+    size_t told_bytes;       /* of text; guarded by lock, like it */
+    char text[EFS_WANT_BYTES];
+};
+
+/* ---- openers.c ---- */
+errint_t efs_mount_threads_start(struct efs_mount *m);
+/* What is queued to be opened is not; what is being opened is waited for. */
+void efs_mount_threads_stop(struct efs_mount *m);
+/* Lock held: there is more to open, or to close or tell. */
+void efs_mount_wake_openers(struct efs_mount *m);
+void efs_mount_wake_keeper(struct efs_mount *m);
+/* Lock held: put a line to what the mount is told soon. false: there is no room for it now. */
+bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
+/* Without lock: tell it now, after all that was to be told. */
+void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
+
+/* ---- files.c: with lock held ---- */
+/* The file of that path, if there is one that did not fail. */
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path);
+/* A new one, queued for the openers, whose memory was got by the caller. */
+void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path);
+void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
+void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
+/* It was opened, or not. Frees it if nobody wants it any more. */
+void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
+/* What nobody uses goes to the keeper until no more than that is kept. true: something went. */
+bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
+
+/* ---- mount.c ---- */
+struct efs_mount_request;
+/* root is taken over, also when this fails. */
+errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
+                       struct efs_error *err);
+void efs_mount_free(struct efs_mount *mount);
+/* As the calls of libexpertfs.h. */
+errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                         uint32_t count, struct efs_mount_request **request, struct efs_error *err);
+errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index);
+errint_t efs_mount_wait(struct efs_mount_request *request);
+errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
+                           uint32_t *count);
+void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
+void efs_mount_release(struct efs_mount_request *request);
+
+#endif

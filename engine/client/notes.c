@@ -1,0 +1,90 @@
+/*
+ * notes.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file: the type
+ * and shape of a tensor that safetensors can only show as bytes. A slice is one of the first dimension. A note that
+ * does not fit the tensor's bytes says nothing.
+ */
+#include "mapping.h"
+
+#include "dtype.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PREFIX "expertfs.tensor."
+#define GGML_TYPES 256u
+
+static enum efs_dtype ggml_type(const char *name, size_t bytes)
+{
+    for (uint32_t n = 0; n < GGML_TYPES; n++) {
+        enum efs_dtype dtype = efs_dtype_from_ggml(n);
+        const char *known = dtype >= EFS_DTYPE_GGML ? efs_dtype_name(dtype) : "";
+        if (strlen(known) == bytes && memcmp(known, name, bytes) == 0)
+            return dtype;
+    }
+    return EFS_DTYPE_NONE;
+}
+
+/* "[a, b, c]": how many; 0: it is none, or too many. *end: behind it. */
+static uint32_t numbers(const char *text, uint64_t shape[8], const char **end)
+{
+    uint32_t dims = 0;
+    if (*text++ != '[')
+        return 0;
+    while (dims < 8 && isdigit((unsigned char)*text)) {
+        char *behind;
+        errno = 0;
+        shape[dims++] = strtoull(text, &behind, 10);
+        if (errno)
+            return 0;
+        text = behind;
+        if (strncmp(text, ", ", 2) == 0)
+            text += 2;
+        else
+            break;
+    }
+    *end = text + 1;
+    return *text == ']' ? dims : 0;
+}
+
+static void take_note(struct efs_tensor *t, const char *note)
+{
+    uint64_t shape[8], bytes;
+    const char *space = strchr(note, ' '), *behind;
+    enum efs_dtype dtype = space ? ggml_type(note, (size_t)(space - note)) : EFS_DTYPE_NONE;
+    uint32_t dims = dtype != EFS_DTYPE_NONE ? numbers(space + 1, shape, &behind) : 0;
+    if (dims == 0)
+        return;
+    uint32_t slice = strncmp(behind, ", slice ", 8) == 0;
+    if (dims - slice == 0 || efs_dtype_tensor_bytes(dtype, dims - slice, shape + slice, &bytes) < 0 ||
+        bytes != t->bytes)
+        return;
+    t->dtype = dtype;
+    t->dims = dims - slice;
+    memcpy(t->shape, shape + slice, t->dims * sizeof(shape[0]));
+}
+
+errint_t efs_mapped_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count)
+{
+    json_error_t error;
+    json_t *root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return -ENOMEM; /* it was read before */
+    const json_t *metadata = json_object_get(root, "__metadata__");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
+        const char *note = json_string_value(value);
+        if (!note || strncmp(key, PREFIX, strlen(PREFIX)) != 0)
+            continue;
+        for (uint32_t i = 0; i < count; i++)
+            if (tensors[i].dtype == EFS_DTYPE_U8 && tensors[i].dims == 1 &&
+                strcmp(tensors[i].name, key + strlen(PREFIX)) == 0)
+                take_note(&tensors[i], note);
+    }
+    json_decref(root);
+    return 0;
+}

@@ -1,0 +1,192 @@
+/*
+ * openers.c - see mount.h. An open waits until the mount has brought its expert, so each has a thread. Closing, which
+ * makes room for opens that wait, never stands behind them: the keeper does it.
+ */
+#include "mount.h"
+
+#include "sys.h"
+#include "workers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TELL_NS 1000000 /* what was found mapped is told to the mount within a millisecond, many lines at once */
+
+/* ---- opening ---- */
+
+static struct efs_expert_file *next_to_open(struct efs_mount *m)
+{
+    while (!m->open_queue && !m->stop) {
+        m->idle_openers++;
+        pthread_cond_wait(&m->to_open, &m->lock);
+        m->idle_openers--;
+    }
+    struct efs_expert_file *file = m->stop ? NULL : m->open_queue;
+    if (!file)
+        return NULL;
+    m->open_queue = file->next_queued;
+    if (!m->open_queue)
+        m->open_tail = &m->open_queue;
+    file->next_queued = NULL;
+    m->queued--;
+    file->state = EFS_FILE_OPENING;
+    return file;
+}
+
+static void *open_files(void *arg)
+{
+    struct efs_mount *m = arg;
+    struct efs_expert_file *file;
+    pthread_mutex_lock(&m->lock);
+    while ((file = next_to_open(m))) {
+        if (file->refs == 0) { /* nobody waits for it any more */
+            file->error = -ECANCELED;
+            efs_file_opened(m, file);
+            continue;
+        }
+        pthread_mutex_unlock(&m->lock);
+        errint_t rc = efs_mapped_open(m->root, file->path, &file->mapped);
+        pthread_mutex_lock(&m->lock);
+        if (rc == -ENOMEM && efs_files_trim(m, 0)) { /* the mount, or we, had no room: once more without what is kept */
+            pthread_mutex_unlock(&m->lock);
+            rc = efs_mapped_open(m->root, file->path, &file->mapped);
+            pthread_mutex_lock(&m->lock);
+        }
+        file->error = rc;
+        efs_file_opened(m, file);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+void efs_mount_wake_openers(struct efs_mount *m)
+{
+    while (m->queued > m->idle_openers && m->opener_count < m->openers_max) {
+        if (efs_thread_start(open_files, m, "efs-open", &m->openers[m->opener_count]) < 0)
+            break; /* those that there are will do */
+        m->opener_count++;
+        if (m->opener_count - 1 >= m->queued)
+            break;
+    }
+    pthread_cond_broadcast(&m->to_open);
+}
+
+/* ---- closing and telling ---- */
+
+/* Lock held on entry and return. */
+static void close_files(struct efs_mount *m)
+{
+    struct efs_expert_file *list = m->close_queue;
+    m->close_queue = NULL;
+    pthread_mutex_unlock(&m->lock);
+    while (list) {
+        struct efs_expert_file *file = list;
+        list = file->next_queued;
+        efs_mapped_close(&file->mapped);
+        free(file);
+    }
+    pthread_mutex_lock(&m->lock);
+}
+
+/* telling held: write what is to be told, and line behind it. What the mount thinks of it changes nothing here. */
+static void write_told(struct efs_mount *m, const char *line, size_t bytes)
+{
+    char text[EFS_WANT_BYTES];
+    pthread_mutex_lock(&m->lock);
+    size_t used = m->told_bytes;
+    memcpy(text, m->text, used);
+    m->told_bytes = 0;
+    pthread_mutex_unlock(&m->lock);
+    if (used && used + bytes > sizeof(text)) {
+        efs_sys_pwrite(m->want, text, used, 0);
+        used = 0;
+    }
+    memcpy(text + used, line, bytes);
+    used += bytes;
+    if (used)
+        efs_sys_pwrite(m->want, text, used, 0);
+}
+
+void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes)
+{
+    if (m->want < 0)
+        return;
+    pthread_mutex_lock(&m->telling);
+    write_told(m, line, bytes);
+    pthread_mutex_unlock(&m->telling);
+}
+
+bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes)
+{
+    if (m->want < 0)
+        return true;
+    if (bytes > sizeof(m->text) - m->told_bytes)
+        return false;
+    memcpy(m->text + m->told_bytes, line, bytes);
+    m->told_bytes += bytes;
+    efs_mount_wake_keeper(m);
+    return true;
+}
+
+static void *keep_house(void *arg)
+{
+    struct efs_mount *m = arg;
+    const struct timespec a_while = {0, TELL_NS};
+    pthread_mutex_lock(&m->lock);
+    while (!m->stop || m->close_queue) {
+        if (m->close_queue) {
+            close_files(m);
+        } else if (m->told_bytes) {
+            pthread_mutex_unlock(&m->lock);
+            nanosleep(&a_while, NULL); /* more may come */
+            efs_mount_tell(m, "", 0);
+            pthread_mutex_lock(&m->lock);
+        } else {
+            m->keeper_sleeps = true;
+            pthread_cond_wait(&m->to_keep, &m->lock);
+            m->keeper_sleeps = false;
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+void efs_mount_wake_keeper(struct efs_mount *m)
+{
+    if (m->keeper_sleeps)
+        pthread_cond_signal(&m->to_keep);
+}
+
+/* ---- all ---- */
+
+errint_t efs_mount_threads_start(struct efs_mount *m)
+{
+    errint_t rc = efs_thread_start(keep_house, m, "efs-keep", &m->keeper);
+    m->keeper_there = rc == 0;
+    if (rc == 0)
+        rc = efs_thread_start(open_files, m, "efs-open", &m->openers[0]);
+    m->opener_count = rc == 0;
+    return rc;
+}
+
+void efs_mount_threads_stop(struct efs_mount *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->stop = true;
+    pthread_cond_broadcast(&m->to_open);
+    pthread_mutex_unlock(&m->lock);
+    for (uint32_t i = 0; i < m->opener_count; i++)
+        pthread_join(m->openers[i], NULL);
+    pthread_mutex_lock(&m->lock);
+    efs_files_trim(m, 0);
+    pthread_cond_broadcast(&m->to_keep);
+    pthread_mutex_unlock(&m->lock);
+    if (m->keeper_there)
+        pthread_join(m->keeper, NULL);
+    pthread_mutex_lock(&m->lock);
+    close_files(m); /* what came after it had ended */
+    pthread_mutex_unlock(&m->lock);
+}

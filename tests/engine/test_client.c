@@ -1,0 +1,517 @@
+/*
+ * The client runtime by one set of tests for both ways: a store in this process, and a mount. A folder with the files
+ * of a mount stands for one, so that no FUSE is needed; tests/e2e/test_client.py has the real one. Foreign files are
+ * refused, many threads share what is mapped, what is kept stays within its bytes.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "waiting.h"
+
+#define LAYERS 2
+#define EXPERTS 8
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static char mount[320];
+static uint8_t *files[LAYERS * EXPERTS]; /* what the experts' files are */
+static size_t file_bytes[LAYERS * EXPERTS];
+
+/* A file below the folder that stands for a mount. */
+static void put(const char *name, const void *data, size_t bytes)
+{
+    char path[500];
+    snprintf(path, sizeof(path), "%s/%s", mount, name);
+    for (char *slash = path + strlen(mount) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = '\0';
+        mkdir(path, 0777);
+    }
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, bytes, out), bytes);
+    fclose(out);
+}
+
+static char *slurp(const char *name)
+{
+    char path[500];
+    size_t bytes;
+    snprintf(path, sizeof(path), "%s/%s", mount, name);
+    unsigned char *data = fixture_read(path, &bytes);
+    char *text = calloc(1, bytes + 1);
+    memcpy(text, data, bytes);
+    free(data);
+    return text;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct efs_options options = {.budget_bytes = 128 * MIB, .no_state = true};
+    struct efs_error err = {""};
+    struct efs *fs;
+    fixture_begin(&model);
+    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
+    fixture_pack(&model, NULL);
+    snprintf(mount, sizeof(mount), "%s/mnt", model.directory);
+    mkdir(mount, 0777);
+    put(".expertfs/version", "version: 0\n", 11);
+    put(".expertfs/want", "", 0);
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
+        struct efs_expert_info info;
+        struct efs_file_info file;
+        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
+        files[e] = malloc(file.bytes);
+        file_bytes[e] = file.bytes;
+        assert_int_equal(read_wait(fs, info.file, NULL, 0, files[e], file.bytes), file.bytes);
+        put(file.path, files[e], file.bytes);
+    }
+    efs_close(fs);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        free(files[e]);
+    fixture_end(&model);
+    return 0;
+}
+
+static struct efs_client *open_client(const char *path, uint64_t keep_bytes)
+{
+    const struct efs_options store = {
+        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true};
+    const struct efs_client_options options = {.store = &store, .keep_bytes = keep_bytes, .threads = 4};
+    struct efs_error err = {""};
+    struct efs_client *client;
+    if (efs_client_open(path, &options, &client, &err) < 0)
+        fail_msg("%s", err.text);
+    return client;
+}
+
+/* The tensors are those of the file: at its end, one after the other. */
+static void check_tensors(struct efs_client_request *r, uint32_t index, uint32_t layer, uint32_t expert)
+{
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    assert_int_equal(efs_client_tensors(r, index, &tensors, &count), 0);
+    assert_int_equal(count, 3);
+    size_t at = file_bytes[layer * EXPERTS + expert];
+    for (uint32_t i = 0; i < count; i++)
+        at -= tensors[i].bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        char words[64];
+        snprintf(words, sizeof(words), "layers.%u.mlp.experts.%u.", layer, expert);
+        assert_non_null(strstr(tensors[i].name, words));
+        assert_int_equal(tensors[i].dtype, EFS_DTYPE_BF16);
+        assert_int_equal(tensors[i].dims, 2);
+        assert_int_equal(tensors[i].shape[0] * tensors[i].shape[1] * 2, tensors[i].bytes);
+        assert_null(tensors[i].shards);
+        assert_memory_equal(tensors[i].data, files[layer * EXPERTS + expert] + at, tensors[i].bytes);
+        at += tensors[i].bytes;
+    }
+}
+
+static void all_of(struct efs_client *client)
+{
+    struct efs_error err = {""};
+    struct efs_client_request *r;
+    uint32_t index;
+    for (uint32_t round = 0; round < 6; round++) {
+        uint32_t layer = round % LAYERS, count = 1 + round, told = 0;
+        struct efs_need needs[EXPERTS];
+        bool seen[EXPERTS] = {false};
+        for (uint32_t i = 0; i < count; i++)
+            needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
+        if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
+            fail_msg("%s", err.text);
+        while (efs_client_wait_any(r, -1, &index) == 0) {
+            assert_false(seen[index]);
+            seen[index] = true;
+            check_tensors(r, index, layer, needs[index].expert);
+            if (++told % 2)
+                efs_client_drop(r, index);
+        }
+        assert_int_equal(told, count);
+        assert_int_equal(efs_client_wait_any(r, 0, &index), -ENOENT);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
+    }
+    struct efs_need needs[EXPERTS];
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        needs[i] = (struct efs_need){i, 1};
+    assert_int_equal(efs_client_begin(client, "", 1, needs, EXPERTS, EFS_FORM_FULL, &r, &err), 0);
+    assert_int_equal(efs_client_wait(r), 0);
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        check_tensors(r, i, 1, i);
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    assert_int_equal(efs_client_tensors(r, EXPERTS, &tensors, &count), -EINVAL);
+    efs_client_drop(r, 3);
+    efs_client_drop(r, 3);
+    efs_client_drop(r, EXPERTS);
+    assert_int_equal(efs_client_tensors(r, 3, &tensors, &count), -EINVAL);
+    check_tensors(r, 4, 1, 4);
+    efs_client_release(r);
+    efs_client_release(NULL);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, 2, EFS_FORM_FULL, &r, &err), 0);
+    efs_client_release(r); /* nobody waited */
+}
+
+static void refused(struct efs_client *client)
+{
+    const struct efs_need twice[] = {{1, 1}, {1, 1}}, none[] = {{1, 0}}, beyond[] = {{EXPERTS, 1}}, one[] = {{1, 1}},
+                          good_and_beyond[] = {{0, 1}, {4000000000u, 1}};
+    const struct {
+        const struct efs_need *needs;
+        const char *stack;
+        uint32_t count, layer;
+        errint_t rc;
+    } bad[] = {{twice, "", 2, 0, -EINVAL},
+               {none, "", 1, 0, -EINVAL},
+               {one, "", 0, 0, -EINVAL},
+               {beyond, "", 1, 0, -ENOENT},
+               {one, "", 1, LAYERS, -ENOENT},
+               {one, "", 1, UINT32_MAX, -ENOENT},
+               {one, "decoder", 1, 0, -ENOENT},
+               {one, "../x", 1, 0, -ENOENT},
+               {one, "a/b", 1, 0, -ENOENT},
+               {good_and_beyond, "", 2, 0, -ENOENT},
+               {one, "a-name-that-is-much-longer-than-a-stack-s-may-be", 1, 0, -ENOENT}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct efs_error err = {""};
+        struct efs_client_request *r = (struct efs_client_request *)mount;
+        assert_int_equal(
+            efs_client_begin(client, bad[i].stack, bad[i].layer, bad[i].needs, bad[i].count, EFS_FORM_FULL, &r, &err),
+            bad[i].rc);
+        assert_null(r);
+        assert_true(err.text[0]);
+    }
+}
+
+static void test_both(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    const char *const paths[] = {model.store, mount, mount, mount};
+    const uint64_t keep[] = {0, 0, 64 * MIB, 300000};
+    for (unsigned i = 0; i < 4; i++) {
+        struct efs_client *client = open_client(paths[i], keep[i]);
+        assert_int_equal(efs_client_fs(client) != NULL, i == 0);
+        all_of(client);
+        refused(client);
+        all_of(client);
+        efs_client_close(client);
+        assert_int_equal(fixture_open_fds(), fds);
+    }
+    efs_client_close(NULL);
+}
+
+static void test_open(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_client *client = (struct efs_client *)mount;
+    char path[400];
+    const struct {
+        const char *below;
+        errint_t rc;
+    } bad[] = {{"", -ENODEV}, {"/nothing", -ENOENT}, {"/src/config.json", -EUCLEAN}, {"/src", -ENODEV}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(path, sizeof(path), "%s%s", model.directory, bad[i].below);
+        err.text[0] = '\0';
+        assert_int_equal(efs_client_open(path, NULL, &client, &err), bad[i].rc);
+        assert_null(client);
+        assert_true(err.text[0]);
+    }
+    put(".expertfs/version", "another", 7);
+    assert_int_equal(efs_client_open(mount, NULL, &client, &err), -ENODEV);
+    put(".expertfs/version", "version: 0\n", 11);
+    assert_int_equal(efs_client_open(mount, NULL, &client, &err), 0);
+    struct efs_client_request *r;
+    assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, &err),
+                     -EOPNOTSUPP);
+    efs_client_close(client);
+}
+
+/* Coded experts are for a store in process. */
+static void test_coded(void **state)
+{
+    (void)state;
+    struct efs_client *client = open_client(model.store, 0);
+    struct efs_client_request *r;
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(efs_client_wait(r), 0);
+    assert_int_equal(efs_client_tensors(r, 0, &tensors, &count), 0);
+    assert_int_equal(count, 3);
+    assert_null(tensors[0].data);
+    assert_non_null(tensors[0].shards);
+    efs_client_release(r);
+    efs_client_close(client);
+}
+
+/* The mount is told before what has to be opened, and a moment later of what is mapped. */
+static void test_told(void **state)
+{
+    (void)state;
+    struct efs_client *client = open_client(mount, 64 * MIB);
+    struct efs_client_request *r;
+    const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
+    put(".expertfs/want", "", 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    char *text = slurp(".expertfs/want");
+    assert_string_equal(text, "1: 3*7 5*1\n");
+    free(text);
+    assert_int_equal(efs_client_wait(r), 0);
+    efs_client_release(r);
+    put(".expertfs/want", "", 0);
+    const struct efs_tensor *tensors;
+    uint32_t count, index;
+    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_wait_any(r, 0, &index), 0); /* it is there at once */
+    assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
+    efs_client_release(r);
+    do
+        text = slurp(".expertfs/want");
+    while (!*text && (free(text), usleep(1000), true));
+    assert_string_equal(text, "1: 3*7 5*1\n");
+    free(text);
+    assert_int_equal(efs_client_begin(client, "", 1, other, 1, EFS_FORM_FULL, &r, NULL), 0);
+    efs_client_release(r);
+    text = slurp(".expertfs/want");
+    assert_non_null(strstr(text, "1: 6*2\n"));
+    free(text);
+    efs_client_close(client);
+}
+
+/* What is kept stays within its bytes, and what was used last stays. */
+static void test_kept(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    struct efs_client *client = open_client(mount, 2 * file_bytes[0] + file_bytes[0] / 2);
+    unsigned without = fixture_open_fds();
+    struct efs_client_request *r;
+    uint32_t index;
+    for (uint32_t e = 0; e < 5; e++) {
+        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
+    }
+    while (fixture_open_fds() > without + 2)
+        usleep(1000); /* the keeper closes */
+    assert_int_equal(fixture_open_fds(), without + 2);
+    const struct efs_need last[] = {{3, 1}, {4, 1}};
+    assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
+    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
+    efs_client_release(r);
+    efs_client_close(client);
+    assert_int_equal(fixture_open_fds(), fds);
+}
+
+/* ---- files that are not what they should be ---- */
+
+static void with_header(const char *json, size_t data_bytes)
+{
+    uint64_t n = strlen(json);
+    uint8_t *file = calloc(1, 8 + n + data_bytes);
+    memcpy(file, &n, 8);
+    memcpy(file + 8, json, n);
+    put("experts/L07/E000.safetensors", file, 8 + n + data_bytes);
+    free(file);
+}
+
+static errint_t ask_for(struct efs_client *client, struct efs_client_request **r)
+{
+    uint32_t index = 9;
+    assert_int_equal(efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL, r, NULL), 0);
+    errint_t rc = efs_client_wait_any(*r, -1, &index);
+    assert_int_equal(index, 0);
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    assert_int_equal(efs_client_tensors(*r, 0, &tensors, &count), rc);
+    assert_int_equal(efs_client_wait(*r), rc);
+    return rc;
+}
+
+static void test_foreign(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,9]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}",
+        "{\"a\":{\"dtype\":\"BF16\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[18446744073709551615],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[-8],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,8],\"data_offsets\":[0,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[8,0]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[6],\"data_offsets\":[2,8]}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},"
+        "\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+        "{\"a\":[]}",
+        "[]",
+        "{",
+        "{}",
+    };
+    struct efs_client *client = open_client(mount, 64 * MIB);
+    struct efs_client_request *r;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        with_header(bad[i], 8);
+        assert_int_equal(ask_for(client, &r), -EUCLEAN);
+        efs_client_release(r);
+    }
+    const uint64_t lengths[] = {0, 1u << 30, UINT64_MAX, UINT64_MAX - 7, 9};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        uint64_t file[2] = {lengths[i], 0};
+        put("experts/L07/E000.safetensors", file, sizeof(file));
+        assert_int_equal(ask_for(client, &r), -EUCLEAN);
+        efs_client_release(r);
+    }
+    put("experts/L07/E000.safetensors", "", 0);
+    assert_int_equal(ask_for(client, &r), -EUCLEAN);
+    efs_client_release(r);
+    char path[500];
+    snprintf(path, sizeof(path), "%s/experts/L07/E000.safetensors", mount);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ask_for(client, &r), -EUCLEAN);
+    efs_client_release(r);
+    unlink(path);
+    mkdir(path, 0700);
+    assert_int_equal(ask_for(client, &r), -EUCLEAN);
+    efs_client_release(r);
+    rmdir(path);
+    with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8); /* after all that, a good one */
+    assert_int_equal(ask_for(client, &r), 0);
+    efs_client_release(r);
+    efs_client_close(client);
+    unlink(path);
+}
+
+/* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
+static void test_notes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *note;
+        enum efs_dtype dtype;
+        uint32_t dims;
+        uint64_t shape[2];
+    } cases[] = {
+        {"ggml:Q4_0 [2, 4, 32]", EFS_DTYPE_U8, 1, {72, 0}}, /* 144 bytes */
+        {"ggml:Q4_0 [4, 32]", EFS_DTYPE_GGML + 2, 2, {4, 32}},
+        {"ggml:Q4_0 [9, 4, 32], slice 3", EFS_DTYPE_GGML + 2, 2, {4, 32}},
+        {"ggml:Q4_0 [4, 31]", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:Q4_0 [4, 32", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:Q4_0 []", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:Q4_0 [72], slice 1", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:Q4_0 [1,1,1,1,1,1,1,1,1,1,4,32]", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:Q4_0 [99999999999999999999, 32]", EFS_DTYPE_U8, 1, {72, 0}},
+        {"ggml:NONE [4, 32]", EFS_DTYPE_U8, 1, {72, 0}},
+        {"BF16 [36]", EFS_DTYPE_U8, 1, {72, 0}},
+        {"", EFS_DTYPE_U8, 1, {72, 0}},
+    };
+    struct efs_client *client = open_client(mount, 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct efs_client_request *r;
+        const struct efs_tensor *t;
+        uint32_t count;
+        char json[400];
+        snprintf(json, sizeof(json),
+                 "{\"__metadata__\":{\"expertfs.tensor.a\":\"%s\",\"expertfs.tensor.c\":\"ggml:Q4_0 [4, 32]\"},"
+                 "\"a\":{\"dtype\":\"U8\",\"shape\":[72],\"data_offsets\":[0,72]}}",
+                 cases[i].note);
+        with_header(json, 72);
+        assert_int_equal(ask_for(client, &r), 0);
+        assert_int_equal(efs_client_tensors(r, 0, &t, &count), 0);
+        assert_int_equal(count, 1);
+        assert_string_equal(t->name, "a");
+        assert_int_equal(t->dtype, cases[i].dtype);
+        assert_int_equal(t->dims, cases[i].dims);
+        for (uint32_t d = 0; d < t->dims; d++)
+            assert_int_equal(t->shape[d], cases[i].shape[d]);
+        efs_client_release(r);
+    }
+    efs_client_close(client);
+}
+
+/* ---- many threads ---- */
+
+static struct efs_client *shared;
+
+static void *one_of_many(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    for (unsigned n = 0; n < 150; n++) {
+        struct efs_client_request *r;
+        uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
+        const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
+        assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+        switch (rand_r(&seed) % 4) {
+        case 0:
+            break;
+        case 1:
+            assert_int_equal(efs_client_wait(r), 0);
+            check_tensors(r, 1, layer, needs[1].expert);
+            break;
+        default:
+            while (efs_client_wait_any(r, 10000, &index) == 0) {
+                check_tensors(r, index, layer, needs[index].expert);
+                if (rand_r(&seed) % 2)
+                    efs_client_drop(r, index);
+            }
+        }
+        efs_client_release(r);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    const char *const paths[] = {model.store, mount, mount};
+    const uint64_t keep[] = {0, 0, 400000};
+    for (unsigned i = 0; i < 3; i++) {
+        pthread_t threads[6];
+        shared = open_client(paths[i], keep[i]);
+        for (uintptr_t t = 0; t < 6; t++)
+            assert_int_equal(pthread_create(&threads[t], NULL, one_of_many, (void *)(t + 1)), 0);
+        for (unsigned t = 0; t < 6; t++)
+            pthread_join(threads[t], NULL);
+        efs_client_close(shared);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both),  cmocka_unit_test(test_open),    cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_told),  cmocka_unit_test(test_kept),    cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
