@@ -274,6 +274,19 @@ def mount():
     row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
 
 
+def client():
+    """bench_client: from naming 8 experts of a layer to pointers to their tensors, all full, of a mount mapped before."""
+    store = packed(model("demo", "--preset", "demo"))
+    with Mounted(store, "budget=1G,nostate") as where:
+        told = {}
+        for _ in range(ROUNDS):
+            for one in (json.loads(run(tool("bench_client"), "--json", "--budget=1G", store)) +
+                        json.loads(run(tool("bench_client"), "--json", where))):
+                told.setdefault(one["what"], []).append(one["median_us"])
+    for what, us in told.items():
+        row(f"{what}, us a request of 8 experts", f"{statistics.median(us):.1f}", "<= 20" if "client" in what else "")
+
+
 def peers():
     """For the reader: squashfs (zstd) of the same files, loop-mounted by the kernel, and plain buffered reads."""
     source = model("demo", "--preset", "demo")
@@ -310,7 +323,7 @@ def peers():
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "peers": peers}
+            "mount": mount, "client": client, "peers": peers}
 
 
 def main():
