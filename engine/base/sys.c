@@ -107,6 +107,14 @@ int efs_sys_memfd_create(const char *name, unsigned flags)
     return (int)RETRY(memfd_create(name, flags | MFD_CLOEXEC));
 }
 
+int efs_sys_unshared(int fd)
+{
+    if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) /* the kernel gives it to the only one who has the file */
+        return -errno;
+    fcntl(fd, F_SETLEASE, F_UNLCK);
+    return 0;
+}
+
 int efs_sys_huge_tmpfs(void)
 {
     int context = fsopen("tmpfs", FSOPEN_CLOEXEC), mount = -1;

@@ -35,10 +35,12 @@ static void slot_free(struct efs_slot *slot)
 }
 
 /* A file in memory: in a tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
-static int memory_file(const struct efs *fs)
+static void memory_file(const struct efs *fs, struct efs_slot *slot)
 {
-    int fd = fs->huge_tmpfs >= 0 ? efs_sys_openat(fs->huge_tmpfs, ".", O_TMPFILE | O_RDWR, 0600) : -1;
-    return fd >= 0 ? fd : efs_sys_memfd_create("expertfs", 0);
+    slot->fd = fs->huge_tmpfs >= 0 ? efs_sys_openat(fs->huge_tmpfs, ".", O_TMPFILE | O_RDWR, 0600) : -1;
+    slot->memfd = slot->fd < 0;
+    if (slot->memfd)
+        slot->fd = efs_sys_memfd_create("expertfs", 0);
 }
 
 static struct efs_slot *slot_new(const struct efs *fs, size_t bytes)
@@ -47,7 +49,7 @@ static struct efs_slot *slot_new(const struct efs *fs, size_t bytes)
     if (!slot)
         return NULL;
     slot->bytes = bytes;
-    slot->fd = memory_file(fs);
+    memory_file(fs, slot);
     if (slot->fd >= 0 && efs_sys_ftruncate(slot->fd, bytes) == 0)
         slot->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, slot->fd, 0);
     if (!slot->data) {
@@ -79,6 +81,7 @@ struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_req
             if ((*p)->bytes == bytes) {
                 struct efs_slot *slot = *p;
                 *p = slot->next;
+                slot->shown = false;
                 return slot;
             }
         /* with the budget used up, an old expert of the same size is taken over whole */
@@ -118,16 +121,36 @@ void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
         efs_lru_insert(efs_full_list(fs, f), expert, true);
 }
 
+/*
+ * May its memory be used for another? A mapping that a program made of the file through the mount goes on when it
+ * closes the file, which ends the lease: the kernel has mapped our file, not FUSE's. Such bytes must never change.
+ */
+static bool is_mapped_elsewhere(const struct efs_slot *slot)
+{
+    return slot->shown && !slot->memfd && efs_sys_unshared(slot->fd) < 0;
+}
+
+/* Lock held: an expert's memory is free again. One that others may still have mapped unseen is left to them. */
+static void slot_give_back(struct efs *fs, struct efs_slot *slot)
+{
+    if (slot->shown && slot->memfd) {
+        fs->full_bytes -= slot->bytes;
+        slot_free(slot);
+        return;
+    }
+    slot->next = fs->free_slots;
+    fs->free_slots = slot;
+}
+
 bool efs_full_evict_oldest(struct efs *fs, bool kept)
 {
     const struct efs_lru *list = kept ? &fs->kept_full : &fs->loose_full;
     for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
         struct efs_full *f = &fs->full[e];
-        if (f->leases || f->readers)
+        if (f->leases || f->readers || is_mapped_elsewhere(f->slot))
             continue;
         efs_lru_remove(efs_full_list(fs, f), e);
-        f->slot->next = fs->free_slots;
-        fs->free_slots = f->slot;
+        slot_give_back(fs, f->slot);
         f->slot = NULL;
         f->state = EFS_FULL_NONE;
         fs->full_ready_count--;

@@ -7,6 +7,7 @@
 #include "lease.h"
 
 #include "residency.h"
+#include "steward.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -165,6 +166,7 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fill **
         *fs->lease_queue_tail = w;
         fs->lease_queue_tail = &w->next;
         efs_count(&fs->stats, lease_waits, 1);
+        efs_steward_nudge(fs);
         break;
     default:
         break;
@@ -315,7 +317,11 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    return lease->fs->full[lease->expert].slot->fd;
+    struct efs_slot *slot = lease->fs->full[lease->expert].slot;
+    pthread_mutex_lock(&lease->fs->lock);
+    slot->shown = true;
+    pthread_mutex_unlock(&lease->fs->lock);
+    return slot->fd;
 }
 
 const void *efs_lease_data(const struct efs_lease *lease)

@@ -18,6 +18,7 @@
 #define SAVE_SECONDS 300
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
 #define DRIFT_EVERY 256u    /* requests */
+#define LEASE_LOOK_NS 50000000
 #define KNOWN_PASSES 20000u /* of the history; what is older counts less */
 
 enum profile_source { PROFILE_ASSUMED, PROFILE_SAVED, PROFILE_MEASURED };
@@ -212,6 +213,12 @@ void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32
         pthread_cond_signal(&s->wake);
 }
 
+void efs_steward_nudge(struct efs *fs)
+{
+    if (fs->steward)
+        pthread_cond_signal(&fs->steward->wake);
+}
+
 void efs_steward_wake(struct efs *fs)
 {
     if (fs->steward) {
@@ -331,10 +338,19 @@ static void *run(void *arg)
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += SAVE_SECONDS;
+        if (fs->lease_queue) { /* nobody tells when a mapping ends that outlived its lease: look now and then */
+            until.tv_sec -= SAVE_SECONDS;
+            until.tv_nsec += LEASE_LOOK_NS;
+            until.tv_sec += until.tv_nsec / 1000000000;
+            until.tv_nsec %= 1000000000;
+        }
         if (!s->asked)
             pthread_cond_timedwait(&s->wake, &fs->lock, &until);
+        bool look = fs->lease_queue != NULL;
         bool plan = !s->stop && (s->asked || has_drifted(s));
         pthread_mutex_unlock(&fs->lock);
+        if (look)
+            efs_full_retry(fs);
         if (plan) {
             struct timespec settle = {0, SETTLE_NS};
             nanosleep(&settle, NULL);

@@ -17,6 +17,8 @@ void efs_steward_stop(struct efs *fs);
 void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* What a plan depends on has changed: plan again soon. */
 void efs_steward_wake(struct efs *fs);
+/* A lease waits for room: look after it. */
+void efs_steward_nudge(struct efs *fs);
 
 /* What reading and decoding cost, by the profile. Without lock. */
 struct efs_steward_costs {

@@ -117,6 +117,7 @@ void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t er
         *ready = waiters;
     }
     efs_units_retry(fs, submit);
+    efs_room_retire(fs, submit);
 }
 
 static void load_done(struct load *load)
@@ -198,6 +199,7 @@ static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs
                 submit);
     u->state = EFS_UNIT_LOADING;
     fs->active++;
+    efs_room_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
     return 0;
 }
 
