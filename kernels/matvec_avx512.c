@@ -3,7 +3,7 @@
  */
 #include "simd_avx512.h"
 
-#define EFS_SM_AHEAD 4096
+#define EFS_SM_AHEAD 12288
 #define EFS_MANY_ROWS 3u
 #define EFS_MANY_TOKENS 4u
 #define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3) f(rows, 4)
@@ -78,32 +78,32 @@ EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2]
 }
 
 /*
- * The first level's table, four codes repeated, and the mark: what its escape gives, a byte that no other code gives.
- * So a permutation, which looks at the low 6 bits only, needs no mask before it, and the escapes are where the mark is.
+ * The first level's tables, for codes in bits 0, 2 and 4 of a byte. The permutation looks at 6 bits, so that these
+ * planes need no shift, and the last one any shift that brings its codes within these bits.
  */
 struct efs_first {
-    __m512i table, mark;
+    __m512i plane[3], mark;
 };
 
-EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
+EFS_INLINE struct efs_first efs_first_load(const uint8_t table_bytes[4])
 {
-    uint8_t marked[4] = {table[0], table[1], table[2], 0};
+    const __m512i numbers = efs_realign_by(0);
+    const efs_table table = efs_load_table(table_bytes);
 
-    while (marked[3] == table[0] || marked[3] == table[1] || marked[3] == table[2])
-        marked[3]++;
-    return (struct efs_first){efs_load_table(marked), _mm512_set1_epi8((char)marked[3])};
+    return (struct efs_first){
+        .plane = {table.symbols, _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 2), table.symbols),
+                  _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 4), table.symbols)},
+        .mark = table.mark,
+    };
 }
 
-EFS_INLINE efs_vector efs_first_symbols(efs_vector plane, efs_shift shift, const struct efs_first *first,
+EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
                                         const uint8_t **below)
 {
-    __m512i symbols = _mm512_permutexvar_epi8(efs_shifted(plane, shift), first->table);
-    __mmask64 escapes = _mm512_cmpeq_epi8_mask(symbols, first->mark);
-    __m512i next = _mm512_loadu_si512(*below);
-
-    __asm__("" : "+v"(next)); /* see efs_symbols() */
-    *below += __builtin_popcountll(escapes);
-    return _mm512_mask_expand_epi8(symbols, escapes, next);
+    if (plane == 3)
+        codes = _mm512_srli_epi16(codes, 2);
+    const efs_table table = {first->plane[plane < 3 ? plane : 2], first->mark};
+    return efs_symbols_at(codes, table, EFS_LANES, below);
 }
 
 #include "matvec_simd.h"

@@ -3,7 +3,7 @@
  */
 #include "simd_neon.h"
 
-#define EFS_SM_AHEAD 2048
+#define EFS_SM_AHEAD 4096
 #define EFS_MANY_ROWS 1u
 #define EFS_MANY_TOKENS 3u
 #define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3)
@@ -74,10 +74,10 @@ EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
     return (struct efs_first){efs_load_table(table)};
 }
 
-EFS_INLINE efs_vector efs_first_symbols(efs_vector plane, efs_shift shift, const struct efs_first *first,
+EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
                                         const uint8_t **below)
 {
-    return efs_symbols(plane, shift, first->table, EFS_LANES, below);
+    return efs_symbols(codes, efs_shift_right((int)plane * 2), first->table, EFS_LANES, below);
 }
 
 #include "matvec_simd.h"

@@ -116,8 +116,8 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 
 #define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
 
-/* The tables of block with turned symbols: so a BF16 number needs two selections and no shift. */
-EFS_INLINE void efs_turn_tables(struct efs_cascade_block *block)
+/* The tables of block with turned symbols: so a BF16 number is made by two selections and no shift. */
+EFS_INLINE void turn_tables(struct efs_cascade_block *block)
 {
     for (unsigned level = 0; level < block->levels; level++) {
         for (unsigned r = 0; r < 3; r++)
@@ -125,13 +125,63 @@ EFS_INLINE void efs_turn_tables(struct efs_cascade_block *block)
     }
 }
 
-/* Passes over the symbols [begin, end) of the first level. */
-static const uint8_t *pass_over(const uint8_t *planes, const struct efs_first *first, size_t begin, size_t end,
-                                const uint8_t *used)
+/* The first level, from the plane on whose symbols are next. */
+struct efs_stream {
+    const uint8_t *planes, *used; /* used: the next symbol from below */
+    struct efs_first first;
+};
+
+/* Passes over the symbols [begin, end) of a plane. */
+EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i += EFS_LANES)
-        efs_first_symbols(efs_load(planes + i % EFS_PLANE), efs_shift_right((int)(i / EFS_PLANE) * 2), first, &used);
-    return used;
+        efs_first_symbols(efs_load(stream->planes + i), plane, &stream->first, &stream->used);
+}
+
+/*
+ * The symbols [begin, end) of a plane, with their SM. Each group asks for SM that comes later, into the second level of
+ * the cache: to the first, there could not be enough on their way (measured on Zen 4).
+ */
+EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
+                             size_t end, const float *x, struct efs_sums *to)
+{
+    const struct efs_first first = stream->first;
+    const uint8_t *planes = stream->planes, *used = stream->used;
+    struct efs_sums sums = *to;
+
+    for (size_t i = begin; i < end; x += EFS_GROUP) {
+        __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
+        for (unsigned p = 0; p < EFS_PARTS; p++, i += EFS_LANES) {
+            efs_vector words[2];
+            efs_coded_words(efs_first_symbols(efs_load(planes + i), plane, &first, &used), efs_load(sm + i), words);
+            efs_sums_add(&sums, p, words, x);
+        }
+    }
+    stream->used = used;
+    *to = sums;
+}
+
+/* The elements [begin, end) of a block, as far as they are in the plane, wherever rows end. */
+EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
+                            size_t end, struct efs_dot *dot, struct efs_sums *sums)
+{
+    const size_t first = plane * EFS_PLANE;
+    size_t i = begin < first ? 0 : begin - first < EFS_PLANE ? begin - first : EFS_PLANE;
+    size_t stop = end < first ? 0 : end - first < EFS_PLANE ? end - first : EFS_PLANE;
+
+    pass_over(stream, plane, 0, i);
+    while (i < stop) {
+        size_t left = dot->cols - dot->col, n = left < stop - i ? left : stop - i;
+        coded_groups(stream, plane, sm + first, i, i + n, dot->x + dot->col, sums);
+        i += n;
+        dot->col += (uint32_t)n;
+        if (dot->col == dot->cols) {
+            efs_dot_next(dot, efs_sums_total(sums));
+            efs_sums_clear(sums);
+            dot->col = 0;
+        }
+    }
+    pass_over(stream, plane, i, EFS_PLANE);
 }
 
 static bool simd_coded(const struct efs_cascade_block *given, const uint8_t *sm, size_t begin, size_t end,
@@ -139,50 +189,22 @@ static bool simd_coded(const struct efs_cascade_block *given, const uint8_t *sm,
 {
     struct efs_cascade_block block = *given;
     uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
+    /* The next block's code lies behind this one's. Asking for it while no SM is read keeps memory busy. */
+    const uint8_t *ahead = block.rest + block.size[block.levels];
+    struct efs_sums sums;
 
-    efs_turn_tables(&block);
-    const uint8_t *below = decode_below(&block, 1, a, b, true);
+    turn_tables(&block);
+    const uint8_t *below = decode_below(&block, 1, a, b, true, &ahead);
     if (below == NULL)
         return false;
-    const struct efs_first first = efs_first_load(block.table[0]);
-    const uint8_t *used = pass_over(block.planes[0], &first, 0, begin, below);
-    /* The next block's code lies behind this one's, see merge_first_level(). */
-    const uint8_t *next = block.rest + block.size[block.levels];
-    const size_t next_step = (size_t)(next - block.planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1;
-    struct efs_sums sums;
-    size_t col = dot->col;
-
+    struct efs_stream stream = {block.planes[0], below, efs_first_load(block.table[0])};
     efs_sums_load(&sums, dot->sums);
-    for (size_t i = begin; i < end;) {
-        const unsigned plane = (unsigned)(i / EFS_PLANE);
-        const efs_shift shift = efs_shift_right((int)plane * 2);
-        const uint8_t *planes = block.planes[0] - plane * EFS_PLANE;
-        const float *x = dot->x + col;
-        size_t stop = (plane + 1) * EFS_PLANE;
-        stop = stop < end ? stop : end;
-        stop = stop - i < dot->cols - col ? stop : i + (dot->cols - col);
-        col += stop - i;
-        for (; i < stop; x += EFS_GROUP) {
-            __builtin_prefetch(next, 0, 3);
-            next += next_step;
-            __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
-            for (unsigned p = 0; p < EFS_PARTS; p++, i += EFS_LANES) {
-                efs_vector words[2];
-                efs_vector e = efs_first_symbols(efs_load(planes + i), shift, &first, &used);
-                efs_coded_words(e, efs_load(sm + i), words);
-                efs_sums_add(&sums, p, words, x);
-            }
-        }
-        if (col == dot->cols) {
-            efs_dot_next(dot, efs_sums_total(&sums));
-            efs_sums_clear(&sums);
-            col = 0;
-        }
-    }
+    coded_plane(&stream, 0, sm, begin, end, dot, &sums);
+    coded_plane(&stream, 1, sm, begin, end, dot, &sums);
+    coded_plane(&stream, 2, sm, begin, end, dot, &sums);
+    coded_plane(&stream, 3, sm, begin, end, dot, &sums);
     efs_sums_store(&sums, dot->sums);
-    dot->col = (uint32_t)col;
-    used = pass_over(block.planes[0], &first, end, EFS_BLOCK, used);
-    return (size_t)(used - below) == block.size[1];
+    return (size_t)(stream.used - below) == block.size[1];
 }
 
 /* ---- many tokens ---------------------------------------------------------------------------------------------------

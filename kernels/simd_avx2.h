@@ -73,10 +73,36 @@ EFS_INLINE __m128i efs_load_8(const void *p)
     return _mm_loadl_epi64(p);
 }
 
-/* The next bytes of below at the set bits of an 8-bit mask. */
-EFS_INLINE __m128i efs_expand_8(const uint8_t *below, uint32_t mask)
+/*
+ * The next bytes of below at the escapes, which are bytes of all ones, and 0 elsewhere. Within 16 bytes, each escape
+ * takes the byte of below whose number is that of the escapes before it: sums of 4 bytes by a multiplication, and then
+ * sums of 8 and 16 by adding the last byte of what comes before. Faster than a table of 8-bit masks.
+ */
+EFS_INLINE efs_vector efs_filled(efs_vector escapes, const uint8_t **below)
 {
-    return _mm_shuffle_epi8(efs_load_8(below), efs_load_8(&efs_expand_table[mask]));
+    const __m256i over_4 = _mm256_setr_epi32(-1, 0x03030303, -1, 0x0b0b0b0b, -1, 0x03030303, -1, 0x0b0b0b0b);
+    const __m256i over_8 = _mm256_setr_epi32(-1, -1, 0x07070707, 0x07070707, -1, -1, 0x07070707, 0x07070707);
+    uint32_t bits = (uint32_t)_mm256_movemask_epi8(escapes);
+    __m256i sums = _mm256_mullo_epi32(_mm256_and_si256(escapes, _mm256_set1_epi8(1)), _mm256_set1_epi32(0x01010101));
+
+    sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_4));
+    sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_8));
+    /* One less for an escape; above 0x7f, which makes a 0, for the others. */
+    __m256i from = _mm256_add_epi8(sums, _mm256_or_si256(escapes, _mm256_set1_epi8((char)0x80)));
+    const uint8_t *second = *below + _mm_popcnt_u32(bits & 0xffff);
+    __m256i next = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)*below)),
+                                           _mm_loadu_si128((const void *)second), 1);
+
+    *below += _mm_popcnt_u32(bits);
+    return _mm256_shuffle_epi8(next, from);
+}
+
+/* Bytes 0..valid-1 all ones. */
+EFS_INLINE __m256i efs_first_lanes(size_t valid)
+{
+    static const uint64_t ones_and_zeros[8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 0, 0, 0};
+
+    return efs_load((const uint8_t *)ones_and_zeros + 32 - valid);
 }
 
 EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
@@ -84,19 +110,12 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
 {
     const __m256i three = _mm256_set1_epi8(3);
     __m256i codes = _mm256_and_si256(_mm256_srl_epi16(plane, shift.right), three);
-    uint32_t escapes = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, three));
+    __m256i escapes = _mm256_cmpeq_epi8(codes, three);
 
     if (valid < EFS_LANES)
-        escapes = _bzhi_u32(escapes, (uint32_t)valid);
-    const uint8_t *from = *below;
-    __m128i x0 = efs_expand_8(from, escapes & 0xff);
-    __m128i x1 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xff), escapes >> 8 & 0xff);
-    __m128i x2 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xffff), escapes >> 16 & 0xff);
-    __m128i x3 = efs_expand_8(from + _mm_popcnt_u32(escapes & 0xffffff), escapes >> 24);
-    *below += _mm_popcnt_u32(escapes);
+        escapes = _mm256_and_si256(escapes, efs_first_lanes(valid));
     /* The table has 0 for the escapes. */
-    return _mm256_or_si256(_mm256_shuffle_epi8(table, codes),
-                           _mm256_set_m128i(_mm_unpacklo_epi64(x2, x3), _mm_unpacklo_epi64(x0, x1)));
+    return _mm256_or_si256(_mm256_shuffle_epi8(table, codes), efs_filled(escapes, below));
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */
@@ -115,14 +134,6 @@ EFS_INLINE struct efs_ranks efs_load_ranks(const uint8_t table[4], unsigned rank
         t.flip[r] = _mm256_set1_epi8((char)(ranked > r ? 3 ^ r : 0));
     }
     return t;
-}
-
-/* Bytes 0..valid-1 all ones. */
-EFS_INLINE __m256i efs_first_lanes(size_t valid)
-{
-    static const uint64_t ones_and_zeros[8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 0, 0, 0};
-
-    return efs_load((const uint8_t *)ones_and_zeros + 32 - valid);
 }
 
 EFS_INLINE efs_vector efs_codes(efs_vector v, const struct efs_ranks *t, size_t valid, uint8_t **escaped)

@@ -17,7 +17,13 @@
 
 typedef __m512i efs_vector;
 typedef __m512i efs_shift; /* a shift to the right, in bits, of each byte; negative ones too */
-typedef __m512i efs_table;
+/*
+ * A level's table: its four codes repeated, and the mark: what the escape gives, a byte that no other code gives. So
+ * the permutation, which looks at the low 6 bits only, needs no mask before it, and the escapes are where the mark is.
+ */
+typedef struct {
+    __m512i symbols, mark;
+} efs_table;
 
 EFS_INLINE efs_vector efs_load(const uint8_t *p)
 {
@@ -80,19 +86,21 @@ EFS_INLINE efs_vector efs_turned(efs_vector v)
 
 EFS_INLINE efs_table efs_load_table(const uint8_t table[4])
 {
+    uint8_t marked[4] = {table[0], table[1], table[2], 0};
     int32_t word;
 
-    memcpy(&word, table, sizeof(word));
-    return _mm512_set1_epi32(word);
+    while (marked[3] == table[0] || marked[3] == table[1] || marked[3] == table[2])
+        marked[3]++;
+    memcpy(&word, marked, sizeof(word));
+    return (efs_table){_mm512_set1_epi32(word), _mm512_set1_epi8((char)marked[3])};
 }
 
-/* The symbols of 64 codes, of which the first `valid` count; *below moves past the symbols that filled escapes. */
-EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
-                                  const uint8_t **below)
+/* The symbols of 64 codes at the bits that the table looks at, of which the first `valid` count; *below moves past the
+ * symbols that filled escapes. */
+EFS_INLINE efs_vector efs_symbols_at(efs_vector codes, efs_table table, size_t valid, const uint8_t **below)
 {
-    const __m512i three = _mm512_set1_epi8(3);
-    __m512i codes = _mm512_and_si512(efs_shifted(plane, shift), three);
-    __mmask64 escapes = _mm512_cmpeq_epi8_mask(codes, three);
+    __m512i symbols = _mm512_permutexvar_epi8(codes, table.symbols);
+    __mmask64 escapes = _mm512_cmpeq_epi8_mask(symbols, table.mark);
     __m512i next = _mm512_loadu_si512(*below);
 
     if (valid < EFS_LANES)
@@ -101,7 +109,13 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
      * make it so. */
     __asm__("" : "+v"(next));
     *below += __builtin_popcountll(escapes);
-    return _mm512_mask_expand_epi8(_mm512_shuffle_epi8(table, codes), escapes, next);
+    return _mm512_mask_expand_epi8(symbols, escapes, next);
+}
+
+EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table table, size_t valid,
+                                  const uint8_t **below)
+{
+    return efs_symbols_at(efs_shifted(plane, shift), table, valid, below);
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */

@@ -19,13 +19,14 @@ static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
         return true;
     }
     if (block->size[0] != EFS_BLOCK) {
-        const uint8_t *symbols = decode_below(block, 0, a, b, false);
+        const uint8_t *symbols = decode_below(block, 0, a, b, false, NULL);
         if (symbols != NULL)
             memcpy(out, symbols, block->size[0]);
         return symbols != NULL;
     }
-    const uint8_t *below = decode_below(block, 1, a, b, false);
-    return below != NULL && decode_level(block->planes[0], EFS_BLOCK, block->table[0], below, out) == block->size[1];
+    const uint8_t *below = decode_below(block, 1, a, b, false, NULL);
+    return below != NULL &&
+           decode_level(block->planes[0], EFS_BLOCK, block->table[0], below, out, NULL) == block->size[1];
 }
 
 /* The first level of a whole block, fused with the merge. */
@@ -70,7 +71,7 @@ static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_
                                uint8_t *dst, enum efs_way way)
 {
     uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b, false);
+    const uint8_t *below = decode_below(block, 1, a, b, false, NULL);
 
     if (below == NULL)
         return false;
