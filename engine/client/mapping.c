@@ -84,18 +84,24 @@ static errint_t map(const char *path, struct efs_mapped_file *file)
     return read_header(path, file);
 }
 
+/* What waiting for an expert means by itself is no error of an expert. */
+static errint_t own_error(errint_t rc)
+{
+    return rc == -ENOENT || rc == -EAGAIN || rc == -ETIMEDOUT ? -EIO : rc;
+}
+
 errint_t efs_mapped_open(int root, const char *path, struct efs_mapped_file *file)
 {
     *file = (struct efs_mapped_file){.fd = efs_sys_openat(root, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0)};
     if (file->fd < 0) {
         errint_t rc = file->fd;
         *file = (struct efs_mapped_file){.fd = -1};
-        return rc;
+        return own_error(rc);
     }
     errint_t rc = map(path, file);
     if (rc < 0)
         efs_mapped_close(file);
-    return rc;
+    return own_error(rc);
 }
 
 void efs_mapped_close(struct efs_mapped_file *file)

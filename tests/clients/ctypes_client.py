@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""ctypes_client.py LIBRARY STORE DIRECTORY: libexpertfs.so from Python, with nothing but ctypes.
+"""ctypes_client.py LIBRARY STORE|MOUNT DIRECTORY: libexpertfs.so from Python, with nothing but ctypes.
 
-Leases every expert of STORE and compares its tensors with those of the checkpoint in DIRECTORY, which STORE was packed
-from; reads config.json through the library, too. Exit 0: all equal, 1: not."""
+Asks for every expert, layer by layer, of STORE or of a store that is mounted on MOUNT, and compares its tensors with
+those of the checkpoint in DIRECTORY, which it was packed from. Of STORE also leases every expert and reads config.json
+through the library. Exit 0: all equal, 1: not."""
 import ctypes
+import errno
 import json
 import mmap
 import queue
+import re
 import struct
 import sys
 from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
@@ -28,6 +31,20 @@ class FileInfo(ctypes.Structure):
     _fields_ = [("path", c_char * 1024), ("bytes", c_uint64), ("kind", c_int), ("expert", c_uint32)]
 
 
+class ClientOptions(ctypes.Structure):
+    _fields_ = [("store", POINTER(Options)), ("keep_bytes", c_uint64), ("threads", c_uint)]
+
+
+class Need(ctypes.Structure):
+    _fields_ = [("expert", c_uint32), ("tokens", c_uint32)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("dtype", c_int), ("dims", c_uint32), ("shape", c_uint64 * 8), ("bytes", c_uint64),
+                ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32)]
+
+
+FORM_FULL = 0
 FILE_EXPERT = 1
 Done = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_size_t)
 Leased = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
@@ -45,7 +62,16 @@ def load(path):
             ("efs_lease", None, [c_void_p, c_uint32, Leased, c_void_p]),
             ("efs_lease_fd", c_int, [c_void_p]),
             ("efs_lease_data", c_void_p, [c_void_p]),
-            ("efs_lease_release", None, [c_void_p])):
+            ("efs_lease_release", None, [c_void_p]),
+            ("efs_dtype_name", c_char_p, [c_int]),
+            ("efs_client_open", c_int, [c_char_p, POINTER(ClientOptions), POINTER(c_void_p), POINTER(Error)]),
+            ("efs_client_close", None, [c_void_p]),
+            ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(c_void_p),
+                                         POINTER(Error)]),
+            ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32)]),
+            ("efs_client_tensors", c_int, [c_void_p, c_uint32, POINTER(POINTER(Tensor)), POINTER(c_uint32)]),
+            ("efs_client_drop", None, [c_void_p, c_uint32]),
+            ("efs_client_release", None, [c_void_p])):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
@@ -112,6 +138,47 @@ def compare(store, originals):
     return len(experts), count, different
 
 
+def layers_of(originals):
+    """layer -> its experts, from the names of the tensors."""
+    layers = {}
+    for name in originals:
+        found = re.search(r"layers\.(\d+)\..*experts\.(\d+)\.", name)
+        if found:
+            layers.setdefault(int(found.group(1)), set()).add(int(found.group(2)))
+    return layers
+
+
+def ask(library, path, originals):
+    """Every layer's experts as one request: experts, tensors and differences."""
+    store, error, client = Options(budget_bytes=256 << 20, full_pool=True, lease_wait=True), Error(), c_void_p()
+    options = ClientOptions(store=ctypes.pointer(store), keep_bytes=1 << 20)
+    if library.efs_client_open(path.encode(), byref(options), byref(client), byref(error)) < 0:
+        raise OSError(error.text.decode())
+    experts = count = different = 0
+    for layer, numbers in sorted(layers_of(originals).items()):
+        needs, request = (Need * len(numbers))(*((number, 1) for number in sorted(numbers))), c_void_p()
+        if library.efs_client_begin(client, b"", layer, needs, len(needs), FORM_FULL, byref(request), byref(error)) < 0:
+            raise OSError(error.text.decode())
+        index, found, tensors_there = c_uint32(), c_uint32(), POINTER(Tensor)()
+        while (result := library.efs_client_wait_any(request, -1, byref(index))) != -errno.ENOENT:
+            experts += 1
+            if result < 0 or library.efs_client_tensors(request, index, byref(tensors_there), byref(found)) < 0:
+                print(f"ctypes: layer {layer}, expert {needs[index.value].expert}: error {result}")
+                different += 1
+                continue
+            for tensor in tensors_there[:found.value]:
+                count += 1
+                here = (library.efs_dtype_name(tensor.dtype).decode(), list(tensor.shape[:tensor.dims]),
+                        ctypes.string_at(tensor.data, tensor.bytes))
+                if originals.get(tensor.name.decode()) != here:
+                    print(f"ctypes: {tensor.name.decode()} is DIFFERENT")
+                    different += 1
+            library.efs_client_drop(request, index)
+        library.efs_client_release(request)
+    library.efs_client_close(client)
+    return experts, count, different
+
+
 def main():
     if len(sys.argv) != 4:
         print(__doc__)
@@ -120,6 +187,12 @@ def main():
     originals = {}
     for path in directory.glob("*.safetensors"):
         originals.update(tensors(path.read_bytes()))
+    experts, count, different = ask(library, sys.argv[2], originals)
+    print(f"ctypes: asked for {experts} experts, {count} tensors, {different} different")
+    if different or not count:
+        return 1
+    if Path(sys.argv[2]).is_dir():
+        return 0
     try:
         Store(library, str(directory / "no store"), 0)
         print("ctypes: what is no store was opened")

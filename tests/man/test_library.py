@@ -46,8 +46,11 @@ def compiled(what, *command):
     return check(f"{what} compiles without a warning", result.returncode == 0, result.stderr)
 
 
+ENVIRONMENT = {**os.environ, "LD_LIBRARY_PATH": f"{ROOM}{PREFIX}/lib"}
+
+
 def runs(what, *command):
-    result = run(*command, env={**os.environ, "LD_LIBRARY_PATH": f"{ROOM}{PREFIX}/lib"})
+    result = run(*command, env=ENVIRONMENT)
     check(f"{what} runs", result.returncode == 0, result.stdout + result.stderr)
     return result.stdout
 
@@ -75,23 +78,40 @@ store = make_store(model)
 example = re.search(r"^\.Sh EXAMPLES\n.*?^\.Bd -literal[^\n]*\n(.*?)^\.Ed", page, re.M | re.S).group(1)
 with open(scratch("example.c"), "w") as file:
     file.write(example.replace("\\e", "\\").replace("\\-", "-").replace("\\&", ""))
-outputs = []
+mount = None
+if os.path.exists("/dev/fuse"):
+    mount = Mount(store, "budget=128M")
+else:
+    note("no /dev/fuse: the example was not run on a mount")
+experts = [7, 0, 3]
+wanted = set()
+for expert in experts:
+    wanted |= {f"{expert} {name} BF16 {len(data)} {data[0]:02x}" for name, data in tensors_of(model).items()
+               if f"layers.1.mlp.experts.{expert}." in name}
 for what, libraries in (("the example", flags("--libs")), ("the example with the archive",
                         [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")])):
-    if compiled(what, "cc", "-std=gnu11", *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o", scratch("example"),
-                *libraries):
-        outputs.append(runs(what, scratch("example"), store))
-for output in outputs:
-    lines = dict(line.split(": ") for line in output.splitlines())
-    check("it tells the 8 experts of layer 0", sorted(lines) == [f"L00/E00{e}" for e in range(8)] and
-          all(int(value) > 100 for value in lines.values()), output)
-check("without an argument it fails", run(scratch("example")).returncode == 1)
+    if not compiled(what, "cc", "-std=gnu11", *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o", scratch("example"),
+                    *libraries):
+        continue
+    for path in [store] + ([mount.path] if mount else []):
+        output = runs(f"{what}, {'a store' if path == store else 'a mount'}", scratch("example"), path, "1", *map(str, experts))
+        lines = output.splitlines()
+        check("it tells each tensor of the experts once", len(lines) == len(wanted) == 9 and set(lines) == wanted, output)
+        failed = run(scratch("example"), path, "1", "99", env=ENVIRONMENT)
+        check("an expert that is not there", failed.returncode == 1 and "99" in failed.stderr, failed)
+check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).returncode == 2)
 
 with open(scratch("plus.cc"), "w") as file:
     file.write("#include <libexpertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
                "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
                "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
-               "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n}\n")
+               "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n"
+               "    efs_client_options how{};\n    how.store = &options;\n    options.full_pool = true;\n"
+               "    efs_client *client = nullptr;\n    efs_client_request *request = nullptr;\n    efs_need need{1, 1};\n"
+               "    if (efs_client_open(argv[1], &how, &client, &error) < 0 ||\n"
+               "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
+               "        efs_client_wait(request) < 0)\n        return 1;\n"
+               "    efs_client_release(request);\n    efs_client_close(client);\n}\n")
 if shutil.which("g++"):
     for standard in ("c++11", "c++20"):
         if compiled(f"the header as {standard}", "g++", f"-std={standard}", *WARNINGS, *flags("--cflags"), scratch("plus.cc"),
@@ -103,6 +123,10 @@ else:
 client = os.path.join(ROOT, "tests/clients/ctypes_client.py")
 check("ctypes", "24 experts, 72 tensors, 0 different" in
       runs("the ctypes client", "/usr/bin/python3", client, f"{lib}/libexpertfs.so", store, model))
+if mount:
+    check("ctypes, of a mount", "24 experts, 72 tensors, 0 different" in
+          runs("the ctypes client of a mount", "/usr/bin/python3", client, f"{lib}/libexpertfs.so", mount.path, model))
+    mount.unmount()
 
 removed = run("make", "--no-print-directory", "-C", ROOT, f"DESTDIR={ROOM}", f"PREFIX={PREFIX}", "uninstall")
 left = [name for name in files_below(ROOM)]
