@@ -275,6 +275,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(schedule_ns, counter, "ns", "time in putting them in order")                                                     \
     X(plans, counter, "", "plans made")                                                                                \
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
+    X(kept_lost, counter, "", "units that were to be kept and had to go for lack of memory, or were damaged")          \
     X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
@@ -314,8 +315,8 @@ EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t r
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
 EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
 /* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads
- * and decodes of experts) and "requests" (the latest requests) a line each; to be freed by the caller. -ENODATA: no
- * such thing; -ENOMEM. */
+ * and decodes of experts) and "requests" (the latest requests) a line each, "trace" (these as a .route trace, empty
+ * before there is a pass); to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
 EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 /* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */

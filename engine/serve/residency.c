@@ -4,6 +4,7 @@
 #include "record.h"
 #include "steward.h"
 #include "sys.h"
+#include "unit_core.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,12 +22,9 @@ static void expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[E
 {
     const struct efs_disk_group *g = &fs->store->groups[expert];
     uint64_t e = 0, sm = 0;
-    for (uint32_t o = g->object_first; o < g->object_first + g->object_count; o++) {
-        const struct efs_disk_object *object = &fs->store->objects[o];
-        for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++) {
-            e += granules(fs->store->shards[s].e_bytes);
-            sm += granules(fs->store->shards[s].sm_bytes);
-        }
+    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++) {
+        e += efs_unit_room(fs, &fs->units[i], EFS_HALF_E);
+        sm += efs_unit_room(fs, &fs->units[i], EFS_HALF_SM);
     }
     bytes[EFS_POOL_F] =
         fs->view.hidden ? e + sm + 1 : granules(efs_view_bytes(&fs->view, fs->view.expert_first + expert));

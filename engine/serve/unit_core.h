@@ -34,6 +34,18 @@ static inline size_t efs_unit_span(const struct efs *fs, const struct efs_unit *
     return bytes;
 }
 
+/*
+ * Memory that a half takes: a little more than its bytes, so that the hole which one leaves fits the next. E-chunks of
+ * equal tensors differ by a few pages; without this, an eviction would hardly ever make room for just one other.
+ */
+static inline size_t efs_unit_room(const struct efs *fs, const struct efs_unit *u, unsigned half)
+{
+    size_t bytes = efs_unit_span(fs, u, half), step = EFS_GRANULE;
+    while (step * 64 <= bytes)
+        step *= 2;
+    return (bytes + step - 1) / step * step;
+}
+
 /* Raw bytes of a whole shard of the object. */
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 

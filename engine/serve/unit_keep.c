@@ -65,6 +65,7 @@ static void give_up(struct efs *fs, uint32_t unit, unsigned halves)
     const struct efs_unit *u = &fs->units[unit];
     bool kept = (u->have & u->keep & halves) != 0;
     efs_unit_drop(fs, unit, halves);
+    efs_count(&fs->stats, kept_lost, kept);
     if (kept)
         efs_residency_lost(fs, fs->store->objects[u->object].group);
 }
@@ -154,11 +155,11 @@ static unsigned halves_retiring(const struct efs *fs, const struct efs_unit *u)
 static bool move_half(struct efs *fs, struct efs_unit *u, unsigned half)
 {
     struct efs_block *block = half == EFS_HALF_E ? &u->e : &u->sm, to = {0};
-    size_t bytes = efs_unit_span(fs, u, half);
-    while (!efs_arena_alloc(&fs->arena, bytes, half == EFS_HALF_SM, &to))
+    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, block), efs_unit_room(fs, u, half),
+                               half == EFS_HALF_SM, &to))
         if (efs_units_evict(fs, false) != EFS_EVICTED_ONE)
             return false;
-    memcpy(to.data, block->data, bytes);
+    memcpy(to.data, block->data, efs_unit_span(fs, u, half));
     efs_arena_free(&fs->arena, block);
     *block = to;
     return true;

@@ -34,7 +34,9 @@ void efs_unit_push_waiters(struct efs *fs, struct efs_unit_waiter *list, errint_
 static bool alloc_half(struct efs *fs, struct efs_unit *u, unsigned half)
 {
     struct efs_block *block = half == EFS_HALF_E ? &u->e : &u->sm;
-    return block->data || efs_arena_alloc(&fs->arena, efs_unit_span(fs, u, half), half == EFS_HALF_SM, block);
+    const struct efs_block *other = half == EFS_HALF_E ? &u->sm : &u->e; /* on the same node */
+    return block->data || efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
+                                             efs_unit_room(fs, u, half), half == EFS_HALF_SM, block);
 }
 
 /* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is loose, and only
