@@ -61,18 +61,51 @@ def packed(source):
     return store if os.path.exists(store) else pack(source)[0]
 
 
-class Mounted:
-    def __init__(self, store, options="budget=auto"):
-        self.store, self.options = store, options
+class SteadyDisk:
+    """A disk of a known rate, for daemons that are started in it: a blkio cgroup (v1) that reads no faster."""
+
+    def __init__(self, path, bytes_per_second):
+        self.group = f"/sys/fs/cgroup/blkio/expertfs-bench-{os.getpid()}"
+        self.device, self.rate = os.stat(path).st_dev, bytes_per_second
 
     def __enter__(self):
-        os.makedirs(MOUNT, exist_ok=True)
-        run(tool("expertfs"), self.store, MOUNT, "-o", self.options)
-        return MOUNT
+        try:
+            os.mkdir(self.group)
+            with open(f"{self.group}/blkio.throttle.read_bps_device", "w") as f:
+                f.write(f"{os.major(self.device)}:{os.minor(self.device)} {self.rate}")
+        except OSError as error:
+            say(f"the disk is as fast as it is: {error}")
+            self.__exit__()
+            self.group = None
+        return self
+
+    def join(self):
+        if self.group:
+            with open(f"{self.group}/cgroup.procs", "w") as f:
+                f.write("0")
 
     def __exit__(self, *_):
-        run("fusermount3", "-u", MOUNT)
-        while os.path.ismount(MOUNT):
+        for _ in range(100):  # daemons end a little after their mounts are gone
+            try:
+                if self.group and os.path.isdir(self.group):
+                    os.rmdir(self.group)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+class Mounted:
+    def __init__(self, store, options="budget=auto", where=MOUNT, disk=None):
+        self.store, self.options, self.where, self.disk = store, options, where, disk
+
+    def __enter__(self):
+        os.makedirs(self.where, exist_ok=True)
+        run(tool("expertfs"), self.store, self.where, "-o", self.options, preexec_fn=self.disk and self.disk.join)
+        return self.where
+
+    def __exit__(self, *_):
+        run("fusermount3", "-u", self.where)
+        while os.path.ismount(self.where):
             time.sleep(0.05)
 
 
@@ -86,8 +119,8 @@ def fio(path):
     return json.loads(out)["jobs"][0]["read"]["bw_bytes"] / 1e9
 
 
-def stat():
-    with open(os.path.join(MOUNT, ".expertfs", "stat")) as f:
+def stat(where=MOUNT, name="stat"):
+    with open(os.path.join(where, ".expertfs", name)) as f:
         return dict(line.rstrip("\n").split(": ", 1) for line in f if ": " in line)
 
 
@@ -322,8 +355,90 @@ def peers():
     ratio("cold read, expertfs over buffered reads", ours, buffered, "")
 
 
+def expert_files(where, count):
+    names = [os.path.join(where, "experts", layer, name) for layer in sorted(os.listdir(os.path.join(where, "experts")))
+             if layer.startswith("L") for name in sorted(os.listdir(os.path.join(where, "experts", layer)))]
+    return names[:count]
+
+
+def c_hit(store):
+    """Whole experts from the chunk pool, read past the page cache; the same files on tmpfs; one reader."""
+    shm = "/dev/shm/expertfs-bench"
+    with Mounted(store, "budget=auto,nopassthrough,direct_io=on,plan=C=100,nostate") as where:
+        ours = expert_files(where, 16)
+        shutil.rmtree(shm, ignore_errors=True)
+        os.makedirs(shm)
+        try:
+            theirs = [shutil.copyfile(path, os.path.join(shm, str(n))) for n, path in enumerate(ours)]
+            before = stat(where)
+            a, b = [], []
+            for _ in range(ROUNDS):
+                a.append(rate("--keep-cache", "--rounds", "3", *ours))
+                b.append(rate("--keep-cache", "--rounds", "3", *theirs))
+            read = int(stat(where)["disk_bytes"]) - int(before["disk_bytes"])
+            ratio("C hit, direct reads, over tmpfs", a, b, ">= 0.8", f"; {read} bytes read from disk")
+        finally:
+            shutil.rmtree(shm, ignore_errors=True)
+
+
+def half_hit(store, pool, share, bar):
+    """All experts in turn, again and again: a budget that holds one half of each (share of the store), and plans that
+    keep it, or nothing. The two take turns every 32 experts, on a disk that is held to 200 MiB/s if possible."""
+    other = MOUNT + "-missing"
+    with Mounted(store, "budget=64M,nostate") as where:
+        fixed = int(stat(where)["fixed_bytes"])
+    budget = fixed + (64 << 20) + int(share * os.path.getsize(store))
+    options = f"budget={budget},nopassthrough,direct_io=on,policy=lru,nostate,plan="
+    with SteadyDisk(store, 200 << 20) as disk, Mounted(store, options + f"{pool}=100", disk=disk) as hit, \
+            Mounted(store, options + "C=1", other, disk) as miss:
+        ours, theirs = expert_files(hit, 1000), expert_files(miss, 1000)
+        rate("--keep-cache", *ours, *theirs)
+        rate("--keep-cache", *ours, *theirs)
+        before, before_miss = stat(hit), stat(miss)
+        times = []
+        for _ in range(ROUNDS):
+            got = missed = 0
+            for first in range(0, len(ours), 32):
+                got += 1 / rate("--keep-cache", *ours[first:first + 32])
+                missed += 1 / rate("--keep-cache", *theirs[first:first + 32])
+            times.append(got / missed)
+        after, after_miss = stat(hit), stat(miss)
+        disk = [int(b["disk_bytes"]) - int(a["disk_bytes"]) for a, b in ((before, after), (before_miss, after_miss))]
+        found = {name: int(after["requests_" + name]) - int(before["requests_" + name]) for name in "fcsepm"}
+        row(f"{pool} hit over M, time", f"{statistics.median(times):.2f}", bar,
+            f"{disk[0] / max(disk[1], 1):.2f} of the bytes read; found {found}")
+
+
+def states():
+    """Experts served from each state (C, S, E, M), what deciding costs, what planning takes."""
+    store = packed(model("demo", "--preset", "demo"))
+    c_hit(store)
+    half_hit(store, "S", 0.78, "<= 0.65")
+    half_hit(store, "E", 0.27, "<= 0.85")
+    small = packed(model("wide", "--family", "qwen3-moe", "--layers", "8", "--experts", "128", "--hidden", "256",
+                         "--intermediate", "64", "--vocab", "2048"))
+    generator = random.Random(3)
+    with Mounted(small, "budget=128M,nostate") as where:
+        with open(expert_files(where, 1)[0], "rb") as held:
+            held.read(1)
+        requests = 4000
+        for n in range(requests // 8):
+            chosen = [min(int(generator.expovariate(1 / 16)), 127) for _ in range(40)]
+            with open(os.path.join(where, ".expertfs", "want"), "w") as want:
+                want.write("".join(f"{layer}: {' '.join(map(str, list(dict.fromkeys(chosen[layer:]))[:8]))}\n"
+                                   for layer in range(8)))
+        after = stat(where)
+        row("policy and counters, us a request of 8 experts", f"{int(after['policy_ns']) / requests / 1e3:.2f}", "<= 5")
+        subprocess.run(["setfattr", "-n", "user.expertfs.goal", "-v", "makespan", where], check=True)
+        subprocess.run(["setfattr", "-n", "user.expertfs.goal", "-v", "io", where], check=True)
+        time.sleep(0.5)
+        plan = stat(where, "plan")
+        row("planning, 128 experts, four pools, ms", f"{int(plan['planning_ns']) / 1e6:.1f}", "<= 100",
+            f"k {plan['chosen']}, pools {plan['allowed']}, {plan['skew']}")
+
+
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "client": client, "peers": peers}
+            "mount": mount, "client": client, "peers": peers, "states": states}
 
 
 def main():
