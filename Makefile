@@ -25,7 +25,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help demo test bench bench-replay bench-llama format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -47,8 +47,8 @@ INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
 INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
-# The benchmark of the kernels measures them themselves.
-$(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
+# The benchmarks of the kernels measure them themselves.
+$(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
 
 ifeq ($(ARCH),x86_64)
 KERNEL_SKIP := %_neon.c
@@ -158,7 +158,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help demo test test-quick check san bench bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -167,6 +167,7 @@ help:
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
+	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured"
@@ -195,6 +196,13 @@ bench:
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/run
+
+# BENCH_COMPUTE: options of tools/bench/compute
+bench-compute:
+	@tools/setup build
+	@tools/setup-python basic runtimes
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/compute $(BENCH_COMPUTE)
 
 # BENCH_REPLAY: options of tools/bench/replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
 bench-replay:

@@ -29,7 +29,7 @@ room expertfs 'libexpertfs\.h'
 for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
-    tools/bench_kernels) ok='libexpertfs\.h|kernels\.h' ;; # the kernels' own bench
+    tools/bench_kernels | tools/bench_compute) ok='libexpertfs\.h|(kernels|matvec)\.h' ;; # the kernels' own benches
     *) ok='libexpertfs\.h' ;;
     esac
     while IFS= read -r line; do

@@ -1,0 +1,350 @@
+/*
+ * bench_compute.c - a hand-run benchmark of products: coded over plain, plain over reading the same bytes, an expert.
+ *
+ * The matrices are together far larger than the caches. Whatever is compared is taken in turns within one run; medians
+ * are printed. With one thread time is that thread's processor time, so that others on the machine disturb less.
+ */
+#include "weights.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROUNDS_MAX 99
+#define THREADS_MAX 64
+#define TOKENS_MANY 16
+
+enum work {
+    WORK_READ,
+    WORK_PLAIN,
+    WORK_CODED,
+    WORK_PLAIN_MANY,
+    WORK_CODED_MANY,
+    WORK_COUNT,
+};
+
+struct options {
+    size_t bytes;
+    unsigned rounds, threads;
+    const char *path;
+    bool json;
+};
+
+struct job {
+    const struct weights *weights;
+    enum work work;
+    unsigned part, parts;
+    void *input, *scratch;
+    float *y;
+    uint64_t sum; /* keeps the reads */
+};
+
+static void die(const char *what, int error)
+{
+    fprintf(stderr, "bench_compute: %s: %s\n", what, strerror(error));
+    exit(1);
+}
+
+/* ---- the work ------------------------------------------------------------------------------------------------------
+ */
+
+/* Reading alone, with the widest vectors of the processor. */
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#endif
+static uint64_t
+read_all(const uint64_t *words, size_t count)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        sum ^= words[i];
+    return sum;
+}
+
+static void *run_job(void *arg)
+{
+    struct job *job = arg;
+    const struct weights *w = job->weights;
+    uint32_t begin = (uint32_t)((uint64_t)w->rows * job->part / job->parts);
+    uint32_t end = (uint32_t)((uint64_t)w->rows * (job->part + 1) / job->parts);
+
+    for (size_t i = 0; i < w->count; i++) {
+        const uint16_t *plain = w->plain[i].plain;
+        const struct efs_matrix *matrix =
+            job->work == WORK_CODED || job->work == WORK_CODED_MANY ? &w->coded[i] : &w->plain[i];
+        if (job->work == WORK_READ) {
+            job->sum ^= read_all((const uint64_t *)(const void *)(plain + (size_t)begin * w->cols),
+                                 (size_t)(end - begin) * w->cols / 4);
+        } else {
+            int r = efs_matvec(matrix, job->input, begin, end, job->y, w->rows, job->scratch);
+            if (r != 0)
+                die("product", -r);
+        }
+    }
+    return NULL;
+}
+
+static double now_s(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds. */
+static double run(const struct weights *w, enum work work, unsigned threads, void *input, float *y)
+{
+    static void *scratch[THREADS_MAX];
+    struct job jobs[THREADS_MAX];
+    pthread_t ids[THREADS_MAX];
+    clockid_t clock = threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+
+    for (unsigned t = 0; t < threads; t++) {
+        if (scratch[t] == NULL)
+            scratch[t] = huge_memory(efs_matvec_scratch_bytes(w->cols > 4096 ? w->cols : 4096, TOKENS_MANY));
+        jobs[t] = (struct job){w, work, t, threads, input, scratch[t], y, 0};
+    }
+    double start = now_s(clock);
+    for (unsigned t = 0; t < threads; t++) {
+        if (t + 1 == threads)
+            run_job(&jobs[t]);
+        else if ((errno = pthread_create(&ids[t], NULL, run_job, &jobs[t])) != 0)
+            die("thread", errno);
+    }
+    for (unsigned t = 0; t + 1 < threads; t++)
+        pthread_join(ids[t], NULL);
+    double seconds = now_s(clock) - start;
+    __asm__ volatile("" ::"r"(jobs[0].sum));
+    return seconds;
+}
+
+/* ---- measuring -----------------------------------------------------------------------------------------------------
+ */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, unsigned n)
+{
+    double sorted[ROUNDS_MAX];
+
+    memcpy(sorted, values, n * sizeof(*values));
+    qsort(sorted, n, sizeof(*sorted), by_value);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* The median of how many times as fast a was as b. */
+static double ratio(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum work b, unsigned rounds)
+{
+    double ratios[ROUNDS_MAX];
+
+    for (unsigned r = 0; r < rounds; r++)
+        ratios[r] = seconds[b][r] / seconds[a][r];
+    return median(ratios, rounds);
+}
+
+static void *make_input(enum efs_input_type type, uint32_t cols, uint32_t tokens)
+{
+    size_t bytes = efs_input_bytes(cols, tokens), n = (size_t)cols * tokens;
+    void *memory = aligned_alloc(EFS_MATVEC_ALIGN, bytes);
+    uint16_t *half = malloc(2 * n);
+    float *x = malloc(4 * n);
+    int r = -ENOMEM;
+
+    if (memory != NULL && half != NULL && x != NULL) {
+        for (size_t i = 0; i < n; i++) {
+            x[i] = (float)(i * 2654435761u % 1024) / 512 - 1;
+            uint32_t bits;
+            memcpy(&bits, &x[i], 4);
+            half[i] = (uint16_t)(bits >> 16);
+        }
+        r = efs_input_prepare(type, type == EFS_INPUT_F32 ? (void *)x : (void *)half, cols, cols, tokens, memory);
+    }
+    if (r != 0)
+        die("input", -r);
+    free(half);
+    free(x);
+    return memory;
+}
+
+/* Plain and coded must give the same bits. */
+static void check(const struct weights *w, void *one, void *many)
+{
+    static float *y[2];
+
+    for (unsigned i = 0; i < 4; i++) {
+        enum work work = (enum work)(WORK_PLAIN + i);
+        y[i % 2] = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
+        struct weights first = *w;
+        first.count = 1;
+        (void)run(&first, work, 1, i < 2 ? one : many, y[i % 2]);
+        if (i % 2 && memcmp(y[0], y[1], (size_t)w->rows * (i < 2 ? 1 : TOKENS_MANY) * sizeof(float)) != 0) {
+            fprintf(stderr, "bench_compute: coded and plain differ\n");
+            exit(1);
+        }
+    }
+}
+
+static void print(const struct options *o, const struct weights *w, const char *type, unsigned threads,
+                  double seconds[WORK_COUNT][ROUNDS_MAX])
+{
+    double gbs[WORK_COUNT], size = (double)w->coded_bytes / (double)w->plain_bytes;
+    double coded = ratio(seconds, WORK_CODED, WORK_PLAIN, o->rounds);
+    double plain = ratio(seconds, WORK_PLAIN, WORK_READ, o->rounds);
+    double many = ratio(seconds, WORK_CODED_MANY, WORK_PLAIN_MANY, o->rounds);
+    /* Every coded byte is read: no faster than that, next to plain as it was. */
+    double limit = 1 / (size * plain);
+
+    for (unsigned k = 0; k < WORK_COUNT; k++)
+        gbs[k] = (double)w->plain_bytes / median(seconds[k], o->rounds) * 1e-9;
+    if (o->json)
+        printf("{\"shape\": \"%ux%u\", \"path\": \"%s\", \"input\": \"%s\", \"threads\": %u, \"size\": %.4f, "
+               "\"read_gbs\": %.3f, \"plain_gbs\": %.3f, \"coded_gbs\": %.3f, \"plain_over_read\": %.3f, "
+               "\"coded_over_plain\": %.3f, \"limit\": %.3f, \"plain16_gbs\": %.3f, \"coded16_gbs\": %.3f, "
+               "\"coded16_over_plain16\": %.3f}\n",
+               w->rows, w->cols, efs_cpu_name(), type, threads, size, gbs[WORK_READ], gbs[WORK_PLAIN], gbs[WORK_CODED],
+               plain, coded, limit, gbs[WORK_PLAIN_MANY], gbs[WORK_CODED_MANY], many);
+    else
+        printf("%4ux%-6u%-8s%-6s%3u%8.4f%8.2f%8.2f%7.2f%8.2f%7.2f%7.2f%8.2f%8.2f%7.2f\n", w->rows, w->cols,
+               efs_cpu_name(), type, threads, size, gbs[WORK_READ], gbs[WORK_PLAIN], plain, gbs[WORK_CODED], coded,
+               limit, gbs[WORK_PLAIN_MANY], gbs[WORK_CODED_MANY], many);
+    fflush(stdout);
+}
+
+static void measure(const struct options *o, const struct weights *w, enum efs_input_type type, unsigned threads)
+{
+    static double seconds[WORK_COUNT][ROUNDS_MAX];
+    void *one = make_input(type, w->cols, 1), *many = make_input(type, w->cols, TOKENS_MANY);
+    float *y = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
+    struct weights some = *w; /* many tokens take many times as long: some of the matrices will do */
+
+    check(w, one, many);
+    some.count = (w->count + 7) / 8;
+    for (unsigned r = 0; r < o->rounds; r++) {
+        for (unsigned k = 0; k < WORK_COUNT; k++) {
+            bool is_many = k == WORK_PLAIN_MANY || k == WORK_CODED_MANY;
+            double s = run(is_many ? &some : w, (enum work)k, threads, is_many ? many : one, y);
+            seconds[k][r] = is_many ? s * (double)w->count / (double)some.count : s;
+        }
+    }
+    print(o, w, type == EFS_INPUT_F32 ? "f32" : "bf16", threads, seconds);
+    free(one);
+    free(many);
+}
+
+static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
+{
+    static const char *const paths[] = {"avx512", "avx2", "neon", "scalar"};
+    struct weights w;
+
+    weights_make(&w, rows, cols, o->bytes);
+    for (size_t p = 0; p < sizeof(paths) / sizeof(paths[0]); p++) {
+        if (o->path != NULL ? strcmp(o->path, paths[p]) != 0 : strcmp(paths[p], "scalar") == 0)
+            continue;
+        if (!efs_cpu_force(paths[p]))
+            continue;
+        for (unsigned threads = 1; threads <= o->threads;
+             threads = threads == 1 && o->threads > 1 ? o->threads : threads + o->threads) {
+            measure(o, &w, EFS_INPUT_F32, threads);
+            measure(o, &w, EFS_INPUT_BF16, threads);
+        }
+    }
+}
+
+static const char help[] =
+    "Usage: bench_compute [OPTIONS] [ROWSxCOLS...]\n"
+    "Measure products of BF16 matrices (2880x2880 and 4096x1536) with vectors: coded against plain.\n"
+    "\n"
+    "  -m, --mib=N       MiB of plain weights of each shape (512)\n"
+    "  -r, --rounds=N    take the median of N rounds (7)\n"
+    "  -t, --threads=N   measure with 1 thread and with N (all processors)\n"
+    "  -p, --path=P      only scalar, avx2, avx512 or neon\n"
+    "  -j, --json        print lines of JSON\n"
+    "  -h, --help        print this\n"
+    "\n"
+    "Columns: shape; path; what the vectors are; threads; size of coded over plain; then GB/s of plain bytes: reading\n"
+    "alone, plain (x: over reading), coded (x: over plain; limit: what x were if the coded bytes came as fast as\n"
+    "reading alone), 16 tokens plain, coded (x: over plain).\n";
+
+static unsigned number(const char *text, unsigned min, unsigned max)
+{
+    char *end;
+    unsigned long v = strtoul(text, &end, 10);
+
+    if (*text == '\0' || *end != '\0' || v < min || v > max) {
+        fprintf(stderr, "bench_compute: %s: not a number from %u to %u\n", text, min, max);
+        exit(2);
+    }
+    return (unsigned)v;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option long_options[] = {
+        {"mib", required_argument, NULL, 'm'},
+        {"rounds", required_argument, NULL, 'r'},
+        {"threads", required_argument, NULL, 't'},
+        {"path", required_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    struct options o = {.bytes = (size_t)512 << 20, .rounds = 7};
+    int c;
+
+    o.threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (unsigned)processors;
+    while ((c = getopt_long(argc, argv, "m:r:t:p:jh", long_options, NULL)) != -1) {
+        switch (c) {
+        case 'm':
+            o.bytes = (size_t)number(optarg, 1, 65536) << 20;
+            break;
+        case 'r':
+            o.rounds = number(optarg, 1, ROUNDS_MAX);
+            break;
+        case 't':
+            o.threads = number(optarg, 1, THREADS_MAX);
+            break;
+        case 'p':
+            o.path = optarg;
+            break;
+        case 'j':
+            o.json = true;
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return 0;
+        default:
+            return 2;
+        }
+    }
+    if (!o.json)
+        printf("shape      path   input thr    size    read   plain      x   coded      x  limit plain16 coded16      "
+               "x\n");
+    if (optind == argc) {
+        bench_shape(&o, 2880, 2880);
+        bench_shape(&o, 4096, 1536);
+    }
+    for (; optind < argc; optind++) {
+        unsigned rows, cols;
+        int end = 0;
+        if (sscanf(argv[optind], "%ux%u%n", &rows, &cols, &end) != 2 || argv[optind][end] != '\0' || rows < 1 ||
+            rows > 65536 || cols < 4 || cols > 4096) {
+            fprintf(stderr, "bench_compute: %s: not ROWSxCOLS, 1 to 65536 and 4 to 4096\n", argv[optind]);
+            return 2;
+        }
+        bench_shape(&o, rows, cols);
+    }
+    return 0;
+}
