@@ -45,10 +45,10 @@ static unsigned default_threads(void)
     return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
 }
 
-/* Reply buffers: a 32nd of the budget, within bounds. */
+/* Reply buffers: a 64th of the budget, within bounds. */
 static size_t buffer_count(uint64_t budget_bytes)
 {
-    uint64_t count = budget_bytes ? budget_bytes / 32 / MIB : BUFFERS_MOST;
+    uint64_t count = budget_bytes ? budget_bytes / 64 / MIB : BUFFERS_MOST;
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEASES_LOOK 1024u /* requests */
+
 /* ---- the books ---- */
 
 static uint64_t granules(uint64_t bytes)
@@ -256,7 +258,12 @@ static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
         return;
     efs_policy_settle(r->policy, layer, r->grants, count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
-    r->requests++;
+    if (++r->requests % LEASES_LOOK == 0) { /* what was leased at once long ago is not kept free for ever */
+        if (r->leased_lately_bytes < r->leased_peak_bytes)
+            efs_steward_wake(fs);
+        r->leased_peak_bytes = r->leased_lately_bytes;
+        r->leased_lately_bytes = 0;
+    }
     efs_residency_apply(fs, moves, move_count);
     for (uint32_t i = 0; i < count; i++)
         grant(fs, r->layer_first[layer] + r->grants[i].expert, (enum efs_pool)r->grants[i].target, full);
@@ -351,6 +358,8 @@ void efs_residency_leased(struct efs *fs)
     struct efs_residency *r = fs->residency;
     if (r->leases++ == 0)
         efs_steward_wake(fs); /* from now on F makes sense */
+    if (fs->leased_bytes > r->leased_lately_bytes)
+        r->leased_lately_bytes = fs->leased_bytes;
     if (fs->leased_bytes > r->leased_peak_bytes) {
         r->leased_peak_bytes = fs->leased_bytes;
         efs_steward_wake(fs);

@@ -43,10 +43,11 @@ struct efs_residency {
     uint64_t (*bytes)[EFS_POOLS];
     struct efs_residency_expert *expert;
     struct efs_residency_tuning tuning;
-    uint64_t pools_bytes;       /* what the pools may take together, now */
-    uint64_t leased_peak_bytes; /* leased at once, lately: kept free for leases */
-    uint64_t requests, leases;  /* since the start */
-    uint32_t pass, pass_layer;  /* of readers of checkpoint files */
+    uint64_t pools_bytes;         /* what the pools may take together, now */
+    uint64_t leased_peak_bytes;   /* leased at once, lately: kept free for leases */
+    uint64_t leased_lately_bytes; /* the same, of the requests since it was last looked at */
+    uint64_t requests, leases;    /* since the start */
+    uint32_t pass, pass_layer;    /* of readers of checkpoint files */
     uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
     struct efs_grant *grants;                                                          /* [width], scratch */
     uint32_t *ids, *tokens;                                                            /* [width], scratch */

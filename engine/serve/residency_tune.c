@@ -1,8 +1,8 @@
 /*
  * residency_tune.c - the budget cut into pools, and what a user changes while the store is served.
  *
- * The budget is: what is fixed, two segments for chunks on their way, as much as leases held at once, lately, and the
- * rest for the pools. F is memfds; C, S and E share the chunk pool, of which blocks of differing sizes leave some
+ * The budget is: what is fixed, a segment or two for chunks on their way, as much as leases held at once, lately, and
+ * the rest for the pools. F is memfds; C, S and E share the chunk pool, of which blocks of differing sizes leave some
  * unused.
  */
 #include "residency.h"
@@ -10,9 +10,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define PASSING_SEGMENTS 2 /* for chunks that are read, decoded and not kept */
-#define CHUNK_FILL 0.97    /* of the chunk pool can be used, as blocks do not fit seamlessly */
-#define LEASED_SHARE 2     /* leases may take half of the pools' memory before they must wait for it */
+#define PASSING_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
+#define CHUNK_FILL 0.97  /* of the chunk pool can be used, as blocks do not fit seamlessly */
+#define LEASED_SHARE 2   /* leases may take half of the pools' memory before they must wait for it */
 #define RATIO_ROUND (1.0 + 1e-9)
 
 static uint64_t less(uint64_t a, uint64_t b)
@@ -34,15 +34,15 @@ void efs_residency_resize(struct efs *fs, struct efs_disk_request **submit)
     const struct efs_move *moves;
     size_t count;
     uint64_t segment = fs->arena.segment_bytes, available = less(fs->options.budget_bytes, fs->fixed_bytes);
-    uint64_t leases = for_leases(fs, available);
-    r->pools_bytes = less(available, PASSING_SEGMENTS * segment + leases);
+    uint64_t leases = for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
+    r->pools_bytes = less(available, passing * segment + leases);
     uint64_t capacity[EFS_POOLS], chunks = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         double bytes = r->tuning.ratio[p] * (double)r->pools_bytes;
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
-    fs->planned_segments = (chunks + segment - 1) / segment + PASSING_SEGMENTS;
+    fs->planned_segments = (chunks + segment - 1) / segment + passing;
     if (fs->planned_segments * segment > available)
         fs->planned_segments = available / segment;
     if (fs->planned_segments < fs->floor_segments)

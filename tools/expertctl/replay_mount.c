@@ -106,7 +106,8 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
     errint_t rc = replay_stage_forget(&live->stage, live->profile, err);
     if (rc < 0)
         return rc;
-    snprintf(number, sizeof(number), "%llu", (unsigned long long)record->budget_bytes);
+    /* its own fixed memory is the process's, as that of the peers: half of the allowance that all have alike */
+    snprintf(number, sizeof(number), "%llu", (unsigned long long)(record->budget_bytes + live->allowance_bytes / 2));
     add_option(&o, "budget", number);
     if (live->workers) {
         snprintf(number, sizeof(number), "%u", live->workers);
