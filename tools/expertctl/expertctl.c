@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_replay,
-                                                     &ctl_get,  &ctl_set,    &ctl_top,    &ctl_doctor};
+                                                     &ctl_get,  &ctl_set,    &ctl_top,    &ctl_gantt,   &ctl_doctor};
 
 static void print_help(FILE *to)
 {
