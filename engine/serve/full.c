@@ -130,6 +130,11 @@ static bool is_mapped_elsewhere(const struct efs_slot *slot)
     return slot->shown && !slot->memfd && efs_sys_unshared(slot->fd) < 0;
 }
 
+bool efs_full_may_go(const struct efs_full *f)
+{
+    return f->state == EFS_FULL_READY && !f->leases && !is_mapped_elsewhere(f->slot);
+}
+
 /* Lock held: an expert's memory is free again. One that others may still have mapped unseen is left to them. */
 static void slot_give_back(struct efs *fs, struct efs_slot *slot)
 {

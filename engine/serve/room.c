@@ -155,7 +155,7 @@ static bool is_leaving(const struct efs *fs)
     if (fs->segments_leaving)
         return true;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (fs->full[e].state == EFS_FULL_READY && !fs->full[e].leases)
+        if (efs_full_may_go(&fs->full[e]))
             return true;
     return false;
 }

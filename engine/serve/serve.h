@@ -209,6 +209,8 @@ void efs_full_unhold(struct efs *fs, uint32_t expert);
 /* With lock held: drop the oldest expert that nobody holds, of the loose or of the kept ones; its memfd goes to
  * free_slots. false: none. */
 bool efs_full_evict_oldest(struct efs *fs, bool kept);
+/* With lock held: nobody has it leased or mapped: it can be evicted, now or when it was copied from. */
+bool efs_full_may_go(const struct efs_full *full);
 /* With lock held: the expert is, or is not any more, kept full by the books. */
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);

@@ -326,6 +326,22 @@ static bool has_drifted(struct efs_steward *s)
     return true;
 }
 
+/* Leases wait for room, or what was held when the budget became smaller is still above it. */
+static bool is_short(const struct efs *fs)
+{
+    return fs->lease_queue || efs_room_used(fs) > fs->options.budget_bytes;
+}
+
+static void look_for_room(struct efs *fs)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    efs_room_shrink(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    efs_full_retry(fs);
+}
+
 static void *run(void *arg)
 {
     struct efs_steward *s = arg;
@@ -338,7 +354,7 @@ static void *run(void *arg)
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += SAVE_SECONDS;
-        if (fs->lease_queue) { /* nobody tells when a mapping ends that outlived its lease: look now and then */
+        if (is_short(fs)) { /* nobody tells when a mapping ends that outlived its lease: look now and then */
             until.tv_sec -= SAVE_SECONDS;
             until.tv_nsec += LEASE_LOOK_NS;
             until.tv_sec += until.tv_nsec / 1000000000;
@@ -346,11 +362,11 @@ static void *run(void *arg)
         }
         if (!s->asked)
             pthread_cond_timedwait(&s->wake, &fs->lock, &until);
-        bool look = fs->lease_queue != NULL;
+        bool look = is_short(fs);
         bool plan = !s->stop && (s->asked || has_drifted(s));
         pthread_mutex_unlock(&fs->lock);
         if (look)
-            efs_full_retry(fs);
+            look_for_room(fs);
         if (plan) {
             struct timespec settle = {0, SETTLE_NS};
             nanosleep(&settle, NULL);
