@@ -304,7 +304,7 @@ def limited():
         group._write(limit_file, 300 << 20)
         os.setxattr(mount.path, "user.expertfs.budget", b"auto")
         lower = mount.count("budget_bytes")
-        check("a lower limit, a lower budget", lower <= min(first - (30 << 20), 150 << 20), (first, lower))
+        check("a lower limit, a lower budget", lower <= min(first - (30 << 20), 160 << 20), (first, lower))
         check("all is right", all(open(mount / name, "rb").read() == want[name] for name in experts))
         small = mount.count("fixed_bytes") + (12 << 20)
         os.setxattr(mount.path, "user.expertfs.budget", str(small).encode())
