@@ -1,0 +1,197 @@
+"""The client runtime on real mounts: what it hands out is what was packed, each use is counted once, what it keeps gives
+way, and killed clients and unmounting in the middle leave nothing behind."""
+import ctypes
+import mmap
+import random
+import signal
+import sys
+import threading
+
+from e2e import *
+
+sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
+import ctypes_client as api
+
+need_fuse()
+library_path = program("libexpertfs.so.0")
+library = api.load(library_path)
+model = make_model()
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
+
+
+class Client:
+    def __init__(self, mount, keep_bytes=0, threads=0):
+        self.handle, error = ctypes.c_void_p(), api.Error()
+        options = api.ClientOptions(keep_bytes=keep_bytes, threads=threads)
+        if library.efs_client_open(mount.path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error)):
+            raise OSError(error.text.decode())
+
+    def ask(self, layer, experts, look=True):
+        """Differences and errors of a request."""
+        needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
+        if library.efs_client_begin(self.handle, b"", layer, needs, len(needs), api.FORM_FULL, ctypes.byref(request),
+                                    ctypes.byref(error)) < 0:
+            return [error.text.decode()]
+        index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
+        for _ in experts:
+            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index))
+            if rc == 0:
+                rc = library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
+            if rc < 0:
+                bad.append((layer, experts[index.value], rc))
+            for tensor in tensors[:count.value] if rc == 0 and look else []:
+                if ctypes.string_at(tensor.data, tensor.bytes) != originals.get(tensor.name.decode()):
+                    bad.append(tensor.name)
+            library.efs_client_drop(request, index)
+        library.efs_client_release(request)
+        return bad
+
+    def close(self):
+        library.efs_client_close(self.handle)
+
+
+def requests(mount):
+    return sum(mount.count(f"requests_{state}") for state in "fcsepm")
+
+
+def opens(mount):
+    return sum(mount.count(f"fuse_opens_{way}") for way in ("passthrough", "direct", "cached"))
+
+
+print("-- what it hands out")
+for options in ("budget=128M", "budget=128M,nopassthrough,direct_io=on", "budget=128M,nopassthrough,direct_io=off"):
+    with_passthrough = "nopass" not in options
+    mount = Mount(store, options)
+    client = Client(mount, keep_bytes=0)
+    bad = sum((client.ask(layer, list(range(8))) for layer in (0, 1, 2, 1)), [])
+    check(f"{options}: every expert, layer by layer", not bad, bad)
+    check("an expert that is not there", client.ask(1, [3, 8]) and client.ask(7, [0]))
+    wait_until(lambda: mount.count("inflight") == 0)
+    check("each use is counted once", requests(mount) == 32 or not with_passthrough, mount.stat())
+    client.close()
+    check("nothing is leased when it is closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
+    mount.unmount(options)
+
+print("-- what it keeps")
+mount = Mount(store, "budget=128M,plan=C=50")
+passthrough = mount.passthrough()
+client = Client(mount, keep_bytes=5 * EXPERT_BYTES)
+check("a request", not client.ask(1, [0, 1, 2, 3]))
+before, counted = opens(mount), requests(mount)
+for _ in range(50):
+    client.ask(1, [0, 1, 2, 3], look=False)
+check("the same again needs no open", opens(mount) == before, opens(mount) - before)
+check("and the mount hears of each", wait_until(lambda: requests(mount) == counted + 200), requests(mount) - counted)
+if passthrough:
+    check("they stay leased", mount.count("leased_experts") == 4)
+check("others push them out", not client.ask(2, list(range(8))))
+if passthrough:
+    check("within its bytes", wait_until(lambda: mount.count("leased_experts") == 5), mount.count("leased_experts"))
+client.close()
+mount.unmount("keeping")
+
+print("-- keeping gives way")
+floor = Mount(store, "budget=64M")
+fixed = floor.count("fixed_bytes")
+floor.unmount()
+for lease in ("wait", "fail", "read"):
+    mount = Mount(store, f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES},lease={lease}")
+    client = Client(mount, keep_bytes=1 << 30)
+    bad = sum((client.ask(layer, [first, first + 1, first + 2]) for first in (0, 3, 5) for layer in (0, 1, 2)), [])
+    check(f"lease={lease}: more than the budget holds, one after the other", not bad, bad)
+    client.close()
+    mount.unmount(lease)
+
+print("-- opens find what was brought")
+mount = Mount(store, "budget=128M")
+with open(mount / ".expertfs/want", "w") as want:
+    want.write("1: 2 3*4 6\n")
+check("it comes", wait_until(lambda: mount.count("inflight") == 0 and mount.count("disk_reads") > 0))
+before = mount.stat()
+for expert in (2, 3, 6):
+    with open(mount / f"experts/L01/E{expert:03}.safetensors", "rb") as file:
+        header, base = safetensors_header(file.read())
+after = mount.stat()
+check("nothing more is read", before["disk_bytes"] == after["disk_bytes"], (before["disk_bytes"], after["disk_bytes"]))
+check("nor counted again", requests(mount) == 3, mount.stat())
+if mount.passthrough():
+    leases = {name: int(after[f"leases_{name}"]) - int(before[f"leases_{name}"]) for name in "fcm"}
+    check("the leases are of what was in memory", leases["m"] == 0 and leases["f"] + leases["c"] == 3, leases)
+
+print("-- killed clients")
+CHILD = f"""
+import sys, random
+sys.argv = ["child"]
+sys.path[:0] = [{os.path.join(ROOT, "tests/clients")!r}, {os.path.dirname(os.path.abspath(__file__))!r}]
+import ctypes, ctypes_client as api
+library = api.load({library_path!r})
+handle, error = ctypes.c_void_p(), api.Error()
+options = api.ClientOptions(keep_bytes=1 << 30)
+assert library.efs_client_open(sys.stdin.readline().strip().encode(), ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) == 0, error.text
+print("ready", flush=True)
+while True:
+    experts = random.sample(range(8), 4)
+    needs, request = (api.Need * 4)(*((e, 1) for e in experts)), ctypes.c_void_p()
+    library.efs_client_begin(handle, b"", random.randrange(3), needs, 4, 0, ctypes.byref(request), ctypes.byref(error))
+    if request and random.random() < 0.5:
+        library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()))
+    if request:
+        library.efs_client_release(request)
+"""
+
+
+def children(mount, count):
+    found = []
+    for _ in range(count):
+        child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child.stdin.write(mount.path + "\n")
+        child.stdin.flush()
+        found.append(child)
+    for child in found:
+        if child.stdout.readline() != "ready\n":
+            check("a client starts", False)
+    return found
+
+
+def kill(processes):
+    for child in processes:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+
+
+generator = random.Random(5)
+for round in range(4):
+    processes = children(mount, 3)
+    time.sleep(generator.random() / 5)
+    kill(processes)
+quiet = wait_until(lambda: mount.count("leased_experts") == 0 and mount.count("inflight") == 0 and mount.count("leased_bytes") == 0)
+check("what they held is free", quiet, {name: mount.count(name) for name in ("leased_experts", "leased_bytes", "inflight")})
+stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+check("the budget holds", stat["fixed_bytes"] + stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= stat["budget_bytes"])
+client = Client(mount)
+bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])
+check("others are served", not bad, bad)
+client.close()
+mount.unmount("after killed clients")
+
+print("-- the end comes in the middle")
+for what, options in (("SIGTERM", "budget=128M"), ("SIGTERM, little room", f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES},lease=wait")):
+    mount = Mount(store, options)
+    processes = children(mount, 2)
+    with open(mount / ".expertfs/want", "w") as want:
+        want.write("".join(f"{layer}: {' '.join(map(str, range(8)))}\n" for layer in (0, 1, 2)))
+    mount.stop(what)
+    kill(processes)
+mount = Mount(store, "budget=128M")
+client = Client(mount, keep_bytes=1 << 30)
+check("a client asks", not client.ask(0, [1, 2]))
+mount.stop("with a client that has experts mapped")
+check("what it has mapped is there", not client.ask(0, [1, 2]) or not passthrough)
+check("for all else there is an error", client.ask(1, [1]))
+client.close()
+done()
