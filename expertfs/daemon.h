@@ -88,9 +88,16 @@ int efsd_reply_backed(fuse_req_t req, uint64_t handle, int backing_id);
 
 struct efsd_share; /* of all opens of one expert */
 
+/* Where reads for the page cache go (reads.c). */
+struct efsd_faults {
+    _Atomic uint64_t begin, next; /* of the run that is going on; its end */
+    struct efs_stream stream;     /* of a reader who is not to be followed; constant */
+};
+
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
 struct efsd_open {
     struct efs_stream stream;
+    struct efsd_faults faults;
     uint32_t node;
     _Atomic uint32_t references;
     struct efsd_share *share; /* experts that may have a lease, else NULL */
@@ -103,6 +110,7 @@ struct efsd_open {
 struct efsd_opens {
     pthread_mutex_t lock;       /* guards all of this, and what is in the shares */
     struct efsd_share **shares; /* by expert number; NULL: not open */
+    _Atomic bool *mapped;       /* by node: it was read for the page cache while opens went past it */
     struct efsd_open *waiting;  /* those that wait for a lease */
     struct efsd_open *answered; /* all others */
 };
@@ -113,11 +121,30 @@ void efsd_opens_free(struct efsd *daemon);
 /* Answer an open of a file or expert; maybe later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
+/* The node was read for the page cache: it is mapped. Later opens of it leave there what is there. */
+void efsd_opens_mapped(struct efsd *daemon, uint32_t node);
 /* The open of a handle that the kernel gave back, maybe to another thread than the one that made it, with references
  * more to give up by efsd_open_unref(). Whoever answers a read holds one until the answer was sent: with the answer the
  * reader may close the file. */
 struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references);
 void efsd_open_unref(struct efsd_open *open);
+
+/* ---- memory for the page cache (cede.c) --------------------------------------------------------------------- */
+
+struct efsd_cede {
+    _Atomic uint64_t cached_bytes; /* read for the page cache */
+    _Atomic uint64_t direct_bytes; /* read past it, since the last look */
+    _Atomic uint64_t look_bytes;   /* cached_bytes at which to look again */
+    _Atomic bool leased;           /* an expert was opened since the last look */
+    _Atomic bool ceded;            /* the budget is ours, and small */
+    _Atomic bool looking;          /* guards the rest, and changes of ceded */
+    char budget[64];               /* what we set it to, as efs_get() tells it */
+};
+
+/* A read of a file: for the page cache, or past it. */
+void efsd_cede_read(struct efsd *daemon, size_t bytes, bool cached);
+/* An expert is opened with a lease: the memory is wanted back. */
+void efsd_cede_leased(struct efsd *daemon);
 
 /* ---- control files (control.c) ------------------------------------------------------------------------------ */
 
@@ -189,6 +216,7 @@ struct efsd {
     struct efsd_kernel kernel;
     struct efsd_counters counters;
     struct efsd_pagecache pagecache;
+    struct efsd_cede cede;
     struct efsd_tuning tuning;
     struct fuse_session *session;
     int fuse_fd;              /* the session's */

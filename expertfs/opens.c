@@ -31,7 +31,8 @@ errint_t efsd_opens_init(struct efsd *daemon)
 {
     pthread_mutex_init(&daemon->opens.lock, NULL);
     daemon->opens.shares = calloc((size_t)daemon->expert_count + 1, sizeof(*daemon->opens.shares));
-    return daemon->opens.shares ? 0 : -ENOMEM;
+    daemon->opens.mapped = calloc((size_t)daemon->tree.count + 1, sizeof(*daemon->opens.mapped));
+    return daemon->opens.shares && daemon->opens.mapped ? 0 : -ENOMEM;
 }
 
 static void list_add(struct efsd_open **head, struct efsd_open *open)
@@ -59,6 +60,7 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
         return NULL;
     }
     open->node = node;
+    open->faults.stream = (struct efs_stream){.run = UINT32_MAX, .busy = 1};
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     list_add(&daemon->opens.answered, open);
@@ -84,6 +86,8 @@ void efsd_open_unref(struct efsd_open *open)
 void efsd_opens_free(struct efsd *daemon)
 {
     struct efsd_opens *opens = &daemon->opens;
+    free(opens->mapped);
+    opens->mapped = NULL;
     if (!opens->shares) {
         return;
     }
@@ -141,21 +145,41 @@ static void reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_open *
     fuse_reply_err(req, error);
 }
 
+void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
+{
+    _Atomic bool *mapped = &daemon->opens.mapped[node];
+    if (!atomic_load_explicit(mapped, memory_order_relaxed)) {
+        atomic_store_explicit(mapped, true, memory_order_relaxed);
+    }
+}
+
+/*
+ * Does a read() of this open go past the page cache? Whoever maps a file that was opened so empties its page cache
+ * first, for all others who have it mapped, too. So files of the checkpoint that are known to be mapped are opened the
+ * other way, unless the option says on. Experts stay as they are: the kernel does not mix pages and backing files.
+ */
+static bool is_direct(const struct efsd *daemon, const struct efsd_open *open)
+{
+    bool learned = daemon->options.direct_io == EFSD_DIRECT_IO_AUTO &&
+                   daemon->tree.nodes[open->node].kind == EFSD_FILE &&
+                   atomic_load_explicit(&daemon->opens.mapped[open->node], memory_order_relaxed);
+    return daemon->direct_io && !learned;
+}
+
 /* Answer an open; the state of its share, if it has one, does not change any more. */
 static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
 {
     struct efsd_counters *counters = &daemon->counters;
     bool backed = open->share && open->share->state == SHARE_BACKED;
-    bool control = open->text != NULL;
-    efsd_count(backed              ? &counters->opens_passthrough
-               : control           ? &counters->opens_control
-               : daemon->direct_io ? &counters->opens_direct
-                                   : &counters->opens_cached,
+    bool control = open->text != NULL, direct = control || is_direct(daemon, open);
+    efsd_count(backed    ? &counters->opens_passthrough
+               : control ? &counters->opens_control
+               : direct  ? &counters->opens_direct
+                         : &counters->opens_cached,
                1);
     uint64_t handle = (uint64_t)(uintptr_t)open;
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
-    struct fuse_file_info file = {
-        .fh = handle, .direct_io = control || daemon->direct_io, .keep_cache = !control, .noflush = 1};
+    struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
     if (rc == -ENOENT) { /* the caller gave up: no release will come */
         efsd_open_release(daemon, open);
@@ -285,6 +309,7 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     if (may_wait_long(daemon)) {
         fuse_req_interrupt_func(req, interrupted, daemon);
     }
+    efsd_cede_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {
     case JOINED_SETTLED:

@@ -3,6 +3,9 @@
 
 #include <errno.h>
 
+#define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
+#define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: someone goes through the file */
+
 static void read_done(void *arg, errint_t error, size_t bytes)
 {
     struct efsd_buffer *buffer = arg;
@@ -27,7 +30,32 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
     fuse_reply_buf(req, open->text + at, left < bytes ? left : bytes);
 }
 
-static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset)
+/*
+ * Reads for the page cache come from faults in mappings, where the kernel reads around each fault and a little ahead:
+ * three reads in a row say nothing of the next 32 MiB, and a read at the edge of an expert nothing of that expert. So
+ * the engine follows such a reader, with its read-ahead, only after a long run; before, it is told of one who is
+ * sequential (nothing else of the expert is brought along) and in other hands (not to be followed).
+ */
+static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64_t offset, bool cached)
+{
+    if (!cached) {
+        return &open->stream;
+    }
+    struct efsd_faults *faults = &open->faults;
+    uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
+    uint64_t distance = offset > next ? offset - next : next - offset;
+    if (distance > FAULTS_APART_BYTES) {
+        atomic_store_explicit(&faults->begin, offset, memory_order_relaxed);
+        atomic_store_explicit(&faults->next, end, memory_order_relaxed);
+    } else if (end > next) {
+        atomic_store_explicit(&faults->next, end, memory_order_relaxed);
+    }
+    bool scan = end > atomic_load_explicit(&faults->begin, memory_order_relaxed) + FAULTS_SCAN_BYTES;
+    return scan ? &open->stream : &faults->stream;
+}
+
+static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
+                      bool cached)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -37,9 +65,13 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
-    efsd_pagecache_read(daemon, open->node, offset, bytes);
-    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, offset, buffer->data, bytes, read_done,
-             buffer);
+    if (cached) {
+        efsd_opens_mapped(daemon, open->node);
+        efsd_pagecache_read(daemon, open->node, offset, bytes);
+    }
+    efsd_cede_read(daemon, bytes, cached);
+    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream_of(open, bytes, offset, cached), offset,
+             buffer->data, bytes, read_done, buffer);
 }
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)
@@ -56,7 +88,8 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info 
         read_text(req, open, bytes, offset);
         efsd_open_unref(open);
     } else {
-        read_file(daemon, req, open, bytes, offset);
+        /* read() past the page cache names who owns its locks; what is read for the page cache has no one's */
+        read_file(daemon, req, open, bytes, offset, file->lock_owner == 0);
     }
     efsd_open_unref(open);
 }

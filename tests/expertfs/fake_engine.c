@@ -413,6 +413,11 @@ errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info
     return -EINVAL;
 }
 
+uint64_t efs_auto_budget(void)
+{
+    return UINT64_C(1) << 40;
+}
+
 static size_t setting(const char *name)
 {
     size_t i = 0;

@@ -1,0 +1,131 @@
+"""Files that are mapped: who maps one later finds what is in the page cache, and takes nothing from others; a reader of
+single experts is not read ahead for; under a memory limit the daemon leaves its memory to the page cache, and takes it
+back for leases."""
+import mmap
+import os
+import sys
+
+import e2e
+from e2e import *
+
+sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
+from cgroup import Cgroup
+
+need_fuse()
+
+# Maps a file, reads every page of parts of it, says so, and waits for the end of its input
+READER = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+pages = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+parts = [tuple(map(int, a.split(":"))) for a in sys.argv[2:]] or [(0, len(pages))]
+total = sum(sum(pages[at] for at in range(first, end, 4096)) for first, end in parts)
+print(total, flush=True)
+sys.stdin.read()
+"""
+
+
+class Reader:
+    def __init__(self, path, *parts, join=None):
+        self.process = subprocess.Popen([sys.executable, "-c", READER, path, *parts], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, preexec_fn=join)
+        self.total = int(self.process.stdout.readline())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def sum_of(path, *parts):
+    reader = Reader(path, *parts)
+    reader.end()
+    return reader.total
+
+
+def name_of(model):
+    return max((n for n in os.listdir(model) if n.endswith((".safetensors", ".gguf"))),
+               key=lambda n: os.path.getsize(os.path.join(model, n)))
+
+
+def mapped_again(store, model, options, again):
+    """Does a second mapping ask the daemon again?"""
+    mount = Mount(store, options)
+    path, want = mount / name_of(model), sum_of(os.path.join(model, name_of(model)))
+    first = Reader(path)
+    cached, before = mount.count("fuse_opens_cached"), mount.count("read_bytes")
+    second = Reader(path)
+    more = mount.count("read_bytes") - before
+    check(f"{options}: the same bytes", first.total == want and second.total == want)
+    if again:
+        check(f"{options}: a second mapping reads again", more > 0)
+    else:
+        # read() of the control files apart, nothing comes to the daemon but perhaps a page that the kernel gave up
+        check(f"{options}: a second mapping finds what the first has left", more * 20 < os.path.getsize(path), more)
+        check(f"{options}: its open goes through the page cache",
+              mount.count("fuse_opens_cached") > cached or "direct_io=off" in options)
+    first.end()
+    second.end()
+    mount.unmount()
+
+
+model = make_model("small")
+store = make_store(model)
+probe = Mount(store, "budget=256M")
+direct = probe.config()["direct_io"] == "yes"
+probe.unmount()
+mapped_again(store, model, "budget=256M", False)
+mapped_again(store, model, "budget=256M,direct_io=off", False)
+if direct:
+    mapped_again(store, model, "budget=256M,direct_io=on", True)
+
+# Some experts of a file, each a MiB: what is read of the store is near what was asked for, not 32 MiB more each time
+big = make_model("big", "-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "16", "-l", "3", "--vocab", "4096",
+                 "--format=gguf")
+big_store = make_store(big)
+mount = Mount(big_store, "budget=1G,readahead=128K")
+size = os.path.getsize(os.path.join(big, "model.gguf"))
+parts = [f"{at}:{at + (1 << 20)}" for at in range(40 << 20, size - (4 << 20), 60 << 20)]
+before = mount.count("disk_bytes")
+check("parts of a mapping", sum_of(mount / "model.gguf", *parts) == sum_of(os.path.join(big, "model.gguf"), *parts))
+# a MiB, and what the kernel reads around it, lie in two or three units of at most 4 MiB
+read = mount.count("disk_bytes") - before
+check("a mapping read here and there is not read ahead for", read <= len(parts) * (12 << 20), (read, len(parts)))
+mount.unmount()
+
+# Under a limit
+try:
+    limited = Cgroup(400 << 20)
+except OSError as error:
+    note(f"skipped part: no memory limit: {error}")
+    done()
+try:
+    joined = ("sh", "-c", f"echo $$ >{limited.path}/cgroup.procs; exec \"$@\"", "sh")
+    mount = Mount(big_store, "budget=auto", prefix=joined)
+    auto = mount.count("budget_bytes")
+    check("auto is about half of the limit", auto <= 200 << 20, auto)
+    # the page cache is found once a second
+    def ceded():
+        Reader(mount / "model.gguf", join=limited.join).end()
+        return mount.count("budget_bytes") < auto * 7 // 8
+    check("a mapping larger than the limit: the budget is left to the page cache", wait_until(ceded, 60),
+          mount.control("stat"))
+    held = mount.count("budget_bytes")
+    check("what is held is within it", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= held)
+    path = mount / "experts/L00/E000.safetensors"
+    if mount.passthrough():
+        with open(path, "rb") as file:
+            file.read(1)
+            check("a lease takes it back", mount.count("budget_bytes") > held, mount.control("stat"))
+            check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
+    os.setxattr(mount.path, "user.expertfs.budget", b"180M")
+    Reader(mount / "model.gguf", join=limited.join).end()
+    time.sleep(1.5)
+    Reader(mount / "model.gguf", join=limited.join).end()
+    check("a budget that was set is left alone", mount.count("budget_bytes") == 180 << 20, mount.count("budget_bytes"))
+    mount.unmount()
+finally:
+    for mount in list(e2e._mounts):
+        mount.abandon()
+    limited.remove()
+done()
