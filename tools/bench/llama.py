@@ -123,13 +123,22 @@ def forget(path):
 
 def prepare(options):
     """The GGUF file and its store, made once."""
-    folder = os.path.join(options.dir, "llama-" + options.size)
+    folder = os.path.join(options.dir, "llama-" + (options.preset or options.size))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
     if not os.path.exists(store):
-        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", *SHAPE, "--size", options.size,
-                        folder], check=True)
+        shape = ["--preset", options.preset] if options.preset else [*SHAPE, "--size", options.size]
+        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", *shape, folder], check=True)
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
     return gguf, store
+
+
+def bytes_of(limit, size):
+    """A limit in parts of the file (25%), in bytes (2G, 512M), or none."""
+    if limit == "none":
+        return None
+    if limit.endswith("%"):
+        return int(size * float(limit[:-1]) / 100)
+    return int(float(limit[:-1]) * 2 ** {"M": 20, "G": 30}[limit[-1]])
 
 
 def once(kind, gguf, store, limit_bytes, options):
@@ -149,7 +158,9 @@ def once(kind, gguf, store, limit_bytes, options):
                 results[-1]["oom_kills"] = limited.cgroup.out_of_memory()
                 results[-1]["cached_bytes"] = limited.cgroup.cached_bytes()
                 if kind == "mount":
-                    results[-1]["stat"] = {k: v - before.get(k, 0) for k, v in served.stat().items()}
+                    after = served.stat()
+                    results[-1]["budget_bytes"] = after["budget_bytes"]
+                    results[-1]["stat"] = {k: v - before.get(k, 0) for k, v in after.items()}
     return results
 
 
@@ -168,15 +179,15 @@ def tell(name, ours, theirs, bar, report):
 
 
 def say_more(runs):
+    """Each run, with what it read, in MiB."""
     for kind, results in runs:
         for r in results:
-            steps = sorted(r["step_s"])
-            more = "".join(f", {k} {r['stat'].get(k, 0) / 2**20:.0f} MiB" for k in
-                           ("disk_bytes", "read_bytes", "chunk_pool_bytes", "budget_bytes")) if "stat" in r else \
-                f", disk {r['disk_bytes'] / 2**20:.0f} MiB"
+            steps, stat = sorted(r["step_s"]), r.get("stat")
+            read = (f"requests {stat['read_bytes'] >> 20}, store {stat['disk_bytes'] >> 20}, budget "
+                    f"{r['budget_bytes'] >> 20}" if stat else f"disk {r['disk_bytes'] >> 20}")
             print(f"      {kind}: {r['tokens_per_s']:.2f} tokens/s, load {r['load_s']:.2f}, first {r['first_s']:.2f}, "
-                  f"step {steps[0]:.3f} {steps[len(steps) // 2]:.3f} {steps[-1]:.3f}, faults {r['major_faults']}, user {r['user_s']:.1f}, system "
-                  f"{r['system_s']:.1f}, cached {r['cached_bytes'] / 2**20:.0f} MiB{more}", flush=True)
+                  f"token {steps[0]:.3f} {steps[len(steps) // 2]:.3f} {steps[-1]:.3f} s; faults {r['major_faults']}, "
+                  f"user {r['user_s']:.1f}, system {r['system_s']:.1f} s; MiB: cached {r['cached_bytes'] >> 20}, {read}")
 
 
 def measure(options):
@@ -187,7 +198,7 @@ def measure(options):
           f"{options.options or 'none'}")
     print(f"   {'memory limit':22} {'':21} {'mount':>8} {'plain':>8}   ratio   wanted")
     for limit in options.limits.split(","):
-        limit_bytes = None if limit == "none" else int(size * float(limit.rstrip("%")) / 100)
+        limit_bytes = bytes_of(limit, size)
         runs = {"mount": [], "plain": []}
         for turn in range(options.rounds):
             for kind in ("plain", "mount") if turn % 2 else ("mount", "plain"):
@@ -213,7 +224,8 @@ def measure(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", default="5GB", help="of the GGUF file that is made (5GB)")
-    parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits, in parts of the file; none")
+    parser.add_argument("--preset", help="of mkmodel, for a file of another shape and size")
+    parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits: parts of the file, or sizes (512M); none")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")

@@ -1,0 +1,37 @@
+#!/bin/bash
+# tools/bench/llama on a tiny file: it measures, compares the tokens, and leaves nothing behind.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${BUILD:-build}
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+cgroups() { find /sys/fs/cgroup -maxdepth 2 -type d -name 'expertfs-bench-*' 2>/dev/null | sort; }
+bad=0
+complain() { echo "FAILED: $*"; bad=1; }
+[ -e /dev/fuse ] || { echo "skipped: there is no /dev/fuse"; exit 77; }
+[ -x "$build/expertfs" ] || { echo "FAILED: $build/expertfs is not built"; exit 1; }
+bench() {
+    BUILD=$build tools/bench/llama --dir "$dir" --preset tiny-qwen3-moe --tokens 3 --rounds 1 --threads 1 "$@" >"$dir/out" 2>&1
+}
+export PYTHON=${PYTHON:-/usr/bin/python3}
+before=$(cgroups)
+bench --limits 700M,none --json "$dir/json" -v
+status=$?
+[ "$status" != 77 ] || { echo "skipped: $(tail -1 "$dir/out")"; exit 77; }
+cat "$dir/out"
+[ "$status" = 0 ] || complain "exit $status"
+grep -q 'all runs generated the same 3 tokens' "$dir/out" || complain "no word of the tokens"
+"$PYTHON" - "$dir/json" <<'P' || complain "the JSON"
+import json, sys
+rows = json.load(open(sys.argv[1]))
+assert {(r["limit"], r["measure"]) for r in rows} == {(l, m) for l in ("700M", "none, cold", "none, warm")
+                                                      for m in ("tokens_per_s", "first_s", "load_s")}, rows
+assert all(r["mount"] > 0 and r["plain"] > 0 and r["ratio"] > 0 for r in rows), rows
+P
+# A daemon that cannot start is told, and what was made for it goes, too
+bench --limits 700M --options budget=1M
+[ $? = 1 ] || complain "a budget below the floor: exit $?"
+grep -q 'below the floor' "$dir/out" || complain "not told why: $(cat "$dir/out")"
+grep -q "$dir" /proc/self/mountinfo && complain "a mount is left"
+[ "$(cgroups)" = "$before" ] || complain "a cgroup is left: $(cgroups)"
+exit $bad
