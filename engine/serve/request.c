@@ -1,8 +1,8 @@
 /*
  * request.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their chunks.
  *
- * Chunks that are referenced cannot be evicted: coded experts are handed out up to half of the chunk pool, the others
- * come as these are dropped.
+ * Chunks that are referenced cannot be evicted: coded experts are handed out up to efs_room_coded(), the others come as
+ * these are dropped.
  */
 #include "request.h"
 
@@ -35,15 +35,25 @@ static void request_unref(struct efs_request *request)
     free(request);
 }
 
+/*
+ * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
+ * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
+ */
+static bool has_room(const struct efs *fs, const struct efs_request_item *first)
+{
+    uint64_t bytes = first->bytes;
+    for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
+        bytes += i->request == first->request ? i->bytes : 0;
+    return fs->closing || fs->coded_bytes == 0 || fs->coded_bytes + bytes <= efs_room_coded(fs);
+}
+
 /* Lock held: coded experts that there is room for now. */
 static uint32_t take_waiting(struct efs *fs, struct efs_fill **fills, uint32_t room)
 {
     uint32_t count = 0;
-    uint64_t most = fs->planned_segments * fs->arena.segment_bytes / 2;
-    while (fs->coded_waiting && count < room) {
+    while (fs->coded_waiting && count < room && has_room(fs, fs->coded_waiting)) {
         struct efs_request_item *item = fs->coded_waiting;
-        if (fs->coded_bytes && fs->coded_bytes + item->bytes > most && !fs->closing)
-            break;
+        item->request->begun = true;
         fs->coded_waiting = item->next_waiting;
         fs->coded_bytes += item->bytes;
         fills[count++] = item->fill;
@@ -258,6 +268,7 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     if (all)
         efs_execute(fs, s->fills, all);
     efs_lease_answer(fs, answer);
+    efs_coded_retry(fs); /* those before us in line may have taken our places in fills */
 }
 
 static errint_t request_begin(struct efs *fs, struct efs_request *request, struct efs_error *err)

@@ -30,6 +30,7 @@ struct efs_request {
     pthread_cond_t changed;
     uint32_t refs;    /* items that are coming, and one for the caller */
     bool bring, over; /* nobody comes for the items; the caller has released it */
+    bool begun;       /* some of its coded items were given room; guarded by efs.lock */
     uint32_t count;
     struct efs_request_item items[];
 };

@@ -12,6 +12,7 @@
 
 #define FLOOR_SHARE 8 /* the chunk pool's floor: that part of what is not fixed, ... */
 #define FLOOR_MOST 8  /* ... but one to so many segments */
+#define CODED_SHARE 4 /* of what is not fixed may be held coded, whatever the plan */
 #define SETTLE_NS 1000000
 #define SETTLE_ROUNDS 5000
 
@@ -29,6 +30,20 @@ uint64_t efs_room_used(const struct efs *fs)
     return fs->fixed_bytes + (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes + fs->full_bytes;
 }
 
+uint64_t efs_room_coded(const struct efs *fs)
+{
+    uint64_t available = fs->options.budget_bytes > fs->fixed_bytes ? fs->options.budget_bytes - fs->fixed_bytes : 0;
+    uint64_t planned = fs->planned_segments * fs->arena.segment_bytes / 2;
+    return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
+}
+
+/* Segments that nobody else may take: what the plan needs, or what is handed out coded and some room beside it. */
+static uint64_t needed(const struct efs *fs)
+{
+    uint64_t coded = fs->coded_bytes * 2 / fs->arena.segment_bytes + (fs->coded_bytes != 0);
+    return coded > fs->planned_segments ? coded : fs->planned_segments;
+}
+
 bool efs_room_for_segment(struct efs *fs)
 {
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
@@ -36,11 +51,12 @@ bool efs_room_for_segment(struct efs *fs)
         return false;
     while (efs_room_used(fs) + bytes > budget) {
         uint64_t before = fs->full_bytes;
-        if (fs->arena.segment_count >= fs->planned_segments)
+        if (fs->arena.segment_count >= needed(fs))
             return false;
         /* what the plan gives to chunks is taken back from experts that only happen to be full */
+        bool kept = fs->arena.segment_count >= fs->planned_segments;
         efs_full_drop_free_slots(fs, efs_room_used(fs) + bytes - budget);
-        if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false))
+        if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
             return false;
     }
     return true;
@@ -118,7 +134,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_reque
             continue;
         if (fs->segments_leaving * segment >= excess)
             return -EAGAIN;
-        bool above_plan = staying(fs) > fs->planned_segments && staying(fs) > fs->floor_segments;
+        bool above_plan = staying(fs) > needed(fs) && staying(fs) > fs->floor_segments;
         if (above_plan && begin_retirement(fs, submit))
             continue;
         if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
@@ -139,7 +155,7 @@ void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit)
         efs_full_drop_free_slots(fs, used - budget - leaving);
         if (fs->full_bytes < before || efs_full_evict_oldest(fs, false))
             continue;
-        bool above_plan = staying(fs) > fs->planned_segments;
+        bool above_plan = staying(fs) > needed(fs);
         if (above_plan && begin_retirement(fs, submit))
             continue;
         if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))

@@ -187,6 +187,9 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 uint64_t efs_room_used(const struct efs *fs);
 /* Is there room for one more segment without taking it from a full expert? */
 bool efs_room_for_segment(struct efs *fs);
+/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give it
+ * little, a quarter of the budget, for which full experts give way. */
+uint64_t efs_room_coded(const struct efs *fs);
 /* Make room for bytes more of memfds: gives up recycled memfds, segments above the plan, loose experts, kept ones that
  * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
  * -ENOMEM: everything is held. */

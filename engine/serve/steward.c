@@ -310,6 +310,7 @@ static void plan_now(struct efs_steward *s)
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     efs_full_retry(fs);
+    efs_coded_retry(fs);
 }
 
 /* ---- the thread ---- */

@@ -19,8 +19,10 @@ static void unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
 {
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
-    if (fs->disk)
+    if (fs->disk) {
         efs_full_retry(fs);
+        efs_coded_retry(fs);
+    }
 }
 
 /* ---- budget ---- */

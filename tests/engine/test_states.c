@@ -3,6 +3,7 @@
  * nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -361,6 +362,55 @@ static void test_held_back(void **state)
     efs_close(fs);
 }
 
+/* ---- coded requests that wait for each other ---- */
+
+struct pair {
+    struct efs *fs;
+    unsigned seed;
+};
+
+static void *wait_for_pairs(void *arg)
+{
+    struct pair *p = arg;
+    for (unsigned n = 0; n < 60; n++) {
+        uint32_t layer = (p->seed + n) % LAYERS * EXPERTS, first = (p->seed * 5 + n) % EXPERTS;
+        struct efs_need needs[] = {{layer + first, 1}, {layer + (first + 1) % EXPERTS, 1}};
+        struct efs_request *r;
+        struct efs_error err = {""};
+        if (efs_request_begin(p->fs, needs, 2, EFS_FORM_CODED, &r, &err) < 0 || efs_request_wait(r) < 0)
+            return p;
+        efs_request_release(r);
+    }
+    return NULL;
+}
+
+/* Each holds what came first while it waits for the other; plans that leave chunks next to nothing come and go. */
+static void test_pairs(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 120 * MIB, .full_pool = true, .plan = "F=100"});
+    lease_all(fs);
+    struct pair pairs[6];
+    pthread_t threads[6];
+    for (unsigned i = 0; i < 6; i++) {
+        pairs[i] = (struct pair){fs, i};
+        assert_int_equal(pthread_create(&threads[i], NULL, wait_for_pairs, &pairs[i]), 0);
+    }
+    for (unsigned n = 0; n < 20; n++) {
+        set(fs, "plan", n % 2 ? "F=100" : "C=60,F=40");
+        lease_all(fs);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    struct efs_stats s = quiet(fs);
+    assert_true(held(&s) <= s.budget_bytes);
+    assert_int_equal(s.leased_experts, 0);
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_coded_are_not_full),
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_held_back),
+        cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
