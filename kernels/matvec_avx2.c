@@ -4,15 +4,22 @@
 #include "simd_avx2.h"
 
 #define EFS_SM_AHEAD 4096
-#define EFS_MANY_ROWS 1u
-#define EFS_MANY_TOKENS 3u
-#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3)
+#define EFS_MANY_ROWS 1
+#define EFS_MANY_TOKENS 3
 
 typedef __m256 efs_floats;
 
 EFS_INLINE efs_floats efs_load_floats(const float *p)
 {
     return _mm256_load_ps(p);
+}
+
+EFS_INLINE efs_floats efs_load_once(const float *p)
+{
+    efs_floats v = efs_load_floats(p);
+
+    __asm__("" : "+x"(v));
+    return v;
 }
 
 EFS_INLINE void efs_store_floats(float *p, efs_floats v)
@@ -58,14 +65,19 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
     efs_halves_in_order(efs_load(w), efs_load(w + EFS_LANES), words);
 }
 
-EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     /* All bits but the sign change places. */
     __m256i change = _mm256_and_si256(_mm256_xor_si256(e, sm), _mm256_set1_epi8(0x7f));
-    __m256i low = _mm256_xor_si256(e, change), high = _mm256_xor_si256(sm, change);
 
-    words[0] = _mm256_unpacklo_epi8(low, high);
-    words[1] = _mm256_unpackhi_epi8(low, high);
+    bytes[0] = _mm256_xor_si256(e, change);
+    bytes[1] = _mm256_xor_si256(sm, change);
+}
+
+EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
+{
+    words[0] = _mm256_unpacklo_epi8(bytes[0], bytes[1]);
+    words[1] = _mm256_unpackhi_epi8(bytes[0], bytes[1]);
 }
 
 /* The first level's tables, for codes in bits 0 and 2 of a byte. */
@@ -96,4 +108,10 @@ EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, 
 
 #include "matvec_simd.h"
 
-const struct efs_matvec_ops efs_matvec_avx2 = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};
+#include "matvec_many.h"
+
+const struct efs_matvec_ops efs_matvec_avx2 = {
+    .plain = simd_plain,
+    .coded = simd_coded,
+    .many = simd_many,
+};

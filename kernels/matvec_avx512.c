@@ -4,15 +4,23 @@
 #include "simd_avx512.h"
 
 #define EFS_SM_AHEAD 12288
-#define EFS_MANY_ROWS 3u
-#define EFS_MANY_TOKENS 4u
-#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3) f(rows, 4)
+#define EFS_MANY_ROWS 2
+#define EFS_MANY_TOKENS 4
 
 typedef __m512 efs_floats;
 
 EFS_INLINE efs_floats efs_load_floats(const float *p)
 {
     return _mm512_load_ps(p);
+}
+
+/* Into a register, to be used several times: the compiler would rather load anew for each, and loads are scarce. */
+EFS_INLINE efs_floats efs_load_once(const float *p)
+{
+    efs_floats v = efs_load_floats(p);
+
+    __asm__("" : "+v"(v));
+    return v;
 }
 
 EFS_INLINE void efs_store_floats(float *p, efs_floats v)
@@ -65,16 +73,22 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
     words[1] = _mm512_shuffle_i32x4(first, second, 0xdd);
 }
 
-/* The same from turned exponents, signs and mantissas. */
-EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+/* Low and high bytes of BF16 numbers from turned exponents, signs and mantissas. */
+EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     const __m512i sign = _mm512_set1_epi8((char)0x80);
 
     /* Loaded once: the compiler would rather have it twice as a memory operand, and loads are scarce here. */
     __asm__("" : "+v"(sm));
-    __m512i low = efs_select(sign, e, sm), high = efs_select(sign, sm, e);
-    words[0] = _mm512_unpacklo_epi8(low, high);
-    words[1] = _mm512_unpackhi_epi8(low, high);
+    bytes[0] = efs_select(sign, e, sm);
+    bytes[1] = efs_select(sign, sm, e);
+}
+
+/* A part's BF16 numbers from their low and high bytes: even eights, odd eights. */
+EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
+{
+    words[0] = _mm512_unpacklo_epi8(bytes[0], bytes[1]);
+    words[1] = _mm512_unpackhi_epi8(bytes[0], bytes[1]);
 }
 
 /*
@@ -108,4 +122,10 @@ EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, 
 
 #include "matvec_simd.h"
 
-const struct efs_matvec_ops efs_matvec_avx512 = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};
+#include "matvec_many.h"
+
+const struct efs_matvec_ops efs_matvec_avx512 = {
+    .plain = simd_plain,
+    .coded = simd_coded,
+    .many = simd_many,
+};

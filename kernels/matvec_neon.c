@@ -4,15 +4,21 @@
 #include "simd_neon.h"
 
 #define EFS_SM_AHEAD 4096
-#define EFS_MANY_ROWS 1u
-#define EFS_MANY_TOKENS 3u
-#define EFS_EACH_TOKENS(f, rows) f(rows, 1) f(rows, 2) f(rows, 3)
+#define EFS_MANY_ROWS 1
+#define EFS_MANY_TOKENS 3
 
 typedef float32x4_t efs_floats;
 
 EFS_INLINE efs_floats efs_load_floats(const float *p)
 {
     return vld1q_f32(p);
+}
+
+EFS_INLINE efs_floats efs_load_once(const float *p)
+{
+    efs_floats v = efs_load_floats(p);
+
+    return v;
 }
 
 EFS_INLINE void efs_store_floats(float *p, efs_floats v)
@@ -58,11 +64,17 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
     words[1] = efs_load(w + EFS_LANES);
 }
 
-EFS_INLINE void efs_coded_words(efs_vector e, efs_vector sm, efs_vector words[2])
+EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     const uint8x16_t sign = vdupq_n_u8(0x80);
 
-    efs_interleave(vbslq_u8(sign, e, sm), vbslq_u8(sign, sm, e), words);
+    bytes[0] = vbslq_u8(sign, e, sm);
+    bytes[1] = vbslq_u8(sign, sm, e);
+}
+
+EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
+{
+    efs_interleave(bytes[0], bytes[1], words);
 }
 
 struct efs_first {
@@ -82,4 +94,10 @@ EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, 
 
 #include "matvec_simd.h"
 
-const struct efs_matvec_ops efs_matvec_neon = {.plain = simd_plain, .coded = simd_coded, .many = simd_many};
+#include "matvec_many.h"
+
+const struct efs_matvec_ops efs_matvec_neon = {
+    .plain = simd_plain,
+    .coded = simd_coded,
+    .many = simd_many,
+};

@@ -8,8 +8,8 @@
 #ifndef EFS_KERNELS_MATVEC_OPS_H
 #define EFS_KERNELS_MATVEC_OPS_H
 
+#include "cascade_chunk.h"
 #include "matvec.h"
-#include "ops.h"
 
 #define EFS_GROUP 64u
 #define EFS_SUMS 32
@@ -62,23 +62,40 @@ extern const struct efs_matvec_ops efs_matvec_avx512;
 extern const struct efs_matvec_ops efs_matvec_neon;
 #endif
 
-/*
- * Elements [first, first + count) of a matrix in halves, count > 0, as BF16 in order, in pieces: each piece is put to
- * data, which has room for EFS_BLOCK elements, and used by sink() before the next. A block that is wanted only in part
- * is put there whole, skip elements of it are not wanted. Where whole blocks are coded, coded() is asked instead, if
- * there is one.
- */
-struct efs_pieces {
-    const struct efs_matrix *w;
-    const struct efs_kernel_ops *ops;
-    uint8_t *(*room)(struct efs_pieces *pieces);
-    void (*sink)(struct efs_pieces *pieces, const uint8_t *piece, size_t count);
-    bool (*coded)(struct efs_pieces *pieces, const struct efs_cascade_block *block, const uint8_t *sm, size_t begin,
-                  size_t end);
+/* ---- the blocks of a matrix in halves ---------------------------------------------------------------------------- */
+
+/* A block, and which of its elements are wanted. */
+struct efs_piece {
+    bool leveled;                   /* a whole block, coded with at least one level */
+    struct efs_cascade_block block; /* e == NULL */
+    const uint8_t *e;               /* exponents, a byte each */
+    const uint8_t *sm;
+    size_t size, begin, end;
 };
 
-/* 0, -EINVAL, -EUCLEAN, or what w->exponents() returned. */
-int efs_pieces_run(struct efs_pieces *pieces, size_t first, size_t count);
+/* The walk over elements [at, end) of a matrix, block by block. */
+struct efs_walk {
+    const struct efs_matrix *w;
+    size_t at, end;
+    /* The shard at hand. */
+    const struct efs_matrix_shard *shard;
+    size_t shard_begin, shard_end;
+    struct efs_chunk chunk; /* EFS_E_CASCADE */
+    const uint8_t *e;       /* otherwise: its exponents */
+};
+
+/* Sets *piece to the next block. 1; 0 at the end; -EINVAL, -EUCLEAN, or what w->exponents() returned. */
+int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece);
+/* All elements of the piece's block, wanted or not, as BF16 into room, which has room for EFS_BLOCK of them. 0 or
+ * -EUCLEAN. */
+int efs_piece_decode(const struct efs_piece *piece, uint8_t *room);
+
+/* The product of a matrix in halves with several tokens, of the elements [begin, end), which are whole rows;
+ * matvec_tile.c. */
+int efs_multiply_tiles(const struct efs_matrix *w, const struct efs_input *input, size_t begin, size_t end,
+                       const struct efs_output *out, uint8_t *scratch);
+/* Bytes of scratch for that. */
+size_t efs_tile_scratch_bytes(uint32_t cols);
 
 /* ---- what all paths do with a product ---------------------------------------------------------------------------- */
 

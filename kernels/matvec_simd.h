@@ -152,8 +152,10 @@ EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, co
     for (size_t i = begin; i < end; x += EFS_GROUP) {
         __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
         for (unsigned p = 0; p < EFS_PARTS; p++, i += EFS_LANES) {
-            efs_vector words[2];
-            efs_coded_words(efs_first_symbols(efs_load(planes + i), plane, &first, &used), efs_load(sm + i), words);
+            efs_vector bytes[2], words[2];
+            efs_vector e = efs_first_symbols(efs_load(planes + i), plane, &first, &used);
+            efs_turned_join(e, efs_load(sm + i), bytes);
+            efs_unpack_lanes(bytes, words);
             efs_sums_add(&sums, p, words, x);
         }
     }
@@ -205,85 +207,6 @@ static bool simd_coded(const struct efs_cascade_block *given, const uint8_t *sm,
     coded_plane(&stream, 3, sm, begin, end, dot, &sums);
     efs_sums_store(&sums, dot->sums);
     return (size_t)(stream.used - below) == block.size[1];
-}
-
-/* ---- many tokens ---------------------------------------------------------------------------------------------------
- */
-
-/* rows rows times tokens tokens, each at most what the registers hold. */
-EFS_INLINE void many_few(const uint8_t *w, const unsigned rows, const float *x, size_t x_stride, uint32_t cols,
-                         const unsigned tokens, float products[EFS_MANY_ROWS][EFS_MANY_TOKENS])
-{
-    struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS];
-    size_t c = 0, row_bytes = 2 * (size_t)cols;
-
-    for (unsigned r = 0; r < rows; r++) {
-        for (unsigned t = 0; t < tokens; t++)
-            efs_sums_clear(&sums[r][t]);
-    }
-    for (; c + EFS_GROUP <= cols; c += EFS_GROUP) {
-        for (unsigned p = 0; p < EFS_PARTS; p++) {
-            efs_vector words[EFS_MANY_ROWS][2];
-            for (unsigned r = 0; r < rows; r++)
-                efs_plain_words(w + r * row_bytes + 2 * (c + p * EFS_LANES), words[r]);
-            for (unsigned h = 0; h < 2; h++) {
-                for (unsigned t = 0; t < tokens; t++) {
-                    efs_floats at = efs_load_floats(x + t * x_stride + c + p * EFS_FLOATS + 32 * h);
-                    for (unsigned r = 0; r < rows; r++)
-                        sums[r][t].even[p] = efs_fma(efs_even(words[r][h]), at, sums[r][t].even[p]);
-                }
-                for (unsigned t = 0; t < tokens; t++) {
-                    efs_floats at = efs_load_floats(x + t * x_stride + c + p * EFS_FLOATS + 32 * h + 16);
-                    for (unsigned r = 0; r < rows; r++)
-                        sums[r][t].odd[p] = efs_fma(efs_odd(words[r][h]), at, sums[r][t].odd[p]);
-                }
-            }
-        }
-    }
-    for (unsigned r = 0; r < rows; r++) {
-        for (unsigned t = 0; t < tokens; t++) {
-            if (c < cols)
-                efs_group_tail(&sums[r][t], w + r * row_bytes + 2 * c, cols - c, x + t * x_stride + c);
-            products[r][t] = efs_sums_total(&sums[r][t]);
-        }
-    }
-}
-
-/* One copy of the code for each number of rows and tokens. */
-#define MANY_TOKENS(rows, tokens)                                                                                      \
-    if (n == (tokens))                                                                                                 \
-        many_few(w, rows, x, input->stride, input->cols, tokens, products);
-
-static void many_rows(const uint8_t *w, unsigned rows, const struct efs_input *input, const struct efs_output *out)
-{
-    for (unsigned t = 0; t < input->tokens; t += EFS_MANY_TOKENS) {
-        const float *x = input->x + t * input->stride;
-        unsigned n = input->tokens - t < EFS_MANY_TOKENS ? input->tokens - t : EFS_MANY_TOKENS;
-        float products[EFS_MANY_ROWS][EFS_MANY_TOKENS];
-
-        if (rows == EFS_MANY_ROWS) {
-            EFS_EACH_TOKENS(MANY_TOKENS, EFS_MANY_ROWS)
-        } else {
-            EFS_EACH_TOKENS(MANY_TOKENS, 1)
-        }
-        for (unsigned r = 0; r < rows; r++) {
-            for (unsigned k = 0; k < n; k++)
-                efs_put_product(out, r, t + k, products[r][k]);
-        }
-    }
-}
-
-static void simd_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
-{
-    struct efs_output to = *out;
-
-    while (rows > 0) {
-        unsigned n = rows >= EFS_MANY_ROWS ? EFS_MANY_ROWS : 1;
-        many_rows(w, n, input, &to);
-        w += n * 2 * (size_t)input->cols;
-        to.y += n;
-        rows -= n;
-    }
 }
 
 #endif

@@ -1,93 +1,78 @@
 /*
- * matvec_walk.c - the walk over a matrix in halves: shards, blocks, and BF16 numbers where a product is not taken
- * straight from the code.
+ * matvec_walk.c - the walk over a matrix in halves: shards, their checks, blocks.
  */
-#include "cascade_chunk.h"
 #include "matvec_ops.h"
 
 #include <errno.h>
 
-/* The shard at hand. */
-struct shard {
-    const struct efs_matrix_shard *given;
-    size_t elements;
-    struct efs_chunk chunk; /* EFS_E_CASCADE */
-    const uint8_t *e;       /* otherwise */
-};
-
-static int open_shard(const struct efs_matrix *w, size_t index, struct shard *shard)
+static int open_shard(struct efs_walk *walk)
 {
-    size_t all = (size_t)w->rows * w->cols, left = all - index * w->shard_elements;
-    const struct efs_matrix_shard *given = &w->shards[index];
+    const struct efs_matrix *w = walk->w;
+    size_t all = (size_t)w->rows * w->cols, index = walk->at / w->shard_elements;
+    const struct efs_matrix_shard *shard = &w->shards[index];
     int r = 0;
 
-    shard->given = given;
-    shard->elements = left < w->shard_elements ? left : w->shard_elements;
-    if (given->sm == NULL || given->sm_bytes != shard->elements)
+    walk->shard = shard;
+    walk->shard_begin = index * w->shard_elements;
+    size_t elements = all - walk->shard_begin < w->shard_elements ? all - walk->shard_begin : w->shard_elements;
+    walk->shard_end = walk->shard_begin + elements;
+    if (shard->sm == NULL || shard->sm_bytes != elements)
         return -EUCLEAN;
-    switch (given->form) {
+    switch (shard->form) {
     case EFS_E_CASCADE:
-        if (given->e == NULL)
+        if (shard->e == NULL)
             return -EUCLEAN;
-        r = efs_chunk_open(given->e, given->e_bytes, &shard->chunk);
-        return r != 0 ? r : shard->chunk.symbols == shard->elements ? 0 : -EUCLEAN;
+        r = efs_chunk_open(shard->e, shard->e_bytes, &walk->chunk);
+        return r != 0 ? r : walk->chunk.symbols == elements ? 0 : -EUCLEAN;
     case EFS_E_BYTES:
-        shard->e = given->e;
-        return given->e != NULL && given->e_bytes == shard->elements ? 0 : -EUCLEAN;
+        walk->e = shard->e;
+        return shard->e != NULL && shard->e_bytes == elements ? 0 : -EUCLEAN;
     case EFS_E_ASK:
-        shard->e = NULL;
+        walk->e = NULL;
         if (w->exponents == NULL)
             return -EINVAL;
-        r = w->exponents(w->user, index, &shard->e);
-        return r != 0 ? r : shard->e != NULL ? 0 : -EINVAL;
+        r = w->exponents(w->user, index, &walk->e);
+        return r != 0 ? r : walk->e != NULL ? 0 : -EINVAL;
     }
     return -EINVAL;
 }
 
-/* Elements [begin, end) of block b of the shard. */
-static int do_block(struct efs_pieces *pieces, const struct shard *shard, size_t b, size_t begin, size_t end)
+int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece)
 {
-    const uint8_t *sm = shard->given->sm + b * EFS_BLOCK;
-    size_t left = shard->elements - b * EFS_BLOCK, m = left < EFS_BLOCK ? left : EFS_BLOCK;
+    int r = 0;
 
-    if (shard->given->form == EFS_E_CASCADE) {
-        struct efs_cascade_block block;
-        int r = efs_chunk_block(&shard->chunk, (uint32_t)b, &block);
-        if (r != 0)
-            return r;
-        if (pieces->coded != NULL && m == EFS_BLOCK && block.levels > 0)
-            return pieces->coded(pieces, &block, sm, begin, end) ? 0 : -EUCLEAN;
-        uint8_t *room = pieces->room(pieces);
-        if (!pieces->ops->decode_merge(EFS_FORMAT_BF16, &block, sm, room, false))
-            return -EUCLEAN;
-        pieces->sink(pieces, room + 2 * begin, end - begin);
+    if (walk->at == walk->end)
         return 0;
+    if (walk->shard == NULL || walk->at == walk->shard_end)
+        r = open_shard(walk);
+    if (r != 0)
+        return r;
+
+    size_t b = (walk->at - walk->shard_begin) / EFS_BLOCK, first = walk->shard_begin + b * EFS_BLOCK;
+    size_t size = walk->shard_end - first < EFS_BLOCK ? walk->shard_end - first : EFS_BLOCK;
+    piece->size = size;
+    piece->begin = walk->at - first;
+    piece->end = walk->end - first < size ? walk->end - first : size;
+    piece->sm = walk->shard->sm + b * EFS_BLOCK;
+    piece->e = NULL;
+    piece->leveled = false;
+    walk->at = first + piece->end;
+    if (walk->shard->form != EFS_E_CASCADE) {
+        piece->e = walk->e + b * EFS_BLOCK;
+        return 1;
     }
-    uint8_t *room = pieces->room(pieces);
-    pieces->ops->merge(EFS_FORMAT_BF16, shard->e + b * EFS_BLOCK, sm, m, room);
-    pieces->sink(pieces, room + 2 * begin, end - begin);
-    return 0;
+    r = efs_chunk_block(&walk->chunk, (uint32_t)b, &piece->block);
+    piece->leveled = r == 0 && size == EFS_BLOCK && piece->block.levels > 0;
+    return r != 0 ? r : 1;
 }
 
-int efs_pieces_run(struct efs_pieces *pieces, size_t first, size_t count)
+int efs_piece_decode(const struct efs_piece *piece, uint8_t *room)
 {
-    const size_t shard_elements = pieces->w->shard_elements;
-    struct shard shard;
-    size_t at = first, end = first + count;
+    const struct efs_kernel_ops *ops = efs_ops();
 
-    while (at < end) {
-        size_t index = at / shard_elements, inside = at % shard_elements;
-        if (at == first || inside == 0) {
-            int r = open_shard(pieces->w, index, &shard);
-            if (r != 0)
-                return r;
-        }
-        size_t b = inside / EFS_BLOCK, begin = inside % EFS_BLOCK;
-        size_t take = EFS_BLOCK - begin < end - at ? EFS_BLOCK - begin : end - at;
-        int r = do_block(pieces, &shard, b, begin, begin + take);
-        if (r != 0)
-            return r;
-        at += take;
-    }
+    if (piece->e != NULL)
+        ops->merge(EFS_FORMAT_BF16, piece->e, piece->sm, piece->size, room);
+    else if (!ops->decode_merge(EFS_FORMAT_BF16, &piece->block, piece->sm, room, false))
+        return -EUCLEAN;
     return 0;
 }
