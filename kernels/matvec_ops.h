@@ -124,7 +124,7 @@ static inline float efs_exp(float v)
 /* v / (1 + exp(-v)): NaN for NaN and -inf, -0 where exp(-v) is out of range. */
 static inline float efs_silu(float v)
 {
-    return v < -88 ? -(v - v) : v / (1 + efs_exp(-v));
+    return v >= -88 ? v / (1 + efs_exp(-v)) : -(v - v);
 }
 
 static inline void efs_put_product(const struct efs_output *out, size_t row, size_t token, float product)
