@@ -244,7 +244,7 @@ ours = [r for r in runs if r["runner"] == "expertfs"]
 assert len(ours) >= 4 and all(r["tokens"] == 30 for r in runs)
 assert any(r["hits"]["M"] > 64 for r in ours), ours  # experts went and came back
 P
-run 1 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 1M,128M --json "$dir/floor.json" "$eval"
+run 1 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 1M,128M --allowance 40M --json "$dir/floor.json" "$eval"
 warns 'expertfs lru.* with 1M: .*floor\|expertfs lru.* with 1M: .*budget'
 "$python" -c 'import json, sys
 assert [r["runner"] for r in json.load(open(sys.argv[1]))] == ["mmap", "expertfs", "mmap"]' "$dir/floor.json" ||
