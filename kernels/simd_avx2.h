@@ -83,8 +83,10 @@ EFS_INLINE efs_vector efs_filled(efs_vector escapes, const uint8_t **below)
     const __m256i over_4 = _mm256_setr_epi32(-1, 0x03030303, -1, 0x0b0b0b0b, -1, 0x03030303, -1, 0x0b0b0b0b);
     const __m256i over_8 = _mm256_setr_epi32(-1, -1, 0x07070707, 0x07070707, -1, -1, 0x07070707, 0x07070707);
     uint32_t bits = (uint32_t)_mm256_movemask_epi8(escapes);
-    __m256i sums = _mm256_mullo_epi32(_mm256_and_si256(escapes, _mm256_set1_epi8(1)), _mm256_set1_epi32(0x01010101));
+    __m256i ones = _mm256_set1_epi8(1);
 
+    __asm__("" : "+x"(ones)); /* the compiler would make four shifts and additions of the multiplication */
+    __m256i sums = _mm256_mullo_epi32(_mm256_and_si256(escapes, ones), ones);
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_4));
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_8));
     /* One less for an escape; above 0x7f, which makes a 0, for the others. */
