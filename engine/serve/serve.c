@@ -191,6 +191,7 @@ static void stop(struct efs *fs)
     efs_steward_stop(fs);
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
+    efs_steward_free(fs);
     efs_demotion_destroy(fs);
     efs_full_destroy(fs);
     efs_residency_destroy(fs);

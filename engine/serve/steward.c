@@ -427,7 +427,15 @@ void efs_steward_stop(struct efs *fs)
         pthread_cond_signal(&s->wake);
         pthread_mutex_unlock(&fs->lock);
         pthread_join(s->thread, NULL);
+        s->started = false;
     }
+}
+
+void efs_steward_free(struct efs *fs)
+{
+    struct efs_steward *s = fs->steward;
+    if (!s)
+        return;
     efs_history_free(&s->seen);
     efs_history_free(&s->known);
     efs_skew_free(&s->skew);

@@ -9,8 +9,11 @@
 
 /* Start it. history_path: a .route trace, or NULL. 0; -errno of the trace or of the thread, with err. */
 errint_t efs_steward_start(struct efs *fs, const char *history_path, struct efs_error *err);
-/* Saves the counts and ends it. NULL steward is fine. No lock. */
+/* Saves the counts and ends the thread. What is under way may still wake it and ask for costs. No steward is fine. No
+ * lock. */
 void efs_steward_stop(struct efs *fs);
+/* When nothing is under way any more. */
+void efs_steward_free(struct efs *fs);
 
 /* ---- with efs.lock held ---- */
 /* A layer asks for these (numbers in the policy's layer); before the policy hears of it. */
