@@ -363,7 +363,7 @@ static void test_soak(void **state)
             struct efs_stats s;
             if (efs_set(fs, changes[i][0], changes[i][1], NULL, &err) < 0)
                 fail_msg("%s", err.text);
-            for (unsigned n = 0; n < 20; n++) {
+            for (unsigned n = 0; n < 5; n++) {
                 efs_stats(fs, &s);
                 size_t bytes;
                 free(whole_file(fs, n % (LAYERS * EXPERTS), &bytes));
