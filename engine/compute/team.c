@@ -1,4 +1,4 @@
-/* team.c - see team.h. Threads sleep between runs. */
+/* team.c - see team.h. Threads sleep between runs; as layers follow each other closely, not at once. */
 #include "team.h"
 
 #include "sys.h"
@@ -6,11 +6,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #define THREADS_MAX 256u
 #define STACK_BYTES (512u << 10)
+#define SPIN_NS 50000u /* hardly more than to be woken takes */
+#define SPIN_LOOKS 32u /* between two looks at the clock */
 
 struct member {
     struct efs_team *team;
@@ -24,9 +27,10 @@ struct efs_team {
     pthread_mutex_t runs; /* one run at a time */
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t begin, end;
-    uint64_t run; /* number of the run that is on, or was last */
-    unsigned busy;
-    bool stop;
+    _Atomic uint64_t run; /* number of the run that is on, or was last; written with the lock, like busy and stop */
+    _Atomic unsigned busy;
+    _Atomic bool stop;
+    bool spins; /* there is a core for each thread; does not change */
     void (*work)(void *arg, unsigned thread);
     void *arg;
     unsigned threads, started;
@@ -38,26 +42,49 @@ unsigned efs_team_threads(const struct efs_team *team)
     return team->threads;
 }
 
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Wait a moment for a run after `done`, or, if that is NULL, for the end of the one that is on. */
+static void spin(const struct efs_team *team, const uint64_t *done)
+{
+    if (!team->spins)
+        return;
+    for (uint64_t end = efs_now_ns() + SPIN_NS; efs_now_ns() < end;)
+        for (unsigned i = 0; i < SPIN_LOOKS; i++) {
+            if (done ? atomic_load(&team->run) != *done || atomic_load(&team->stop) : atomic_load(&team->busy) == 0)
+                return;
+            relax();
+        }
+}
+
 static void *run(void *arg)
 {
     struct member *m = arg;
     struct efs_team *team = m->team;
     uint64_t done = 0;
-    pthread_mutex_lock(&team->lock);
     for (;;) {
+        spin(team, &done);
+        pthread_mutex_lock(&team->lock);
         while (team->run == done && !team->stop)
             pthread_cond_wait(&team->begin, &team->lock);
-        if (team->stop)
-            break;
+        bool stop = team->stop;
         done = team->run;
         pthread_mutex_unlock(&team->lock);
+        if (stop)
+            return NULL;
         team->work(team->arg, m->number);
         pthread_mutex_lock(&team->lock);
         if (--team->busy == 0)
             pthread_cond_signal(&team->end);
+        pthread_mutex_unlock(&team->lock);
     }
-    pthread_mutex_unlock(&team->lock);
-    return NULL;
 }
 
 static int start(struct member *m)
@@ -77,8 +104,8 @@ static int start(struct member *m)
 errint_t efs_team_new(unsigned threads, struct efs_team **out)
 {
     *out = NULL;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (threads == 0) {
-        long cores = sysconf(_SC_NPROCESSORS_ONLN);
         threads = cores > 0 && cores < (long)THREADS_MAX ? (unsigned)cores : 1;
     }
     if (threads > THREADS_MAX)
@@ -91,6 +118,7 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
     pthread_cond_init(&team->begin, NULL);
     pthread_cond_init(&team->end, NULL);
     team->threads = threads;
+    team->spins = cores > 0 && threads <= (unsigned long)cores;
     for (unsigned i = 0; i < threads; i++) {
         team->member[i].team = team;
         team->member[i].number = i;
@@ -134,6 +162,7 @@ void efs_team_run(struct efs_team *team, void (*work)(void *arg, unsigned thread
     pthread_cond_broadcast(&team->begin);
     pthread_mutex_unlock(&team->lock);
     work(arg, 0);
+    spin(team, NULL);
     pthread_mutex_lock(&team->lock);
     while (team->busy)
         pthread_cond_wait(&team->end, &team->lock);

@@ -26,12 +26,13 @@ struct efs_segment {
     uint8_t *base;   /* NULL: the slot is free */
     uint64_t *taken; /* a bit a granule */
     uint32_t free_granules;
-    uint32_t node;       /* index into the arena's nodes; slots of a node follow each other */
-    uint64_t huge_bytes; /* like pinned */
-    bool pinned;         /* set and read by the I/O thread alone: registered with its ring */
-    bool populated;      /* like pinned */
-    bool bound;          /* its pages come from the node */
-    bool retiring;       /* takes no new blocks; set by the owner, goes only with efs_arena_drop() */
+    uint32_t node;           /* index into the arena's nodes; slots of a node follow each other */
+    uint64_t huge_bytes;     /* like pinned */
+    bool pinned;             /* set and read by the I/O thread alone: registered with its ring */
+    bool populated;          /* like pinned, or while populating by who does that */
+    _Atomic bool populating; /* efs_arena_populate_part() is at work: the I/O thread lets it alone */
+    bool bound;              /* its pages come from the node */
+    bool retiring;           /* takes no new blocks; set by the owner, goes only with efs_arena_drop() */
 };
 
 struct efs_arena_node { /* to be read by all who show it */
@@ -51,6 +52,7 @@ struct efs_arena {
     size_t segment_bytes;                /* a multiple of 2 MiB */
     uint32_t segment_max, segment_count; /* slots, segments that have memory */
     struct efs_segment *segments;
+    uint32_t newest; /* what efs_arena_grow() added last */
     uint64_t used_bytes;
     const char *numa_kind; /* see efs_numa */
     uint32_t node_count;
@@ -84,6 +86,11 @@ void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
 /* The I/O thread, without the lock, when the segment is first used: have its pages all at once, and see whether they
  * are huge. */
 void efs_arena_populate(struct efs_arena *arena, uint32_t segment);
+/* The same by another thread, part by part, of a segment that was marked as populating before it got blocks: the pages
+ * from byte offset on; then, or to give up, _done(). 0, -errno: older kernels cannot. */
+#define EFS_ARENA_PART ((size_t)2 << 20)
+errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset);
+void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole);
 
 /* A block of bytes bytes (rounded up to granules); from_high: place it from the high end. false: no room. It comes from
  * the node with the most room, if possible. */

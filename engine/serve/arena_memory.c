@@ -164,7 +164,8 @@ errint_t efs_arena_grow(struct efs_arena *arena)
         return -ENOMEM;
     }
     efs_sys_madvise(base, arena->segment_bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
-    struct efs_segment *s = &arena->segments[node->first + slot];
+    arena->newest = node->first + slot;
+    struct efs_segment *s = &arena->segments[arena->newest];
     *s = (struct efs_segment){.base = base, .taken = taken, .free_granules = all, .node = n};
     bind_segment(arena, node, s, full);
     efs_arena_set_longest(node, slot, all);
@@ -173,11 +174,8 @@ errint_t efs_arena_grow(struct efs_arena *arena)
     return 0;
 }
 
-void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
+static void populated(struct efs_arena *arena, struct efs_segment *s)
 {
-    struct efs_segment *s = &arena->segments[segment];
-    if (s->populated || efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE) < 0)
-        return; /* older kernels: pages come when they are touched */
     s->populated = true;
     int64_t huge = efs_sys_huge_bytes(s->base, arena->segment_bytes);
     s->huge_bytes = huge < 0 ? 0 : (uint64_t)huge;
@@ -185,6 +183,26 @@ void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
         atomic_store(&arena->huge_unknown, true);
     atomic_fetch_add(&arena->populated_bytes, arena->segment_bytes);
     atomic_fetch_add(&arena->huge_bytes, s->huge_bytes);
+}
+
+void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
+{
+    struct efs_segment *s = &arena->segments[segment];
+    if (!s->populated && efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE) == 0)
+        populated(arena, s); /* older kernels: pages come when they are touched */
+}
+
+errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)
+{
+    return efs_sys_madvise(arena->segments[segment].base + offset, EFS_ARENA_PART, MADV_POPULATE_WRITE);
+}
+
+void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole)
+{
+    struct efs_segment *s = &arena->segments[segment];
+    if (whole)
+        populated(arena, s);
+    atomic_store(&s->populating, false);
 }
 
 /* ---- and go ---- */

@@ -92,7 +92,7 @@ static void unpin(struct efs_disk *d, struct efs_disk_request *r)
 static void pin(struct efs_disk *d, uint32_t segment)
 {
     struct efs_segment *s = &d->o.arena->segments[segment];
-    if (!d->pins || s->pinned)
+    if (!d->pins || s->pinned || atomic_load(&s->populating))
         return;
     efs_arena_populate(d->o.arena, segment);
     if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0) {

@@ -140,7 +140,8 @@ static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
 static void piece_ready(struct efs_fill_piece *p)
 {
     struct efs_batch *batch = p->batch;
-    if (p->waiter.error < 0 || p->shards == 0) {
+    bool as_it_is = !p->fill->slot && p->waiter.error == 0 && efs_unit_checked(batch->fs, p->waiter.unit);
+    if (p->waiter.error < 0 || p->shards == 0 || as_it_is) {
         piece_done(p);
         return;
     }

@@ -65,13 +65,21 @@ void efs_coded_retry(struct efs *fs)
 {
     struct efs_fill *fills[64];
     uint32_t count;
-    do {
-        pthread_mutex_lock(&fs->lock);
+    pthread_mutex_lock(&fs->lock);
+    fs->coded_again = true;
+    while (fs->coded_again && !fs->coded_retrying) { /* executing may end in here again: never deeper than once */
+        fs->coded_again = false;
         count = take_waiting(fs, fills, 64);
+        if (count == 0)
+            break;
+        fs->coded_retrying = true;
         pthread_mutex_unlock(&fs->lock);
-        if (count)
-            efs_execute(fs, fills, count);
-    } while (count == 64);
+        efs_execute(fs, fills, count);
+        pthread_mutex_lock(&fs->lock);
+        fs->coded_retrying = false;
+        fs->coded_again = true;
+    }
+    pthread_mutex_unlock(&fs->lock);
 }
 
 /* What an item holds is given back. It was HERE, or is told just now. */

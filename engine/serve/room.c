@@ -85,7 +85,8 @@ void efs_room_retire(struct efs *fs, struct efs_disk_request **submit)
 {
     struct efs_retirement *r = &fs->retirement;
     for (uint32_t i = 0; fs->segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
-        if (!fs->arena.segments[i].retiring || !efs_arena_segment_empty(&fs->arena, i))
+        if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
+            !efs_arena_segment_empty(&fs->arena, i))
             continue;
         r->busy = true;
         r->fs = fs;

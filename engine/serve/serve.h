@@ -89,6 +89,14 @@ struct efs_retirement { /* the segment that is being unpinned, to be returned */
     bool busy;
 };
 
+struct efs_next_segment { /* of the chunk pool, whose pages are being made */
+    struct efs_job job;
+    struct efs *fs;
+    uint32_t segment;
+    size_t done;
+    bool busy;
+};
+
 struct efs {
     struct efs_store *store;
     struct efs_options options;
@@ -119,6 +127,7 @@ struct efs {
     bool gathering;                         /* the job is queued or runs */
     struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
     uint64_t coded_bytes;                   /* of those that are handed out or on their way */
+    bool coded_retrying, coded_again;       /* a thread looks for room for them; it is to look once more */
     uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfds, free ones included */
     uint64_t floor_segments;                /* of the chunk pool: always left to it */
     uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
@@ -130,6 +139,7 @@ struct efs {
     bool budget_auto;          /* the user left the budget to us */
     uint64_t segments_leaving; /* retiring */
     struct efs_retirement retirement;
+    struct efs_next_segment next_segment;
     unsigned active; /* loads and reads under way */
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
@@ -157,6 +167,7 @@ errint_t efs_unit_decode(struct efs *fs, uint32_t unit, uint64_t begin, size_t b
                          struct efs_codec_scratch *scratch);
 /* Check the chunks of a shard of the unit (counted from its first) without decoding it; the unit is referenced. */
 errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard);
+bool efs_unit_checked(const struct efs *fs, uint32_t unit); /* all of them */
 /* Can efs_unit_decode() do without scratch? */
 bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
 /* The unit that holds raw byte `offset` of the object, and the byte after its last. */
@@ -194,7 +205,8 @@ uint64_t efs_room_coded(const struct efs *fs);
  * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
  * -ENOMEM: everything is held. */
 errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
-/* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead. */
+/* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
+ */
 void efs_room_set_budget(struct efs *fs, uint64_t bytes);
 /* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
 uint64_t efs_room_settle(struct efs *fs);
@@ -202,6 +214,10 @@ uint64_t efs_room_settle(struct efs *fs);
 void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
+
+/* ---- room_ahead.c ---- */
+/* With lock held: if the chunk pool will soon want another segment, have the pages of one ready. */
+void efs_room_ahead(struct efs *fs);
 
 /* ---- full.c ---- */
 errint_t efs_full_build(struct efs *fs);

@@ -56,6 +56,13 @@ errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard)
     return check_shard(fs, u, u->shard_first + shard, &v);
 }
 
+bool efs_unit_checked(const struct efs *fs, uint32_t unit)
+{
+    const struct efs_unit *u = &fs->units[unit];
+    uint64_t all = u->shard_count < 64 ? (1ull << u->shard_count) - 1 : UINT64_MAX;
+    return atomic_load_explicit(&u->checked, memory_order_acquire) == all;
+}
+
 /* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
 static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst, bool stream,
                              struct efs_codec_scratch *scratch)

@@ -61,6 +61,7 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
         if ((!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
             (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM))) {
             efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
+            efs_room_ahead(fs);
             return 0;
         }
         if (!more_memory(fs))

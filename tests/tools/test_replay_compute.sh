@@ -90,7 +90,7 @@ warns 'ffn-coded'
     "$mkexpertfs" -q "$dir/gpt" "$dir/gpt.efs" || exit 1
 run 1 --mount "$dir/gpt.efs" --compute ffn-coded --budget 40M "$trace"
 warns 'compute ffn'
-run 1 --mount "$dir/m.efs" --policy lru --budget 1M --compute ffn-coded "$trace"
+run 1 --mount "$dir/m.efs" --policy lru --budget 1M --allowance 1M --compute ffn-coded "$trace"
 warns 'lru.* with 1M'
 [ $bad = 0 ] || exit 1
 echo "all runners compute the same"
