@@ -54,15 +54,16 @@ ifeq ($(ARCH),x86_64)
 KERNEL_SKIP := %_neon.c
 FLAGS_avx2 := -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
+FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 else
-KERNEL_SKIP := %_avx2.c %_avx512.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
+KERNEL_SKIP := %_avx2.c %_avx512.c %_avx512bf16.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
 # Products are the same on every processor only if none fuses what the source does not.
 FLAGS_kernels := -O3 -ffp-contract=off
 # mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for
-isa_flags = $(foreach i,avx2 avx512 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
+isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
 
 SRC_kernels := $(filter-out $(KERNEL_SKIP),$(wildcard kernels/*.c))
 SRC_sched := $(wildcard sched/*.c)
@@ -221,7 +222,7 @@ format:
 
 tidy:
 	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
-	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mbmi2 -mpopcnt -mfma \
+	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx512bf16 -mbmi2 -mpopcnt -mfma \
 	  -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
 
 MAN := $(wildcard man/*.[1-8])

@@ -39,11 +39,11 @@ static void use_block(struct vector_product *p, size_t begin, size_t end)
     p->kept = keep;
 }
 
-static int multiply_vector(const struct efs_matrix *w, const struct efs_input *input, size_t begin, size_t end,
-                           const struct efs_output *out, uint8_t *scratch)
+static int multiply_vector(const struct efs_matvec_ops *ops, const struct efs_matrix *w, const struct efs_input *input,
+                           size_t begin, size_t end, const struct efs_output *out, uint8_t *scratch)
 {
     struct vector_product p = {
-        .ops = efs_ops()->matvec,
+        .ops = ops,
         .dot = {.x = input->x, .cols = w->cols, .out = *out},
         .block = scratch + 2 * EFS_GROUP,
     };
@@ -87,13 +87,16 @@ static int multiply(const struct efs_matrix *w, const void *memory, uint32_t row
 
     if (!well_formed(w) || input == NULL || row_begin > row_end || row_end > w->rows || y == NULL || scratch == NULL)
         return -EINVAL;
+    const struct efs_matvec_ops *ops = efs_input_ops(input);
+    if (ops == NULL)
+        return -EINVAL;
     if (begin == end)
         return 0;
     if (input->tokens == 1)
-        return multiply_vector(w, input, begin, end, &out, scratch);
+        return multiply_vector(ops, w, input, begin, end, &out, scratch);
     if (w->plain == NULL)
-        return efs_multiply_tiles(w, input, begin, end, &out, scratch);
-    efs_ops()->matvec->many((const uint8_t *)w->plain + 2 * begin, row_end - row_begin, input, &out);
+        return efs_multiply_tiles(ops, w, input, begin, end, &out, scratch);
+    ops->many((const uint8_t *)w->plain + 2 * begin, row_end - row_begin, input, &out);
     return 0;
 }
 

@@ -6,9 +6,9 @@
  * to sum (c / 16 % 4) * 8 + (c / 2 % 4) * 2 + c % 2, by one fused multiply-add in F32, columns in rising order, rows
  * filled up with +0 x +0 to a multiple of 64 columns. Then the sums are added by halves: sums that differ in bit 0 of
  * their number, then in bit 4, 3, 2, 1. That order depends on nothing but the column: a product is the same to the bit
- * from every form of the matrix, on every processor, for every split of the rows and every number of tokens. NaN and
- * infinities go their IEEE way (a NaN stays a NaN; which one it is is left open), subnormals count unless the caller's
- * thread has told its processor otherwise.
+ * from every form of the matrix, on every processor, for every split of the rows and every number of tokens (but see
+ * EFS_INPUT_BF16_DOT). NaN and infinities go their IEEE way (a NaN stays a NaN; which one it is is left open),
+ * subnormals count unless the caller's thread has told its processor otherwise.
  *
  * Nothing here does I/O, starts threads or allocates: the caller asks for sizes and brings the memory. Threads share a
  * product by rows: each gives its own range of rows and its own scratch, nothing else.
@@ -64,13 +64,26 @@ struct efs_matrix {
 
 /* ---- the vectors ----------------------------------------------------------------------------------------------- */
 
-enum efs_input_type { EFS_INPUT_F32, EFS_INPUT_BF16 };
+/*
+ * What vectors are given as. With the last two, products are taken by the processor's BF16 dot product where it has one
+ * (AVX-512 BF16), which is faster and no longer the same on every processor: each of 32 partial sums then takes two
+ * columns, c and c + 1, at once, as the instruction rounds, which also takes subnormals for zeros. Products are still
+ * the same to the bit from every form of the matrix, for every split of the rows and every number of tokens. Where
+ * there is no such instruction these are as EFS_INPUT_BF16.
+ */
+enum efs_input_type {
+    EFS_INPUT_F32 = 0,
+    EFS_INPUT_BF16 = 1,
+    EFS_INPUT_BF16_DOT = 2,
+    EFS_INPUT_F32_DOT = 3 /* F32, rounded to BF16, to nearest even */
+};
 
 /* Bytes of an input of tokens vectors of cols numbers; 0 when that is out of range. */
 size_t efs_input_bytes(uint32_t cols, uint32_t tokens);
 /*
- * Lays out tokens vectors for products: vector t begins at x + t * x_stride numbers. memory has efs_input_bytes()
- * bytes, is aligned to EFS_MATVEC_ALIGN, and may be read by all threads from then on. 0 or -EINVAL.
+ * Lays out tokens vectors for products on the code path in use (see efs_cpu_force()): vector t begins at x + t *
+ * x_stride numbers. memory has efs_input_bytes() bytes, is aligned to EFS_MATVEC_ALIGN, and may be read by all threads
+ * from then on. 0 or -EINVAL.
  */
 int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, uint32_t cols, uint32_t tokens,
                       void *memory);

@@ -14,14 +14,6 @@ EFS_INLINE efs_floats efs_load_floats(const float *p)
     return _mm256_load_ps(p);
 }
 
-EFS_INLINE efs_floats efs_load_once(const float *p)
-{
-    efs_floats v = efs_load_floats(p);
-
-    __asm__("" : "+x"(v));
-    return v;
-}
-
 EFS_INLINE void efs_store_floats(float *p, efs_floats v)
 {
     _mm256_store_ps(p, v);
@@ -37,11 +29,6 @@ EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
     return _mm256_add_ps(a, b);
 }
 
-EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
-{
-    return _mm256_fmadd_ps(a, b, sum);
-}
-
 EFS_INLINE float efs_total(efs_floats v)
 {
     __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -50,14 +37,31 @@ EFS_INLINE float efs_total(efs_floats v)
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-EFS_INLINE efs_floats efs_even(efs_vector words)
+#define EFS_STEPS 4
+
+typedef float efs_x;
+typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
+typedef efs_floats efs_xs;
+
+/* Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
+ */
+EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    if (k % 2 == 0)
+        return _mm256_castsi256_ps(_mm256_slli_epi32(words[k / 2], 16));
+    return _mm256_castsi256_ps(_mm256_and_si256(words[k / 2], _mm256_set1_epi32((int)0xffff0000)));
 }
 
-EFS_INLINE efs_floats efs_odd(efs_vector words)
+EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+    efs_xs v = _mm256_load_ps(p);
+    __asm__("" : "+x"(v)); /* see matvec_avx512.c */
+    return v;
+}
+
+EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)
+{
+    return _mm256_fmadd_ps(number, x, sum);
 }
 
 EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])

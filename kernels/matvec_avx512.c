@@ -1,123 +1,34 @@
 /*
  * matvec_avx512.c - products on processors with AVX-512 VBMI2.
  */
-#include "simd_avx512.h"
+#include "matvec_avx512.h"
 
-#define EFS_SM_AHEAD 12288
-#define EFS_MANY_ROWS 2
-#define EFS_MANY_TOKENS 4
+#define EFS_STEPS 4
 
-typedef __m512 efs_floats;
+typedef float efs_x;
+typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
+typedef efs_floats efs_xs;
 
-EFS_INLINE efs_floats efs_load_floats(const float *p)
+/* Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
+ */
+EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
-    return _mm512_load_ps(p);
+    if (k % 2 == 0)
+        return _mm512_castsi512_ps(_mm512_slli_epi32(words[k / 2], 16));
+    return _mm512_castsi512_ps(_mm512_and_si512(words[k / 2], _mm512_set1_epi32((int)0xffff0000)));
 }
 
 /* Into a register, to be used several times: the compiler would rather load anew for each, and loads are scarce. */
-EFS_INLINE efs_floats efs_load_once(const float *p)
+EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    efs_floats v = efs_load_floats(p);
-
+    efs_xs v = _mm512_load_ps(p);
     __asm__("" : "+v"(v));
     return v;
 }
 
-EFS_INLINE void efs_store_floats(float *p, efs_floats v)
+EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)
 {
-    _mm512_store_ps(p, v);
-}
-
-EFS_INLINE efs_floats efs_zero_floats(void)
-{
-    return _mm512_setzero_ps();
-}
-
-EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
-{
-    return _mm512_add_ps(a, b);
-}
-
-EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
-{
-    return _mm512_fmadd_ps(a, b, sum);
-}
-
-/* All floats, by halves. */
-EFS_INLINE float efs_total(efs_floats v)
-{
-    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-    __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
-
-    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-}
-
-/* The BF16 numbers in the low and high halves of 32 bits, as floats. */
-EFS_INLINE efs_floats efs_even(efs_vector words)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
-}
-
-EFS_INLINE efs_floats efs_odd(efs_vector words)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
-}
-
-/* A part's BF16 numbers from memory: even eights, odd eights. */
-EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
-{
-    efs_vector first = efs_load(w), second = efs_load(w + EFS_LANES);
-
-    words[0] = _mm512_shuffle_i32x4(first, second, 0x88);
-    words[1] = _mm512_shuffle_i32x4(first, second, 0xdd);
-}
-
-/* Low and high bytes of BF16 numbers from turned exponents, signs and mantissas. */
-EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
-{
-    const __m512i sign = _mm512_set1_epi8((char)0x80);
-
-    /* Loaded once: the compiler would rather have it twice as a memory operand, and loads are scarce here. */
-    __asm__("" : "+v"(sm));
-    bytes[0] = efs_select(sign, e, sm);
-    bytes[1] = efs_select(sign, sm, e);
-}
-
-/* A part's BF16 numbers from their low and high bytes: even eights, odd eights. */
-EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
-{
-    words[0] = _mm512_unpacklo_epi8(bytes[0], bytes[1]);
-    words[1] = _mm512_unpackhi_epi8(bytes[0], bytes[1]);
-}
-
-/*
- * The first level's tables, for codes in bits 0, 2 and 4 of a byte. The permutation looks at 6 bits, so that these
- * planes need no shift, and the last one any shift that brings its codes within these bits.
- */
-struct efs_first {
-    __m512i plane[3], mark;
-};
-
-EFS_INLINE struct efs_first efs_first_load(const uint8_t table_bytes[4])
-{
-    const __m512i numbers = efs_realign_by(0);
-    const efs_table table = efs_load_table(table_bytes);
-
-    return (struct efs_first){
-        .plane = {table.symbols, _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 2), table.symbols),
-                  _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 4), table.symbols)},
-        .mark = table.mark,
-    };
-}
-
-EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
-                                        const uint8_t **below)
-{
-    if (plane == 3)
-        codes = _mm512_srli_epi16(codes, 2);
-    const efs_table table = {first->plane[plane < 3 ? plane : 2], first->mark};
-    return efs_symbols_at(codes, table, EFS_LANES, below);
+    return _mm512_fmadd_ps(number, x, sum);
 }
 
 #include "matvec_simd.h"
@@ -128,4 +39,5 @@ const struct efs_matvec_ops efs_matvec_avx512 = {
     .plain = simd_plain,
     .coded = simd_coded,
     .many = simd_many,
+    .dot = &efs_matvec_avx512bf16,
 };

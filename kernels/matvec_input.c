@@ -8,8 +8,8 @@
 
 #define INPUT_MAGIC 0x6e693031u
 
-/* Floats from token to token: a gap keeps the tokens of wide inputs from meeting in the same sets of the cache. */
-static size_t token_stride(uint32_t cols)
+/* Numbers from token to token: a gap keeps the tokens of wide inputs from meeting in the same sets of the cache. */
+static size_t token_numbers(uint32_t cols)
 {
     return ((size_t)cols + EFS_GROUP - 1) / EFS_GROUP * EFS_GROUP + EFS_GROUP;
 }
@@ -18,27 +18,45 @@ size_t efs_input_bytes(uint32_t cols, uint32_t tokens)
 {
     if (cols == 0 || cols > EFS_COLS_MAX || tokens == 0 || tokens > EFS_TOKENS_MAX)
         return 0;
-    return sizeof(struct efs_input) + tokens * token_stride(cols) * sizeof(float);
+    return sizeof(struct efs_input) + tokens * token_numbers(cols) * sizeof(float);
 }
 
-static float number(enum efs_input_type type, const void *x, size_t i)
+static float widened(uint16_t bf16)
 {
+    uint32_t bits = (uint32_t)bf16 << 16;
     float f;
-    uint32_t bits;
-    uint16_t half;
 
-    if (type == EFS_INPUT_F32) {
-        memcpy(&f, (const uint8_t *)x + 4 * i, 4);
-    } else {
-        memcpy(&half, (const uint8_t *)x + 2 * i, 2);
-        bits = (uint32_t)half << 16;
-        memcpy(&f, &bits, 4);
-    }
+    memcpy(&f, &bits, sizeof(f));
     return f;
 }
 
-/* Floats first..first + n - 1 of x, n <= EFS_GROUP, as a group. */
-static void put_group(enum efs_input_type type, const void *x, size_t first, size_t n, float *group)
+/* To nearest, ties to even; a NaN stays a NaN. */
+static uint16_t rounded(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof(bits));
+    if (f != f)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* Number i of x as a float, rounded to BF16 if the type says so. */
+static float number(enum efs_input_type type, const void *x, size_t i)
+{
+    uint16_t half;
+    float f;
+
+    if (type == EFS_INPUT_BF16 || type == EFS_INPUT_BF16_DOT) {
+        memcpy(&half, (const uint8_t *)x + 2 * i, sizeof(half));
+        return widened(half);
+    }
+    memcpy(&f, (const uint8_t *)x + 4 * i, sizeof(f));
+    return type == EFS_INPUT_F32 ? f : widened(rounded(f));
+}
+
+/* Numbers first..first + n - 1 of x, n <= EFS_GROUP, as a group of floats. */
+static void put_floats(enum efs_input_type type, const void *x, size_t first, size_t n, float *group)
 {
     for (unsigned at = 0; at < EFS_GROUP; at++) {
         unsigned c = at % 16 / 4 * 16 + at / 32 * 8 + at % 4 * 2 + at / 16 % 2;
@@ -46,19 +64,36 @@ static void put_group(enum efs_input_type type, const void *x, size_t first, siz
     }
 }
 
+/* The same as a group of BF16. */
+static void put_bf16(enum efs_input_type type, const void *x, size_t first, size_t n, uint16_t *group)
+{
+    for (unsigned at = 0; at < EFS_GROUP; at++) {
+        unsigned c = at % 32 / 8 * 16 + at / 32 * 8 + at % 8;
+        group[at] = c < n ? rounded(number(type, x, first + c)) : 0;
+    }
+}
+
 int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, uint32_t cols, uint32_t tokens,
                       void *memory)
 {
+    const struct efs_matvec_ops *dot = efs_ops()->matvec->dot;
     struct efs_input *input = memory;
 
-    if (efs_input_bytes(cols, tokens) == 0 || (type != EFS_INPUT_F32 && type != EFS_INPUT_BF16) || x == NULL ||
-        memory == NULL || (uintptr_t)memory % EFS_MATVEC_ALIGN != 0)
+    if (efs_input_bytes(cols, tokens) == 0 || (unsigned)type > EFS_INPUT_F32_DOT || x == NULL || memory == NULL ||
+        (uintptr_t)memory % EFS_MATVEC_ALIGN != 0)
         return -EINVAL;
-    *input = (struct efs_input){.magic = INPUT_MAGIC, .cols = cols, .tokens = tokens, .stride = token_stride(cols)};
+    *input = (struct efs_input){.magic = INPUT_MAGIC, .cols = cols, .tokens = tokens};
+    input->dot = (type == EFS_INPUT_BF16_DOT || type == EFS_INPUT_F32_DOT) && dot != NULL && dot->supported();
+    input->stride = token_numbers(cols) * (input->dot ? sizeof(uint16_t) : sizeof(float));
     for (size_t t = 0; t < tokens; t++) {
-        for (size_t c = 0; c < cols; c += EFS_GROUP)
-            put_group(type, x, t * x_stride + c, cols - c < EFS_GROUP ? cols - c : EFS_GROUP,
-                      input->x + t * input->stride + c);
+        uint8_t *to = input->x + t * input->stride;
+        for (size_t c = 0; c < cols; c += EFS_GROUP) {
+            size_t n = cols - c < EFS_GROUP ? cols - c : EFS_GROUP;
+            if (input->dot)
+                put_bf16(type, x, t * x_stride + c, n, (uint16_t *)(void *)to + c);
+            else
+                put_floats(type, x, t * x_stride + c, n, (float *)(void *)to + c);
+        }
     }
     return 0;
 }
@@ -71,4 +106,9 @@ const struct efs_input *efs_input_checked(const void *memory, uint32_t cols)
         input->cols != cols || input->tokens == 0 || input->tokens > EFS_TOKENS_MAX)
         return NULL;
     return input;
+}
+
+const struct efs_matvec_ops *efs_input_ops(const struct efs_input *input)
+{
+    return input->dot ? efs_ops()->matvec->dot : efs_ops()->matvec;
 }

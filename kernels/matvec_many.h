@@ -15,7 +15,7 @@
 /* What a stretch of some rows and tokens needs. */
 struct efs_stretch {
     const uint8_t *w;
-    const float *x;
+    const efs_x *x;
     size_t row_bytes, x_stride, cols;
 };
 
@@ -31,15 +31,15 @@ EFS_INLINE void many_group(const struct efs_stretch *s, size_t c, const unsigned
             __builtin_prefetch(at + rows * s->row_bytes, 0, 2);
             __builtin_prefetch(at + rows * s->row_bytes + EFS_LANES, 0, 2);
         }
-        for (unsigned k = 0; k < 4; k++) {
-            efs_floats numbers[EFS_MANY_ROWS];
+        for (unsigned k = 0; k < EFS_STEPS; k++) {
+            efs_number numbers[EFS_MANY_ROWS];
             for (unsigned r = 0; r < rows; r++)
-                numbers[r] = k % 2 == 0 ? efs_even(words[r][k / 2]) : efs_odd(words[r][k / 2]);
+                numbers[r] = efs_number_of(words[r], k);
             for (unsigned t = 0; t < tokens; t++) {
-                efs_floats v = efs_load_once(s->x + t * s->x_stride + c + p * EFS_FLOATS + 16 * k);
+                efs_xs x = efs_load_xs(efs_part_x(s->x + t * s->x_stride + c, p, k));
                 for (unsigned r = 0; r < rows; r++) {
                     efs_floats *sum = k % 2 == 0 ? &sums[r][t].even[p] : &sums[r][t].odd[p];
-                    *sum = efs_fma(numbers[r], v, *sum);
+                    *sum = efs_multiply_add(numbers[r], x, *sum);
                 }
             }
         }
@@ -107,9 +107,9 @@ static void many_rows(const uint8_t *w, unsigned rows, const struct efs_input *i
         for (unsigned r = 0; r < rows; r += EFS_MANY_ROWS) {
             const struct efs_stretch stretch = {
                 .w = w + r * row_bytes + 2 * c,
-                .x = input->x + token * input->stride + c,
+                .x = (const efs_x *)efs_input_token(input, token) + c,
                 .row_bytes = row_bytes,
-                .x_stride = input->stride,
+                .x_stride = input->stride / sizeof(efs_x),
                 .cols = cols - c < EFS_STRETCH ? cols - c : EFS_STRETCH,
             };
             unsigned n = rows - r < EFS_MANY_ROWS ? rows - r : EFS_MANY_ROWS;

@@ -14,13 +14,6 @@ EFS_INLINE efs_floats efs_load_floats(const float *p)
     return vld1q_f32(p);
 }
 
-EFS_INLINE efs_floats efs_load_once(const float *p)
-{
-    efs_floats v = efs_load_floats(p);
-
-    return v;
-}
-
 EFS_INLINE void efs_store_floats(float *p, efs_floats v)
 {
     vst1q_f32(p, v);
@@ -36,11 +29,6 @@ EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
     return vaddq_f32(a, b);
 }
 
-EFS_INLINE efs_floats efs_fma(efs_floats a, efs_floats b, efs_floats sum)
-{
-    return vfmaq_f32(sum, a, b);
-}
-
 EFS_INLINE float efs_total(efs_floats v)
 {
     float32x2_t pair = vadd_f32(vget_low_f32(v), vget_high_f32(v));
@@ -48,14 +36,29 @@ EFS_INLINE float efs_total(efs_floats v)
     return vget_lane_f32(vpadd_f32(pair, pair), 0);
 }
 
-EFS_INLINE efs_floats efs_even(efs_vector words)
+#define EFS_STEPS 4
+
+typedef float efs_x;
+typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
+typedef efs_floats efs_xs;
+
+/* Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
+ */
+EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
-    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(words), 16));
+    if (k % 2 == 0)
+        return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(words[k / 2]), 16));
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(words[k / 2]), vdupq_n_u32(0xffff0000)));
 }
 
-EFS_INLINE efs_floats efs_odd(efs_vector words)
+EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(words), vdupq_n_u32(0xffff0000)));
+    return vld1q_f32(p);
+}
+
+EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)
+{
+    return vfmaq_f32(sum, number, x);
 }
 
 EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])

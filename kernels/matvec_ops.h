@@ -14,15 +14,28 @@
 #define EFS_GROUP 64u
 #define EFS_SUMS 32
 
-/* An input: this, then the floats of token t from t * stride on. */
+/*
+ * An input: this, then the numbers of each token. For the BF16 dot product they are BF16, and a group has its even
+ * eights first, then its odd ones.
+ */
 struct efs_input {
-    uint32_t magic, cols, tokens, reserved;
-    size_t stride; /* floats, a multiple of 16 */
-    float x[] __attribute__((aligned(64)));
+    uint32_t magic, cols, tokens;
+    bool dot;      /* BF16 for the dot product, not floats */
+    size_t stride; /* bytes from token to token, a multiple of 64 */
+    uint8_t x[] __attribute__((aligned(64)));
 };
+
+static inline const void *efs_input_token(const struct efs_input *input, size_t token)
+{
+    return input->x + token * input->stride;
+}
 
 /* The input in memory; NULL when it is none for cols columns. */
 const struct efs_input *efs_input_checked(const void *memory, uint32_t cols);
+
+struct efs_matvec_ops;
+/* What multiplies this input; NULL when the path in use cannot. */
+const struct efs_matvec_ops *efs_input_ops(const struct efs_input *input);
 
 /* Where products go. */
 struct efs_output {
@@ -37,7 +50,7 @@ struct efs_output {
  */
 struct efs_dot {
     float sums[EFS_SUMS] __attribute__((aligned(64)));
-    const float *x; /* the token's input */
+    const void *x; /* the token's input */
     uint32_t cols;
     uint32_t col; /* columns of the row that are in the sums: a multiple of EFS_GROUP, less than cols */
     struct efs_output out;
@@ -52,12 +65,17 @@ struct efs_matvec_ops {
                   struct efs_dot *dot);
     /* Whole rows (BF16, at any address, one behind the other) times all tokens. out is left as it was. */
     void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
+    /* For inputs of BF16 by a dot product of two columns: the same, for these; NULL: the path knows none. It is in its
+     * place if its supported() says so; those that are there for floats need not be asked. */
+    const struct efs_matvec_ops *dot;
+    bool (*supported)(void);
 };
 
 extern const struct efs_matvec_ops efs_matvec_scalar;
 #if defined(__x86_64__)
 extern const struct efs_matvec_ops efs_matvec_avx2;
 extern const struct efs_matvec_ops efs_matvec_avx512;
+extern const struct efs_matvec_ops efs_matvec_avx512bf16;
 #elif defined(__aarch64__)
 extern const struct efs_matvec_ops efs_matvec_neon;
 #endif
@@ -92,8 +110,8 @@ int efs_piece_decode(const struct efs_piece *piece, uint8_t *room);
 
 /* The product of a matrix in halves with several tokens, of the elements [begin, end), which are whole rows;
  * matvec_tile.c. */
-int efs_multiply_tiles(const struct efs_matrix *w, const struct efs_input *input, size_t begin, size_t end,
-                       const struct efs_output *out, uint8_t *scratch);
+int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix *w, const struct efs_input *input,
+                       size_t begin, size_t end, const struct efs_output *out, uint8_t *scratch);
 /* Bytes of scratch for that. */
 size_t efs_tile_scratch_bytes(uint32_t cols);
 

@@ -66,7 +66,7 @@ static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
     while (count > 0) {
         size_t left = dot->cols - dot->col < count ? dot->cols - dot->col : count;
         size_t n = left < EFS_GROUP ? left : EFS_GROUP;
-        add_group(dot->sums, w, n, dot->x + dot->col);
+        add_group(dot->sums, w, n, (const float *)dot->x + dot->col);
         w += 2 * n;
         count -= n;
         dot->col += (uint32_t)n;
@@ -81,7 +81,7 @@ static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 static void scalar_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
 {
     for (unsigned t = 0; t < input->tokens; t++) {
-        struct efs_dot dot = {.x = input->x + t * input->stride, .cols = input->cols, .out = *out};
+        struct efs_dot dot = {.x = efs_input_token(input, t), .cols = input->cols, .out = *out};
         dot.out.y += t * out->stride;
         scalar_plain(w, rows * input->cols, &dot);
     }

@@ -14,9 +14,16 @@
 #define EFS_FLOATS (EFS_LANES / 4)
 #define EFS_PARTS (16 / EFS_FLOATS)
 
+/* What is added to even and what is added to odd follows from efs_number_of(). */
 struct efs_sums {
     efs_floats even[EFS_PARTS], odd[EFS_PARTS];
 };
+
+/* What number k of part p of a group is multiplied with. */
+EFS_INLINE const efs_x *efs_part_x(const efs_x *x, unsigned p, unsigned k)
+{
+    return x + k * (EFS_GROUP / EFS_STEPS) + p * EFS_FLOATS;
+}
 
 EFS_INLINE void efs_sums_load(struct efs_sums *sums, const float *from)
 {
@@ -55,17 +62,15 @@ EFS_INLINE float efs_sums_total(const struct efs_sums *sums)
 }
 
 /* Part p of a group: words are its BF16 numbers, first those of even eights, then those of odd ones. */
-EFS_INLINE void efs_sums_add(struct efs_sums *sums, unsigned p, const efs_vector words[2], const float *x)
+EFS_INLINE void efs_sums_add(struct efs_sums *sums, unsigned p, const efs_vector words[2], const efs_x *x)
 {
-    const float *at = x + p * EFS_FLOATS;
-
-    sums->even[p] = efs_fma(efs_even(words[0]), efs_load_floats(at), sums->even[p]);
-    sums->odd[p] = efs_fma(efs_odd(words[0]), efs_load_floats(at + 16), sums->odd[p]);
-    sums->even[p] = efs_fma(efs_even(words[1]), efs_load_floats(at + 32), sums->even[p]);
-    sums->odd[p] = efs_fma(efs_odd(words[1]), efs_load_floats(at + 48), sums->odd[p]);
+    for (unsigned k = 0; k < EFS_STEPS; k++) {
+        efs_floats *sum = k % 2 == 0 ? &sums->even[p] : &sums->odd[p];
+        *sum = efs_multiply_add(efs_number_of(words, k), efs_load_xs(efs_part_x(x, p, k)), *sum);
+    }
 }
 
-EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const float *x)
+EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const efs_x *x)
 {
     for (unsigned p = 0; p < EFS_PARTS; p++) {
         efs_vector words[2];
@@ -75,7 +80,7 @@ EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const f
 }
 
 /* n < EFS_GROUP columns; the absent ones are zeros. */
-EFS_INLINE void efs_group_tail(struct efs_sums *sums, const uint8_t *w, size_t n, const float *x)
+EFS_INLINE void efs_group_tail(struct efs_sums *sums, const uint8_t *w, size_t n, const efs_x *x)
 {
     uint8_t whole[2 * EFS_GROUP] = {0};
 
@@ -91,7 +96,7 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 
     efs_sums_load(&sums, dot->sums);
     while (count > 0) {
-        const float *x = dot->x + col;
+        const efs_x *x = (const efs_x *)dot->x + col;
         size_t n = dot->cols - col < count ? dot->cols - col : count;
         count -= n;
         col += n;
@@ -143,7 +148,7 @@ EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_
  * the cache: to the first, there could not be enough on their way (measured on Zen 4).
  */
 EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
-                             size_t end, const float *x, struct efs_sums *to)
+                             size_t end, const efs_x *x, struct efs_sums *to)
 {
     const struct efs_first first = stream->first;
     const uint8_t *planes = stream->planes, *used = stream->used;
@@ -174,7 +179,7 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
     pass_over(stream, plane, 0, i);
     while (i < stop) {
         size_t left = dot->cols - dot->col, n = left < stop - i ? left : stop - i;
-        coded_groups(stream, plane, sm + first, i, i + n, dot->x + dot->col, sums);
+        coded_groups(stream, plane, sm + first, i, i + n, (const efs_x *)dot->x + dot->col, sums);
         i += n;
         dot->col += (uint32_t)n;
         if (dot->col == dot->cols) {

@@ -23,8 +23,8 @@ size_t efs_tile_scratch_bytes(uint32_t cols)
     return 2 * ((tile_rows(cols) * cols + EFS_BLOCK + EFS_GROUP - 1) / EFS_GROUP * EFS_GROUP);
 }
 
-int efs_multiply_tiles(const struct efs_matrix *w, const struct efs_input *input, size_t begin, size_t end,
-                       const struct efs_output *out, uint8_t *scratch)
+int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix *w, const struct efs_input *input,
+                       size_t begin, size_t end, const struct efs_output *out, uint8_t *scratch)
 {
     struct efs_walk walk = {.w = w, .at = begin, .end = end};
     struct efs_output to = *out;
@@ -43,7 +43,7 @@ int efs_multiply_tiles(const struct efs_matrix *w, const struct efs_input *input
         elements += count;
         if (elements >= enough || walk.at == end) {
             size_t rows = elements / w->cols, left = elements % w->cols;
-            efs_ops()->matvec->many(scratch, rows, input, &to);
+            ops->many(scratch, rows, input, &to);
             to.y += rows;
             memmove(scratch, scratch + 2 * (elements - left), 2 * left);
             elements = left;

@@ -1,6 +1,8 @@
 /*
  * test_matvec.c - products: what matvec.h says, to the bit, from every form of a matrix, on every path, for every split
- * of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is the same everywhere.
+ * of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is the same everywhere. Only by
+ * the BF16 dot product paths differ; there forms and splits agree to the bit, and the value within what rounding may
+ * do.
  */
 #include "matvec_cases.h"
 
@@ -187,6 +189,118 @@ static void inputs(void **state)
     free(b);
 }
 
+/* The product as it is, and the sum of its terms' sizes, to tell how far off a sum in F32 may be. */
+static double exact(const uint16_t *row, const float *x, uint32_t cols, double *size)
+{
+    double sum = 0;
+
+    *size = 0;
+    for (uint32_t c = 0; c < cols; c++) {
+        sum += (double)widened(row[c]) * (double)x[c];
+        *size += fabs((double)widened(row[c]) * (double)x[c]);
+    }
+    return sum;
+}
+
+/* Every form on every path, tokens alone and together, split and whole: the same bits on one path. */
+static void check_dot(uint32_t rows, uint32_t cols, uint32_t tokens, enum number_kind kind, uint64_t *rng)
+{
+    size_t products = (size_t)rows * tokens;
+    uint16_t *numbers = malloc(2 * (size_t)rows * cols);
+    float *x = malloc(4 * (size_t)cols * tokens), *y = malloc(4 * products), *first = malloc(4 * products);
+
+    assert_true(numbers && x && y && first);
+    for (size_t i = 0; i < (size_t)rows * cols; i++)
+        numbers[i] = bf16_of(kind, rng);
+    for (size_t i = 0; i < (size_t)cols * tokens; i++)
+        x[i] = widened(bf16_of(kind, rng)); /* so that nothing is rounded */
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]))
+            continue;
+        void *all = input_new(EFS_INPUT_F32_DOT, x, cols, cols, tokens);
+        for (int form = 0; form < FORMS; form++) {
+            struct matrix *m = matrix_new((enum matrix_form)form, numbers, rows, cols, EFS_BLOCK);
+            assert_int_equal(multiply_split(m, all, tokens, 1 + (unsigned)form, y), 0);
+            if (form == 0)
+                memcpy(first, y, 4 * products);
+            check_same(y, first, products);
+            for (uint32_t t = 0; t < tokens; t++) {
+                void *one = input_new(EFS_INPUT_F32_DOT, x + (size_t)t * cols, cols, cols, 1);
+                assert_int_equal(multiply_split(m, one, 1, 2, y), 0);
+                check_same(y, first + (size_t)t * rows, rows);
+                free(one);
+            }
+            matrix_free(m);
+        }
+        free(all);
+        for (size_t i = 0; i < products; i++) {
+            double size, right = exact(numbers + i % rows * cols, x + i / rows * cols, cols, &size);
+            if (right != right || isinf(right))
+                assert_true(right != right ? first[i] != first[i] : (double)first[i] == right);
+            else /* a rounding for each of a sum's terms; what is too small for F32 may be lost in each */
+                assert_true(fabs((double)first[i] - right) <= (size * 0x1p-24 + 0x1p-126) * (cols + 8));
+        }
+    }
+    free(numbers);
+    free(x);
+    free(y);
+    free(first);
+}
+
+static void dot_products(void **state)
+{
+    static const uint32_t cols[] = {1, 2, 31, 32, 33, 64, 65, 127, 320, 1000, 2880, 8192, 8256};
+    uint64_t rng = 38;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++) {
+        for (uint32_t tokens = 1; tokens <= 7; tokens += 3) {
+            uint32_t rows = 20000 / cols[i] + 1 > 50 ? 50 : 20000 / cols[i] + 1;
+            check_dot(rows, cols[i], tokens, NUMBERS_WEIGHTS, &rng);
+            check_dot(rows, cols[i], tokens, NUMBERS_TINY, &rng);
+        }
+    }
+    check_dot(70, 320, 4, NUMBERS_ZEROS, &rng);
+    check_dot(70, 320, 4, NUMBERS_WIDE, &rng);
+}
+
+/* NaN and infinities come through the dot product; what is rounded to BF16 is rounded to nearest even. */
+static void dot_special(void **state)
+{
+    enum { COLS = 128 };
+    uint16_t row[COLS];
+    float x[COLS], y, ties[2] = {1 + 0x1p-8f, 1 + 0x3p-8f};
+    const uint16_t one = 0x3f80;
+    const struct efs_matrix w = {.rows = 1, .cols = COLS, .plain = row}, unit = {.rows = 1, .cols = 1, .plain = &one};
+    uint8_t scratch[65536] __attribute__((aligned(64)));
+
+    (void)state;
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]))
+            continue;
+        for (unsigned at = 0; at < COLS; at++) {
+            for (unsigned what = 0; what < 3; what++) {
+                for (unsigned c = 0; c < COLS; c++) {
+                    row[c] = one;
+                    x[c] = 1;
+                }
+                row[at] = what == 0 ? 0x7fc0 : what == 1 ? 0xff80 : one;
+                x[at] = what == 2 ? NAN : 1;
+                void *input = input_new(EFS_INPUT_F32_DOT, x, COLS, COLS, 1);
+                assert_int_equal(efs_matvec(&w, input, 0, 1, &y, 1, scratch), 0);
+                assert_true(what == 1 ? isinf(y) && y < 0 : y != y);
+                free(input);
+            }
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            void *input = input_new(EFS_INPUT_F32_DOT, &ties[i], 1, 1, 1);
+            assert_int_equal(efs_matvec(&unit, input, 0, 1, &y, 1, scratch), 0);
+            assert_true(y == (i == 0 ? 1.0f : 1 + 0x1p-6f));
+            free(input);
+        }
+    }
+}
+
 static double silu(double v)
 {
     return v / (1 + exp(-v));
@@ -269,6 +383,7 @@ int main(void)
         cmocka_unit_test(every_shape),  cmocka_unit_test(every_number_of_tokens),
         cmocka_unit_test(every_number), cmocka_unit_test(every_code),
         cmocka_unit_test(every_split),  cmocka_unit_test(inputs),
+        cmocka_unit_test(dot_products), cmocka_unit_test(dot_special),
         cmocka_unit_test(swiglu),       cmocka_unit_test(silu_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

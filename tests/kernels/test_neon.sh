@@ -24,7 +24,7 @@ trap 'rm -rf "$tmp"' EXIT INT TERM
 set --
 for source in "$root"/kernels/*.c; do
     case $source in
-    *_avx2.c | *_avx512.c) ;;
+    *_avx2.c | *_avx512.c | *_avx512bf16.c) ;;
     *) set -- "$@" "$source" ;;
     esac
 done

@@ -257,7 +257,7 @@ static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
         for (unsigned threads = 1; threads <= o->threads;
              threads = threads == 1 && o->threads > 1 ? o->threads : threads + o->threads) {
             measure(o, &w, EFS_INPUT_F32, threads);
-            measure(o, &w, EFS_INPUT_BF16, threads);
+            measure(o, &w, EFS_INPUT_BF16_DOT, threads);
         }
     }
 }
