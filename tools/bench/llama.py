@@ -4,7 +4,9 @@ For each limit the two take turns, each cold and in a memory cgroup of its own, 
 client; both must generate the same tokens. Told are medians, and ratios of the mount over the plain file."""
 import argparse
 import atexit
+import ctypes
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -21,6 +23,8 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
 running = []  # what is to be ended when this ends, last first
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
 def tool(name):
@@ -49,6 +53,14 @@ class Ended:
             self.end()
 
 
+def joins(cgroup, last_signal):
+    """For a child before exec: in the cgroup, and gone when this program is."""
+    def start():
+        libc.prctl(1, last_signal)  # PR_SET_PDEATHSIG
+        cgroup.join()
+    return start
+
+
 class Limited(Ended):
     def __init__(self, limit_bytes):
         self.cgroup = Cgroup(limit_bytes)
@@ -65,7 +77,8 @@ class Mounted(Ended):
         self.path = path
         with open(log, "w") as out:
             self.daemon = subprocess.Popen([tool("expertfs"), "-f", store, path, *(["-o", options] if options else [])],
-                                           stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=cgroup.join)
+                                           stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                           preexec_fn=joins(cgroup, signal.SIGTERM))
         end = time.monotonic() + 60
         while not os.path.ismount(path):
             if self.daemon.poll() is not None or time.monotonic() > end:
@@ -97,7 +110,8 @@ class Client(Ended):
         command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(options.tokens),
                    "--threads", str(options.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, preexec_fn=cgroup.join)
+                                        stderr=subprocess.PIPE, text=True,
+                                        preexec_fn=joins(cgroup, signal.SIGKILL))
 
     def result(self):
         out, messages = self.process.communicate()
@@ -114,11 +128,24 @@ class Client(Ended):
             self.process.wait()
 
 
+def cached_share(path):
+    """The part of the file that is in the page cache."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) as pages:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        found = ctypes.create_string_buffer((len(pages) + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
+        if libc.mincore(start, len(pages), found):
+            raise OSError(ctypes.get_errno(), "mincore")
+        return sum(byte & 1 for byte in found.raw) / len(found.raw)
+
+
 def forget(path):
-    """Drop the file's pages from the page cache."""
+    """Drop the file's pages from the page cache; those that someone else has mapped stay, and would spoil the run."""
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
+    share = cached_share(path)
+    if share > 0.01:
+        raise Failed(f"{path}: {share:.0%} of it stays in the page cache; another program has it mapped")
 
 
 def prepare(options):
@@ -247,7 +274,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         measure(options)
-    except Failed as failed:
+    except (Failed, OSError) as failed:
         sys.exit(f"tools/bench/llama: {failed}")
     except KeyboardInterrupt:
         sys.exit(130)

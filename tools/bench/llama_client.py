@@ -41,12 +41,11 @@ def main():
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
-    begin, threads = time.monotonic(), options.threads or None
+    begin, threads, before = time.monotonic(), options.threads or None, disk_bytes()
     model = llama_cpp.Llama(options.file, n_ctx=512, n_threads=threads, n_threads_batch=threads, verbose=False)
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
     model.eval(model.tokenize(PROMPT, add_bos=False))
-    before = disk_bytes()
     for _ in range(options.tokens):
         tokens.append(choose(logits_of(model), generator))
         times.append(time.monotonic())
