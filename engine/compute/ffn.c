@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +26,10 @@ struct ffn {
     struct efs_team *team;
     pthread_mutex_t lock; /* guards what follows, and the phases of experts */
     pthread_cond_t changed;
-    bool fetching;       /* a thread waits for the next expert */
-    uint32_t left, come; /* experts that are not over; that have come */
-    errint_t error;      /* the first; nothing more is begun then */
+    _Atomic unsigned changes; /* counts how often that was told */
+    bool fetching;            /* a thread waits for the next expert */
+    uint32_t left, come;      /* experts that are not over; that have come */
+    errint_t error;           /* the first; nothing more is begun then */
     uint64_t busy_ns;
     struct efs_ffn_expert experts[];
 };
@@ -199,6 +201,23 @@ static errint_t arrive(struct ffn *f, struct efs_ffn_expert *e)
     return e->input && e->middle && e->h && e->out ? prepare(f, e) : -ENOMEM;
 }
 
+static void tell(struct ffn *f)
+{
+    atomic_fetch_add(&f->changes, 1);
+    pthread_cond_broadcast(&f->changed);
+}
+
+/* Nothing to do: mostly another thread is about to end a phase. The lock is given up meanwhile. */
+static void rest(struct ffn *f)
+{
+    unsigned seen = atomic_load(&f->changes);
+    pthread_mutex_unlock(&f->lock);
+    efs_team_spin(f->team, &f->changes, seen);
+    pthread_mutex_lock(&f->lock);
+    if (atomic_load(&f->changes) == seen)
+        pthread_cond_wait(&f->changed, &f->lock);
+}
+
 static void failed(struct ffn *f, errint_t error)
 {
     if (f->error == 0)
@@ -233,7 +252,7 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     e->here = true;
     if (rc == 1)
         expert_over(f, e);
-    pthread_cond_broadcast(&f->changed);
+    tell(f);
 }
 
 /* A block to do: of the experts in order of arrival hardly more than one is not given out wholly. */
@@ -271,7 +290,7 @@ static void fetch(struct ffn *f)
         failed(f, rc);
     else
         f->experts[index].here = true;
-    pthread_cond_broadcast(&f->changed);
+    tell(f);
 }
 
 static void work(void *arg, unsigned thread)
@@ -287,7 +306,7 @@ static void work(void *arg, unsigned thread)
             continue;
         }
         if (!e) {
-            pthread_cond_wait(&f->changed, &f->lock);
+            rest(f);
             continue;
         }
         pthread_mutex_unlock(&f->lock);
@@ -305,7 +324,7 @@ static void work(void *arg, unsigned thread)
         if (p->done == p->rows)
             phase_over(f, e, down);
     }
-    pthread_cond_broadcast(&f->changed);
+    tell(f);
     pthread_mutex_unlock(&f->lock);
 }
 

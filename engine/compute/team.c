@@ -1,6 +1,7 @@
 /* team.c - see team.h. Threads sleep between runs; as layers follow each other closely, not at once. */
 #include "team.h"
 
+#include "stats.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -27,9 +28,9 @@ struct efs_team {
     pthread_mutex_t runs; /* one run at a time */
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t begin, end;
-    _Atomic uint64_t run; /* number of the run that is on, or was last; written with the lock, like busy and stop */
+    _Atomic unsigned run; /* number of the run that is on, or was last; written with the lock, like busy */
     _Atomic unsigned busy;
-    _Atomic bool stop;
+    bool stop;
     bool spins; /* there is a core for each thread; does not change */
     void (*work)(void *arg, unsigned thread);
     void *arg;
@@ -51,14 +52,11 @@ static void relax(void)
 #endif
 }
 
-/* Wait a moment for a run after `done`, or, if that is NULL, for the end of the one that is on. */
-static void spin(const struct efs_team *team, const uint64_t *done)
+void efs_team_spin(const struct efs_team *team, const _Atomic unsigned *number, unsigned seen)
 {
-    if (!team->spins)
-        return;
-    for (uint64_t end = efs_now_ns() + SPIN_NS; efs_now_ns() < end;)
+    for (uint64_t end = efs_now_ns() + SPIN_NS; team->spins && efs_now_ns() < end;)
         for (unsigned i = 0; i < SPIN_LOOKS; i++) {
-            if (done ? atomic_load(&team->run) != *done || atomic_load(&team->stop) : atomic_load(&team->busy) == 0)
+            if (atomic_load(number) != seen)
                 return;
             relax();
         }
@@ -68,9 +66,9 @@ static void *run(void *arg)
 {
     struct member *m = arg;
     struct efs_team *team = m->team;
-    uint64_t done = 0;
+    unsigned done = 0;
     for (;;) {
-        spin(team, &done);
+        efs_team_spin(team, &team->run, done);
         pthread_mutex_lock(&team->lock);
         while (team->run == done && !team->stop)
             pthread_cond_wait(&team->begin, &team->lock);
@@ -105,9 +103,8 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
 {
     *out = NULL;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (threads == 0) {
+    if (threads == 0)
         threads = cores > 0 && cores < (long)THREADS_MAX ? (unsigned)cores : 1;
-    }
     if (threads > THREADS_MAX)
         return -EINVAL;
     struct efs_team *team = efs_sys_calloc(1, sizeof(*team) + threads * sizeof(team->member[0]));
@@ -162,7 +159,11 @@ void efs_team_run(struct efs_team *team, void (*work)(void *arg, unsigned thread
     pthread_cond_broadcast(&team->begin);
     pthread_mutex_unlock(&team->lock);
     work(arg, 0);
-    spin(team, NULL);
+    for (unsigned left; (left = atomic_load(&team->busy)) > 0;) {
+        efs_team_spin(team, &team->busy, left);
+        if (atomic_load(&team->busy) == left)
+            break;
+    }
     pthread_mutex_lock(&team->lock);
     while (team->busy)
         pthread_cond_wait(&team->end, &team->lock);
