@@ -6,6 +6,7 @@
 #define EFS_SM_AHEAD 4096
 #define EFS_MANY_ROWS 1
 #define EFS_MANY_TOKENS 3
+#define EFS_IN_REGISTER(v) ((void)(v))
 
 typedef __m256 efs_floats;
 
@@ -54,9 +55,7 @@ EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 
 EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    efs_xs v = _mm256_load_ps(p);
-    __asm__("" : "+x"(v)); /* see matvec_avx512.c */
-    return v;
+    return _mm256_load_ps(p);
 }
 
 EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)

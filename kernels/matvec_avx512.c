@@ -18,12 +18,9 @@ EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
     return _mm512_castsi512_ps(_mm512_and_si512(words[k / 2], _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* Into a register, to be used several times: the compiler would rather load anew for each, and loads are scarce. */
 EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    efs_xs v = _mm512_load_ps(p);
-    __asm__("" : "+v"(v));
-    return v;
+    return _mm512_load_ps(p);
 }
 
 EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)

@@ -18,10 +18,7 @@ EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 
 EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
-    efs_xs v = _mm512_load_si512(p);
-
-    __asm__("" : "+v"(v)); /* see matvec_avx512.c */
-    return v;
+    return _mm512_load_si512(p);
 }
 
 EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)

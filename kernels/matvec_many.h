@@ -37,6 +37,7 @@ EFS_INLINE void many_group(const struct efs_stretch *s, size_t c, const unsigned
                 numbers[r] = efs_number_of(words[r], k);
             for (unsigned t = 0; t < tokens; t++) {
                 efs_xs x = efs_load_xs(efs_part_x(s->x + t * s->x_stride + c, p, k));
+                EFS_IN_REGISTER(x);
                 for (unsigned r = 0; r < rows; r++) {
                     efs_floats *sum = k % 2 == 0 ? &sums[r][t].even[p] : &sums[r][t].odd[p];
                     *sum = efs_multiply_add(numbers[r], x, *sum);

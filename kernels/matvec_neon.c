@@ -6,6 +6,7 @@
 #define EFS_SM_AHEAD 4096
 #define EFS_MANY_ROWS 1
 #define EFS_MANY_TOKENS 3
+#define EFS_IN_REGISTER(v) ((void)(v))
 
 typedef float32x4_t efs_floats;
 
