@@ -198,12 +198,13 @@ bench:
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/run
 
-# BENCH_COMPUTE: options of tools/bench/compute
+# BENCH_COMPUTE: options of tools/bench/compute, BENCH_TPOT: of tools/bench/tpot, which needs TRACES as bench-replay does
 bench-compute:
 	@tools/setup build
 	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/compute $(BENCH_COMPUTE)
+	@tools/bench/tpot $(BENCH_TPOT)
 
 # BENCH_REPLAY: options of tools/bench/replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
 bench-replay:
