@@ -20,7 +20,7 @@ def options():
     p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
     p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
     p.add_argument("--tokens", type=int, default=128, help="of the trace (128)")
-    p.add_argument("--rounds", type=int, default=2, help="medians of them are told (2)")
+    p.add_argument("--rounds", type=int, default=3, help="medians of them are told (3)")
     p.add_argument("--budgets", default="10%,25%,50%,75%,100%", help="10%%,25%%,50%%,75%%,100%%")
     p.add_argument("--policies", default="zipmoe", help="of expertfs; the first is held to the bars (zipmoe)")
     p.add_argument("--batch", default="1", help="sequences at a time; bars are for 1 (1)")
@@ -42,9 +42,12 @@ def main():
     replay = Replay(a, raw, store, folder)
     ours = ["--mount", store, "--policy", a.policies, "--compute", "ffn-coded"]
     peer = ["--store", store, "--peer", "read-lru", "--raw", raw, "--compute", "ffn"]
-    for turn in range(a.rounds):
+    turn = 0
+    for budget in a.budgets.split(",") * a.rounds:
+        a.budgets = budget  # a command each, so that those who are compared follow each other
         for command in (ours, peer) if turn % 2 == 0 else (peer, ours):
             replay.run(*command, tokens=a.tokens)
+        turn += 1
     with open(os.path.join(folder, "runs.json"), "w") as f:
         json.dump(replay.all, f, indent=1)
     print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
