@@ -5,7 +5,14 @@ cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
 dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
 trap 'rm -rf "$dir"' EXIT
-cgroups() { find /sys/fs/cgroup -maxdepth 2 -type d -name 'expertfs-bench-*' 2>/dev/null | sort; }
+# those of a run that has ended: another may be at work, and has its process's number in the name
+cgroups() {
+    local group pid
+    find /sys/fs/cgroup -maxdepth 2 -type d -name 'expertfs-bench-*' 2>/dev/null | sort | while read -r group; do
+        pid=${group##*expertfs-bench-} pid=${pid%%-*}
+        [ -d "/proc/$pid" ] || echo "$group"
+    done
+}
 bad=0
 complain() { echo "FAILED: $*"; bad=1; }
 [ -e /dev/fuse ] || { echo "skipped: there is no /dev/fuse"; exit 77; }
