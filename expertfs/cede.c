@@ -1,7 +1,7 @@
 /*
  * cede.c - memory goes to those who use it better. What is read for the page cache is kept there in full; coded chunks
  * of the same experts below it are of use only when the page cache loses them, and then it would have lost less had it
- * had their memory: with routing of gpt-oss-20b and a memory limit of half of the file, a page cache with all of it
+ * had their memory: simulated with routing of gpt-oss-20b and a memory limit of half of the file, a page cache with all of it
  * misses 9 % of the bytes, beside chunks of the same size 32 %; and a miss costs more than its disk read, in faults,
  * copies and reclaim.
  *
