@@ -1,9 +1,9 @@
 /*
  * cede.c - memory goes to those who use it better. What is read for the page cache is kept there in full; coded chunks
  * of the same experts below it are of use only when the page cache loses them, and then it would have lost less had it
- * had their memory: simulated with routing of gpt-oss-20b and a memory limit of half of the file, a page cache with all of it
- * misses 9 % of the bytes, beside chunks of the same size 32 %; and a miss costs more than its disk read, in faults,
- * copies and reclaim.
+ * had their memory: simulated with routing of gpt-oss-20b and a memory limit of half of the file, a page cache with all
+ * of it misses 9 % of the bytes, beside chunks of the same size 32 %; and a miss costs more than its disk read, in
+ * faults, copies and reclaim.
  *
  * So under budget=auto, while reads come for the page cache and it has filled what memory there is (by the measure of
  * efs_auto_budget(): cgroups, or the machine), the daemon holds no more than what reads under way need. Where there is
