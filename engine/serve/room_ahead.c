@@ -1,6 +1,7 @@
 /*
- * room_ahead.c - the chunk pool's next segment gets its pages before it is needed. Pages are cleared by the kernel, and
- * in a virtual machine may first have to come from the host: a read that waited for that would leave the disk idle.
+ * room_ahead.c - the chunk pool's next segments get their pages before they are needed. Pages are cleared by the
+ * kernel, and in a virtual machine may first have to come from the host: a read that waited for that would leave the
+ * disk idle.
  *
  * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job.
  */
@@ -11,12 +12,48 @@
 
 #include <errno.h>
 
+#define AHEAD 4u /* segments: about what a layer reads when nothing of it is there */
+
+static void populate(struct efs_job *job, struct efs_codec_scratch *scratch);
+
+/* Lock held: begin with the next segment, if one is called for. */
+static void go_on(struct efs *fs)
+{
+    struct efs_next_segment *n = &fs->next_segment;
+    uint64_t bytes = fs->arena.segment_bytes, all = fs->arena.segment_count * bytes;
+    uint32_t oldest = fs->loose_units.oldest;
+    if (n->busy || n->left == 0 || fs->closing || !fs->workers || all - fs->arena.used_bytes >= AHEAD * bytes)
+        return;
+    if (oldest != EFS_NONE && fs->units[oldest].spare)
+        return; /* that goes before the pool grows */
+    if (fs->arena.segment_count >= fs->planned_segments || fs->arena.segment_count == fs->arena.segment_max ||
+        efs_room_used(fs) + bytes > fs->options.budget_bytes || efs_arena_grow(&fs->arena) < 0)
+        return;
+    n->fs = fs;
+    n->busy = true;
+    n->left--;
+    n->segment = fs->arena.newest;
+    atomic_store(&fs->arena.segments[n->segment].populating, true);
+    n->done = 0;
+    n->job.run = populate;
+    fs->active++;
+    efs_workers_push_low(fs->workers, &n->job);
+}
+
+void efs_room_ahead(struct efs *fs)
+{
+    fs->next_segment.left = AHEAD;
+    go_on(fs);
+}
+
 static void ended(struct efs *fs, struct efs_segment *s, bool whole)
 {
     struct efs_disk_request *submit = NULL;
     efs_arena_populate_done(&fs->arena, (uint32_t)(s - fs->arena.segments), whole);
     pthread_mutex_lock(&fs->lock);
     fs->next_segment.busy = false;
+    if (whole)
+        go_on(fs);
     efs_room_retire(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
@@ -38,28 +75,4 @@ static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
         ended(fs, s, rc == 0);
     else
         efs_workers_push_low(fs->workers, &n->job);
-}
-
-void efs_room_ahead(struct efs *fs)
-{
-    struct efs_next_segment *n = &fs->next_segment;
-    uint64_t bytes = fs->arena.segment_bytes, all = fs->arena.segment_count * bytes;
-    if (n->busy || fs->closing || !fs->workers || all - fs->arena.used_bytes >= bytes)
-        return;
-    uint32_t oldest = fs->loose_units.oldest;
-    if (oldest != EFS_NONE && fs->units[oldest].spare)
-        return; /* that goes before the pool grows */
-    if (fs->arena.segment_count >= fs->planned_segments || fs->arena.segment_count == fs->arena.segment_max ||
-        efs_room_used(fs) + bytes > fs->options.budget_bytes)
-        return;
-    if (efs_arena_grow(&fs->arena) < 0)
-        return;
-    n->fs = fs;
-    n->busy = true;
-    n->segment = fs->arena.newest;
-    atomic_store(&fs->arena.segments[n->segment].populating, true);
-    n->done = 0;
-    n->job.run = populate;
-    fs->active++;
-    efs_workers_push_low(fs->workers, &n->job);
 }

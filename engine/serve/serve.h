@@ -94,6 +94,7 @@ struct efs_next_segment { /* of the chunk pool, whose pages are being made */
     struct efs *fs;
     uint32_t segment;
     size_t done;
+    unsigned left; /* to be made after it */
     bool busy;
 };
 
@@ -216,7 +217,8 @@ void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
 
 /* ---- room_ahead.c ---- */
-/* With lock held: if the chunk pool will soon want another segment, have the pages of one ready. */
+/* With lock held: something was wanted that was not there. If the chunk pool will soon want more segments, have their
+ * pages ready. */
 void efs_room_ahead(struct efs *fs);
 
 /* ---- full.c ---- */

@@ -61,7 +61,6 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
         if ((!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
             (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM))) {
             efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
-            efs_room_ahead(fs);
             return 0;
         }
         if (!more_memory(fs))
@@ -202,6 +201,8 @@ static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs
                 submit);
     u->state = EFS_UNIT_LOADING;
     fs->active++;
+    if (!ahead)
+        efs_room_ahead(fs);
     efs_room_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
     return 0;
 }
