@@ -124,7 +124,7 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 /* The tables of block with turned symbols: so a BF16 number is made by two selections and no shift. */
 EFS_INLINE void turn_tables(struct efs_cascade_block *block)
 {
-    for (unsigned level = 0; level < block->levels; level++) {
+    for (unsigned level = 0; level < block->levels && level < EFS_LEVELS; level++) {
         for (unsigned r = 0; r < 3; r++)
             block->table[level][r] = (uint8_t)(block->table[level][r] >> 1 | block->table[level][r] << 7);
     }
