@@ -15,12 +15,14 @@ struct routes {
 
 /* What running experts needs: for so many tokens at a time at most. */
 struct experts;
-errint_t experts_start(const struct model *model, uint32_t tokens, struct experts **experts);
+errint_t experts_start(const struct model *model, unsigned threads, uint32_t tokens, struct experts **experts);
 void experts_stop(struct experts *experts); /* NULL is fine */
+/* Memory it needs, the library's for products included. */
+uint64_t experts_bytes(const struct config *config, uint32_t tokens);
 
 /* y[token] = the sum over its experts of weight * down(silu(gate(x[token])) * up(x[token])); x, y: [tokens][hidden].
- * The sums are in the order of the routes, whatever expert comes first. Blocks. */
-errint_t experts_run(struct experts *experts, struct team *team, uint32_t layer, const struct routes *routes,
-                     const float *x, float *y, struct efs_error *err);
+ * The sums are in the order of the experts' numbers, whichever comes first. Blocks. */
+errint_t experts_run(struct experts *experts, uint32_t layer, const struct routes *routes, const float *x, float *y,
+                     struct efs_error *err);
 
 #endif

@@ -34,9 +34,8 @@ uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t b
 {
     const struct config *c = &model->config;
     uint64_t cache = (uint64_t)2 * c->layers * positions * c->kv_heads * c->head_dim;
-    uint64_t token = 5ull * c->hidden + 2ull * c->heads * c->head_dim + c->experts + c->head_dim + 2ull * c->inner +
-                     c->chosen * (2ull + c->hidden);
-    return sizeof(float) * (cache + batch * token);
+    uint64_t token = 3ull * c->hidden + 2ull * c->heads * c->head_dim + c->experts + c->head_dim + 2ull * c->chosen;
+    return sizeof(float) * (cache + batch * token) + experts_bytes(c, batch);
 }
 
 errint_t forward_start(const struct model *model, unsigned threads, uint32_t positions, uint32_t batch,
@@ -58,7 +57,7 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
         room(&f->sum, (uint64_t)batch * c->hidden) == 0 && room(&f->q, batch * heads) == 0 &&
         room(&f->attended, batch * heads) == 0 && room(&f->router, (uint64_t)batch * c->experts) == 0 &&
         room(&f->turn, (uint64_t)batch * c->head_dim) == 0 && room(&f->weight, (uint64_t)batch * c->chosen) == 0 &&
-        experts_start(model, batch, &f->experts) == 0)
+        experts_start(model, threads, batch, &f->experts) == 0)
         return 0;
     forward_stop(f);
     return -ENOMEM;
@@ -206,7 +205,7 @@ static errint_t mixture(struct forward *f, uint32_t n, uint32_t count, struct ef
         choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
     struct routes routes = {count, c->chosen, f->expert, f->weight};
     narrow(f, f->normed, (size_t)count * c->hidden); /* but not for the router */
-    return experts_run(f->experts, f->team, n, &routes, f->normed, f->sum, err);
+    return experts_run(f->experts, n, &routes, f->normed, f->sum, err);
 }
 
 /* ---- all of it ---- */

@@ -1,8 +1,8 @@
 /*
  * main.c - runmoe STORE: run a whole mixture-of-experts model from a store, to show how a runtime uses libexpertfs.
  *
- * Everything but the experts is in this program's memory; the experts stay in the library, within its budget, and are
- * asked for layer by layer when the router has named them (experts.c).
+ * Everything but the experts is in this program's memory, as it is; the experts stay in the library, within its budget,
+ * mostly compressed, and are run by it layer by layer when the router has named them (experts.c).
  */
 #include <argp.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "sample.h"
 #include "size.h"
 
-enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS };
+enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM };
 
 struct arguments {
     const char *store, *logits_path;
@@ -25,6 +25,7 @@ struct arguments {
     uint32_t tokens, batch;
     unsigned threads;
     bool bf16_activations;
+    enum efs_form form;
     struct sampler sampler;
     struct efs_options options;
 };
@@ -38,6 +39,8 @@ static const struct argp_option options[] = {
     {"budget", 'b', "SIZE", 0, "Memory for all of it, dense weights included (default: what the machine leaves)", 0},
     {"threads", 't', "N", 0, "Compute with N threads, and let the library decode with N (default: all cores)", 0},
     {"activations", OPT_ACTIVATIONS, "f32|bf16", 0, "What meets BF16 weights: F32 (default), or rounded to BF16", 0},
+    {"form", OPT_FORM, "plain|coded|any", 0,
+     "Compute on experts decoded, as they are coded, or on each as it is cheaper at the time (default)", 0},
     {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
     {0},
 };
@@ -70,6 +73,17 @@ static bool parse_prompt_file(const char *path, struct arguments *a)
     if (file)
         fclose(file);
     return good;
+}
+
+static bool parse_form(const char *text, enum efs_form *form)
+{
+    static const char *const names[] = {[EFS_FORM_FULL] = "plain", [EFS_FORM_CODED] = "coded", [EFS_FORM_ANY] = "any"};
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(text, names[i]) == 0) {
+            *form = (enum efs_form)i;
+            return true;
+        }
+    return false;
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state)
@@ -114,6 +128,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->bf16_activations = strcmp(value, "bf16") == 0;
         if (!a->bf16_activations && strcmp(value, "f32") != 0)
             argp_error(state, "--activations %s: f32 or bf16", value);
+        return 0;
+    case OPT_FORM:
+        if (!parse_form(value, &a->form))
+            argp_error(state, "--form %s: plain, coded or any", value);
         return 0;
     case OPT_LOGITS:
         a->logits_path = value;
@@ -207,8 +225,9 @@ static void print_report(const struct run *r)
         printf("tokens_per_second: %.2f\n", after_first / r->seconds);
     printf("budget_bytes: %llu\nown_bytes: %llu\n", (unsigned long long)s.budget_bytes,
            (unsigned long long)r->a->options.reserved_bytes);
-    printf("experts: %llu\nexperts_f: %llu\nexperts_c: %llu\nexperts_m: %llu\n", (unsigned long long)s.leases,
-           (unsigned long long)s.leases_f, (unsigned long long)s.leases_c, (unsigned long long)s.leases_m);
+    printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n", (unsigned long long)s.requests_f,
+           (unsigned long long)s.requests_c, (unsigned long long)(s.requests_s + s.requests_e + s.requests_p),
+           (unsigned long long)s.requests_m);
     printf("disk_bytes: %llu\n", (unsigned long long)s.disk_bytes);
 }
 
@@ -221,6 +240,7 @@ static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
         return rc;
     const struct config *c = &r->model.config;
     r->model.bf16_activations = a->bf16_activations;
+    r->model.form = a->form;
     for (uint32_t i = 0; i < a->prompt_tokens; i++)
         if (a->prompt[i] >= c->vocab)
             return efs_fail(err, -EINVAL, "token %u of the prompt: the vocabulary has %u", a->prompt[i], c->vocab);
@@ -276,12 +296,13 @@ int main(int argc, char **argv)
         NULL};
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    struct arguments a = {.tokens = 32, .batch = 32, .threads = cores > 0 ? (unsigned)cores : 1};
-    a.options = (struct efs_options){.full_pool = true, .lease_wait = true, .log = print_log};
+    struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
+    a.options = (struct efs_options){.lease_wait = true, .log = print_log};
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     a.options.workers = a.threads;
+    a.options.full_pool = a.form != EFS_FORM_CODED;
     uint32_t *given = a.prompt;
     if (!given) {
         a.prompt = &first_token;

@@ -115,18 +115,6 @@ static errint_t find(const void *file, uint64_t bytes, uint64_t begin, const jso
     return 0;
 }
 
-errint_t safetensors_find(const void *file, uint64_t bytes, const char *name, uint32_t rows, uint32_t columns,
-                          struct matrix *matrix, struct efs_error *err)
-{
-    uint64_t begin;
-    json_t *tensors = header(file, bytes, &begin);
-    if (!tensors)
-        return efs_fail(err, -EUCLEAN, "%s: its file has no header", name);
-    errint_t rc = find(file, bytes, begin, tensors, name, rows, columns, matrix, err);
-    json_decref(tensors);
-    return rc;
-}
-
 /* ---- config.json ---- */
 
 static errint_t config_read(struct efs *fs, struct config *c, struct efs_error *err)
@@ -220,23 +208,19 @@ static void take_layer(struct loader *l, uint32_t n)
         .v = take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
         .o = take(l, n, "self_attn.o_proj.weight", c->hidden, q),
         .router = take(l, n, "mlp.gate.weight", c->experts, c->hidden),
-        .expert_files = calloc(c->experts, sizeof(uint32_t)),
+        .expert_numbers = calloc(c->experts, sizeof(uint32_t)),
     };
-    if (!l->model->layers[n].expert_files)
+    if (!l->model->layers[n].expert_numbers)
         l->rc = -ENOMEM;
 }
 
-/* Which file of the library is which expert. */
+/* Which number of the library is which expert. */
 static errint_t find_experts(struct model *m, struct efs_error *err)
 {
     uint64_t found = 0;
-    struct efs_expert_info info;
-    for (uint32_t e = 0; e < efs_expert_count(m->fs); e++)
-        if (efs_expert_info(m->fs, e, &info) == 0 && info.layer < m->config.layers && info.expert < m->config.experts) {
-            m->layers[info.layer].expert_files[info.expert] = info.file;
-            m->expert_bytes = info.raw_bytes;
-            found++;
-        }
+    for (uint32_t n = 0; n < m->config.layers; n++)
+        for (uint32_t e = 0; e < m->config.experts; e++)
+            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_numbers[e]) == 0;
     if (found == (uint64_t)m->config.layers * m->config.experts)
         return 0;
     return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
@@ -291,7 +275,7 @@ void model_close(struct model *m)
         free(m->layers[n].q_norm);
         free(m->layers[n].k_norm);
         free(m->layers[n].ffn_norm);
-        free(m->layers[n].expert_files);
+        free(m->layers[n].expert_numbers);
     }
     free(m->layers);
     free(m->final_norm);

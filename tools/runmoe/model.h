@@ -18,15 +18,16 @@ struct config {
 struct layer {
     float *attention_norm, *q_norm, *k_norm, *ffn_norm;
     struct matrix q, k, v, o, router;
-    uint32_t *expert_files; /* [experts]: file number of each in the library */
+    uint32_t *expert_numbers; /* [experts]: of each in the library */
 };
 
 struct model {
     struct config config;
     bool bf16_activations; /* what is multiplied with BF16 weights is rounded to BF16 before, as llama.cpp does */
+    enum efs_form form;    /* how its experts are asked for */
     struct efs *fs;
-    void *dense;                        /* the file with all weights but the experts', which the matrices point into */
-    uint64_t dense_bytes, expert_bytes; /* expert_bytes: one expert's file */
+    void *dense; /* the file with all weights but the experts', which the matrices point into */
+    uint64_t dense_bytes;
     struct matrix embedding, head;
     float *final_norm;
     struct layer *layers;
@@ -36,10 +37,5 @@ struct model {
  * model. On failure nothing is left; else model_close(). */
 errint_t model_open(const char *store, struct efs_options *options, struct model *model, struct efs_error *err);
 void model_close(struct model *model);
-
-/* Tensor name of a safetensors file in memory, [rows][columns] of BF16 or F32. -ENOENT: no such tensor, -EUCLEAN: not
- * such a file, or a tensor of other shape. */
-errint_t safetensors_find(const void *file, uint64_t bytes, const char *name, uint32_t rows, uint32_t columns,
-                          struct matrix *matrix, struct efs_error *err);
 
 #endif
