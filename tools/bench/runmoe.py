@@ -2,9 +2,12 @@
 
 First their logits are compared (tests/clients/runmoe.py). Then for each limit the two take turns, each cold, alone in a
 memory cgroup: runmoe on the store, with a budget of nine tenths of the limit, and llama.cpp on the plain GGUF file,
-mapped as it does by default. The tokens are those that runmoe draws at a temperature of 0.3, which makes a random model
-use its experts about as unevenly as real ones do. Told are medians, and ratios of runmoe over llama.cpp."""
+mapped as it does by default. With --forms, runmoe computes on its experts in several forms, each of which takes its turn.
+The tokens are those that runmoe draws at a temperature of 0.3, which makes a random model
+use its experts about as unevenly as real ones do. Told are medians, and ratios of
+runmoe over llama.cpp, for each form."""
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -74,9 +77,9 @@ def once(kind, options, gguf, store, tokens, limit_bytes):
     if kind == "llama":
         return json.loads(limited([sys.executable, os.path.abspath(__file__), "--llama", gguf, "--prompt", prompt,
                                    "--threads", str(options.threads)], limit_bytes).splitlines()[-1])
-    said = runmoe(options, store, prompt, limit_bytes, "--batch", "1", "--tokens", "0", *options.options.split())
-    hits = int(said["experts_f"]) + int(said["experts_c"])
-    return {"first_s": float(said["open_s"]) + float(said["first_step_s"]), "hits": hits / int(said["experts"]),
+    said = runmoe(options, store, prompt, limit_bytes, "--batch", "1", "--tokens", "0", "--form", kind, *options.options.split())
+    used = {state: int(said[f"experts_{state}"]) for state in ("f", "c", "part", "m")}
+    return {"first_s": float(said["open_s"]) + float(said["first_step_s"]), "hits": (used["f"] + used["c"]) / sum(used.values()),
             "tokens_per_s": float(said["prompt_tokens_per_second"]), "disk": int(said["disk_bytes"]) / len(tokens)}
 
 
@@ -107,19 +110,20 @@ def measure(options):
     tokens = [1, *map(int, drawn.split())]
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; {len(tokens)} tokens "
           f"one by one, {options.threads} threads, medians of {options.rounds}, taking turns")
-    print(f"   {'memory limit':14} {'':18} {'runmoe':>8} {'llama.cpp':>10}   ratio")
+    print(f"   {'memory limit':14} {'runmoe':8} {'':18} {'runmoe':>8} {'llama.cpp':>10}   ratio")
+    kinds = [*options.forms.split(","), "llama"]
     for limit in options.limits.split(","):
         limit_bytes = None if limit == "none" else int(size * float(limit.rstrip("%")) / 100)
-        runs = {"runmoe": [], "llama": []}
+        runs = {kind: [] for kind in kinds}
         for turn in range(options.rounds):
-            for kind in ("llama", "runmoe") if turn % 2 else ("runmoe", "llama"):
+            for kind in reversed(kinds) if turn % 2 else kinds:
                 runs[kind].append(once(kind, options, gguf, store, tokens, limit_bytes))
-        for name, unit in (("tokens_per_s", "tokens/s"), ("first_s", "s to first token")):
-            ours, theirs = (statistics.median(run[name] for run in runs[kind]) for kind in ("runmoe", "llama"))
+        for form, (name, unit) in itertools.product(kinds[:-1], (("tokens_per_s", "tokens/s"), ("first_s", "s to first token"))):
+            ours, theirs = (statistics.median(run[name] for run in runs[kind]) for kind in (form, "llama"))
             ratio = ours / theirs if name == "tokens_per_s" else theirs / ours
-            report.append({"limit": limit, "measure": name, "runmoe": ours, "llama": theirs, "ratio": ratio})
-            more = runs["runmoe"][-1]
-            print(f"   {limit if name == 'tokens_per_s' else '':14} {unit:18} {ours:8.2f} {theirs:10.2f}   {ratio:5.2f}" +
+            report.append({"limit": limit, "form": form, "measure": name, "runmoe": ours, "llama": theirs, "ratio": ratio})
+            more = runs[form][-1]
+            print(f"   {limit:14} {form:8} {unit:18} {ours:8.2f} {theirs:10.2f}   {ratio:5.2f}" +
                   (f"   {more['hits']:.2f} of the experts in memory, {more['disk'] / 2**20:.1f} MiB a token from disk"
                    if name == "tokens_per_s" else ""), flush=True)
     if options.json:
@@ -135,6 +139,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--forms", default="any", help="of experts: plain,coded,any")
     parser.add_argument("--options", default="", help="more options for runmoe")
     parser.add_argument("--no-logits", action="store_true", help="do not compare logits first")
     parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
