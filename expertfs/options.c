@@ -35,7 +35,7 @@ static const struct option table[] = {
     {"budget", TAKE_SIZE_OR, AT(budget_bytes), 0, "SIZE|auto", "all memory of the daemon, together (auto)"},
     {"workers", TAKE_COUNT, AT(workers), 1024, "N", "decoding threads (all cores)"},
     {"threads", TAKE_COUNT, AT(threads), 64, "N", "receiving threads (half of the cores, 2 to 8)"},
-    {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE", "the kernel's, in mappings, cached reads (256K)"},
+    {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE", "the kernel's, in mappings, cached reads (by memory)"},
     {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
     {"page_cache", TAKE_SIZE_OR, AT(page_cache_bytes), 0, "SIZE|off", "what the kernel may cache of the mount (off)"},
     {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL, "the kernel serves open experts itself (default)"},

@@ -37,7 +37,7 @@ struct efsd_options {
     char *subtype; /* NULL: "expertfs" */
 };
 
-#define EFSD_READAHEAD_DEFAULT (256u << 10)
+#define EFSD_READAHEAD_DEFAULT UINT64_MAX /* not given: by the memory that there is (readahead.c) */
 
 /* Set the defaults. */
 void efsd_options_init(struct efsd_options *options);

@@ -1,6 +1,12 @@
 /*
  * readahead.c - the mount's own read-ahead. A FUSE mount begins with the system's 128 KiB, and INIT can only lower it;
  * the file below /sys/class/bdi raises it. It serves mappings and cached reads; direct reads have the engine's.
+ *
+ * How much, unless the option says it. The kernel reads around each fault in a mapping, half of it before the fault.
+ * Where the page cache holds the whole checkpoint, what was not wanted yet is wanted later, and a reader who goes
+ * through a file gets it faster by larger requests. Where it does not, what was not wanted pushes out what is: with
+ * llama.cpp in a quarter of the memory that its file takes, 256 KiB brought 1.22 times the bytes of 128 KiB, 2.3 times
+ * the bytes that were not wanted. 64 KiB saved 0.06 of the bytes more, for 1.7 times the requests.
  */
 #include "daemon.h"
 
@@ -11,6 +17,9 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+
+#define KIB_FITS 256u
+#define KIB_LARGER 128u
 
 /* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
 static void unescape(char *text)
@@ -84,10 +93,19 @@ static errint_t write_kib(const char *path, uint64_t kib)
     return rc;
 }
 
+static uint64_t wanted_kib(const struct efsd *daemon)
+{
+    if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT) {
+        return (daemon->options.readahead_bytes + 1023) / 1024;
+    }
+    uint64_t memory_bytes = 2 * efs_auto_budget(); /* of this process's cgroups, or the machine */
+    return daemon->info.source_bytes <= memory_bytes ? KIB_FITS : KIB_LARGER;
+}
+
 void efsd_raise_readahead(struct efsd *daemon)
 {
     char path[64];
-    uint64_t kib = 0, want_kib = (daemon->options.readahead_bytes + 1023) / 1024;
+    uint64_t kib = 0, want_kib = wanted_kib(daemon);
     errint_t rc = find_device(daemon);
     if (!rc) {
         snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(daemon->device),
