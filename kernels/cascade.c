@@ -50,8 +50,11 @@ size_t efs_cascade_bound(size_t n)
 
 #define RANKS (3 * EFS_LEVELS)
 
-/* Ranks the symbols by (count descending, symbol ascending), and takes the number of levels that gives the fewest
- * bytes, the lower one of equals. */
+/* A level costs time whenever the block is read, however few its symbols are: it must save more than this share of a
+ * byte a symbol of the block (64 bytes of a whole one). */
+#define LEVEL_PAYS_SHARE 128
+
+/* Ranks the symbols by (count descending, symbol ascending), and takes as many levels as pay. */
 static void plan_block(const uint64_t counts[256], uint32_t n, struct efs_cascade_block *plan)
 {
     uint8_t ranked[RANKS];
@@ -87,7 +90,7 @@ static void plan_block(const uint64_t counts[256], uint32_t n, struct efs_cascad
         }
         plan->size[level + 1] = left;
         plane_bytes += efs_plane_bytes(plan->size[level], 2);
-        if (plane_bytes + left < best_bytes) {
+        if (plane_bytes + left + n / LEVEL_PAYS_SHARE < best_bytes) {
             best_bytes = plane_bytes + left;
             plan->levels = level + 1;
         }
