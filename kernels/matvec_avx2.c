@@ -83,32 +83,6 @@ EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
     words[1] = _mm256_unpackhi_epi8(bytes[0], bytes[1]);
 }
 
-/* The first level's tables, for codes in bits 0 and 2 of a byte. */
-struct efs_first {
-    __m256i table[2];
-};
-
-EFS_INLINE struct efs_first efs_first_load(const uint8_t table_bytes[4])
-{
-    const __m256i spread =
-        _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0, 0x01010101, 0x02020202, 0x03030303);
-    const __m256i table = efs_load_table(table_bytes);
-
-    return (struct efs_first){{table, _mm256_shuffle_epi8(table, spread)}};
-}
-
-EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
-                                        const uint8_t **below)
-{
-    const __m256i escape = _mm256_set1_epi8(plane % 2 ? 0x0c : 0x03);
-
-    if (plane >= 2)
-        codes = _mm256_srli_epi16(codes, 4);
-    codes = _mm256_and_si256(codes, escape);
-    __m256i filled = efs_filled(_mm256_cmpeq_epi8(codes, escape), below);
-    return _mm256_or_si256(_mm256_shuffle_epi8(first->table[plane % 2], codes), filled);
-}
-
 #include "matvec_simd.h"
 
 #include "matvec_many.h"

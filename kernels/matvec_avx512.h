@@ -60,8 +60,8 @@ EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2]
 
     /* Loaded once: the compiler would rather have it twice as a memory operand, and loads are scarce here. */
     __asm__("" : "+v"(sm));
-    bytes[0] = efs_select(sign, e, sm);
     bytes[1] = efs_select(sign, sm, e);
+    bytes[0] = _mm512_ternarylogic_epi64(e, sm, bytes[1], 0x96); /* what is left of both */
 }
 
 /* A part's BF16 numbers from their low and high bytes: even eights, odd eights. */
@@ -69,35 +69,6 @@ EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
 {
     words[0] = _mm512_unpacklo_epi8(bytes[0], bytes[1]);
     words[1] = _mm512_unpackhi_epi8(bytes[0], bytes[1]);
-}
-
-/*
- * The first level's tables, for codes in bits 0, 2 and 4 of a byte. The permutation looks at 6 bits, so that these
- * planes need no shift, and the last one any shift that brings its codes within these bits.
- */
-struct efs_first {
-    __m512i plane[3], mark;
-};
-
-EFS_INLINE struct efs_first efs_first_load(const uint8_t table_bytes[4])
-{
-    const __m512i numbers = efs_realign_by(0);
-    const efs_table table = efs_load_table(table_bytes);
-
-    return (struct efs_first){
-        .plane = {table.symbols, _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 2), table.symbols),
-                  _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 4), table.symbols)},
-        .mark = table.mark,
-    };
-}
-
-EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
-                                        const uint8_t **below)
-{
-    if (plane == 3)
-        codes = _mm512_srli_epi16(codes, 2);
-    const efs_table table = {first->plane[plane < 3 ? plane : 2], first->mark};
-    return efs_symbols_at(codes, table, EFS_LANES, below);
 }
 
 #endif

@@ -81,21 +81,6 @@ EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
     efs_interleave(bytes[0], bytes[1], words);
 }
 
-struct efs_first {
-    efs_table table;
-};
-
-EFS_INLINE struct efs_first efs_first_load(const uint8_t table[4])
-{
-    return (struct efs_first){efs_load_table(table)};
-}
-
-EFS_INLINE efs_vector efs_first_symbols(efs_vector codes, const unsigned plane, const struct efs_first *first,
-                                        const uint8_t **below)
-{
-    return efs_symbols(codes, efs_shift_right((int)plane * 2), first->table, EFS_LANES, below);
-}
-
 #include "matvec_simd.h"
 
 #include "matvec_many.h"

@@ -119,52 +119,51 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 /* ---- coded ---------------------------------------------------------------------------------------------------------
  */
 
+/* How far ahead code is asked for, from the block behind on. */
+#define EFS_CODE_AHEAD 4096
 #define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
-
-/* The tables of block with turned symbols: so a BF16 number is made by two selections and no shift. */
-EFS_INLINE void turn_tables(struct efs_cascade_block *block)
-{
-    for (unsigned level = 0; level < block->levels && level < EFS_LEVELS; level++) {
-        for (unsigned r = 0; r < 3; r++)
-            block->table[level][r] = (uint8_t)(block->table[level][r] >> 1 | block->table[level][r] << 7);
-    }
-}
 
 /* The first level, from the plane on whose symbols are next. */
 struct efs_stream {
     const uint8_t *planes, *used; /* used: the next symbol from below */
-    struct efs_first first;
+    struct efs_tables tables;
+    const uint8_t *ahead; /* code of blocks to come, which is asked for bit by bit */
+    size_t ahead_step;
 };
 
 /* Passes over the symbols [begin, end) of a plane. */
 EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i += EFS_LANES)
-        efs_first_symbols(efs_load(stream->planes + i), plane, &stream->first, &stream->used);
+        efs_plane_symbols(efs_load(stream->planes + i), plane, &stream->tables, EFS_LANES, &stream->used);
 }
 
 /*
- * The symbols [begin, end) of a plane, with their SM. Each group asks for SM that comes later, into the second level of
- * the cache: to the first, there could not be enough on their way (measured on Zen 4).
+ * The symbols [begin, end) of a plane, with their SM. Each group asks for SM and code that come later, evenly, into the
+ * second level of the cache: to the first, there could not be enough on their way (measured on Zen 4).
  */
 EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
                              size_t end, const efs_x *x, struct efs_sums *to)
 {
-    const struct efs_first first = stream->first;
-    const uint8_t *planes = stream->planes, *used = stream->used;
+    const struct efs_tables tables = stream->tables;
+    const uint8_t *planes = stream->planes, *used = stream->used, *ahead = stream->ahead;
+    const size_t ahead_step = stream->ahead_step;
     struct efs_sums sums = *to;
 
     for (size_t i = begin; i < end; x += EFS_GROUP) {
         __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += ahead_step;
         for (unsigned p = 0; p < EFS_PARTS; p++, i += EFS_LANES) {
             efs_vector bytes[2], words[2];
-            efs_vector e = efs_first_symbols(efs_load(planes + i), plane, &first, &used);
+            efs_vector e = efs_plane_symbols(efs_load(planes + i), plane, &tables, EFS_LANES, &used);
             efs_turned_join(e, efs_load(sm + i), bytes);
             efs_unpack_lanes(bytes, words);
             efs_sums_add(&sums, p, words, x);
         }
     }
     stream->used = used;
+    stream->ahead = ahead;
     *to = sums;
 }
 
@@ -191,27 +190,31 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
     pass_over(stream, plane, i, EFS_PLANE);
 }
 
-static bool simd_coded(const struct efs_cascade_block *given, const uint8_t *sm, size_t begin, size_t end,
+/* Symbols are turned (efs_turned) from the start, so that a BF16 number is made by two selections and no shift. */
+static bool simd_coded(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
                        struct efs_dot *dot)
 {
-    struct efs_cascade_block block = *given;
     uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    /* The next block's code lies behind this one's. Asking for it while no SM is read keeps memory busy. */
-    const uint8_t *ahead = block.rest + block.size[block.levels];
+    const uint8_t *below = decode_below(block, 1, a, b, true);
     struct efs_sums sums;
 
-    turn_tables(&block);
-    const uint8_t *below = decode_below(&block, 1, a, b, true, &ahead);
     if (below == NULL)
         return false;
-    struct efs_stream stream = {block.planes[0], below, efs_first_load(block.table[0])};
+    const uint8_t *behind = block->rest + block->size[block->levels];
+    struct efs_stream stream = {
+        .planes = block->planes[0],
+        .used = below,
+        .tables = efs_load_tables(efs_table_word(block->table[0], true)),
+        .ahead = behind + EFS_CODE_AHEAD,
+        .ahead_step = (size_t)(behind - block->planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1,
+    };
     efs_sums_load(&sums, dot->sums);
     coded_plane(&stream, 0, sm, begin, end, dot, &sums);
     coded_plane(&stream, 1, sm, begin, end, dot, &sums);
     coded_plane(&stream, 2, sm, begin, end, dot, &sums);
     coded_plane(&stream, 3, sm, begin, end, dot, &sums);
     efs_sums_store(&sums, dot->sums);
-    return (size_t)(stream.used - below) == block.size[1];
+    return (size_t)(stream.used - below) == block->size[1];
 }
 
 #endif

@@ -60,12 +60,9 @@ EFS_INLINE efs_vector efs_turned(efs_vector v)
 
 /* ---- decoding a level ------------------------------------------------------------------------------------------ */
 
-EFS_INLINE efs_table efs_load_table(const uint8_t table[4])
+EFS_INLINE efs_table efs_load_table(uint32_t word)
 {
-    int32_t word;
-
-    memcpy(&word, table, sizeof(word));
-    return _mm256_set1_epi32(word);
+    return _mm256_set1_epi32((int32_t)word);
 }
 
 EFS_INLINE __m128i efs_load_8(const void *p)
@@ -118,6 +115,34 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
         escapes = _mm256_and_si256(escapes, efs_first_lanes(valid));
     /* The table has 0 for the escapes. */
     return _mm256_or_si256(_mm256_shuffle_epi8(table, codes), efs_filled(escapes, below));
+}
+
+/* A level's tables, for codes in bits 0 and 2 of a byte. */
+struct efs_tables {
+    __m256i table[2];
+};
+
+EFS_INLINE struct efs_tables efs_load_tables(uint32_t word)
+{
+    const __m256i spread =
+        _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0, 0x01010101, 0x02020202, 0x03030303);
+    const __m256i table = efs_load_table(word);
+
+    return (struct efs_tables){{table, _mm256_shuffle_epi8(table, spread)}};
+}
+
+EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, const struct efs_tables *tables,
+                                        size_t valid, const uint8_t **below)
+{
+    const __m256i escape = _mm256_set1_epi8(plane % 2 ? 0x0c : 0x03);
+
+    if (plane >= 2)
+        codes = _mm256_srli_epi16(codes, 4);
+    codes = _mm256_and_si256(codes, escape);
+    __m256i escapes = _mm256_cmpeq_epi8(codes, escape);
+    if (valid < EFS_LANES)
+        escapes = _mm256_and_si256(escapes, efs_first_lanes(valid));
+    return _mm256_or_si256(_mm256_shuffle_epi8(tables->table[plane % 2], codes), efs_filled(escapes, below));
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */

@@ -84,15 +84,15 @@ EFS_INLINE efs_vector efs_turned(efs_vector v)
 
 /* ---- decoding a level ------------------------------------------------------------------------------------------ */
 
-EFS_INLINE efs_table efs_load_table(const uint8_t table[4])
+/* word: three symbols, as bytes. */
+EFS_INLINE efs_table efs_load_table(uint32_t word)
 {
-    uint8_t marked[4] = {table[0], table[1], table[2], 0};
-    int32_t word;
+    /* The mark: one of 0..3 that is none of them. */
+    uint32_t a = word & 0xff, b = word >> 8 & 0xff, c = word >> 16 & 0xff;
+    uint32_t taken = (uint32_t)(a < 4) << (a & 3) | (uint32_t)(b < 4) << (b & 3) | (uint32_t)(c < 4) << (c & 3);
+    uint32_t mark = (uint32_t)__builtin_ctz(~taken);
 
-    while (marked[3] == table[0] || marked[3] == table[1] || marked[3] == table[2])
-        marked[3]++;
-    memcpy(&word, marked, sizeof(word));
-    return (efs_table){_mm512_set1_epi32(word), _mm512_set1_epi8((char)marked[3])};
+    return (efs_table){_mm512_set1_epi32((int32_t)((word & 0xffffff) | mark << 24)), _mm512_set1_epi8((char)mark)};
 }
 
 /* The symbols of 64 codes at the bits that the table looks at, of which the first `valid` count; *below moves past the
@@ -116,6 +116,36 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
                                   const uint8_t **below)
 {
     return efs_symbols_at(efs_shifted(plane, shift), table, valid, below);
+}
+
+/*
+ * A level's tables for codes in bits 0, 2 and 4 of a byte. The permutation looks at 6 bits, so that these planes need
+ * no shift, and the last one any shift that brings its codes within these bits.
+ */
+struct efs_tables {
+    __m512i plane[3], mark;
+};
+
+EFS_INLINE struct efs_tables efs_load_tables(uint32_t word)
+{
+    const __m512i numbers = efs_realign_by(0);
+    const efs_table table = efs_load_table(word);
+
+    return (struct efs_tables){
+        .plane = {table.symbols, _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 2), table.symbols),
+                  _mm512_permutexvar_epi8(_mm512_srli_epi16(numbers, 4), table.symbols)},
+        .mark = table.mark,
+    };
+}
+
+/* As efs_symbols(), for a plane that is known when this is compiled. */
+EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, const struct efs_tables *tables,
+                                        size_t valid, const uint8_t **below)
+{
+    if (plane == 3)
+        codes = _mm512_srli_epi16(codes, 2);
+    const efs_table table = {tables->plane[plane < 3 ? plane : 2], tables->mark};
+    return efs_symbols_at(codes, table, valid, below);
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */

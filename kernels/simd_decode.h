@@ -19,21 +19,21 @@ static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
         return true;
     }
     if (block->size[0] != EFS_BLOCK) {
-        const uint8_t *symbols = decode_below(block, 0, a, b, false, NULL);
+        const uint8_t *symbols = decode_below(block, 0, a, b, false);
         if (symbols != NULL)
             memcpy(out, symbols, block->size[0]);
         return symbols != NULL;
     }
-    const uint8_t *below = decode_below(block, 1, a, b, false, NULL);
-    return below != NULL &&
-           decode_level(block->planes[0], EFS_BLOCK, block->table[0], below, out, NULL) == block->size[1];
+    const uint8_t *below = decode_below(block, 1, a, b, false);
+    return below != NULL && decode_level(block->planes[0], EFS_BLOCK, efs_table_word(block->table[0], false), below,
+                                         out) == block->size[1];
 }
 
 /* The first level of a whole block, fused with the merge. */
 EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *below,
                                   const uint8_t *sm, uint8_t *dst, enum efs_way way)
 {
-    const efs_table table = efs_load_table(block->table[0]);
+    const efs_table table = efs_load_table(efs_table_word(block->table[0], false));
     const uint8_t *used = below;
     struct efs_sink sink = {.to = dst};
     /* The next block's code lies behind this one's and is read from its end to its beginning, which no processor
@@ -71,7 +71,7 @@ static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_
                                uint8_t *dst, enum efs_way way)
 {
     uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b, false, NULL);
+    const uint8_t *below = decode_below(block, 1, a, b, false);
 
     if (below == NULL)
         return false;

@@ -9,59 +9,80 @@
 
 #include "ops.h"
 
-/* Ask for the next line from *ahead on, into the second level of the cache. No address does harm. */
-EFS_INLINE void efs_ask_ahead(const uint8_t **ahead)
+#include <string.h>
+
+/* A level's three symbols, and 0 for the escape; turned: each of them as efs_turned() does it. */
+EFS_INLINE uint32_t efs_table_word(const uint8_t table[4], bool turned)
 {
-    if (ahead != NULL) {
-        __builtin_prefetch(*ahead, 0, 2);
-        *ahead += 64;
-    }
+    uint32_t word;
+
+    memcpy(&word, table, sizeof(word));
+    return turned ? (word >> 1 & 0x7f7f7f7f) | (word & 0x01010101) << 7 : word;
+}
+
+/* How many of a level's size symbols are in a plane. */
+EFS_INLINE size_t in_plane(size_t size, size_t width, size_t plane)
+{
+    size_t start = plane * width;
+
+    return size < start ? 0 : size - start < width ? size - start : width;
+}
+
+/* The len symbols of a level's plane. */
+EFS_INLINE void decode_plane(const uint8_t *planes, const unsigned plane, const struct efs_tables *tables, size_t len,
+                             uint8_t *out, const uint8_t **used)
+{
+    size_t j = 0;
+
+    for (; j + EFS_LANES <= len; j += EFS_LANES)
+        efs_store(out + j, efs_plane_symbols(efs_load(planes + j), plane, tables, EFS_LANES, used));
+    if (j < len) /* what is stored too much is overwritten by the next plane, or is in the room after it */
+        efs_store(out + j, efs_plane_symbols(efs_load(planes + j), plane, tables, len - j, used));
 }
 
 /*
  * One level, size symbols, into out, which has room for a vector more unless size is EFS_BLOCK. below has the symbols
- * of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used. ahead, if not
- * NULL: a line from there on is asked for with each vector, into the second level of the cache; no address does harm.
+ * of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
  */
-EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, const uint8_t table_bytes[4], const uint8_t *below,
-                               uint8_t *out, const uint8_t **ahead)
+EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, uint32_t table, const uint8_t *below, uint8_t *out)
 {
-    const efs_table table = efs_load_table(table_bytes);
+    const struct efs_tables tables = efs_load_tables(table);
+    const size_t width = efs_plane_bytes(size, 2);
     const uint8_t *used = below;
-    size_t width = efs_plane_bytes(size, 2);
-    int bits = 0;
 
-    for (size_t start = 0; start < size; start += width, bits += 2) {
-        const efs_shift shift = efs_shift_right(bits);
-        size_t len = size - start < width ? size - start : width;
-        size_t j = 0;
-        for (; j + EFS_LANES <= len; j += EFS_LANES) {
-            efs_ask_ahead(ahead);
-            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, EFS_LANES, &used));
-        }
-        if (j < len) { /* what is stored too much is overwritten by the next plane, or is in the room after it */
-            efs_ask_ahead(ahead);
-            efs_store(out + start + j, efs_symbols(efs_load(planes + j), shift, table, len - j, &used));
-        }
-    }
+    /* 1 to 3 symbols may be missing at the end, so that planes are short or empty. */
+    decode_plane(planes, 0, &tables, width, out, &used);
+    decode_plane(planes, 1, &tables, in_plane(size, width, 1), out + width, &used);
+    decode_plane(planes, 2, &tables, in_plane(size, width, 2), out + 2 * width, &used);
+    decode_plane(planes, 3, &tables, in_plane(size, width, 3), out + 3 * width, &used);
     return (size_t)(used - below);
+}
+
+EFS_INLINE void copy_vector(const uint8_t *from, uint8_t *to, bool turned)
+{
+    efs_vector v = efs_load(from);
+
+    efs_store(to, turned ? efs_turned(v) : v);
 }
 
 /*
  * The symbols that enter level `until`, which is below the last; NULL when the planes contradict the sizes. The result
- * lies in one of the two buffers of EFS_SCRATCH bytes. turned: block's tables have each symbol turned by one bit
- * (efs_turned), and so has the result. ahead as above.
+ * lies in one of the two buffers of EFS_SCRATCH bytes. turned: each of them is turned by one bit (efs_turned).
  */
 EFS_INLINE const uint8_t *decode_below(const struct efs_cascade_block *block, unsigned until, uint8_t *a, uint8_t *b,
-                                       bool turned, const uint8_t **ahead)
+                                       bool turned)
 {
-    /* The rest is copied, so that planes with too many escapes do not read past the chunk. */
-    for (size_t i = 0; i < block->size[block->levels]; i += EFS_LANES) {
-        efs_vector rest = efs_load(block->rest + i);
-        efs_store(a + i, turned ? efs_turned(rest) : rest);
-    }
+    const size_t rest = block->size[block->levels];
+    size_t i = rest < EFS_LANES ? rest : EFS_LANES;
+
+    /* The rest is copied, so that planes with too many escapes do not read past the chunk. Mostly it is one vector or
+     * two: always two cost less than to decide. */
+    copy_vector(block->rest, a, turned);
+    copy_vector(block->rest + i, a + i, turned);
+    for (i += EFS_LANES; i < rest; i += EFS_LANES)
+        copy_vector(block->rest + i, a + i, turned);
     for (unsigned level = block->levels; level-- > until;) {
-        if (decode_level(block->planes[level], block->size[level], block->table[level], a, b, ahead) !=
+        if (decode_level(block->planes[level], block->size[level], efs_table_word(block->table[level], turned), a, b) !=
             block->size[level + 1])
             return NULL;
         uint8_t *swap = a;

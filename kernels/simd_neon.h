@@ -74,11 +74,8 @@ EFS_INLINE efs_vector efs_turned(efs_vector v)
 
 /* ---- decoding a level ------------------------------------------------------------------------------------------ */
 
-EFS_INLINE efs_table efs_load_table(const uint8_t table[4])
+EFS_INLINE efs_table efs_load_table(uint32_t word)
 {
-    uint32_t word;
-
-    memcpy(&word, table, sizeof(word));
     return vreinterpretq_u8_u32(vdupq_n_u32(word));
 }
 
@@ -102,6 +99,21 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
     uint8x16_t filled = vcombine_u8(efs_expand_8(*below, bits[0]), efs_expand_8(*below + counts[0], bits[1]));
     *below += counts[0] + counts[1];
     return vorrq_u8(vqtbl1q_u8(table, codes), filled); /* the table has 0 for the escapes */
+}
+
+struct efs_tables {
+    efs_table table;
+};
+
+EFS_INLINE struct efs_tables efs_load_tables(uint32_t word)
+{
+    return (struct efs_tables){efs_load_table(word)};
+}
+
+EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, const struct efs_tables *tables,
+                                        size_t valid, const uint8_t **below)
+{
+    return efs_symbols(codes, efs_shift_right((int)plane * 2), tables->table, valid, below);
 }
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */
