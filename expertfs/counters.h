@@ -30,6 +30,11 @@
     X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \
+    X(aheads, "blocks decoded for a reader before he asked for them")                                                  \
+    X(ahead_hits, "of them, those that he asked for")                                                                  \
+    X(ahead_bytes, "bytes decoded so")                                                                                 \
+    X(ahead_hit_bytes, "of them, those that were sent")                                                                \
+    X(ahead_errors, "of the blocks, those that failed before anyone asked for them")                                   \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
     X(reply_errors, "reads that were answered with an error")
 

@@ -40,13 +40,28 @@ struct efsd_buffer {
     fuse_req_t req;
 };
 
+/* A block that was decoded before it was asked for (ahead.c). */
+struct efsd_ahead {
+    uint8_t *data; /* EFSD_IO_BYTES; constant */
+    struct efsd *daemon;
+    uint64_t offset, turn;
+    size_t bytes;
+    uint32_t node;
+    unsigned state;
+    fuse_req_t req; /* of who waits for it */
+};
+#define EFSD_AHEADS 4u
+
 struct efsd_buffers {
-    pthread_mutex_t lock; /* guards free */
+    pthread_mutex_t lock; /* guards free, the slots of ahead, and guesses */
     pthread_cond_t given;
     struct efsd_buffer *free; /* last given first: it is warm */
     struct efsd_buffer *all;
     uint8_t *memory;
-    size_t count;
+    size_t count; /* with those of ahead */
+    struct efsd_ahead ahead[EFSD_AHEADS];
+    size_t ahead_count;
+    uint64_t turn;
 };
 
 errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count);
@@ -55,6 +70,18 @@ void efsd_buffers_close(struct efsd_buffers *buffers);
  * the wait ends. Meanwhile further requests stay in the kernel's queue, where a killed reader can take them back. */
 struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited);
 void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
+
+/* ---- blocks before they are asked for (ahead.c); all on the thread that received the request ---------------- */
+
+struct efsd_open;
+/* A read past the page cache has come: is it a large one, and the one that was expected? */
+bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
+/* The block is there, and is sent, or is coming, and will be: the request is taken. */
+bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
+/* A request was answered by this thread. */
+void efsd_ahead_answered(void);
+/* If it was: decode what follows it, as long as the reader comes for it meanwhile. open lives until the return. */
+void efsd_ahead_go_on(struct efsd *daemon, struct efsd_open *open);
 
 /* ---- passthrough (passthrough.c) ---------------------------------------------------------------------------- */
 
@@ -94,10 +121,18 @@ struct efsd_faults {
     struct efs_stream stream;     /* of a reader who is not to be followed; constant */
 };
 
+/* What the reader will ask for next, past the page cache (ahead.c); guarded by efsd_buffers.lock. */
+struct efsd_guess {
+    uint64_t offset, end; /* end: of the last large read */
+    size_t bytes;         /* or more, at the end of the file */
+    bool sure;            /* the last guess came true */
+};
+
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
 struct efsd_open {
     struct efs_stream stream;
     struct efsd_faults faults;
+    struct efsd_guess guess;
     uint32_t node;
     _Atomic uint32_t references;
     struct efsd_share *share; /* experts that may have a lease, else NULL */

@@ -17,6 +17,7 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     } else {
         efsd_count(&daemon->counters.reply_bytes, bytes);
         fuse_reply_buf(buffer->req, (const char *)buffer->data, bytes);
+        efsd_ahead_answered();
     }
     efsd_buffer_give(&daemon->buffers, buffer);
     efsd_open_unref(open);
@@ -54,8 +55,8 @@ static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64
     return scan ? &open->stream : &faults->stream;
 }
 
-static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
-                      bool cached)
+static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
+                        bool cached)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -65,13 +66,30 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
+    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream_of(open, bytes, offset, cached), offset,
+             buffer->data, bytes, read_done, buffer);
+}
+
+/* Either way one reference to open is given up. */
+static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
+                      bool cached)
+{
+    efsd_cede_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
+        read_engine(daemon, req, open, bytes, offset, true);
+        return;
     }
-    efsd_cede_read(daemon, bytes, cached);
-    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream_of(open, bytes, offset, cached), offset,
-             buffer->data, bytes, read_done, buffer);
+    bool follows = efsd_ahead_follows(daemon, open, offset, bytes);
+    if (efsd_ahead_take(daemon, req, open->node, offset, bytes)) {
+        efsd_open_unref(open);
+    } else {
+        read_engine(daemon, req, open, bytes, offset, false);
+    }
+    if (follows) {
+        efsd_ahead_go_on(daemon, open);
+    }
 }
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)

@@ -96,8 +96,9 @@ check("metrics: labels", set(re.findall(r'(\w+)="', text)) == {"version", "store
 
 print("-- sums")
 stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
-check("reads of engine and daemon", stat["reads"] == stat["fuse_reads"] and stat["read_bytes"] == stat["fuse_reply_bytes"]
-      and stat["read_errors"] == stat["fuse_reply_errors"], stat)
+check("reads of engine and daemon", stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"]
+      and stat["read_bytes"] == stat["fuse_reply_bytes"] + stat["fuse_ahead_bytes"] - stat["fuse_ahead_hit_bytes"]
+      and stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"], stat)
 check("every read with bytes has a piece", stat["reads_f"] + stat["reads_c"] + stat["reads_m"] + stat["reads_generated"]
       >= len(files_below(model)), stat)
 check("leases", stat["lease_errors"] == 0 and stat["leases"] ==

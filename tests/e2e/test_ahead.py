@@ -1,0 +1,112 @@
+"""Reads past the page cache that go on where the last one ended: the next block is decoded before it is asked for, and
+whoever asks for it, late, early, never or twice, gets the file's bytes."""
+import mmap
+import os
+import random
+import threading
+
+from e2e import *
+
+need_fuse()
+model = make_model()
+store = make_store(model, "--codec", "cascade")  # decoded by whoever has the request
+names = [name for name in files_below(model) if os.path.getsize(f"{model}/{name}") > 3 << 20]
+source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+BLOCK = 1 << 20
+
+
+def counted(mount):
+    return {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+
+
+def in_order(mount, name, block, first=0, most=None):
+    """Wrong blocks of a file that is read block by block from first on, at most to most, to the begin of a page."""
+    fd, want, bad, pages = os.open(mount / name, os.O_RDONLY), source[name], [], mmap.mmap(-1, block)
+    for at in range(first, min(len(want), most or len(want)), block):
+        if pages[:os.preadv(fd, [pages], at)] != want[at:at + block]:
+            bad.append((name, at))
+    os.close(fd)
+    return bad
+
+
+def sums(mount):
+    stat = counted(mount)
+    return (stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"] and
+            stat["read_bytes"] == stat["fuse_reply_bytes"] + stat["fuse_ahead_bytes"] - stat["fuse_ahead_hit_bytes"] and
+            stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"])
+
+
+for options in ("", ",threads=1", ",budget=64M"):  # the last: one buffer for such blocks
+    print(f"-- {options or 'default'}")
+    mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100" + options)
+    bad = [wrong for name in names for wrong in in_order(mount, name, BLOCK)]
+    before = counted(mount)
+    bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK)]
+    after = counted(mount)
+    check("files block by block are the same, twice", not bad, bad)
+    hits = after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
+    check("blocks in memory were there before they were asked for", 0 < hits < after["fuse_reads"] - before["fuse_reads"], hits)
+    check("none was decoded in vain", hits == after["fuse_aheads"] - before["fuse_aheads"], hits)
+    before = counted(mount)
+    bad = []
+    for name in names:  # into bytes, which do not begin with a page: the kernel cuts off the last few
+        fd = os.open(mount / name, os.O_RDONLY)
+        bad += [at for at in range(0, len(source[name]), BLOCK) if os.pread(fd, BLOCK, at) != source[name][at:at + BLOCK]]
+        os.close(fd)
+    after = counted(mount)
+    hits = after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
+    check("the same for reads that the kernel cuts", not bad and 0 < hits == after["fuse_aheads"] - before["fuse_aheads"],
+          (hits, bad))
+    bad = [wrong for block in (BLOCK - 4096, 300000, 3 * BLOCK + 1, 1000) for wrong in in_order(mount, names[0], block)]
+    check("blocks of other sizes are the same", not bad, bad)
+    bad = [wrong for name in names for most in (BLOCK, 2 * BLOCK + 5) for wrong in in_order(mount, name, BLOCK, 0, most)]
+    bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK, 777)]
+    check("who stops, or begins somewhere, leaves nothing wrong behind", not bad, bad)
+
+    wrong, generator = [], random.Random(7)
+    shared = {name: os.open(mount / name, os.O_RDONLY) for name in names}
+
+    def reader(seed):
+        mine = random.Random(seed)
+        for _ in range(30):
+            name = mine.choice(names)
+            if mine.random() < 0.5:
+                wrong.extend(in_order(mount, name, mine.choice([BLOCK, BLOCK // 2])))
+                continue
+            at = mine.randrange(len(source[name]) // BLOCK) * BLOCK
+            for offset in range(at, min(at + 3 * BLOCK, len(source[name])), BLOCK):
+                if os.pread(shared[name], BLOCK, offset) != source[name][offset:offset + BLOCK]:
+                    wrong.append((name, offset))
+
+    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for fd in shared.values():
+        os.close(fd)
+    check("many readers, of the same open files too, get the same bytes", not wrong, wrong[:5])
+    check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), counted(mount))
+    mount.unmount()
+
+print("-- damage")
+with open(store, "r+b") as file:
+    file.seek(os.path.getsize(store) // 2)
+    file.write(bytes(b ^ 0xff for b in os.pread(file.fileno(), 1 << 16, os.path.getsize(store) // 2)))
+mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100")
+kept, failed, wrong = 0, 0, []
+for name in names * 2:
+    fd = os.open(mount / name, os.O_RDONLY)
+    for at in range(0, len(source[name]), BLOCK):
+        try:
+            kept += os.pread(fd, BLOCK, at) == source[name][at:at + BLOCK] or wrong.append((name, at)) or 0
+        except OSError as error:
+            failed += 1
+            if error.errno != 117:  # EUCLEAN
+                wrong.append((name, at, error))
+    os.close(fd)
+check("damage is an error, each time, and nothing else is lost", failed >= 2 and failed % 2 == 0 and kept and not wrong,
+      (kept, failed, wrong[:5]))
+check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), counted(mount))
+mount.unmount()
+done()
