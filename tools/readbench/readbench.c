@@ -200,7 +200,7 @@ static void *work(void *arg)
         b->failed = 1;
         return NULL;
     }
-    memset(buffers, 1, b->block * DEPTH);
+    memset(buffers, 1, b->block * (b->way == WAY_DIRECT ? DEPTH : 1)); /* only O_DIRECT uses more than one */
     for (int i; (i = b->next++) < b->item_count;) {
         uint64_t bytes = 0;
         for (int p = 0; p < b->items[i].count; p++)
