@@ -165,6 +165,7 @@ struct efs_options {
     uint64_t reserved_bytes;  /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
     bool full_pool;           /* keep leased experts in memfds (for passthrough and the client runtime) */
     bool lease_wait;          /* all leased and no room: true wait, false -ENOMEM */
+    bool prealloc;            /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
     const char *policy, *pools, *plan, *goal, *delta, *schedule;
@@ -477,12 +478,14 @@ EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *
 /* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
 
 struct efs_client; /* thread-safe */
+#define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
     const struct efs_options *store; /* of a store file; NULL: full_pool and lease_wait, the rest as it comes */
     /*
      * Of a mount: experts that no request has any more stay open and mapped up to that many bytes, those that were
      * used last, so that the next request for them costs no system call. What is open is leased: the mount cannot let
-     * it go, so leave it less than its budget. 0: nothing is kept.
+     * it go, so leave it less than its budget. 0: nothing is kept. EFS_KEEP_AUTO: of the experts that the mount keeps
+     * full itself, all but an eighth at most.
      */
     uint64_t keep_bytes;
     unsigned threads; /* of a mount: files that are opened at once, at most 64; 0: 32 */

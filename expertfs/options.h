@@ -28,6 +28,7 @@ struct efsd_options {
     unsigned direct_io;        /* enum efsd_direct_io */
     unsigned lease;            /* enum efsd_lease_mode */
     bool no_passthrough;
+    bool prealloc;  /* take all memory of the budget at the mount */
     bool no_direct; /* read the store through the page cache */
     char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */

@@ -64,6 +64,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .readahead_bytes = options->prefetch_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .lease_wait = options->lease == EFSD_LEASE_WAIT,
+        .prealloc = options->prealloc,
         .no_direct = options->no_direct,
         .policy = options->policy,
         .pools = options->pools,

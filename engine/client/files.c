@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t hash_of(const char *path)
+uint32_t efs_path_hash(const char *path)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
     for (; *path; path++)
@@ -14,7 +14,7 @@ static uint32_t hash_of(const char *path)
 
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path)
 {
-    uint32_t hash = hash_of(path);
+    uint32_t hash = efs_path_hash(path);
     for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
         if (f->hash == hash && strcmp(f->path, path) == 0)
             return f;
@@ -35,7 +35,7 @@ static void forget(struct efs_mount *m, struct efs_expert_file *file)
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path)
 {
     strcpy(file->path, path); /* both are of EFS_MAPPING_PATH */
-    file->hash = hash_of(path);
+    file->hash = efs_path_hash(path);
     file->hashed = true;
     file->mapped.fd = -1;
     file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
@@ -68,20 +68,32 @@ static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
     m->kept_bytes -= file->mapped.bytes;
 }
 
+/* To the keeper, who closes it. */
+static void let_go(struct efs_mount *m, struct efs_expert_file *file)
+{
+    unkeep(m, file);
+    forget(m, file);
+    file->next_queued = m->close_queue;
+    m->close_queue = file;
+}
+
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
 {
     bool some = false;
-    while (m->oldest && m->kept_bytes > keep_bytes) {
-        struct efs_expert_file *file = m->oldest;
-        unkeep(m, file);
-        forget(m, file);
-        file->next_queued = m->close_queue;
-        m->close_queue = file;
-        some = true;
-    }
+    for (; m->oldest && m->kept_bytes > keep_bytes; some = true)
+        let_go(m, m->oldest);
     if (some)
         efs_mount_wake_keeper(m);
     return some;
+}
+
+void efs_files_let_others_go(struct efs_mount *m)
+{
+    for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
+        newer = file->newer;
+        if (!efs_kept_full(m, file->hash))
+            let_go(m, file);
+    }
 }
 
 /* ---- users ---- */
@@ -97,7 +109,14 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
 static void rest(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_HERE) {
+        if (m->keep_auto && !m->rested)
+            efs_mount_wake_keeper(m); /* it may look which are worth it */
+        m->rested = true;
         keep(m, file);
+        if (!efs_kept_full(m, file->hash)) {
+            let_go(m, file);
+            efs_mount_wake_keeper(m);
+        }
         efs_files_trim(m, m->keep_bytes);
     } else {
         forget(m, file);

@@ -342,16 +342,17 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_condattr_t attr;
     m->root = root;
     m->want = -1;
-    m->keep_bytes = keep_bytes;
+    m->keep_auto = keep_bytes == EFS_KEEP_AUTO;
+    m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
     m->open_tail = &m->open_queue;
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->telling, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&m->arrived, &attr);
+    pthread_cond_init(&m->to_keep, &attr);
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&m->to_open, NULL);
-    pthread_cond_init(&m->to_keep, NULL);
     errint_t rc = start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m);
@@ -363,6 +364,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 void efs_mount_free(struct efs_mount *m)
 {
     efs_mount_threads_stop(m);
+    free(m->full);
     free_spare(m->open_queue); /* nobody waits for these any more */
     if (m->want >= 0)
         efs_sys_close(m->want);

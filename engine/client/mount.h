@@ -4,7 +4,7 @@
  *
  *   mount.c     requests     files.c    which files there are, who uses them, what is kept
  *   openers.c   the threads: some open; one closes, and tells the mount what is needed
- *   mapping.c   one file
+ *   mapping.c   one file     kept.c     which the mount keeps full, and so are worth to be kept
  *
  * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
  */
@@ -34,7 +34,7 @@ struct efs_expert_file {
 
 struct efs_mount {
     int root, want; /* directory; .expertfs/want, < 0: not for us to write */
-    uint64_t keep_bytes;
+    bool keep_auto; /* keeps what the mount keeps full, as kept.c sees it */
     unsigned openers_max;
 
     pthread_mutex_t lock;
@@ -42,7 +42,10 @@ struct efs_mount {
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_expert_file *newest, *oldest;
-    uint64_t kept_bytes;
+    uint64_t keep_bytes, kept_bytes; /* at most, now */
+    uint32_t *full, full_count;      /* of keep_auto: hashes of the paths that the mount keeps full, sorted */
+    uint64_t look_ns;                /* when to look again, */
+    bool rested;                     /* and whether something came to rest since the last time */
     uint32_t queued, idle_openers, opener_count, waiting; /* waiting: threads for arrived */
     bool keeper_sleeps, stop;
     pthread_t openers[EFS_MOUNT_OPENERS], keeper;
@@ -66,6 +69,7 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
+uint32_t efs_path_hash(const char *path);
 /* The file of that path, if there is one that did not fail. */
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path);
 /* A new one, queued for the openers, whose memory was got by the caller. */
@@ -76,6 +80,15 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
 /* What nobody uses goes to the keeper until no more than that is kept. true: something went. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
+/* The same with those that are not worth it any more (kept.c). */
+void efs_files_let_others_go(struct efs_mount *m);
+
+/* ---- kept.c: with lock held ---- */
+#define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */
+/* May a file that nobody uses stay open? */
+bool efs_kept_full(const struct efs_mount *m, uint32_t hash);
+/* Look again if it is time to. true: it was, and the lock was given up meanwhile. */
+bool efs_kept_look(struct efs_mount *m);
 
 /* ---- mount.c ---- */
 struct efs_mount_request;

@@ -137,6 +137,8 @@ static void *keep_house(void *arg)
     const struct timespec a_while = {0, TELL_NS};
     pthread_mutex_lock(&m->lock);
     while (!m->stop || m->close_queue) {
+        if (efs_kept_look(m))
+            continue;
         if (m->close_queue) {
             close_files(m);
         } else if (m->told_bytes) {

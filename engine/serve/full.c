@@ -43,7 +43,7 @@ static void memory_file(const struct efs *fs, struct efs_slot *slot)
         slot->fd = efs_sys_memfd_create("expertfs", 0);
 }
 
-static struct efs_slot *slot_new(const struct efs *fs, size_t bytes)
+struct efs_slot *efs_slot_new(const struct efs *fs, size_t bytes)
 {
     struct efs_slot *slot = efs_sys_calloc(1, sizeof(*slot));
     if (!slot)
@@ -94,7 +94,7 @@ struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_req
     *rc = efs_room_for_full(fs, bytes, submit);
     if (*rc < 0)
         return NULL;
-    struct efs_slot *slot = slot_new(fs, bytes);
+    struct efs_slot *slot = efs_slot_new(fs, bytes);
     if (slot)
         fs->full_bytes += bytes;
     else
@@ -117,6 +117,10 @@ void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
     if (f->state == EFS_FULL_READY)
         efs_lru_remove(efs_full_list(fs, f), expert);
     f->kept = kept;
+    if (f->leases && kept)
+        fs->leased_loose_bytes -= f->slot->bytes;
+    else if (f->leases)
+        fs->leased_loose_bytes += f->slot->bytes;
     if (f->state == EFS_FULL_READY)
         efs_lru_insert(efs_full_list(fs, f), expert, true);
 }

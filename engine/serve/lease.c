@@ -38,6 +38,7 @@ static void lease_begin(struct efs *fs, uint32_t expert)
     if (fs->full[expert].leases++ == 0) {
         fs->leased_count++;
         fs->leased_bytes += fs->full[expert].slot->bytes;
+        fs->leased_loose_bytes += fs->full[expert].kept ? 0 : fs->full[expert].slot->bytes;
     }
     efs_lru_use(efs_full_list(fs, &fs->full[expert]), expert);
     efs_residency_leased(fs);
@@ -340,6 +341,7 @@ void efs_lease_release(struct efs_lease *lease)
     if (last) {
         fs->leased_count--;
         fs->leased_bytes -= f->slot->bytes;
+        fs->leased_loose_bytes -= f->kept ? 0 : f->slot->bytes;
         if (efs_room_used(fs) > fs->options.budget_bytes)
             efs_room_shrink(fs, &submit);
         efs_units_retry(fs, &submit); /* the chunk pool may grow again */

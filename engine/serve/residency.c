@@ -68,7 +68,7 @@ errint_t efs_residency_build(struct efs *fs, struct efs_error *err)
     if (!r)
         return efs_fail(err, -ENOMEM, "%s: no memory for the books of the caches", store->path);
     r->tuning = (struct efs_residency_tuning){
-        .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_IO, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
+        .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_MAKESPAN, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
     if (store->expert_count == 0)
         return 0;
     r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));
@@ -358,10 +358,10 @@ void efs_residency_leased(struct efs *fs)
     struct efs_residency *r = fs->residency;
     if (r->leases++ == 0)
         efs_steward_wake(fs); /* from now on F makes sense */
-    if (fs->leased_bytes > r->leased_lately_bytes)
-        r->leased_lately_bytes = fs->leased_bytes;
-    if (fs->leased_bytes > r->leased_peak_bytes) {
-        r->leased_peak_bytes = fs->leased_bytes;
+    if (fs->leased_loose_bytes > r->leased_lately_bytes)
+        r->leased_lately_bytes = fs->leased_loose_bytes;
+    if (fs->leased_loose_bytes > r->leased_peak_bytes) {
+        r->leased_peak_bytes = fs->leased_loose_bytes;
         efs_steward_wake(fs);
     }
 }

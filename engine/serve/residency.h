@@ -78,7 +78,7 @@ bool efs_residency_held(const struct efs *fs, uint32_t expert);
 void efs_residency_lost(struct efs *fs, uint32_t expert);
 /* Its full form went, or could not be made. */
 void efs_residency_dropped_full(struct efs *fs, uint32_t expert);
-void efs_residency_leased(struct efs *fs); /* leased_bytes grew */
+void efs_residency_leased(struct efs *fs); /* leased_loose_bytes grew */
 
 /* Victims of the policy: memory follows. */
 void efs_residency_apply(struct efs *fs, const struct efs_move *moves, size_t count);

@@ -1,9 +1,9 @@
 /*
  * residency_tune.c - the budget cut into pools, and what a user changes while the store is served.
  *
- * The budget is: what is fixed, a segment or two for chunks on their way, as much as leases held at once, lately, and
- * the rest for the pools. F is memfds; C, S and E share the chunk pool, of which blocks of differing sizes leave some
- * unused.
+ * The budget is: what is fixed, a segment or two for chunks on their way, as much as leases on experts outside of F
+ * held at once, lately, and the rest for the pools. F is memfds; C, S and E share the chunk pool, of which blocks of
+ * differing sizes leave some unused.
  */
 #include "residency.h"
 

@@ -3,7 +3,8 @@
  * kernel, and in a virtual machine may first have to come from the host: a read that waited for that would leave the
  * disk idle.
  *
- * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job.
+ * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job; no
+ * more than some times what is in use, so that a store of which little is read stays small.
  */
 #include "serve.h"
 
@@ -12,7 +13,8 @@
 
 #include <errno.h>
 
-#define AHEAD 4u /* segments: about what a layer reads when nothing of it is there */
+#define AHEAD 4u       /* segments: about what a layer reads when nothing of it is there */
+#define AHEAD_TIMES 4u /* what is in use */
 
 static void populate(struct efs_job *job, struct efs_codec_scratch *scratch);
 
@@ -20,9 +22,11 @@ static void populate(struct efs_job *job, struct efs_codec_scratch *scratch);
 static void go_on(struct efs *fs)
 {
     struct efs_next_segment *n = &fs->next_segment;
-    uint64_t bytes = fs->arena.segment_bytes, all = fs->arena.segment_count * bytes;
+    uint64_t bytes = fs->arena.segment_bytes, used = fs->arena.used_bytes;
+    uint64_t free_bytes = fs->arena.segment_count * bytes - used;
     uint32_t oldest = fs->loose_units.oldest;
-    if (n->busy || n->left == 0 || fs->closing || !fs->workers || all - fs->arena.used_bytes >= AHEAD * bytes)
+    if (n->busy || n->left == 0 || fs->closing || !fs->workers || free_bytes >= AHEAD * bytes ||
+        free_bytes >= AHEAD_TIMES * used)
         return;
     if (oldest != EFS_NONE && fs->units[oldest].spare)
         return; /* that goes before the pool grows */

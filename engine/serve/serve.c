@@ -224,6 +224,8 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
         stop(fs);
         return rc;
     }
+    if (fs->options.prealloc)
+        efs_prealloc(fs);
     *out = fs;
     return 0;
 }

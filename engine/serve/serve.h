@@ -146,7 +146,7 @@ struct efs {
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint64_t *expert_bytes;    /* by expert: coded */
     uint32_t unit_ready_count, full_ready_count, leased_count;
-    uint64_t leased_bytes;
+    uint64_t leased_bytes, leased_loose_bytes; /* of leased experts; of those that the policy does not keep full */
 };
 
 /* ---- unit.c ---- */
@@ -199,8 +199,8 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 uint64_t efs_room_used(const struct efs *fs);
 /* Is there room for one more segment without taking it from a full expert? */
 bool efs_room_for_segment(struct efs *fs);
-/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give it
- * little, a quarter of the budget, for which full experts give way. */
+/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give
+ * it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_room_coded(const struct efs *fs);
 /* Make room for bytes more of memfds: gives up recycled memfds, segments above the plan, loose experts, kept ones that
  * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
@@ -236,10 +236,15 @@ bool efs_full_may_go(const struct efs_full *full);
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
 size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memfd: whole pages */
+/* A memfd of that size, which nobody has counted yet; NULL: no memory. */
+struct efs_slot *efs_slot_new(const struct efs *fs, size_t bytes);
 /* With lock held: a memfd of that size, a recycled one or a new one within the budget. NULL: *rc says why. */
 struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_request **submit, errint_t *rc);
 /* The list of the kept or of the loose that a READY expert stands in. */
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
+
+/* ---- prealloc.c ---- */
+void efs_prealloc(struct efs *fs); /* without lock, before anybody reads; waits for the first plan */
 
 /* ---- lease.c ---- */
 errint_t efs_leases_build(struct efs *fs); /* -ENOMEM */

@@ -30,9 +30,9 @@ struct efs_steward {
     struct efs *fs;
     unsigned long thread;
     bool started;
-    pthread_cond_t wake;
+    pthread_cond_t wake, first; /* first: planned for the first time */
     /* guarded by efs.lock */
-    bool stop, asked;
+    bool stop, asked, planned;
     double product_ns[2];    /* of a full and of a coded expert, as clients ran them; 0: none did */
     struct efs_history seen; /* since the last plan */
     uint64_t saw;
@@ -258,12 +258,12 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
     return efs_pools_plan(&request, plan);
 }
 
-/* F only for those who map or lease whole experts: others are served from the page cache (DESIGN.md section 5, rule 3).
- */
+/* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
+ * the page cache (DESIGN.md section 5, rule 3). */
 static unsigned pools_now(const struct efs *fs)
 {
     unsigned pools = fs->residency->tuning.pools;
-    if (!fs->options.full_pool || fs->residency->leases == 0)
+    if (!fs->options.full_pool || (fs->residency->leases == 0 && !fs->options.prealloc))
         pools &= ~EFS_PLAN_POOL(EFS_POOL_F);
     return pools;
 }
@@ -351,6 +351,8 @@ static void *run(void *arg)
     plan_now(s);
     uint64_t saved = efs_now_ns();
     pthread_mutex_lock(&fs->lock);
+    s->planned = true;
+    pthread_cond_broadcast(&s->first);
     while (!s->stop) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
@@ -400,6 +402,7 @@ errint_t efs_steward_start(struct efs *fs, const char *history_path, struct efs_
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
+    pthread_cond_init(&s->first, NULL);
     fs->steward = s;
     s->ranks = efs_sys_calloc(fs->residency->width + 1u, sizeof(*s->ranks));
     if (!s->ranks || efs_history_init(&s->seen, fs->residency->layers, fs->residency->width) < 0)
@@ -441,9 +444,21 @@ void efs_steward_free(struct efs *fs)
     efs_skew_free(&s->skew);
     efs_pools_free(&s->plan);
     pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->first);
     free(s->ranks);
     free(s);
     fs->steward = NULL;
+}
+
+void efs_steward_wait(struct efs *fs)
+{
+    struct efs_steward *s = fs->steward;
+    if (!s)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    while (s->started && !s->planned)
+        pthread_cond_wait(&s->first, &fs->lock);
+    pthread_mutex_unlock(&fs->lock);
 }
 
 void efs_steward_product(struct efs *fs, enum efs_form form, uint64_t ns)

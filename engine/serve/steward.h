@@ -15,6 +15,9 @@ void efs_steward_stop(struct efs *fs);
 /* When nothing is under way any more. */
 void efs_steward_free(struct efs *fs);
 
+/* Blocks until there is a first plan, or none is to come. Without lock. */
+void efs_steward_wait(struct efs *fs);
+
 /* ---- with efs.lock held ---- */
 /* A layer asks for these (numbers in the policy's layer); before the policy hears of it. */
 void efs_steward_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);

@@ -31,10 +31,10 @@ result = ctl("get", mount.path)
 told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
 page_cache = told.pop("page_cache", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
-      "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "io", "delta": "auto",
+      "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
       "schedule": "best", "answer": "ok"} and page_cache, result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
-check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: io\n")
+check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: makespan\n")
 told = ctl("get", EXPERT).stdout
 check("get of an expert", [line.split(": ")[0] for line in told.splitlines()] == ["pin", "state", "kept", "rank", "count",
       "bytes", "leases"], told)
@@ -78,8 +78,8 @@ for arguments, status, says in (
           result)
 check("nothing has changed", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
       f"policy: zipmoe\nbudget: {128 << 20}\nplan: auto\n")
-check("what comes before an error stays", ctl("set", mount.path, "goal=makespan", "policy=x", "delta=1").returncode == 1 and
-      ctl("get", mount.path, "goal", "delta").stdout == "goal: makespan\ndelta: auto\n" and
+check("what comes before an error stays", ctl("set", mount.path, "goal=io", "policy=x", "delta=1").returncode == 1 and
+      ctl("get", mount.path, "goal", "delta").stdout == "goal: io\ndelta: auto\n" and
       ctl("set", "-r", mount.path, "goal").returncode == 0)
 if root:
     os.chmod(SCRATCH, 0o755)

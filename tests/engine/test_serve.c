@@ -449,9 +449,38 @@ static void test_refuses(void **state)
     efs_close(fs);
 }
 
+/* All memory is there when the store is open, within the budget, and what is leased then needs no more. */
+static void test_prealloc(void **state)
+{
+    (void)state;
+    struct efs_options options = {.budget_bytes = 192 * MIB,
+                                  .workers = 2,
+                                  .full_pool = true,
+                                  .prealloc = true,
+                                  .no_state = true,
+                                  .plan = "F=50,C=50"};
+    struct efs_error err = {""};
+    struct efs *fs;
+    struct efs_stats s, after;
+    struct efs_lease *lease;
+    if (efs_open(model.store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    efs_stats(fs, &s);
+    assert_true(s.full_pool_bytes >= 192 * MIB / 4);
+    assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);
+    assert_true(s.full_pool_bytes + s.chunk_pool_bytes + s.fixed_bytes <= 192 * MIB);
+    uint32_t file = file_named(fs, "experts/L00/E000.safetensors");
+    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    efs_stats(fs, &after);
+    assert_int_equal(after.full_pool_bytes, s.full_pool_bytes);
+    efs_lease_release(lease);
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prealloc),
         cmocka_unit_test(test_every_file),
         cmocka_unit_test(test_expert_files),
         cmocka_unit_test(test_soak_wide),

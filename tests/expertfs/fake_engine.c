@@ -74,7 +74,7 @@ struct efs {
 };
 
 static const char *const setting_names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
-static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "io", "auto", "best"};
+static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "makespan", "auto", "best"};
 
 struct efs_store {
     struct efs fs;

@@ -34,7 +34,8 @@ def options():
     p.add_argument("--tokens", type=int, default=48, help="of live runs (48: some ten minutes in all)")
     p.add_argument("--rounds", type=int, default=1, help="of live runs; medians are told (1)")
     p.add_argument("--budgets", default="10%,25%,50%,75%", help="10%%,25%%,50%%,75%%")
-    p.add_argument("--policies", default="zipmoe,lru", help="of the mount; the first is held to the bars (zipmoe,lru)")
+    p.add_argument("--policies", default="zipmoe:makespan,zipmoe:io,lru",
+                   help="of the mount; the first is held to the bars of time, the least bytes to those of bytes\n(zipmoe:makespan,zipmoe:io,lru)")
     p.add_argument("--batch", default="1", help="sequences at a time (1)")
     p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
     p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,agree")
@@ -80,7 +81,7 @@ class Replay:
         out = os.path.join(self.folder, "part.json")
         if os.path.exists(out):
             os.unlink(out)
-        command = [tool("expertctl"), "replay", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
+        command = [tool("expertctl"), "replay", "--prealloc", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
         command += ["--plan-from", self.a.history] if self.a.history else []
         command += ["--tokens", str(tokens)] if tokens else []
         print(f"\n$ {' '.join(command)} {self.a.trace}", flush=True)

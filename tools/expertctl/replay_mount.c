@@ -87,7 +87,8 @@ struct options {
 
 static void add_option(struct options *o, const char *name, const char *value)
 {
-    o->used += (size_t)snprintf(o->text + o->used, sizeof(o->text) - o->used, "%s%s=", o->used ? "," : "", name);
+    o->used += (size_t)snprintf(o->text + o->used, sizeof(o->text) - o->used, "%s%s%s", o->used ? "," : "", name,
+                                *value ? "=" : "");
     for (const char *p = value; *p && o->used + 3 < sizeof(o->text); p++) { /* a comma would end the option */
         if (*p == ',' || *p == '\\')
             o->text[o->used++] = '\\';
@@ -113,6 +114,8 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
         snprintf(number, sizeof(number), "%u", live->workers);
         add_option(&o, "workers", number);
     }
+    if (live->prealloc && replay_stage_knows(live->program, "prealloc"))
+        add_option(&o, "prealloc", "");
     if (live->has_policies) {
         add_option(&o, "policy", record->policy.name);
         add_option(&o, "plan", setting->plan);

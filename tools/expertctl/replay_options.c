@@ -31,6 +31,7 @@ enum {
     OPT_COMPUTE,
     OPT_THREADS,
     OPT_ALLOWANCE,
+    OPT_PREALLOC,
     OPT_EXPERTFS,
     OPT_LAYER_US,
     OPT_RUN_US,
@@ -91,6 +92,7 @@ static const struct argp_option options[] = {
      "Of the memory cgroup around a run, above the budget: for the process that plays, and the kernel's tables "
      "(default: 64M)",
      0},
+    {"prealloc", OPT_PREALLOC, NULL, 0, "A run takes all its memory before its first token, not while it plays", 0},
     {"expertfs", OPT_EXPERTFS, "PROGRAM", 0, "The daemon (default: beside expertctl, or as PATH has it)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
@@ -296,6 +298,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_ALLOWANCE:
         if (!tools_size_parse(value, &a->allowance_bytes) || a->allowance_bytes > UINT64_C(1) << 40)
             argp_error(state, "--allowance %s: a size such as 64M, up to 1T", value);
+        return 0;
+    case OPT_PREALLOC:
+        a->prealloc = true;
         return 0;
     case OPT_EXPERTFS:
         a->program = value;

@@ -116,6 +116,17 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
     return rc == -ECANCELED ? 0 : rc;
 }
 
+/* Memory that was used a moment ago: in a virtual machine the host must find what was not. */
+static void warm_memory(uint64_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
+    munmap(memory, bytes);
+}
+
 static errint_t open_reader(const struct replay_play *p, uint32_t request_max, struct replay_reader **reader,
                             struct efs_error *err)
 {
@@ -128,9 +139,11 @@ static errint_t open_reader(const struct replay_play *p, uint32_t request_max, s
     case REPLAY_EXPERTFS:
         return replay_reader_mount(model, p->mountpoint, request_max, reader, err);
     case REPLAY_MMAP:
+        if (p->live->prealloc)
+            warm_memory(p->budget_bytes);
         return replay_reader_mmap(model, request_max, reader, err);
     default:
-        return replay_reader_lru(model, p->budget_bytes, request_max, reader, err);
+        return replay_reader_lru(model, p->budget_bytes, request_max, p->live->prealloc, reader, err);
     }
 }
 

@@ -44,8 +44,8 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
 errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_max, struct replay_reader **reader,
                             struct efs_error *err);
 /* Raw experts, read with O_DIRECT into as many buffers as the budget has room for, last used last out
- * (replay_reader_lru.c). -ENOMEM: less room than one request needs. */
-errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max,
+ * (replay_reader_lru.c), taken at once with prealloc. -ENOMEM: less room than one request needs. */
+errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max, bool prealloc,
                            struct replay_reader **reader, struct efs_error *err);
 /* The store in this process, its experts run from the coded form (replay_reader_library.c); with a full pool from the
  * full one. */

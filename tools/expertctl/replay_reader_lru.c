@@ -369,7 +369,7 @@ static errint_t open_files(struct lru_reader *r, struct efs_error *err)
     return 0;
 }
 
-errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max,
+errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max, bool prealloc,
                            struct replay_reader **reader, struct efs_error *err)
 {
     struct lru_reader *r = calloc(1, sizeof(*r));
@@ -388,6 +388,8 @@ errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_byt
         r->fds && r->file_bytes && r->units && r->tokens && r->handed ? 0 : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = make_slots(r, budget_bytes, err);
+    if (rc == 0 && prealloc) /* what cannot be had now comes when it is touched */
+        (void)madvise(r->memory, r->memory_bytes, MADV_POPULATE_WRITE);
     if (rc == 0)
         rc = open_files(r, err);
     if (rc == 0) {

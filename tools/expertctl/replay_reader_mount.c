@@ -1,200 +1,105 @@
 /*
- * replay_reader_mount.c - the experts' files of a mount: said what is needed, opened, mapped, closed.
- *
- * Where the mount has .expertfs/want, a layer is asked for as a whole by a line there before its files are opened. An
- * open waits until its expert is ready, so each has a thread; what is open first is computed first. What was used is
- * unmapped and closed by the same threads. It is closed last: of a file that the kernel serves by itself the mount
- * keeps what is open, but does not hear of mappings.
+ * replay_reader_mount.c - the experts' files of a mount, as a runtime gets at them: a layer's experts are named to the
+ * client library, which tells the mount, opens and maps the files and keeps some of them mapped.
  */
 #include "replay_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#define OPENERS_MAX 32u
 #define STAT_BYTES 16384u
-#define WANT_BYTES 4096u /* what the mount takes */
-
-struct file { /* one expert of the request */
-    const struct replay_expert *expert;
-    uint32_t tokens;
-    int fd;
-    void *map; /* NULL: neither */
-    errint_t error;
-};
-
-enum job_kind { JOB_OPEN, JOB_CLOSE, JOB_END };
-struct job {
-    enum job_kind kind;
-    uint32_t file; /* JOB_OPEN: number in files */
-    int fd;        /* JOB_CLOSE */
-    void *map;
-    uint64_t bytes;
-};
+#define STACK_BYTES 32u
 
 struct mount_reader {
     struct replay_reader reader;
     const struct replay_model *model;
-    int root, want; /* directory; .expertfs/want, or -1 */
-    uint32_t request_max, count, given;
-    struct file *files;
-    pthread_t openers[OPENERS_MAX];
-    uint32_t opener_count;
-    pthread_mutex_t mutex; /* guards what follows */
-    pthread_cond_t more, done;
-    struct job *jobs; /* a ring of job_room */
-    uint32_t job_room, job_first, job_count;
-    uint32_t *ready; /* numbers of files, in the order in which they became so */
-    uint32_t ready_count;
+    struct efs_client *client;
+    struct efs_client_request *request; /* NULL: none */
+    int root;
+    uint32_t request_max, layer, shown; /* shown: number in the request, or its count: none */
+    const uint32_t *experts, *tokens;   /* the caller's, for as long as there is a request */
+    uint32_t count;
+    struct efs_need *needs;
 };
-
-/* ---- openers ------------------------------------------------------------------------------------------------ */
-
-/* With the mutex held. There is room for all files of two requests. */
-static void add_job(struct mount_reader *r, struct job job)
-{
-    r->jobs[(r->job_first + r->job_count++) % r->job_room] = job;
-}
-
-static void open_file(const struct mount_reader *r, struct file *file)
-{
-    int fd = openat(r->root, file->expert->path, O_RDONLY | O_CLOEXEC);
-    file->map = NULL;
-    file->error = fd < 0 ? -errno : 0;
-    if (fd < 0)
-        return;
-    void *map = mmap(NULL, file->expert->file_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
-        file->error = -errno;
-    else
-        file->map = map;
-    if (file->error)
-        close(fd);
-    else
-        file->fd = fd;
-}
-
-static void *opener(void *arg)
-{
-    struct mount_reader *r = arg;
-    for (;;) {
-        pthread_mutex_lock(&r->mutex);
-        while (r->job_count == 0)
-            pthread_cond_wait(&r->more, &r->mutex);
-        struct job job = r->jobs[r->job_first];
-        r->job_first = (r->job_first + 1) % r->job_room;
-        r->job_count--;
-        pthread_mutex_unlock(&r->mutex);
-        if (job.kind == JOB_END)
-            return NULL;
-        if (job.kind == JOB_CLOSE) {
-            munmap(job.map, job.bytes);
-            close(job.fd);
-            continue;
-        }
-        open_file(r, &r->files[job.file]);
-        pthread_mutex_lock(&r->mutex);
-        r->ready[r->ready_count++] = job.file;
-        pthread_cond_signal(&r->done);
-        pthread_mutex_unlock(&r->mutex);
-    }
-}
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-/* "3: 17*12 4 9*2": layer, experts, tokens of each. */
-static errint_t say_wanted(const struct mount_reader *r, uint32_t layer, struct efs_error *err)
+/* "3", or with several stacks "encoder-L03". */
+static uint32_t layer_of(const char *name, char stack[STACK_BYTES])
 {
-    char line[WANT_BYTES];
-    size_t used = (size_t)snprintf(line, sizeof(line), "%s:", r->model->layer_name[layer]);
-    for (uint32_t i = 0; i < r->count; i++) {
-        used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", r->files[i].expert->number,
-                                 r->files[i].tokens);
-        if (used + 1 >= sizeof(line))
-            return efs_fail(err, -E2BIG, "a request of %u experts is too long a line", r->count);
-    }
-    line[used++] = '\n';
-    ssize_t written = pwrite(r->want, line, used, 0);
-    if (written < 0)
-        return efs_fail(err, -errno, ".expertfs/want refuses '%.*s': %s", (int)(used < 81 ? used - 1 : 80), line,
-                        strerror(errno));
-    return 0;
+    const char *last = strrchr(name, '-');
+    size_t bytes = last ? (size_t)(last - name) : 0;
+    bytes = bytes < STACK_BYTES ? bytes : STACK_BYTES - 1;
+    memcpy(stack, name, bytes);
+    stack[bytes] = '\0';
+    return (uint32_t)strtoul(last ? last + 2 : name, NULL, 10);
 }
 
 static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
                         uint32_t count, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
+    char stack[STACK_BYTES];
     if (count > r->request_max)
         return efs_fail(err, -EINVAL, "a request of %u experts", count);
     for (uint32_t i = 0; i < count; i++)
-        r->files[i] = (struct file){.expert = replay_model_expert(r->model, layer, experts[i]), .tokens = tokens[i]};
-    r->count = count;
-    r->given = 0;
-    errint_t rc = r->want >= 0 ? say_wanted(r, layer, err) : 0;
-    if (rc < 0) {
-        r->count = 0;
-        return rc;
-    }
-    pthread_mutex_lock(&r->mutex);
-    r->ready_count = 0;
-    for (uint32_t i = 0; i < count; i++)
-        add_job(r, (struct job){.kind = JOB_OPEN, .file = i});
-    pthread_cond_broadcast(&r->more);
-    pthread_mutex_unlock(&r->mutex);
-    return 0;
+        r->needs[i] = (struct efs_need){replay_model_expert(r->model, layer, experts[i])->number, tokens[i]};
+    r->layer = layer;
+    r->experts = experts;
+    r->tokens = tokens;
+    r->count = r->shown = count;
+    uint32_t number = layer_of(r->model->layer_name[layer], stack);
+    return efs_client_begin(r->client, stack, number, r->needs, count, EFS_FORM_FULL, &r->request, err);
 }
 
-/* With the mutex held: what was given is not used any more. */
-static void put_away(struct mount_reader *r, struct file *file)
+static errint_t show(const struct mount_reader *r, uint32_t index, struct replay_view *view, struct efs_error *err)
 {
-    if (file->map)
-        add_job(r,
-                (struct job){.kind = JOB_CLOSE, .fd = file->fd, .map = file->map, .bytes = file->expert->file_bytes});
-    file->map = NULL;
+    const struct replay_expert *expert = replay_model_expert(r->model, r->layer, r->experts[index]);
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    errint_t rc = efs_client_tensors(r->request, index, &tensors, &count);
+    if (rc < 0 || count != expert->count)
+        return efs_fail(err, rc < 0 ? rc : -EUCLEAN, "%s in the mount: not what the store has", expert->path);
+    view->expert = expert;
+    view->tokens = r->tokens[index];
+    for (uint32_t t = 0; t < count; t++) {
+        const struct replay_tensor *tensor = &expert->tensors[t];
+        const struct efs_tensor *found = NULL;
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = strcmp(tensors[i].name, tensor->name) == 0 ? &tensors[i] : NULL;
+        if (!found || found->bytes != tensor->bytes)
+            return efs_fail(err, -EUCLEAN, "%s in the mount: no tensor %s as the store has it", expert->path,
+                            tensor->name);
+        view->data[t] = found->data;
+    }
+    return 0;
 }
 
 static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
-    pthread_mutex_lock(&r->mutex);
-    if (r->given > 0) {
-        put_away(r, &r->files[r->ready[r->given - 1]]);
-        pthread_cond_signal(&r->more);
-    }
-    while (r->ready_count == r->given)
-        pthread_cond_wait(&r->done, &r->mutex);
-    const struct file *file = &r->files[r->ready[r->given++]];
-    pthread_mutex_unlock(&r->mutex);
-    if (file->error)
-        return efs_fail(err, file->error, "%s in the mount: %s", file->expert->path, strerror(-file->error));
-    view->expert = file->expert;
-    view->tokens = file->tokens;
-    for (uint32_t t = 0; t < file->expert->count; t++)
-        view->data[t] = (const uint8_t *)file->map + file->expert->tensors[t].at;
-    return 0;
+    uint32_t index;
+    if (r->shown < r->count)
+        efs_client_drop(r->request, r->shown);
+    r->shown = r->count;
+    errint_t rc = efs_client_wait_any(r->request, -1, &index);
+    if (rc < 0)
+        return efs_fail(err, rc, "an expert of layer %s in the mount: %s", r->model->layer_name[r->layer],
+                        strerror(-rc));
+    r->shown = index;
+    return show(r, index, view, err);
 }
 
 static void release(struct replay_reader *reader)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
-    pthread_mutex_lock(&r->mutex);
-    for (uint32_t i = 0; i < r->ready_count; i++)
-        put_away(r, &r->files[r->ready[i]]);
-    pthread_cond_broadcast(&r->more);
-    while (r->ready_count < r->count) /* after an error */
-        pthread_cond_wait(&r->done, &r->mutex);
-    for (uint32_t i = 0; i < r->count; i++)
-        put_away(r, &r->files[i]);
-    r->count = 0;
-    pthread_cond_broadcast(&r->more);
-    pthread_mutex_unlock(&r->mutex);
+    if (r->request)
+        efs_client_release(r->request);
+    r->request = NULL;
 }
 
 /* ---- what the mount counts ---------------------------------------------------------------------------------- */
@@ -249,20 +154,11 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *c, s
 static void close_reader(struct replay_reader *reader)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
-    pthread_mutex_lock(&r->mutex);
-    for (uint32_t i = 0; i < r->opener_count; i++)
-        add_job(r, (struct job){.kind = JOB_END});
-    pthread_cond_broadcast(&r->more);
-    pthread_mutex_unlock(&r->mutex);
-    for (uint32_t i = 0; i < r->opener_count; i++)
-        pthread_join(r->openers[i], NULL);
-    if (r->want >= 0)
-        close(r->want);
+    release(reader);
+    efs_client_close(r->client);
     if (r->root >= 0)
         close(r->root);
-    free(r->files);
-    free(r->jobs);
-    free(r->ready);
+    free(r->needs);
     free(r);
 }
 
@@ -275,28 +171,14 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
     *r = (struct mount_reader){.reader = {request, next, release, NULL, count, close_reader, 0},
                                .model = model,
                                .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
-                               .want = -1,
                                .request_max = request_max,
-                               .job_room = 2 * request_max + OPENERS_MAX,
-                               .mutex = PTHREAD_MUTEX_INITIALIZER,
-                               .more = PTHREAD_COND_INITIALIZER,
-                               .done = PTHREAD_COND_INITIALIZER};
+                               .needs = calloc(request_max, sizeof(struct efs_need))};
+    const struct efs_client_options options = {.keep_bytes = EFS_KEEP_AUTO};
     errint_t rc = r->root < 0 ? efs_fail(err, -errno, "%s: %s", mountpoint, strerror(errno)) : 0;
-    r->files = calloc(request_max, sizeof(*r->files));
-    r->ready = calloc(request_max, sizeof(*r->ready));
-    r->jobs = calloc(r->job_room, sizeof(*r->jobs));
-    if (rc == 0 && (!r->files || !r->ready || !r->jobs))
+    if (rc == 0 && !r->needs)
         rc = efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
-        r->want = openat(r->root, ".expertfs/want", O_WRONLY | O_CLOEXEC);
-    while (rc == 0 && r->opener_count < OPENERS_MAX && r->opener_count < 2 * request_max) {
-        int failed = pthread_create(&r->openers[r->opener_count], NULL, opener, r);
-        if (failed && r->opener_count == 0)
-            rc = efs_fail(err, -failed, "no thread: %s", strerror(failed));
-        if (failed)
-            break;
-        r->opener_count++;
-    }
+        rc = efs_client_open(mountpoint, &options, &r->client, err);
     if (rc < 0)
         close_reader(&r->reader);
     else
