@@ -2,7 +2,8 @@
 
 Three measurements, each told as ratios against the bars that they are held to:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
-  live    the first --tokens of it on real files, cold, each runner in a memory cgroup of the same budget, taking turns:
+  live    the first --tokens of it on real files, cold, each runner in a memory cgroup of the same budget, which it
+          takes before its first token, taking turns:
           time per token of the peers over that of expertfs, schedule against request order;
   agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
@@ -118,19 +119,24 @@ def ratios(title, ours, theirs, bars, ok=lambda value, bar: value >= bar):
         print(f"   budget {at[0]:>5}, batch {at[1]:<3} {value:8.2f}{verdict}")
 
 
+def split(policies):
+    """[(name, pools or '')] of NAME:POOLS,..."""
+    return [tuple((p + ":").split(":")[:2]) for p in policies.split(",")]
+
+
 def agreement(runs, policies):
     print("\nthe simulator beside the daemon, nothing computed: simulated over real")
-    print(f"   {'':34} {'TPOT ms':>16} {'ratio':>6}   {'MB read a token':>16} {'ratio':>6}   hits without M, %")
-    for policy in policies:
+    print(f"   {'':39} {'TPOT ms':>16} {'ratio':>6}   {'MB read a token':>16} {'ratio':>6}   hits without M, %")
+    for policy, pools in policies:
         rows = {}
         for r in runs:
-            if r["policy"] == policy and r["pools"] != "raw":
+            if r["policy"] == policy and r["pools"] == (pools or r["pools"]) and r["pools"] != "raw":
                 rows.setdefault((r["budget"], r["batch"]), {})[r["runner"]] = r
         for at, row in rows.items():
             if {"simulate", "expertfs"} <= set(row):
                 s, e = row["simulate"], row["expertfs"]
                 kept = [100 * (1 - r["hits"]["M"] / max(1, sum(r["hits"].values()))) for r in (s, e)]
-                print(f"   {policy:10} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
+                print(f"   {policy + (pools and ':' + pools):15} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
                       f"{s['tpot_ns_median'] / max(1, e['tpot_ns_median']):6.2f}   {s['read_bytes_per_token'] / 1e6:7.1f} "
                       f"{e['read_bytes_per_token'] / 1e6:8.1f} {s['read_bytes_per_token'] / max(1, e['read_bytes_per_token']):6.2f}   "
                       f"{kept[0]:5.1f} {kept[1]:5.1f}")
@@ -142,7 +148,8 @@ def main():
     folder = os.path.join(WORK, "replay-results")
     os.makedirs(folder, exist_ok=True)
     replay = Replay(a, raw, store, folder)
-    first = a.policies.split(",")[0].split(":")[0]
+    policies = split(a.policies)
+    first, least = policies[0], ("zipmoe", "io") if ("zipmoe", "io") in policies else policies[0]
     own = ["--mount", store, "--policy", a.policies, "--compute", a.compute]
     whole, live, ordered, agree = [], [], [], []
     if "whole" not in a.skip:
@@ -150,7 +157,7 @@ def main():
     for _ in range(a.rounds if "live" not in a.skip else 0):
         live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, "--plot", folder, tokens=a.tokens)
         if "request" not in a.skip:
-            ordered += replay.run("--mount", store, "--policy", first, "--compute", a.compute, "--schedule", "request",
+            ordered += replay.run("--mount", store, "--policy", a.policies.split(",")[0], "--compute", a.compute, "--schedule", "request",
                                   tokens=a.tokens)
     if "agree" not in a.skip:
         agree = replay.run("--simulate", "--mount", store, "--policy", a.policies, "--compute", "none", tokens=a.tokens)
@@ -159,25 +166,29 @@ def main():
 
     print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
     if whole:
-        ratios("bytes read per token, whole trace, simulated: read-lru over expertfs",
-               pick(whole, "read_bytes_per_token", "simulate", first),
-               pick(whole, "read_bytes_per_token", "simulate", "lru", "raw"), BARS["bytes"])
+        for policy in dict.fromkeys((least, first)):
+            ratios(f"bytes read per token, whole trace, simulated: read-lru over {':'.join(filter(None, policy))}",
+                   pick(whole, "read_bytes_per_token", "simulate", policy[0], policy[1] or None),
+                   pick(whole, "read_bytes_per_token", "simulate", "lru", "raw"), BARS["bytes"] if policy == least else {})
     if live:
         tokens = f"first {a.tokens} tokens, {a.compute}, cold"
-        ours = pick(live, "tpot_ns_median", "expertfs", first)
-        for peer, policy in (("mmap", "page-cache"), ("read-lru", "lru")):
-            ratios(f"TPOT, {tokens}: {peer} over expertfs", ours, pick(live, "tpot_ns_median", peer, policy), BARS[peer])
-        ratios(f"bytes read per token, {tokens}: read-lru over expertfs (the bars are for the whole trace)",
-               pick(live, "read_bytes_per_token", "expertfs", first), pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
-        for other in [p.split(":")[0] for p in a.policies.split(",")[1:]]:
-            ratios(f"TPOT, {tokens}: the mount under {other} over {first}", ours, pick(live, "tpot_ns_median", "expertfs", other), {})
+        for policy in policies:
+            name = ":".join(filter(None, policy))
+            ours = pick(live, "tpot_ns_median", "expertfs", policy[0], policy[1] or None)
+            for peer, of in (("mmap", "page-cache"), ("read-lru", "lru")):
+                ratios(f"TPOT, {tokens}: {peer} over {name}", ours, pick(live, "tpot_ns_median", peer, of),
+                       BARS[peer] if policy == first else {})
+            ratios(f"bytes read per token, {tokens}: read-lru over {name} (the bars are for the whole trace)",
+                   pick(live, "read_bytes_per_token", "expertfs", policy[0], policy[1] or None),
+                   pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
         checks = {(r["batch"], r["tokens"], r["check"]) for r in live + ordered if r["tokens"]}
         print(f"\nbytes seen by all live runs: {'the same' if len(checks) <= len({c[:2] for c in checks}) else 'DIFFERENT'}")
     if ordered:
-        ratios(f"TPOT, first {a.tokens} tokens: request order over schedule", pick(live, "tpot_ns_median", "expertfs", first),
-               pick(ordered, "tpot_ns_median", "expertfs", first), {})
+        ratios(f"TPOT, first {a.tokens} tokens: request order over schedule",
+               pick(live, "tpot_ns_median", "expertfs", first[0], first[1] or None),
+               pick(ordered, "tpot_ns_median", "expertfs", first[0], first[1] or None), {})
     if agree:
-        agreement(agree, [p.split(":")[0] for p in a.policies.split(",")])
+        agreement(agree, policies)
     print(f"\n{folder}: runs.json, tpot.svg, hits.svg")
     sys.exit(1 if replay.failed else 0)
 
