@@ -70,6 +70,7 @@ static void filled(struct efs_fill *fill)
     pthread_mutex_lock(&fs->lock);
     struct efs_full_waiter *waiters = f->waiters;
     f->waiters = NULL;
+    fs->filling_count--;
     if (error == 0) {
         f->slot = fill->slot;
         f->state = EFS_FULL_READY;
@@ -116,6 +117,7 @@ static struct efs_fill *admit(struct efs *fs, struct efs_full_waiter *w, struct 
     fill->ended = filled;
     fill->tokens = w->tokens;
     fs->full[w->expert].state = EFS_FULL_FILLING;
+    fs->filling_count++;
     w->next = NULL;
     fs->full[w->expert].waiters = w;
     if (efs_sys_ftruncate(fill->slot->fd, file_bytes) < 0)
@@ -146,7 +148,7 @@ static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fill
         *fill = admit(fs, w, submit, &rc);
     if (rc == 0)
         return STEP_FILL;
-    if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count > 0))
+    if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count + fs->filling_count > 0))
         return STEP_NO_ROOM;
     w->error = rc;
     return STEP_ANSWER;

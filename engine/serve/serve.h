@@ -145,7 +145,7 @@ struct efs {
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint64_t *expert_bytes;    /* by expert: coded */
-    uint32_t unit_ready_count, full_ready_count, leased_count;
+    uint32_t unit_ready_count, full_ready_count, leased_count, filling_count;
     uint64_t leased_bytes, leased_loose_bytes; /* of leased experts; of those that the policy does not keep full */
 };
 

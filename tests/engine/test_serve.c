@@ -284,6 +284,42 @@ static void test_leases_hold(void **state)
     efs_close(fs);
 }
 
+struct flood {
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    unsigned left, failed;
+};
+
+static void flooded(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct flood *f = arg;
+    if (lease)
+        efs_lease_release(lease);
+    pthread_mutex_lock(&f->lock);
+    f->failed += error < 0;
+    f->left--;
+    pthread_cond_signal(&f->over);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* All at once, with room for two: who waits does so, too, while nothing is leased yet. */
+static void test_flood_waits(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(floor_budget() + 3 * MIB, true, true);
+    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    struct flood f = {.lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER, .left = 12 * 20};
+    for (unsigned round = 0; round < 20; round++)
+        for (uint32_t i = 0; i < 12; i++)
+            efs_lease(fs, first + i, flooded, &f);
+    pthread_mutex_lock(&f.lock);
+    while (f.left)
+        pthread_cond_wait(&f.over, &f.lock);
+    pthread_mutex_unlock(&f.lock);
+    assert_int_equal(f.failed, 0);
+    efs_close(fs);
+}
+
 static void test_second_read_from_memory(void **state)
 {
     (void)state;
@@ -487,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_soak_floor),
         cmocka_unit_test(test_soak_narrow_waiting),
         cmocka_unit_test(test_leases_hold),
+        cmocka_unit_test(test_flood_waits),
         cmocka_unit_test(test_second_read_from_memory),
         cmocka_unit_test(test_first_touch_brings_expert),
         cmocka_unit_test(test_scan_leaves_the_pool),
