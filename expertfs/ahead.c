@@ -76,8 +76,8 @@ bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_
     }
     efsd_count(&daemon->counters.ahead_hits, 1);
     efsd_count(&daemon->counters.ahead_hit_bytes, state == HERE ? a->bytes : 0);
+    answered = true; /* or will be: go on meanwhile */
     if (state == HERE) {
-        answered = true;
         reply(daemon, req, 0, a->data, a->bytes);
         pthread_mutex_lock(&buffers->lock);
         a->state = FREE;
@@ -142,7 +142,8 @@ static struct efsd_ahead *begin(struct efsd *daemon, const struct efsd_open *ope
 /*
  * A large read is expected as far behind the last one, and as long, as that was: a buffer that does not begin with a
  * page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded only if what
- * was expected before came true.
+ * was expected before came true, and no one else reads
+ * meanwhile: several readers keep the processors busy without.
  */
 bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
 {
@@ -154,7 +155,9 @@ bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t of
     pthread_mutex_lock(&daemon->buffers.lock);
     uint64_t gap = offset - g->end; /* wraps where it does not go on */
     bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0, sure;
-    sure = begins || (offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes);
+    bool alone = daemon->buffers.reader == open;
+    daemon->buffers.reader = open;
+    sure = begins || (alone && offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes);
     g->end = offset + bytes;
     g->offset = gap < LEAST_BYTES ? g->end + gap : g->end;
     g->bytes = within(daemon, open->node, g->offset, bytes);

@@ -62,6 +62,7 @@ struct efsd_buffers {
     struct efsd_ahead ahead[EFSD_AHEADS];
     size_t ahead_count;
     uint64_t turn;
+    const struct efsd_open *reader; /* of the last large read; maybe gone: only compared */
 };
 
 errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count);
