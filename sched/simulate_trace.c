@@ -30,7 +30,8 @@ static bool config_valid(const struct efs_trace_config *config)
     return config && config->policy.describe && config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
            (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
            config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_base_ns <= EFS_TASK_MAX_NS &&
-           config->run_token_ns <= EFS_TASK_MAX_NS && config->layer_ns <= EFS_TASK_MAX_NS;
+           config->run_token_ns <= EFS_TASK_MAX_NS && config->open_ns <= EFS_TASK_MAX_NS &&
+           config->layer_ns <= EFS_TASK_MAX_NS;
 }
 
 struct parts {
@@ -88,6 +89,8 @@ static int describe(const struct efs_trace_config *config, const struct efs_trac
             layer->read_bytes += state == EFS_TASK_M || state == EFS_TASK_S ? tensor->e_bytes : 0;
             layer->read_bytes += state == EFS_TASK_M || state == EFS_TASK_E ? tensor->sm_bytes : 0;
         }
+        if (layer->worst[i] != EFS_TASK_F && __builtin_add_overflow(run_ns, config->open_ns, &layer->experts[i].run_ns))
+            return -EINVAL;
     }
     *out = (struct efs_task_request){.experts = layer->experts,
                                      .expert_count = request->count,

@@ -40,6 +40,7 @@ struct efs_trace_config {
     bool fused;
     enum efs_schedule_kind kind;
     uint64_t run_base_ns, run_token_ns; /* p_n = base + tokens * token */
+    uint64_t open_ns;                   /* added to p_n where the expert was not full: it is handed out anew */
     uint64_t layer_ns;                  /* all else in a layer (attention, router), before its experts are asked for */
     uint32_t max_shards;                /* most shards that describe gives a tensor */
 };

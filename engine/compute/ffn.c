@@ -398,6 +398,15 @@ static void end(struct ffn *f)
     free(f);
 }
 
+/* As which they were run: ANY if not all alike. */
+static enum efs_form form_of(const struct ffn *f)
+{
+    uint32_t full = 0;
+    for (uint32_t i = 0; i < f->mixture->expert_count; i++)
+        full += f->experts[i].gate.plain != NULL;
+    return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
+}
+
 static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
                     const struct efs_mixture *mixture, struct efs_error *err)
 {
@@ -428,7 +437,7 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
     else if (!err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
     if (rc == 0 && fs)
-        efs_steward_product(fs, mixture->form, f->busy_ns / efs_team_threads(team) / mixture->expert_count);
+        efs_steward_product(fs, form_of(f), f->busy_ns / efs_team_threads(team) / mixture->expert_count);
     end(f);
     return rc;
 }

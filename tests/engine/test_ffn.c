@@ -291,6 +291,27 @@ static void test_lz4(void **state)
     with_codec(EFS_CHOOSE_LZ4);
 }
 
+/* Whatever comes, products tell plans what they took: of an expert that was run as it is coded, here. */
+static void test_told(void **state)
+{
+    (void)state;
+    static float y[TOKENS * (HIDDEN + 3)];
+    struct efs_error err = {""};
+    char *text;
+    size_t bytes;
+    pack(EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(128 * MIB);
+    if (run(fs, 1, EFS_FORM_ANY, false, 1, y, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(efs_describe(fs, "plan", &text, &bytes), 0);
+    const char *coded = strstr(text, "product_coded_ns: ");
+    assert_non_null(coded);
+    assert_true(strtoull(coded + strlen("product_coded_ns: "), NULL, 10) > 0);
+    assert_non_null(strstr(text, "product_full_ns: 0\n"));
+    free(text);
+    efs_close(fs);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -362,7 +383,7 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
-                                       cmocka_unit_test(test_lz4), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_damage)};
+                                       cmocka_unit_test(test_lz4),     cmocka_unit_test(test_told),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_damage)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -100,6 +100,27 @@ static int simulate(const struct efs_trace_config *config, const struct efs_trac
     return error;
 }
 
+/* What is not full is handed out anew: 50 for the missing expert and for the compressed one, nothing for the full. */
+static void opens_cost(void **unused)
+{
+    (void)unused;
+    const uint32_t expert[] = {1};
+    const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
+    for (enum efs_task_state kept = EFS_TASK_F; kept <= EFS_TASK_C; kept++) {
+        struct book book;
+        struct seen free_of_cost, seen;
+        struct efs_trace_totals all;
+        struct efs_trace_config config = config_for(&book);
+        book_init(&book, kept);
+        assert_int_equal(simulate(&config, requests, COUNT(requests), &free_of_cost, &all), 0);
+        book_init(&book, kept);
+        config.open_ns = 50;
+        assert_int_equal(simulate(&config, requests, COUNT(requests), &seen, &all), 0);
+        assert_int_equal(seen.tokens[0].time_ns, free_of_cost.tokens[0].time_ns + 50);
+        assert_int_equal(seen.tokens[1].time_ns, free_of_cost.tokens[1].time_ns + (kept == EFS_TASK_F ? 0 : 50));
+    }
+}
+
 /*
  * Token 7 asks layer 0 for expert 1 (missing): reads until 14, decoded by 7, recovered at 14, runs 1 + 2 * 3 = 7: 21.
  * Then layer 1 for the same: 1 token, 17. Token 8 finds both compressed: decoded at 3, runs 3: 6 each.
@@ -208,6 +229,7 @@ static void errors_end_it(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opens_cost),
         cmocka_unit_test(totals_by_hand),
         cmocka_unit_test(states_decide_reads),
         cmocka_unit_test(errors_end_it),

@@ -308,6 +308,8 @@ static void print_head(const struct session *session)
     else
         printf("plan from an assumed skew (--plan-from gives a history); schedule %s\n",
                replay_schedule_name(s->schedule));
+    if (a->simulate && s->open_ns)
+        printf("simulated: an expert that was not full takes %.0f us to be handed out\n", (double)s->open_ns / 1e3);
     if (session->live_open)
         print_live(session);
 }
@@ -341,6 +343,8 @@ static errint_t prepare(struct session *session, struct efs_error *err)
         rc = budget_bytes(s, a->budgets[b], &bytes, err);
     if (rc == 0 && (a->mount || a->peer_count > 0))
         rc = open_live(session, err);
+    if (rc == 0 && a->simulate && a->mount && !a->open_given && a->compute != REPLAY_COMPUTE_FFN_CODED)
+        rc = replay_live_handout(&session->live, s, &s->open_ns, err);
     return rc;
 }
 

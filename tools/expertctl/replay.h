@@ -48,6 +48,7 @@ struct replay_setup {
     uint32_t tensors, shards, workers;
     enum efs_schedule_kind schedule;
     uint64_t run_token_ns, layer_ns, seed;
+    uint64_t open_ns; /* of the simulator: to hand out an expert that was not full */
     struct efs_policy_tuning tuning;
     double step;               /* of the planner's grid */
     bool seed_counts;          /* the policy starts with the history's counts */

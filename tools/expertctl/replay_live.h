@@ -41,6 +41,11 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                          const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
                          struct replay_run_record *record, struct efs_error *err);
 
+/* What it takes a client to get an expert that is full and to let it go, of a request for a few: on the mount, or on one
+ * that is made for this (replay_handout.c). */
+errint_t replay_live_handout(struct replay_live *live, const struct replay_setup *setup, uint64_t *ns,
+                             struct efs_error *err);
+
 /* Add to what is to be known about a run. */
 void replay_add_note(struct replay_run_record *record, const char *what, const char *more);
 

@@ -35,6 +35,7 @@ enum {
     OPT_EXPERTFS,
     OPT_LAYER_US,
     OPT_RUN_US,
+    OPT_OPEN_US,
     OPT_JSON,
     OPT_PLOT,
     OPT_SEED,
@@ -82,6 +83,9 @@ static const struct argp_option options[] = {
      0},
     {"threads", OPT_THREADS, "N", 0, "That compute, 1 to 64 (default: all cores)", 0},
     {"layer-us", OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
+    {"open-us", OPT_OPEN_US, "N", 0,
+     "Of the simulator: hand out an expert that was not full (default: beside --mount what that takes there, else 0)",
+     0},
     {"run-us", OPT_RUN_US, "N", 0, "Run an expert for one token (default: 0)", 0},
     {"tune", OPT_TUNE, "NAME=NUMBER", 0,
      "Of zipmoe: delta, count_age, rate_weight, age_weight, smooth, half_life, change_bits, promote_margin; step (of "
@@ -298,6 +302,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_ALLOWANCE:
         if (!tools_size_parse(value, &a->allowance_bytes) || a->allowance_bytes > UINT64_C(1) << 40)
             argp_error(state, "--allowance %s: a size such as 64M, up to 1T", value);
+        return 0;
+    case OPT_OPEN_US:
+        a->setup.open_ns = 1000 * number(state, "open-us", value, 0, 100000000);
+        a->open_given = true;
         return 0;
     case OPT_PREALLOC:
         a->prealloc = true;

@@ -20,6 +20,7 @@ struct replay_arguments {
     enum replay_compute_kind compute;
     uint32_t threads;         /* that compute; 0: all cores */
     uint32_t workers;         /* as asked for; 0: not */
+    bool open_given;          /* setup.open_ns was said */
     bool prealloc;            /* take all memory of a run before its first token */
     uint64_t allowance_bytes; /* of a memory cgroup, above the budget */
     uint64_t tokens;

@@ -264,6 +264,7 @@ int replay_run(const struct replay_setup *setup, const struct replay_workload *w
                                             .fused = true,
                                             .kind = setup->schedule,
                                             .run_token_ns = setup->run_token_ns,
+                                            .open_ns = setup->open_ns,
                                             .layer_ns = setup->layer_ns,
                                             .max_shards = setup->shards};
     size_t requests_max = (size_t)SLICE_PASSES * workload->layers;
