@@ -7,13 +7,13 @@
  */
 #include "mount.h"
 
+#include "clock.h"
 #include "sys.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LOOK_NS 100000000u
 #define LOOK_TIMES 50u
@@ -22,13 +22,6 @@
 #define COLUMN_NAME 0u
 #define COLUMN_RAW 5u
 #define COLUMN_KEPT 9u
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static char *read_all(int root, const char *path)
 {
@@ -114,7 +107,7 @@ bool efs_kept_full(const struct efs_mount *m, uint32_t hash)
 
 bool efs_kept_look(struct efs_mount *m)
 {
-    uint64_t begin = now_ns(), bytes;
+    uint64_t begin = efs_now_ns(), bytes;
     uint32_t count, *full, *before = m->full;
     if (!m->keep_auto || begin < m->look_ns || !m->rested)
         return false;
@@ -122,7 +115,7 @@ bool efs_kept_look(struct efs_mount *m)
     pthread_mutex_unlock(&m->lock);
     full = look(m->root, &count, &bytes);
     pthread_mutex_lock(&m->lock);
-    uint64_t end = now_ns(), pause = (end - begin) * LOOK_TIMES;
+    uint64_t end = efs_now_ns(), pause = (end - begin) * LOOK_TIMES;
     m->look_ns = end + (pause > LOOK_NS ? pause : LOOK_NS);
     m->full = full;
     m->full_count = count;

@@ -1,7 +1,7 @@
 /* team.c - see team.h. Threads sleep between runs; as layers follow each other closely, not at once. */
 #include "team.h"
 
-#include "stats.h"
+#include "clock.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -8,6 +8,7 @@
 #include "arena.h"
 #include "codec.h"
 #include "disk.h"
+#include "clock.h"
 #include "stats.h"
 #include "store.h"
 #include "sys.h"

@@ -4,6 +4,7 @@
  */
 #include "disk.h"
 
+#include "clock.h"
 #include "stats.h"
 #include "sys.h"
 #include "workers.h"

@@ -18,6 +18,7 @@
 #include "layout.h"
 #include "libexpertfs.h"
 #include "lru.h"
+#include "clock.h"
 #include "stats.h"
 #include "store.h"
 #include "view.h"

@@ -7,7 +7,6 @@
 #include "libexpertfs.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 struct efs_stats_counters {
 #define EFS_STATS_ATOMIC(name, kind, unit, help) _Atomic uint64_t name;
@@ -16,12 +15,5 @@ struct efs_stats_counters {
 };
 
 #define efs_count(stats, name, n) atomic_fetch_add_explicit(&(stats)->name, (uint64_t)(n), memory_order_relaxed)
-
-static inline uint64_t efs_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 #endif

@@ -5,20 +5,14 @@
 #include "replay_live.h"
 #include "replay_mount.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define EXPERTS 4u /* a request, as runtimes make them */
 #define ROUNDS 65u
 #define ROOM (UINT64_C(256) << 20) /* for all else that a mount needs */
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -30,7 +24,7 @@ static int by_value(const void *a, const void *b)
 static errint_t measure(const struct replay_live *live, const char *mountpoint, uint64_t *ns, struct efs_error *err)
 {
     const struct efs_client_options options = {.keep_bytes = 0};
-    const char *name = live->model.layer_name[0];
+    const struct replay_layer *layer = &live->model.layer[0];
     struct efs_client *client;
     struct efs_need needs[EXPERTS];
     uint64_t times[ROUNDS];
@@ -38,21 +32,18 @@ static errint_t measure(const struct replay_live *live, const char *mountpoint, 
     *ns = 0;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){replay_model_expert(&live->model, 0, i)->number, 1};
-    if (name[0] < '0' || name[0] > '9') /* several stacks: not worth the telling apart */
-        return 0;
     errint_t rc = efs_client_open(mountpoint, &options, &client, err);
     if (rc < 0)
         return rc;
     for (uint32_t round = 0; rc == 0 && round < ROUNDS; round++) {
         struct efs_client_request *request;
-        uint64_t begin = now_ns();
-        rc =
-            efs_client_begin(client, "", (uint32_t)strtoul(name, NULL, 10), needs, count, EFS_FORM_FULL, &request, err);
+        uint64_t begin = tools_now_ns();
+        rc = efs_client_begin(client, layer->stack, layer->number, needs, count, EFS_FORM_FULL, &request, err);
         if (rc == 0) {
             rc = efs_client_wait(request);
             efs_client_release(request);
         }
-        times[round] = now_ns() - begin;
+        times[round] = tools_now_ns() - begin;
     }
     efs_client_close(client);
     qsort(times + 1, ROUNDS - 1, sizeof(times[0]), by_value); /* the first has read them */
@@ -72,11 +63,8 @@ errint_t replay_live_handout(struct replay_live *live, const struct replay_setup
     *ns = 0;
     if (live->mountpoint)
         return measure(live, live->mountpoint, ns, err);
-    bool prealloc = live->prealloc;
-    live->prealloc = false;
     replay_stage_limit(&live->stage, record.budget_bytes + live->allowance_bytes);
     errint_t rc = replay_mount_start(live, setup, &record, err);
-    live->prealloc = prealloc;
     if (rc == 0) {
         rc = measure(live, live->stage.mountpoint, ns, err);
         replay_stage_unmount(&live->stage, &end);

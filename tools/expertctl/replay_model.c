@@ -121,7 +121,7 @@ static errint_t take_expert(struct efs *fs, uint32_t file, struct replay_expert 
 
 struct place {
     uint32_t file, id, expert, order; /* order: of its layer, as they come */
-    char layer[64];
+    struct replay_layer layer;
 };
 
 static int by_place(const void *pa, const void *pb)
@@ -148,10 +148,10 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
         memcpy(before, info.name, bytes);
         before[bytes] = '\0';
         places[i] = (struct place){.file = info.file, .id = i, .expert = info.expert, .order = order};
-        if (before[0] == 'L') /* of a model with one stack */
-            snprintf(places[i].layer, sizeof(places[i].layer), "%u", info.layer);
-        else
-            memcpy(places[i].layer, before, bytes + 1);
+        const char *stack_end = strrchr(before, '-'); /* "L03", with several stacks "encoder-L03" */
+        snprintf(places[i].layer.stack, sizeof(places[i].layer.stack), "%.*s",
+                 stack_end ? (int)(stack_end - before) : 0, before);
+        places[i].layer.number = info.layer;
     }
     *layers = order + 1;
     qsort(places, count, sizeof(*places), by_place);
@@ -174,7 +174,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
             expert->number = places[i].expert;
             expert->id = places[i].id;
             expert->file_bytes = file.bytes;
-            memcpy(m->layer_name[i / m->experts], places[i].layer, sizeof(places[i].layer));
+            m->layer[i / m->experts] = places[i].layer;
             rc = take_expert(fs, places[i].file, expert);
         }
         if (rc < 0)
@@ -206,8 +206,8 @@ errint_t replay_model_load(const char *store, struct replay_model *m, struct efs
     if (rc == 0) {
         m->experts = count / m->layers;
         m->all = calloc(count, sizeof(*m->all));
-        m->layer_name = calloc(m->layers, sizeof(*m->layer_name));
-        if (!m->all || !m->layer_name)
+        m->layer = calloc(m->layers, sizeof(*m->layer));
+        if (!m->all || !m->layer)
             rc = efs_fail(err, -ENOMEM, "no memory");
         else if (count % m->layers != 0)
             rc = efs_fail(err, -EOPNOTSUPP, "%s: its layers have different numbers of experts", store);
@@ -232,6 +232,6 @@ void replay_model_free(struct replay_model *m)
         free(m->raw_paths[i]);
     free(m->raw_paths);
     free(m->all);
-    free(m->layer_name);
+    free(m->layer);
     *m = (struct replay_model){0};
 }

@@ -26,12 +26,17 @@ struct replay_expert {
     struct replay_tensor *tensors;
 };
 
+struct replay_layer { /* as efs_client_begin() has it */
+    char stack[32];   /* "" for models with one */
+    uint32_t number;
+};
+
 struct replay_model {
-    uint32_t layers, experts;  /* every layer has that many experts */
-    char (*layer_name)[64];    /* [layers]: "3", with several stacks "encoder-L03" */
-    struct replay_expert *all; /* [layers][experts] */
-    uint64_t most_bytes;       /* tensors of the largest expert */
-    char **raw_paths;          /* replay_model_find_raw() */
+    uint32_t layers, experts;   /* every layer has that many experts */
+    struct replay_layer *layer; /* [layers] */
+    struct replay_expert *all;  /* [layers][experts] */
+    uint64_t most_bytes;        /* tensors of the largest expert */
+    char **raw_paths;           /* replay_model_find_raw() */
     uint32_t raw_count;
 };
 

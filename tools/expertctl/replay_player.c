@@ -2,6 +2,8 @@
 #include "replay_live.h"
 #include "replay_reader.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -49,13 +51,6 @@ void replay_stand_stop(struct replay_stand *s)
     atomic_store(&s->stop, true);
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- playing ------------------------------------------------------------------------------------------------ */
 
 static errint_t request_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
@@ -101,12 +96,12 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
     errint_t rc = reader->count(reader, &s->before, &s->err);
     s->now = s->before;
     for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
-        uint64_t began = now_ns(), off = reader->off_clock_ns;
+        uint64_t began = tools_now_ns(), off = reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
             rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, &s->err);
         if (rc < 0)
             break;
-        s->pass_ns[pass] = now_ns() - began - (reader->off_clock_ns - off);
+        s->pass_ns[pass] = tools_now_ns() - began - (reader->off_clock_ns - off);
         rc = reader->count(reader, &s->now, &s->err); /* not on the clock */
         s->check = replay_compute_check(compute);
         atomic_store(&s->passes, pass + 1);

@@ -7,6 +7,8 @@
  */
 #include "replay_reader.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -14,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ALIGN UINT64_C(4096)
@@ -62,13 +63,6 @@ struct lru_reader {
 struct read { /* one in flight, as user data of its entry */
     uint32_t slot, bytes;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- where an expert's bytes lie ---------------------------------------------------------------------------- */
 
@@ -175,7 +169,7 @@ static void submit(struct lru_reader *r)
     bool any = false;
     while (r->in_flight < DEPTH && submit_one(r)) {
         if (r->in_flight++ == 0)
-            r->flight_began_ns = now_ns();
+            r->flight_began_ns = tools_now_ns();
         any = true;
     }
     if (any) {
@@ -203,7 +197,7 @@ static void reap(struct lru_reader *r)
     r->slots[slot].unread--;
     io_uring_cqe_seen(&r->ring, cqe);
     if (--r->in_flight == 0)
-        r->io_ns += now_ns() - r->flight_began_ns;
+        r->io_ns += tools_now_ns() - r->flight_began_ns;
     submit(r);
 }
 

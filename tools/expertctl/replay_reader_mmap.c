@@ -1,6 +1,8 @@
 /* replay_reader_mmap.c - the peer that most runtimes are: raw files mapped, pages as the kernel brings them. */
 #include "replay_reader.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +10,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BLOCK_BYTES 512u /* of ru_inblock */
@@ -28,13 +29,6 @@ struct mmap_reader {
     unsigned char *pages; /* room for mincore() of the largest tensor */
     uint64_t page_bytes;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static const uint8_t *tensor_data(const struct mmap_reader *r, const struct replay_tensor *t)
 {
@@ -67,10 +61,10 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
     r->layer = layer;
     r->count = count;
     r->given = 0;
-    uint64_t began = now_ns();
+    uint64_t began = tools_now_ns();
     for (uint32_t i = 0; i < count; i++)
         r->hits[resident(r, replay_model_expert(r->model, layer, experts[i])) ? 0 : REPLAY_STATES - 1]++;
-    reader->off_clock_ns += now_ns() - began;
+    reader->off_clock_ns += tools_now_ns() - began;
     return 0;
 }
 

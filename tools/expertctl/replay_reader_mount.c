@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #define STAT_BYTES 16384u
-#define STACK_BYTES 32u
 
 struct mount_reader {
     struct replay_reader reader;
@@ -28,22 +27,11 @@ struct mount_reader {
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-/* "3", or with several stacks "encoder-L03". */
-static uint32_t layer_of(const char *name, char stack[STACK_BYTES])
-{
-    const char *last = strrchr(name, '-');
-    size_t bytes = last ? (size_t)(last - name) : 0;
-    bytes = bytes < STACK_BYTES ? bytes : STACK_BYTES - 1;
-    memcpy(stack, name, bytes);
-    stack[bytes] = '\0';
-    return (uint32_t)strtoul(last ? last + 2 : name, NULL, 10);
-}
-
 static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
                         uint32_t count, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
-    char stack[STACK_BYTES];
+    const struct replay_layer *named = &r->model->layer[layer];
     if (count > r->request_max)
         return efs_fail(err, -EINVAL, "a request of %u experts", count);
     for (uint32_t i = 0; i < count; i++)
@@ -52,8 +40,7 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
     r->experts = experts;
     r->tokens = tokens;
     r->count = r->shown = count;
-    uint32_t number = layer_of(r->model->layer_name[layer], stack);
-    return efs_client_begin(r->client, stack, number, r->needs, count, EFS_FORM_FULL, &r->request, err);
+    return efs_client_begin(r->client, named->stack, named->number, r->needs, count, EFS_FORM_FULL, &r->request, err);
 }
 
 static errint_t show(const struct mount_reader *r, uint32_t index, struct replay_view *view, struct efs_error *err)
@@ -88,7 +75,7 @@ static errint_t next(struct replay_reader *reader, struct replay_view *view, str
     r->shown = r->count;
     errint_t rc = efs_client_wait_any(r->request, -1, &index);
     if (rc < 0)
-        return efs_fail(err, rc, "an expert of layer %s in the mount: %s", r->model->layer_name[r->layer],
+        return efs_fail(err, rc, "an expert of layer %u in the mount: %s", r->model->layer[r->layer].number,
                         strerror(-rc));
     r->shown = index;
     return show(r, index, view, err);

@@ -7,10 +7,11 @@
  */
 #include "replay.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SLICE_PASSES 32        /* between two looks at the clock and the user */
 #define SAMPLE_EVERY 16        /* requests, of which the scheduling is timed by itself */
@@ -39,13 +40,6 @@ struct player {
     void *memory; /* of graph and schedule */
     size_t memory_bytes;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- what an expert costs ----------------------------------------------------------------------------------- */
 
@@ -114,12 +108,12 @@ static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint3
         replay_oracle_request(player->oracle, player->grants);
         return 0;
     }
-    uint64_t began = now_ns();
+    uint64_t began = tools_now_ns();
     int rc = efs_policy_request(player->policy, layer, experts, count, player->grants);
     if (rc < 0)
         return rc;
     efs_policy_settle(player->policy, layer, player->grants, count, &moves, &move_count);
-    player->policy_ns += now_ns() - began;
+    player->policy_ns += tools_now_ns() - began;
     for (size_t i = 0; i < move_count; i++)
         if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
             player->result->recoded_bytes += (double)player->setup->bytes[EFS_POOL_F];
@@ -142,12 +136,12 @@ static void time_schedule(struct player *player)
     if (graph_bytes > player->memory_bytes)
         return;
     uint8_t *rest = (uint8_t *)player->memory + graph_bytes;
-    uint64_t began = now_ns();
+    uint64_t began = tools_now_ns();
     int rc = efs_graph_build(&request, player->memory, graph_bytes, &graph);
     if (rc == 0 && graph.task_count > 0)
         rc = efs_schedule_make(&graph, player->setup->schedule, rest, player->memory_bytes - graph_bytes, &schedule);
     if (rc == 0 && graph.task_count > 0)
-        player->samples[player->sample_count++] = now_ns() - began;
+        player->samples[player->sample_count++] = tools_now_ns() - began;
 }
 
 static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)

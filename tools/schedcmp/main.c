@@ -7,24 +7,17 @@
 #include "bounds.h"
 #include "cases.h"
 #include "chart.h"
+#include "clock.h"
 #include "simulate.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define OPS 1024u
 
 static uint64_t graph_memory[1 << 13], schedule_memory[2][1 << 13], run_memory[1 << 10];
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Of one kind of schedule over many requests. */
 struct score {
@@ -90,13 +83,13 @@ static int table_row(struct cases *cases, uint32_t requests, uint64_t *times_ns)
             error = run(&graph, columns[c].kind, schedule_memory[0], &schedule, NULL, &result);
             ends_ns[c] = result.makespan_ns;
         }
-        uint64_t start_ns = now_ns(); /* as a daemon does it: graph and schedule, caches as they are */
+        uint64_t start_ns = tools_now_ns(); /* as a daemon does it: graph and schedule, caches as they are */
         if (!error)
             error = efs_graph_build(&request.request, graph_memory, sizeof graph_memory, &graph);
         if (!error)
             error =
                 efs_schedule_make(&graph, EFS_SCHEDULE_BEST, schedule_memory[0], sizeof schedule_memory[0], &schedule);
-        times_ns[i] = now_ns() - start_ns;
+        times_ns[i] = tools_now_ns() - start_ns;
         if (error)
             return error;
         if (bounds.lower_ns == 0)

@@ -1,0 +1,17 @@
+/*
+ * clock.h - time that only goes on.
+ */
+#ifndef TOOLS_CLOCK_H
+#define TOOLS_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t tools_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif
