@@ -8,9 +8,6 @@
  */
 #include "daemon.h"
 
-#include <errno.h>
-#include <stdatomic.h>
-
 #define LEAST_BYTES (128u << 10) /* smaller reads: the handing over would cost more than it saves */
 
 enum state {
@@ -26,17 +23,6 @@ static _Thread_local bool answered;
 void efsd_ahead_answered(void)
 {
     answered = true;
-}
-
-static void reply(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes)
-{
-    if (error) {
-        efsd_count(&daemon->counters.reply_errors, 1);
-        fuse_reply_err(req, error == -ECANCELED ? EIO : -error);
-    } else {
-        efsd_count(&daemon->counters.reply_bytes, bytes);
-        fuse_reply_buf(req, data, bytes);
-    }
 }
 
 /* Lock held. The slot that has or will have this; as many bytes as there are. */
@@ -78,7 +64,7 @@ bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_
     efsd_count(&daemon->counters.ahead_hit_bytes, state == HERE ? a->bytes : 0);
     answered = true; /* or will be: go on meanwhile */
     if (state == HERE) {
-        reply(daemon, req, 0, a->data, a->bytes);
+        efsd_reply_read(daemon, req, 0, a->data, a->bytes);
         pthread_mutex_lock(&buffers->lock);
         a->state = FREE;
         pthread_mutex_unlock(&buffers->lock);
@@ -104,7 +90,7 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     }
     efsd_count(&daemon->counters.ahead_hit_bytes, bytes);
     answered = true;
-    reply(daemon, a->req, error, a->data, bytes);
+    efsd_reply_read(daemon, a->req, error, a->data, bytes);
     pthread_mutex_lock(&buffers->lock);
     a->state = FREE;
     pthread_mutex_unlock(&buffers->lock);
@@ -142,8 +128,7 @@ static struct efsd_ahead *begin(struct efsd *daemon, const struct efsd_open *ope
 /*
  * A large read is expected as far behind the last one, and as long, as that was: a buffer that does not begin with a
  * page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded only if what
- * was expected before came true, and no one else reads
- * meanwhile: several readers keep the processors busy without.
+ * was expected before came true, and no one else reads meanwhile: several readers keep the processors busy without.
  */
 bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
 {

@@ -26,7 +26,7 @@ static bool is_filled(const struct efsd *daemon)
 {
     struct efsd_pagecache_stats cache;
     efsd_pagecache_stats(daemon, &cache);
-    uint64_t there_is = 2 * efs_auto_budget(); /* page cache can be given back, so it is in here */
+    uint64_t there_is = efsd_memory_bytes();
     return cache.page_cache_bytes + there_is / SPARE_SHARE >= there_is;
 }
 

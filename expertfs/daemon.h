@@ -72,6 +72,9 @@ void efsd_buffers_close(struct efsd_buffers *buffers);
 struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited);
 void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
 
+/* Answer a read of a file, and count it (reads.c). */
+void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes);
+
 /* ---- blocks before they are asked for (ahead.c); all on the thread that received the request ---------------- */
 
 struct efsd_open;
@@ -164,6 +167,12 @@ void efsd_opens_mapped(struct efsd *daemon, uint32_t node);
  * reader may close the file. */
 struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references);
 void efsd_open_unref(struct efsd_open *open);
+
+/* What memory there is for us and for the page cache, which can be given back: of our cgroups, or of the machine. */
+static inline uint64_t efsd_memory_bytes(void)
+{
+    return 2 * efs_auto_budget(); /* which leaves half to others */
+}
 
 /* ---- memory for the page cache (cede.c) --------------------------------------------------------------------- */
 

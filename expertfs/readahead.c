@@ -98,8 +98,7 @@ static uint64_t wanted_kib(const struct efsd *daemon)
     if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT) {
         return (daemon->options.readahead_bytes + 1023) / 1024;
     }
-    uint64_t memory_bytes = 2 * efs_auto_budget(); /* of this process's cgroups, or the machine */
-    return daemon->info.source_bytes <= memory_bytes ? KIB_FITS : KIB_LARGER;
+    return daemon->info.source_bytes <= efsd_memory_bytes() ? KIB_FITS : KIB_LARGER;
 }
 
 void efsd_raise_readahead(struct efsd *daemon)

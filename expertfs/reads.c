@@ -6,17 +6,24 @@
 #define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
 #define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: someone goes through the file */
 
+void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes)
+{
+    if (error) {
+        efsd_count(&daemon->counters.reply_errors, 1);
+        fuse_reply_err(req, error == -ECANCELED ? EIO : -error);
+    } else {
+        efsd_count(&daemon->counters.reply_bytes, bytes);
+        fuse_reply_buf(req, data, bytes);
+    }
+}
+
 static void read_done(void *arg, errint_t error, size_t bytes)
 {
     struct efsd_buffer *buffer = arg;
     struct efsd *daemon = buffer->daemon;
     struct efsd_open *open = buffer->open;
-    if (error) {
-        efsd_count(&daemon->counters.reply_errors, 1);
-        fuse_reply_err(buffer->req, error == -ECANCELED ? EIO : -error);
-    } else {
-        efsd_count(&daemon->counters.reply_bytes, bytes);
-        fuse_reply_buf(buffer->req, (const char *)buffer->data, bytes);
+    efsd_reply_read(daemon, buffer->req, error, buffer->data, bytes);
+    if (!error) {
         efsd_ahead_answered();
     }
     efsd_buffer_give(&daemon->buffers, buffer);

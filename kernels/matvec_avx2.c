@@ -38,24 +38,13 @@ EFS_INLINE float efs_total(efs_floats v)
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-#define EFS_STEPS 4
+#include "matvec_f32.h"
 
-typedef float efs_x;
-typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
-typedef efs_floats efs_xs;
-
-/* Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
- */
 EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
     if (k % 2 == 0)
         return _mm256_castsi256_ps(_mm256_slli_epi32(words[k / 2], 16));
     return _mm256_castsi256_ps(_mm256_and_si256(words[k / 2], _mm256_set1_epi32((int)0xffff0000)));
-}
-
-EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
-{
-    return _mm256_load_ps(p);
 }
 
 EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)

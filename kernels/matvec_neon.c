@@ -37,24 +37,13 @@ EFS_INLINE float efs_total(efs_floats v)
     return vget_lane_f32(vpadd_f32(pair, pair), 0);
 }
 
-#define EFS_STEPS 4
+#include "matvec_f32.h"
 
-typedef float efs_x;
-typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
-typedef efs_floats efs_xs;
-
-/* Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
- */
 EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
     if (k % 2 == 0)
         return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(words[k / 2]), 16));
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(words[k / 2]), vdupq_n_u32(0xffff0000)));
-}
-
-EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
-{
-    return vld1q_f32(p);
 }
 
 EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)

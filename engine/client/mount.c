@@ -350,9 +350,9 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&m->arrived, &attr);
-    pthread_cond_init(&m->to_keep, &attr);
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&m->to_open, NULL);
+    pthread_cond_init(&m->to_keep, NULL);
     errint_t rc = start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m);

@@ -17,25 +17,19 @@
 
 struct prealloc {
     struct efs *fs;
-    uint64_t
-        full_bytes; /* memory for full experts that is still to be taken; guarded by efs.lock, as is what follows */
+    /* guarded by efs.lock */
+    uint64_t full_bytes;  /* memory for full experts that is still to be taken */
     uint32_t next_expert; /* whose size the next has: sizes come as often as experts have them */
     bool over;
 };
-
-/* Lock held: has the budget room for so much beside what the chunk pool is to have? */
-static bool has_room(const struct efs *fs, uint64_t bytes, uint64_t segments)
-{
-    uint64_t chunks = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
-    return fs->fixed_bytes + chunks * fs->arena.segment_bytes + fs->full_bytes + bytes <= fs->options.budget_bytes;
-}
 
 /* Lock held on entry and return, not meanwhile. false: there is no more to take. */
 static bool take_segment(struct prealloc *p)
 {
     struct efs *fs = p->fs;
     uint32_t count = fs->arena.segment_count;
-    if (p->over || count >= fs->planned_segments || !has_room(fs, 0, count + 1) || efs_arena_grow(&fs->arena) < 0)
+    if (p->over || count >= fs->planned_segments || efs_room_used_with(fs, count + 1) > fs->options.budget_bytes ||
+        efs_arena_grow(&fs->arena) < 0)
         return false;
     uint32_t segment = fs->arena.newest;
     bool whole = true;
@@ -56,7 +50,7 @@ static bool take_slot(struct prealloc *p)
     if (p->over || !fs->options.full_pool || fs->store->expert_count == 0)
         return false;
     size_t bytes = efs_slot_bytes(fs, p->next_expert);
-    if (bytes > p->full_bytes || !has_room(fs, bytes, fs->planned_segments))
+    if (bytes > p->full_bytes || efs_room_used_with(fs, fs->planned_segments) + bytes > fs->options.budget_bytes)
         return false;
     p->full_bytes -= bytes;
     p->next_expert = (p->next_expert + 1) % fs->store->expert_count;

@@ -25,9 +25,15 @@ void efs_room_set_budget(struct efs *fs, uint64_t bytes)
     fs->ahead_max_bytes = segments * segment / 2;
 }
 
+uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments)
+{
+    uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
+    return fs->fixed_bytes + most * fs->arena.segment_bytes + fs->full_bytes;
+}
+
 uint64_t efs_room_used(const struct efs *fs)
 {
-    return fs->fixed_bytes + (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes + fs->full_bytes;
+    return efs_room_used_with(fs, 0);
 }
 
 uint64_t efs_room_coded(const struct efs *fs)
@@ -125,8 +131,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_reque
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t segments = fs->arena.segment_count > fs->floor_segments ? fs->arena.segment_count : fs->floor_segments;
-        uint64_t used = fs->fixed_bytes + segments * segment + fs->full_bytes;
+        uint64_t used = efs_room_used_with(fs, fs->floor_segments);
         if (used + bytes <= budget)
             return 0;
         uint64_t excess = used + bytes - budget, before = fs->full_bytes;

@@ -198,6 +198,8 @@ void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 
 /* ---- room.c: with lock held ---- */
 uint64_t efs_room_used(const struct efs *fs);
+/* The same if the chunk pool had so many segments, should it have fewer. */
+uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments);
 /* Is there room for one more segment without taking it from a full expert? */
 bool efs_room_for_segment(struct efs *fs);
 /* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give

@@ -1,0 +1,21 @@
+/*
+ * matvec_f32.h - products with F32 inputs, of which a vector meets as many BF16 numbers; included by a matvec_*.c after
+ * its floats, and before efs_number_of() and efs_multiply_add(). Private.
+ *
+ * Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
+ */
+#ifndef EFS_KERNELS_MATVEC_F32_H
+#define EFS_KERNELS_MATVEC_F32_H
+
+#define EFS_STEPS 4
+
+typedef float efs_x;
+typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
+typedef efs_floats efs_xs;
+
+EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
+{
+    return efs_load_floats(p);
+}
+
+#endif
