@@ -46,20 +46,24 @@ void fixture_end(struct fixture *f)
     nftw(f->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-void fixture_file(const struct fixture *f, const char *path, const void *data, size_t bytes)
+void fixture_file_below(const char *directory, const char *path, const void *data, size_t bytes)
 {
     char full[1400];
-    snprintf(full, sizeof(full), "%s/%s", f->source, path);
-    for (char *p = full + strlen(f->source) + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        mkdir(full, 0755);
-        *p = '/';
+    assert_true((size_t)snprintf(full, sizeof(full), "%s/%s", directory, path) < sizeof(full));
+    for (char *p = full + strlen(directory) + 1; (p = strchr(p, '/')); *p++ = '/') {
+        *p = '\0';
+        assert_true(mkdir(full, 0755) == 0 || errno == EEXIST);
     }
     FILE *file = fopen(full, "wb");
     assert_non_null(file);
     if (bytes)
         assert_int_equal(fwrite(data, 1, bytes, file), bytes);
     assert_int_equal(fclose(file), 0);
+}
+
+void fixture_file(const struct fixture *f, const char *path, const void *data, size_t bytes)
+{
+    fixture_file_below(f->source, path, data, bytes);
 }
 
 /* BF16 pairs whose exponents fall off geometrically around 2^-6, as weights do; for other dtypes it is just bytes. */
@@ -148,6 +152,15 @@ void fixture_pack(const struct fixture *f, const struct efs_pack_options *option
     free(report);
 }
 
+struct efs *fixture_open(const struct fixture *f, struct efs_options options)
+{
+    struct efs_error err = {""};
+    struct efs *fs;
+    if (efs_open(f->store, &options, &fs, &err) < 0)
+        fail_msg("%s", err.text);
+    return fs;
+}
+
 unsigned char *fixture_read(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -173,13 +186,18 @@ void fixture_damage(const char *path, uint64_t offset)
     close(fd);
 }
 
-unsigned fixture_open_fds(void)
+unsigned fixture_names(const char *directory)
 {
-    DIR *d = opendir("/proc/self/fd");
+    DIR *d = opendir(directory);
     unsigned n = 0;
     assert_non_null(d);
     while (readdir(d))
         n++;
     closedir(d);
     return n;
+}
+
+unsigned fixture_open_fds(void)
+{
+    return fixture_names("/proc/self/fd");
 }

@@ -23,18 +23,24 @@ void fixture_begin(struct fixture *fixture);
 void fixture_end(struct fixture *fixture);
 /* A file below src/ (directories are made). */
 void fixture_file(const struct fixture *fixture, const char *path, const void *data, size_t bytes);
+/* The same below another directory. */
+void fixture_file_below(const char *directory, const char *path, const void *data, size_t bytes);
 /* src/path as safetensors: the tensors in order, with weights from seed (exponents as trained weights have them). */
 void fixture_safetensors(const struct fixture *fixture, const char *path, const struct fixture_tensor *tensors,
                          unsigned count, unsigned seed);
 /* layers x experts of three BF16 tensors rows x columns each, a dense tensor, norms of odd sizes, config.json. */
 void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
+/* The packed store, open; efs_close() it. */
+struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
 /* The whole of a file; free() it. */
 unsigned char *fixture_read(const char *path, size_t *bytes);
 /* A byte of the file is changed. */
 void fixture_damage(const char *path, uint64_t offset);
 /* How many descriptors this process has open. */
 unsigned fixture_open_fds(void);
+/* How many names a directory has, "." and ".." among them. */
+unsigned fixture_names(const char *directory);
 uint64_t fixture_random(uint64_t *state);
 
 #endif

@@ -1,15 +1,14 @@
 /* source_files.c - checkpoints for tests, made byte by byte. */
 #include "source_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include "fixture.h"
+
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -79,19 +78,7 @@ void sf_rmdir(char *directory)
 
 void sf_write(const char *directory, const char *name, const void *data, size_t count)
 {
-    char *path = NULL;
-
-    assert_true(asprintf(&path, "%s/%s", directory, name) > 0);
-    for (char *slash = strchr(path + strlen(directory) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
-        *slash = '/';
-    }
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_true(count == 0 || fwrite(data, count, 1, file) == 1);
-    assert_int_equal(fclose(file), 0);
-    free(path);
+    fixture_file_below(directory, name, data, count);
 }
 
 void sf_safetensors(struct sf_bytes *out, const char *header, size_t header_bytes, size_t data_bytes)

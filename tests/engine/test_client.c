@@ -18,39 +18,26 @@
 
 #include <cmocka.h>
 
-#include "fixture.h"
+#include "fixture_mount.h"
 #include "libexpertfs.h"
-#include "waiting.h"
 
 #define LAYERS 2
 #define EXPERTS 8
 #define MIB (1ull << 20)
 
 static struct fixture model;
-static char mount[320];
-static uint8_t *files[LAYERS * EXPERTS]; /* what the experts' files are */
-static size_t file_bytes[LAYERS * EXPERTS];
+static struct fixture_mount mount; /* two layers: expert e of layer l is its number l * EXPERTS + e */
 
-/* A file below the folder that stands for a mount. */
 static void put(const char *name, const void *data, size_t bytes)
 {
-    char path[500];
-    snprintf(path, sizeof(path), "%s/%s", mount, name);
-    for (char *slash = path + strlen(mount) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = '\0';
-        mkdir(path, 0777);
-    }
-    FILE *out = fopen(path, "w");
-    assert_non_null(out);
-    assert_int_equal(fwrite(data, 1, bytes, out), bytes);
-    fclose(out);
+    fixture_mount_file(&mount, name, data, bytes);
 }
 
 static char *slurp(const char *name)
 {
     char path[500];
     size_t bytes;
-    snprintf(path, sizeof(path), "%s/%s", mount, name);
+    snprintf(path, sizeof(path), "%s/%s", mount.directory, name);
     unsigned char *data = fixture_read(path, &bytes);
     char *text = calloc(1, bytes + 1);
     memcpy(text, data, bytes);
@@ -61,37 +48,17 @@ static char *slurp(const char *name)
 static int setup(void **state)
 {
     (void)state;
-    struct efs_options options = {.budget_bytes = 128 * MIB, .no_state = true};
-    struct efs_error err = {""};
-    struct efs *fs;
     fixture_begin(&model);
     fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
     fixture_pack(&model, NULL);
-    snprintf(mount, sizeof(mount), "%s/mnt", model.directory);
-    mkdir(mount, 0777);
-    put(".expertfs/version", "version: 0\n", 11);
-    put(".expertfs/want", "", 0);
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
-        struct efs_expert_info info;
-        struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
-        files[e] = malloc(file.bytes);
-        file_bytes[e] = file.bytes;
-        assert_int_equal(read_wait(fs, info.file, NULL, 0, files[e], file.bytes), file.bytes);
-        put(file.path, files[e], file.bytes);
-    }
-    efs_close(fs);
+    fixture_mount_begin(&mount, &model);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
-        free(files[e]);
+    fixture_mount_end(&mount);
     fixture_end(&model);
     return 0;
 }
@@ -108,27 +75,16 @@ static struct efs_client *open_client(const char *path, uint64_t keep_bytes)
     return client;
 }
 
-/* The tensors are those of the file: at its end, one after the other. */
 static void check_tensors(struct efs_client_request *r, uint32_t index, uint32_t layer, uint32_t expert)
 {
     const struct efs_tensor *tensors;
     uint32_t count;
+    char words[64];
     assert_int_equal(efs_client_tensors(r, index, &tensors, &count), 0);
-    assert_int_equal(count, 3);
-    size_t at = file_bytes[layer * EXPERTS + expert];
+    fixture_mount_check(&mount, layer * EXPERTS + expert, tensors, count);
+    snprintf(words, sizeof(words), "layers.%u.mlp.experts.%u.", layer, expert);
     for (uint32_t i = 0; i < count; i++)
-        at -= tensors[i].bytes;
-    for (uint32_t i = 0; i < count; i++) {
-        char words[64];
-        snprintf(words, sizeof(words), "layers.%u.mlp.experts.%u.", layer, expert);
         assert_non_null(strstr(tensors[i].name, words));
-        assert_int_equal(tensors[i].dtype, EFS_DTYPE_BF16);
-        assert_int_equal(tensors[i].dims, 2);
-        assert_int_equal(tensors[i].shape[0] * tensors[i].shape[1] * 2, tensors[i].bytes);
-        assert_null(tensors[i].shards);
-        assert_memory_equal(tensors[i].data, files[layer * EXPERTS + expert] + at, tensors[i].bytes);
-        at += tensors[i].bytes;
-    }
 }
 
 static void all_of(struct efs_client *client)
@@ -199,7 +155,7 @@ static void refused(struct efs_client *client)
                {one, "a-name-that-is-much-longer-than-a-stack-s-may-be", 1, 0, -ENOENT}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct efs_error err = {""};
-        struct efs_client_request *r = (struct efs_client_request *)mount;
+        struct efs_client_request *r = (struct efs_client_request *)mount.directory;
         assert_int_equal(
             efs_client_begin(client, bad[i].stack, bad[i].layer, bad[i].needs, bad[i].count, EFS_FORM_FULL, &r, &err),
             bad[i].rc);
@@ -212,7 +168,7 @@ static void test_both(void **state)
 {
     (void)state;
     unsigned fds = fixture_open_fds();
-    const char *const paths[] = {model.store, mount, mount, mount};
+    const char *const paths[] = {model.store, mount.directory, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 64 * MIB, 300000};
     for (unsigned i = 0; i < 4; i++) {
         struct efs_client *client = open_client(paths[i], keep[i]);
@@ -230,7 +186,7 @@ static void test_open(void **state)
 {
     (void)state;
     struct efs_error err = {""};
-    struct efs_client *client = (struct efs_client *)mount;
+    struct efs_client *client = (struct efs_client *)mount.directory;
     char path[400];
     const struct {
         const char *below;
@@ -244,9 +200,9 @@ static void test_open(void **state)
         assert_true(err.text[0]);
     }
     put(".expertfs/version", "another", 7);
-    assert_int_equal(efs_client_open(mount, NULL, &client, &err), -ENODEV);
+    assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), -ENODEV);
     put(".expertfs/version", "version: 0\n", 11);
-    assert_int_equal(efs_client_open(mount, NULL, &client, &err), 0);
+    assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), 0);
     struct efs_client_request *r;
     assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, &err),
                      -EOPNOTSUPP);
@@ -275,7 +231,7 @@ static void test_coded(void **state)
 static void test_told(void **state)
 {
     (void)state;
-    struct efs_client *client = open_client(mount, 64 * MIB);
+    struct efs_client *client = open_client(mount.directory, 64 * MIB);
     struct efs_client_request *r;
     const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
     put(".expertfs/want", "", 0);
@@ -310,7 +266,7 @@ static void test_kept(void **state)
 {
     (void)state;
     unsigned fds = fixture_open_fds();
-    struct efs_client *client = open_client(mount, 2 * file_bytes[0] + file_bytes[0] / 2);
+    struct efs_client *client = open_client(mount.directory, 2 * mount.file_bytes[0] + mount.file_bytes[0] / 2);
     unsigned without = fixture_open_fds();
     struct efs_client_request *r;
     uint32_t index;
@@ -339,10 +295,10 @@ static void test_kept_full(void **state)
     size_t used = 0;
     for (uint32_t e = 0; e < 5; e++)
         used += (size_t)snprintf(table + used, sizeof(table) - used, "L00/E%03u 0 %u F 0 %zu 1 1 1 %c - 0 1\n", e, e,
-                                 8 * file_bytes[0], e == 1 || e == 3 ? 'F' : 'C');
+                                 8 * mount.file_bytes[0], e == 1 || e == 3 ? 'F' : 'C');
     put(".expertfs/experts", table, used);
     unsigned fds = fixture_open_fds();
-    struct efs_client *client = open_client(mount, EFS_KEEP_AUTO);
+    struct efs_client *client = open_client(mount.directory, EFS_KEEP_AUTO);
     unsigned without = fixture_open_fds();
     struct efs_client_request *r;
     bool both = false;
@@ -370,7 +326,7 @@ static void test_kept_full(void **state)
     efs_client_close(client);
     assert_int_equal(fixture_open_fds(), fds);
     char path[4096];
-    snprintf(path, sizeof(path), "%s/.expertfs/experts", mount);
+    snprintf(path, sizeof(path), "%s/.expertfs/experts", mount.directory);
     unlink(path);
 }
 
@@ -420,7 +376,7 @@ static void test_foreign(void **state)
         "{",
         "{}",
     };
-    struct efs_client *client = open_client(mount, 64 * MIB);
+    struct efs_client *client = open_client(mount.directory, 64 * MIB);
     struct efs_client_request *r;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         with_header(bad[i], 8);
@@ -438,7 +394,7 @@ static void test_foreign(void **state)
     assert_int_equal(ask_for(client, &r), -EUCLEAN);
     efs_client_release(r);
     char path[500];
-    snprintf(path, sizeof(path), "%s/experts/L07/E000.safetensors", mount);
+    snprintf(path, sizeof(path), "%s/experts/L07/E000.safetensors", mount.directory);
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(ask_for(client, &r), -EUCLEAN);
@@ -478,7 +434,7 @@ static void test_notes(void **state)
         {"BF16 [36]", EFS_DTYPE_U8, 1, {72, 0}},
         {"", EFS_DTYPE_U8, 1, {72, 0}},
     };
-    struct efs_client *client = open_client(mount, 0);
+    struct efs_client *client = open_client(mount.directory, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct efs_client_request *r;
         const struct efs_tensor *t;
@@ -536,7 +492,7 @@ static void *one_of_many(void *arg)
 static void test_threads(void **state)
 {
     (void)state;
-    const char *const paths[] = {model.store, mount, mount};
+    const char *const paths[] = {model.store, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 400000};
     for (unsigned i = 0; i < 3; i++) {
         pthread_t threads[6];

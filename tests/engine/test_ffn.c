@@ -74,11 +74,7 @@ static void pack(enum efs_codec_choice codec)
 static struct efs *open_store(uint64_t budget)
 {
     struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
-    struct efs_error err = {""};
-    struct efs *fs;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    return fs;
+    return fixture_open(&model, options);
 }
 
 /* Every expert gets every third token or so, one of them all. */

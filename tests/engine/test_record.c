@@ -42,11 +42,7 @@ static int teardown(void **state)
 static struct efs *open_store(void)
 {
     struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .full_pool = true, .no_state = true};
-    struct efs_error err = {""};
-    struct efs *fs;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    return fs;
+    return fixture_open(&model, options);
 }
 
 static void want(struct efs *fs, const char *text)

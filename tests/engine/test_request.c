@@ -44,13 +44,9 @@ static int teardown(void **state)
 
 static struct efs *open_with(struct efs_options options)
 {
-    struct efs_error err = {""};
-    struct efs *fs;
     options.workers = 2;
     options.no_state = true;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    return fs;
+    return fixture_open(&model, options);
 }
 
 /* The expert's file, read from the start to its end. */

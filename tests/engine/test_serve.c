@@ -39,11 +39,7 @@ static int teardown(void **state)
 static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)
 {
     struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = full_pool, .lease_wait = wait};
-    struct efs_error err = {""};
-    struct efs *fs;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    return fs;
+    return fixture_open(&model, options);
 }
 
 static uint32_t file_named(struct efs *fs, const char *path)
@@ -495,12 +491,9 @@ static void test_prealloc(void **state)
                                   .prealloc = true,
                                   .no_state = true,
                                   .plan = "F=50,C=50"};
-    struct efs_error err = {""};
-    struct efs *fs;
     struct efs_stats s, after;
     struct efs_lease *lease;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
+    struct efs *fs = fixture_open(&model, options);
     efs_stats(fs, &s);
     assert_true(s.full_pool_bytes >= 192 * MIB / 4);
     assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);

@@ -29,13 +29,9 @@ static size_t want_bytes[ALL];
 
 static struct efs *open_with(struct efs_options options)
 {
-    struct efs_error err = {""};
-    struct efs *fs;
     options.workers = options.workers ? options.workers : 2;
     options.no_state = true;
-    if (efs_open(model.store, &options, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    return fs;
+    return fixture_open(&model, options);
 }
 
 static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)

@@ -5,10 +5,9 @@
  */
 #include "fixture.h"
 #include "libexpertfs.h"
-#include "sys_fault.h"
+#include "sweep.h"
 #include "waiting.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +19,6 @@
 #include <cmocka.h>
 
 #define MIB (1ull << 20)
-#define MOST 4000 /* calls of one kind in one operation: more is a loop that never ends */
 
 static struct fixture model;
 static unsigned char *whole;
@@ -101,27 +99,16 @@ static errint_t serve_all(struct efs_error *err)
     return rc;
 }
 
-static unsigned files_in(const char *directory)
-{
-    DIR *d = opendir(directory);
-    unsigned n = 0;
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 static errint_t pack_once(struct efs_error *err)
 {
     struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     char out[320];
     snprintf(out, sizeof(out), "%s/again.efs", model.directory);
-    unsigned before = files_in(model.directory);
+    unsigned before = fixture_names(model.directory);
     errint_t rc = efs_pack(model.source, out, &options, report, err);
     free(report);
-    assert_int_equal(files_in(model.directory), before + (rc == 0));
+    assert_int_equal(fixture_names(model.directory), before + (rc == 0));
     if (rc == 0) { /* what counts as success is a whole store */
         size_t a, b;
         unsigned char *first = fixture_read(model.store, &a), *second = fixture_read(out, &b);
@@ -161,81 +148,58 @@ static errint_t unpack_once(struct efs_error *err)
     return rc;
 }
 
-/* Run operation with fault after fault of one kind until it no longer meets one. */
-static void sweep(const char *what, errint_t (*operation)(struct efs_error *), enum fault_call call, int error,
-                  bool forever)
-{
-    unsigned fds = fixture_open_fds(), failed = 0, nth = 1;
-    for (; nth < MOST; nth++) {
-        struct efs_error err = {""};
-        fault_plan(call, nth, error, forever);
-        errint_t rc = operation(&err);
-        bool hit = fault_happened();
-        fault_none();
-        if (rc < 0 && !hit)
-            fail_msg("%s: %s %u: failed without a fault: %s", what, fault_names[call], nth, err.text);
-        if (rc < 0 && !err.text[0])
-            fail_msg("%s: %s %u: error %d says nothing", what, fault_names[call], nth, rc);
-        if (fixture_open_fds() != fds)
-            fail_msg("%s: %s %u: descriptors leak", what, fault_names[call], nth);
-        failed += rc < 0;
-        if (!hit)
-            break;
-    }
-    assert_true(nth < MOST);
-    print_message("%s: %s with %s: %u places, %u ended in an error\n", what, fault_names[call],
-                  error ? strerror(error) : "a short transfer", nth - 1, failed);
-}
+static const struct sweep serving = {"serve", serve_all, NULL, NULL}, packing = {"pack", pack_once, NULL, NULL},
+                          unpacking = {"unpack", unpack_once, NULL, NULL};
 
 static void test_serve(void **state)
 {
     (void)state;
-    sweep("serve", serve_all, FAULT_OPEN, EACCES, false);
-    sweep("serve", serve_all, FAULT_FSTAT, EIO, false);
-    sweep("serve", serve_all, FAULT_PREAD, EIO, false);
-    sweep("serve", serve_all, FAULT_PREAD, 0, false);
-    sweep("serve", serve_all, FAULT_URING_RESULT, EIO, false);
-    sweep("serve", serve_all, FAULT_URING_RESULT, 0, false);
-    sweep("serve", serve_all, FAULT_URING_INIT, ENOSYS, false);
-    sweep("serve", serve_all, FAULT_URING_PIN, ENOMEM, false);
-    sweep("serve", serve_all, FAULT_MEMFD, EMFILE, false);
-    sweep("serve", serve_all, FAULT_HUGE_TMPFS, EPERM, false);
-    sweep("serve", serve_all, FAULT_FTRUNCATE, EIO, false);
-    sweep("serve", serve_all, FAULT_MMAP, ENOMEM, false);
-    sweep("serve", serve_all, FAULT_MPROTECT, ENOMEM, false);
-    sweep("serve", serve_all, FAULT_MBIND, EPERM, false);
-    sweep("serve", serve_all, FAULT_HUGE_BYTES, ENOTTY, false);
-    sweep("serve", serve_all, FAULT_MEMORY, ENOMEM, false);
+    sweep(&serving, FAULT_OPEN, EACCES);
+    sweep(&serving, FAULT_FSTAT, EIO);
+    sweep(&serving, FAULT_PREAD, EIO);
+    sweep(&serving, FAULT_PREAD, 0);
+    sweep(&serving, FAULT_URING_RESULT, EIO);
+    sweep(&serving, FAULT_URING_RESULT, 0);
+    sweep(&serving, FAULT_URING_INIT, ENOSYS);
+    sweep(&serving, FAULT_URING_PIN, ENOMEM);
+    sweep(&serving, FAULT_MEMFD, EMFILE);
+    sweep(&serving, FAULT_HUGE_TMPFS, EPERM);
+    sweep(&serving, FAULT_FTRUNCATE, EIO);
+    sweep(&serving, FAULT_MMAP, ENOMEM);
+    sweep(&serving, FAULT_MPROTECT, ENOMEM);
+    sweep(&serving, FAULT_MBIND, EPERM);
+    sweep(&serving, FAULT_HUGE_BYTES, ENOTTY);
+    sweep(&serving, FAULT_MEMORY, ENOMEM);
 }
 
 static void test_pack(void **state)
 {
     (void)state;
-    sweep("pack", pack_once, FAULT_OPEN, EACCES, false);
-    sweep("pack", pack_once, FAULT_FSTAT, EIO, false);
-    sweep("pack", pack_once, FAULT_PREAD, EIO, false);
-    sweep("pack", pack_once, FAULT_PREAD, 0, false);
-    sweep("pack", pack_once, FAULT_PWRITE, ENOSPC, false);
-    sweep("pack", pack_once, FAULT_PWRITE, ENOSPC, true);
-    sweep("pack", pack_once, FAULT_PWRITE, 0, false);
-    sweep("pack", pack_once, FAULT_FSYNC, EIO, false);
-    sweep("pack", pack_once, FAULT_FTRUNCATE, EIO, false);
-    sweep("pack", pack_once, FAULT_LINK, EIO, false);
-    sweep("pack", pack_once, FAULT_MMAP, ENOMEM, false);
-    sweep("pack", pack_once, FAULT_MEMORY, ENOMEM, false);
+    sweep(&packing, FAULT_OPEN, EACCES);
+    sweep(&packing, FAULT_FSTAT, EIO);
+    sweep(&packing, FAULT_PREAD, EIO);
+    sweep(&packing, FAULT_PREAD, 0);
+    sweep(&packing, FAULT_PWRITE, ENOSPC);
+    sweep_forever(&packing, FAULT_PWRITE, ENOSPC);
+    sweep(&packing, FAULT_PWRITE, 0);
+    sweep(&packing, FAULT_FSYNC, EIO);
+    sweep(&packing, FAULT_FTRUNCATE, EIO);
+    sweep(&packing, FAULT_LINK, EIO);
+    sweep(&packing, FAULT_MMAP, ENOMEM);
+    sweep(&packing, FAULT_MEMORY, ENOMEM);
 }
 
 static void test_unpack(void **state)
 {
     (void)state;
-    sweep("unpack", unpack_once, FAULT_OPEN, EACCES, false);
-    sweep("unpack", unpack_once, FAULT_PREAD, EIO, false);
-    sweep("unpack", unpack_once, FAULT_PREAD, 0, false);
-    sweep("unpack", unpack_once, FAULT_PWRITE, ENOSPC, false);
-    sweep("unpack", unpack_once, FAULT_PWRITE, 0, false);
-    sweep("unpack", unpack_once, FAULT_FSYNC, EIO, false);
-    sweep("unpack", unpack_once, FAULT_LINK, EIO, false);
-    sweep("unpack", unpack_once, FAULT_MEMORY, ENOMEM, false);
+    sweep(&unpacking, FAULT_OPEN, EACCES);
+    sweep(&unpacking, FAULT_PREAD, EIO);
+    sweep(&unpacking, FAULT_PREAD, 0);
+    sweep(&unpacking, FAULT_PWRITE, ENOSPC);
+    sweep(&unpacking, FAULT_PWRITE, 0);
+    sweep(&unpacking, FAULT_FSYNC, EIO);
+    sweep(&unpacking, FAULT_LINK, EIO);
+    sweep(&unpacking, FAULT_MEMORY, ENOMEM);
 }
 
 int main(void)

@@ -4,7 +4,7 @@
  */
 #include "fixture.h"
 #include "libexpertfs.h"
-#include "sys_fault.h"
+#include "sweep.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,11 +17,10 @@
 
 #include <cmocka.h>
 
-#define MOST 4000
-
 static struct fixture model;
 static unsigned char *whole;
 static size_t whole_bytes;
+static char out[320];
 
 static int setup(void **state)
 {
@@ -31,6 +30,7 @@ static int setup(void **state)
     fixture_moe(&model, 1, 3, 64, 256);
     fixture_pack(&model, NULL);
     whole = fixture_read(model.store, &whole_bytes);
+    snprintf(out, sizeof(out), "%s/out.efs", model.directory);
     return 0;
 }
 
@@ -53,18 +53,6 @@ static bool has_temporary(const char *directory)
     return found;
 }
 
-static errint_t pack_to(const char *out, bool force, struct efs_error *err)
-{
-    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true, .force = force};
-    struct efs_pack_report *report = calloc(1, sizeof(*report));
-    assert_non_null(report);
-    err->text[0] = '\0';
-    errint_t rc = efs_pack(model.source, out, &options, report, err);
-    free(report);
-    assert_false(has_temporary(model.directory));
-    return rc;
-}
-
 static void check_store(const char *path)
 {
     size_t bytes;
@@ -74,68 +62,79 @@ static void check_store(const char *path)
     free(data);
 }
 
-/* The nth call of a kind fails with error, for every n: each time a clean error and nothing there, or the store.
- * Returns how often it was the store. */
-static unsigned sweep(enum fault_call call, int error, bool force)
+/* The store, or an error and what was there before. */
+static errint_t pack_to(bool force, struct efs_error *err)
 {
-    char out[320];
-    unsigned well = 0, n = 1;
-    snprintf(out, sizeof(out), "%s/out.efs", model.directory);
-    for (;; n++) {
-        struct efs_error err;
-        assert_true(n < MOST);
-        if (force) { /* something to be replaced */
-            FILE *old = fopen(out, "w");
-            assert_non_null(old);
-            fclose(old);
-        }
-        fault_plan(call, n, error, false);
-        errint_t rc = pack_to(out, force, &err);
-        bool hit = fault_happened();
-        fault_none();
-        if (rc == 0) {
-            check_store(out);
-            well += hit;
-        } else {
-            assert_true(hit);
-            assert_true(err.text[0] != '\0');
-            assert_int_equal(access(out, F_OK), force ? 0 : -1);
-        }
-        unlink(out);
-        if (!hit)
-            return well;
-    }
+    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true, .force = force};
+    struct efs_pack_report *report = calloc(1, sizeof(*report));
+    assert_non_null(report);
+    errint_t rc = efs_pack(model.source, out, &options, report, err);
+    free(report);
+    assert_false(has_temporary(model.directory));
+    if (rc == 0)
+        check_store(out);
+    else
+        assert_int_equal(access(out, F_OK), force ? 0 : -1);
+    return rc;
 }
+
+static errint_t pack_new(struct efs_error *err)
+{
+    return pack_to(false, err);
+}
+
+static errint_t pack_over(struct efs_error *err)
+{
+    return pack_to(true, err);
+}
+
+/* Something to be replaced. */
+static void put_old(void)
+{
+    FILE *old = fopen(out, "w");
+    assert_non_null(old);
+    fclose(old);
+}
+
+static errint_t away(const struct sweep *sweep, struct efs_error *err)
+{
+    (void)sweep, (void)err;
+    unlink(out);
+    return 0;
+}
+
+static const struct sweep new = {"new store", pack_new, NULL, away},
+                          over = {"store over a file", pack_over, put_old, away};
 
 static void no_nameless_files(void **state)
 {
     (void)state;
-    for (int force = 0; force < 2; force++)
-        assert_true(sweep(FAULT_OPEN, EOPNOTSUPP, force) > 0);
+    assert_true(sweep(&new, FAULT_OPEN, EOPNOTSUPP) > 0);
+    assert_true(sweep(&over, FAULT_OPEN, EOPNOTSUPP) > 0);
 }
 
 static void no_direct_io(void **state)
 {
     (void)state;
-    assert_true(sweep(FAULT_OPEN, EINVAL, false) > 0);
-    assert_true(sweep(FAULT_PWRITE, EINVAL, false) > 0);
-    assert_true(sweep(FAULT_PREAD, EINVAL, false) > 0);
+    assert_true(sweep(&new, FAULT_OPEN, EINVAL) > 0);
+    assert_true(sweep(&new, FAULT_PWRITE, EINVAL) > 0);
+    assert_true(sweep(&new, FAULT_PREAD, EINVAL) > 0);
 }
 
 static void short_writes(void **state)
 {
     (void)state;
-    for (int force = 0; force < 2; force++)
-        assert_true(sweep(FAULT_PWRITE, 0, force) > 0);
+    assert_true(sweep(&new, FAULT_PWRITE, 0) > 0);
+    assert_true(sweep(&over, FAULT_PWRITE, 0) > 0);
 }
 
 /* ENOSPC may come from any write, EIO from any sync, and naming may fail. */
 static void failing_writes(void **state)
 {
     (void)state;
-    assert_int_equal(sweep(FAULT_PWRITE, ENOSPC, false), 0);
-    assert_int_equal(sweep(FAULT_PWRITE, EIO, true), 0);
-    assert_int_equal(sweep(FAULT_LINK, EIO, false), 0);
+    assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
+    assert_int_equal(sweep(&over, FAULT_PWRITE, EIO), 0);
+    assert_int_equal(sweep(&new, FAULT_LINK, EIO), 0);
 }
 
 int main(void)

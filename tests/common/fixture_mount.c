@@ -1,0 +1,72 @@
+/* fixture_mount.c - see fixture_mount.h. */
+#include "fixture_mount.h"
+
+#include "waiting.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+void fixture_mount_file(const struct fixture_mount *mount, const char *name, const void *data, size_t bytes)
+{
+    fixture_file_below(mount->directory, name, data, bytes);
+}
+
+void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model)
+{
+    const struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .no_state = true};
+    struct efs_expert_info info;
+    snprintf(mount->directory, sizeof(mount->directory), "%s/mnt", model->directory);
+    assert_int_equal(mkdir(mount->directory, 0777), 0);
+    fixture_mount_file(mount, ".expertfs/version", "version: 0\n", 11);
+    fixture_mount_file(mount, ".expertfs/want", "", 0);
+    struct efs *fs = fixture_open(model, options);
+    mount->experts = 0;
+    while (efs_expert_info(fs, mount->experts, &info) == 0)
+        mount->experts++;
+    mount->files = calloc(mount->experts, sizeof(*mount->files));
+    mount->file_bytes = calloc(mount->experts, sizeof(*mount->file_bytes));
+    assert_non_null(mount->files);
+    assert_non_null(mount->file_bytes);
+    for (uint32_t e = 0; e < mount->experts; e++) {
+        struct efs_file_info file;
+        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
+        mount->files[e] = malloc(file.bytes);
+        assert_non_null(mount->files[e]);
+        mount->file_bytes[e] = file.bytes;
+        assert_int_equal(read_wait(fs, info.file, NULL, 0, mount->files[e], file.bytes), file.bytes);
+        fixture_mount_file(mount, file.path, mount->files[e], file.bytes);
+    }
+    efs_close(fs);
+}
+
+void fixture_mount_end(struct fixture_mount *mount)
+{
+    for (uint32_t e = 0; e < mount->experts; e++)
+        free(mount->files[e]);
+    free(mount->files);
+    free(mount->file_bytes);
+    mount->experts = 0;
+}
+
+void fixture_mount_check(const struct fixture_mount *mount, uint32_t expert, const struct efs_tensor *tensors,
+                         uint32_t count)
+{
+    size_t at = mount->file_bytes[expert];
+    assert_int_equal(count, 3);
+    for (uint32_t i = 0; i < count; i++)
+        at -= tensors[i].bytes;
+    for (uint32_t i = 0; i < count; at += tensors[i++].bytes) {
+        assert_int_equal(tensors[i].dtype, EFS_DTYPE_BF16);
+        assert_int_equal(tensors[i].dims, 2);
+        assert_int_equal(tensors[i].shape[0] * tensors[i].shape[1] * 2, tensors[i].bytes);
+        assert_null(tensors[i].shards);
+        assert_memory_equal(tensors[i].data, mount->files[expert] + at, tensors[i].bytes);
+    }
+}

@@ -1,0 +1,26 @@
+/*
+ * fixture_mount.h - a folder with the files of a mount stands for one, for tests of its clients: no FUSE is needed.
+ * Failures end the test (cmocka).
+ */
+#ifndef EFS_FIXTURE_MOUNT_H
+#define EFS_FIXTURE_MOUNT_H
+
+#include "fixture.h"
+
+struct fixture_mount {
+    char directory[320]; /* below the model's, and removed with it */
+    uint32_t experts;
+    uint8_t **files; /* what each expert's file is */
+    size_t *file_bytes;
+};
+
+/* The control files that a client looks for, and the files of the packed model's experts. */
+void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model);
+void fixture_mount_end(struct fixture_mount *mount);
+/* A file of the mount is this now (directories are made). */
+void fixture_mount_file(const struct fixture_mount *mount, const char *name, const void *data, size_t bytes);
+/* The three BF16 tensors are those of the expert's file: at its end, one after the other. */
+void fixture_mount_check(const struct fixture_mount *mount, uint32_t expert, const struct efs_tensor *tensors,
+                         uint32_t count);
+
+#endif
