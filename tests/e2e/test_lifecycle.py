@@ -262,33 +262,16 @@ def by_mount():
 
 def unprivileged():
     print("-- as a user without privileges")
-    if not root or not shutil.which("fusermount3") or run("unshare", "-m", "setpriv", "true").returncode:
-        note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
-        return
-    os.chmod(SCRATCH, 0o755)
-    copied = scratch("expertfs-copy")
-    shutil.copy(expertfs, copied)
-    path = scratch("nobody")
-    os.mkdir(path)
-    shutil.chown(path, "nobody")
-    script = scratch("nobody.sh")
-    with open(script, "w") as file:
-        file.write("""
-        if ! su -s /bin/sh nobody -c "true </dev/fuse" 2>/dev/null; then # a device that all may use, here alone
-            mknod "$1.fuse" c 10 229 && chmod 666 "$1.fuse" && mount --bind "$1.fuse" /dev/fuse || exit 77
-        fi
-        exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c '
-            "$1" "$2" "$3" || exit 1
-            cat "$3/.expertfs/config"
-            cmp "$3/$4" "$5" && cat "$3/$6" >/dev/null && echo same
-            pid=$(sed -n "s/^pid: //p" "$3/.expertfs/config")
-            kill "$pid"
-            for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
-            [ -d "/proc/$pid" ] || grep -q " $3 " /proc/mounts || echo ended' sh "$@"
-        """)
-    result = run("unshare", "-m", "sh", script, copied, store, path, large, f"{model}/{large}", expert)
-    if result.returncode == 77 or "Permission denied" in result.stderr:
-        note(f"left out: {result.stderr.strip()}")
+    result = as_nobody("""
+        "$1" "$3" "$2" || exit 1
+        cat "$2/.expertfs/config"
+        cmp "$2/$4" "$5" && cat "$2/$6" >/dev/null && echo same
+        pid=$(sed -n "s/^pid: //p" "$2/.expertfs/config")
+        kill "$pid"
+        for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
+        [ -d "/proc/$pid" ] || grep -q " $2 " /proc/mounts || echo ended
+        """, store, large, f"{model}/{large}", expert)
+    if result is None:
         return
     lines = result.stdout.splitlines()
     check("it mounts", "serving_path: direct_io" in lines or "serving_path: page_cache" in lines, result)

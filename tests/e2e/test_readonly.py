@@ -167,30 +167,14 @@ for options in ("ro", "ro,noatime,noexec", "rw,default_permissions", "ro,nosuid,
     mount.stop()
 
 print("-- the mount of a user without privileges")
-if not root or not shutil.which("fusermount3") or not os.path.exists(PYTHON) or run("unshare", "-m", "setpriv", "true").returncode:
-    note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
-    done()
-os.chmod(SCRATCH, 0o755)
-copied, path, attempting = scratch("expertfs-copy"), scratch("nobody"), scratch("attempts.py")
-shutil.copy(program("expertfs"), copied)
+attempting = scratch("attempts.py")
 shutil.copy(__file__, attempting)
-os.mkdir(path)
-shutil.chown(path, "nobody")
-script = scratch("nobody.sh")
-with open(script, "w") as file:
-    file.write("""
-    if ! su -s /bin/sh nobody -c "true </dev/fuse" 2>/dev/null; then # a device that all may use, here alone
-        mknod "$1.fuse" c 10 229 && chmod 666 "$1.fuse" && mount --bind "$1.fuse" /dev/fuse || exit 77
-    fi
-    exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c '
-        "$1" "$2" "$3" || exit 1
-        "$4" "$5" "$3" "$6"
-        kill $(sed -n "s/^pid: //p" "$3/.expertfs/config")' sh "$@"
-    """)
-result = run("unshare", "-m", "sh", script, copied, store, path, PYTHON, attempting, large)
-if result.returncode == 77 or "Permission denied" in result.stderr:
-    note(f"left out: {result.stderr.strip()}")
-else:
+result = as_nobody("""
+    "$1" "$3" "$2" || exit 1
+    "$4" "$5" "$2" "$6"
+    kill $(sed -n "s/^pid: //p" "$2/.expertfs/config")
+    """, store, PYTHON, attempting, large) if os.path.exists(PYTHON) else note(f"left out: needs {PYTHON}")
+if result is not None:
     results = json.loads(result.stdout) if check("it mounts", result.returncode == 0, result) else {}
     all_refused("its owner", results)
 done()

@@ -16,48 +16,6 @@ static errint_t parse(struct efsd_options *options, const char *list, struct efs
     return efsd_options_parse(options, list, err);
 }
 
-static void sizes(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text;
-        uint64_t bytes;
-    } good[] = {
-        {"0", 0},
-        {"1", 1},
-        {"65536", 65536},
-        {"1K", 1024},
-        {"1k", 1024},
-        {"8G", 8ul << 30},
-        {"8g", 8ul << 30},
-        {"2GiB", 2u << 30},
-        {"2GB", 2u << 30},
-        {"1.5G", 3u << 29},
-        {"0.5K", 512},
-        {"1T", 1ul << 40},
-        {"1.25M", 5u << 18},
-        {"1.0000001K", 1024},
-        {"16777215T", 16777215ul << 40},
-        {"18446744073709551615", UINT64_MAX},
-    };
-    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
-        uint64_t bytes = 7;
-        assert_int_equal(efs_parse_size(good[i].text, &bytes), 0);
-        assert_true(bytes == good[i].bytes);
-    }
-    static const char *const bad[] = {"",    " 1",  "-1", "G",    "1X",  "1 G",   "1GG",  "1.G",      "1.5",
-                                      ".5G", "1e9", "+1", "0x10", "1Gi", "8GiBs", "1KBB", "1\xc3\xa9"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        uint64_t bytes;
-        assert_int_equal(efs_parse_size(bad[i], &bytes), -EINVAL);
-    }
-    static const char *const large[] = {"18446744073709551616", "16777216T", "99999999999999999999999G"};
-    for (size_t i = 0; i < sizeof(large) / sizeof(*large); i++) {
-        uint64_t bytes;
-        assert_int_equal(efs_parse_size(large[i], &bytes), -ERANGE);
-    }
-}
-
 static void our_own(void **state)
 {
     (void)state;
@@ -177,7 +135,7 @@ static void help_names_every_option(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes),
+
         cmocka_unit_test(our_own),
         cmocka_unit_test(what_mount_passes),
         cmocka_unit_test(refused),

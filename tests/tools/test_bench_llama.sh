@@ -2,9 +2,7 @@
 # tools/bench/llama on a tiny file: it measures, compares the tokens, and leaves nothing behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
+. tests/tools/tools.sh expertfs
 # those of a run that has ended: another may be at work, and has its process's number in the name
 cgroups() {
     local group pid
@@ -13,10 +11,7 @@ cgroups() {
         [ -d "/proc/$pid" ] || echo "$group"
     done
 }
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
 [ -e /dev/fuse ] || { echo "skipped: there is no /dev/fuse"; exit 77; }
-[ -x "$build/expertfs" ] || { echo "FAILED: $build/expertfs is not built"; exit 1; }
 bench() {
     BUILD=$build tools/bench/llama --dir "$dir" --preset tiny-qwen3-moe --tokens 3 --rounds 1 --threads 1 "$@" >"$dir/out" 2>&1
 }

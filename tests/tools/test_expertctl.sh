@@ -2,26 +2,13 @@
 # expertctl: info, verify, unpack: what they print, exit codes, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
-    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
-done
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
+. tests/tools/tools.sh mkexpertfs expertctl mkmodel
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1 got
+    local want=$1
     shift
     "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    [ "$got" = "$want" ] || complain "expertctl $*: exit $got, not $want: $(cat "$dir/err")"
-    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl $*: no message"
+    ended "expertctl $*" $? "$want"
 }
-says() { grep -q "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
-warns() { grep -q "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
 damage() { # OFFSET: turn one bit of the store, or turn it back
     "$python" -c 'import sys
 f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(-1, 1); f.write(bytes([b ^ 8]))' \

@@ -2,20 +2,12 @@
 # expertctl gantt: trace events and pictures of a table as .expertfs/sched has it; what is none is refused.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-expertctl=${BUILD:-build}/expertctl
-python=${PYTHON:-/usr/bin/python3}
-[ -x "$expertctl" ] || { echo "FAILED: $expertctl is not built"; exit 1; }
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
+. tests/tools/tools.sh expertctl
 run() { # EXIT ARGUMENT...
-    local want=$1 got
+    local want=$1
     shift
     "$expertctl" gantt "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    [ "$got" = "$want" ] || complain "gantt $*: exit $got, not $want: $(cat "$dir/err")"
-    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "gantt $*: no message"
+    ended "gantt $*" $? "$want"
 }
 head='kind     expert                     unit  shard         begin_ns           end_ns   thread'
 cat >"$dir/sched" <<E

@@ -2,16 +2,7 @@
 # mkexpertfs: every kind of checkpoint by every codec, options, exit codes, what it prints, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
-    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
-done
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
+. tests/tools/tools.sh mkexpertfs expertctl mkmodel
 pack() { "$mkexpertfs" -q "$@" || complain "mkexpertfs $*: exit $?"; }
 fails() { # EXIT ARGUMENT...
     local want=$1 got

@@ -2,12 +2,7 @@
 # mkmodel: the same bytes for any number of threads, what real checkpoints look like, exit codes, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-mkmodel=${BUILD:-build}/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
+. tests/tools/tools.sh mkmodel
 make() { "$mkmodel" -q "$@" || complain "mkmodel $*: exit $?"; }
 fails() { # EXIT ARGUMENT...
     local want=$1 got
@@ -18,7 +13,6 @@ fails() { # EXIT ARGUMENT...
     [ -s "$dir/err" ] || complain "mkmodel $*: no message"
 }
 left() { find "$1" -mindepth 1 -maxdepth 1 -name '*mkmodel-*' | grep -q . && complain "$1: something is left: $(ls "$1")"; }
-[ -x "$mkmodel" ] || { echo "FAILED: $mkmodel is not built"; exit 1; }
 
 # The same bytes whatever the threads, other bytes for another seed
 n=0

@@ -3,13 +3,8 @@
 # tests/clients finds a copy equal and a changed byte different.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-mkmodel=${BUILD:-build}/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-bad=0
+. tests/tools/tools.sh mkmodel
 missing=
-[ -x "$mkmodel" ] || { echo "FAILED: $mkmodel is not built"; exit 1; }
 client() { # EXIT NAME ARGUMENT...
     local want=$1 name=$2 got
     shift 2

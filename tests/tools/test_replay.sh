@@ -2,51 +2,20 @@
 # expertctl profile and replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
-    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
-done
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
+. tests/tools/tools.sh mkexpertfs expertctl mkmodel
 export EXPERTFS_STATE=$dir/state
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1 got
+    local want=$1
     shift
     "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    [ "$got" = "$want" ] || complain "expertctl $*: exit $got, not $want: $(cat "$dir/err")"
-    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl $*: no message"
+    ended "expertctl $*" $? "$want"
 }
-says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
-warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
 "$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 
 # Traces: skewed and random (4 layers of 16, top-3, 30 sequences), another of the same kind, a long one
-"$python" - "$dir" <<'P' || exit 1
-import random, struct, sys
-def trace(name, seed, layers, experts, chosen, sequences, tokens):
-    r = random.Random(seed)
-    with open(f"{sys.argv[1]}/{name}.route", "wb") as f:
-        f.write(b"MOETRACE" + struct.pack("<6IQ", 1, layers, experts, chosen, 0, 3, sequences * tokens) + b"tst")
-        weights = [1 / (1 + e) for e in range(experts)]
-        for s in range(sequences):
-            for _ in range(tokens):
-                f.write(struct.pack("<I", s))
-                for layer in range(layers):
-                    ids = []
-                    while len(ids) < chosen:
-                        e = (r.choices(range(experts), weights)[0] + layer) % experts
-                        if e not in ids:
-                            ids.append(e)
-                    f.write(struct.pack(f"<{chosen}H", *ids))
-trace("eval", 1, 4, 16, 3, 30, 20)
-trace("past", 2, 4, 16, 3, 30, 20)
-trace("long", 3, 24, 32, 4, 2, 2000)
-P
+make_trace eval 1 30 20
+make_trace past 2 30 20
+make_trace long 3 2 2000 24 32 4
 head -c 1000 "$dir/eval.route" >"$dir/cut.route"
 
 # profile

@@ -3,31 +3,16 @@
 # is left behind; wrong numbers are told.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-case $build in /*) ;; *) build=$PWD/$build ;; esac
-mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel
-python=${PYTHON:-/usr/bin/python3}
-for program in "$mkexpertfs" "$expertctl" "$mkmodel"; do
-    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
-done
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' TERM INT
+. tests/tools/tools.sh mkexpertfs expertctl mkmodel
 mkdir "$dir/tmp"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1 got
+    local want=$1
     shift
     "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    [ "$got" = "$want" ] || complain "expertctl replay $*: exit $got, not $want: $(cat "$dir/err")"
-    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl replay $*: no message"
+    ended "expertctl replay $*" $? "$want"
     [ -z "$(ls "$dir/tmp")" ] || complain "expertctl replay $*: left behind: $(ls "$dir/tmp")"
 }
-says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
-warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
 
 # The trace has more layers and experts than the model, so that a token can choose an expert twice
 "$mkmodel" -q --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 5 "$dir/m" &&

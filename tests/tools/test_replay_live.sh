@@ -3,14 +3,7 @@
 # leave nothing behind, however they end.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=${BUILD:-build}
-case $build in /*) ;; *) build=$PWD/$build ;; esac
-mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl mkmodel=$build/mkmodel expertfs=$build/expertfs
-python=${PYTHON:-/usr/bin/python3}
-for program in "$mkexpertfs" "$expertctl" "$mkmodel" "$expertfs"; do
-    [ -x "$program" ] || { echo "FAILED: $program is not built"; exit 1; }
-done
-dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+. tests/tools/tools.sh mkexpertfs expertctl mkmodel expertfs
 live=
 finish() {
     if [ -n "$live" ]; then
@@ -21,23 +14,16 @@ finish() {
     rm -rf "$dir"
 }
 trap finish EXIT
-trap 'exit 1' TERM INT
 mkdir "$dir/tmp" "$dir/mnt"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
-bad=0
-complain() { echo "FAILED: $*"; bad=1; }
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err; its process was $last
-    local want=$1 got
+    local want=$1
     shift
     "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err" &
     last=$!
     wait $last
-    got=$?
-    [ "$got" = "$want" ] || complain "expertctl replay $*: exit $got, not $want: $(cat "$dir/err")"
-    [ "$want" = 0 ] || [ -s "$dir/err" ] || complain "expertctl replay $*: no message"
+    ended "expertctl replay $*" $? "$want"
 }
-says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
-warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
 groups() { find /sys/fs/cgroup -maxdepth 6 -type d -name "expertctl-replay-$1" 2>/dev/null; }
 clean() { # PID WHAT: nothing of that expertctl is left
     local left
@@ -63,26 +49,8 @@ for family in qwen3-moe gpt-oss; do
     "$mkmodel" -q --family $family --layers 4 --experts 16 --hidden 256 --intermediate 128 --vocab 640 --seed 5 \
         "$dir/$family" && "$mkexpertfs" -q "$dir/$family" "$dir/$family.efs" || exit 1
 done
-"$python" - "$dir" <<'P' || exit 1
-import random, struct, sys
-def trace(name, seed, sequences, tokens, layers=4, experts=16, chosen=3):
-    r = random.Random(seed)
-    with open(f"{sys.argv[1]}/{name}.route", "wb") as f:
-        f.write(b"MOETRACE" + struct.pack("<6IQ", 1, layers, experts, chosen, 0, 3, sequences * tokens) + b"tst")
-        weights = [1 / (1 + e) for e in range(experts)]
-        for s in range(sequences):
-            for _ in range(tokens):
-                f.write(struct.pack("<I", s))
-                for layer in range(layers):
-                    ids = []
-                    while len(ids) < chosen:
-                        e = (r.choices(range(experts), weights)[0] + layer) % experts
-                        if e not in ids:
-                            ids.append(e)
-                    f.write(struct.pack(f"<{chosen}H", *ids))
-trace("eval", 1, 6, 5)
-trace("long", 2, 10, 2000)
-P
+make_trace eval 1 6 5
+make_trace long 2 10 2000
 raw=$dir/qwen3-moe store=$dir/qwen3-moe.efs eval=$dir/eval.route
 
 # Usage

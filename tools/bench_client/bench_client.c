@@ -3,6 +3,7 @@
  * mount, mapped before. PATH is a store, opened in this process, or a mount. Its peer, of a mount: the same files
  * opened, mapped and closed by hand. Both take turns; medians and 99th percentiles.
  */
+#include "clock.h"
 #include "libexpertfs.h"
 
 #include <argp.h>
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BAR_US 20.
@@ -55,13 +55,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
     }
 }
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
 static int by_size(const void *a, const void *b)
 {
     return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
@@ -79,13 +72,13 @@ static double ask(struct efs_client *client, const struct arguments *a, uint32_t
     bool good = true;
     for (uint32_t i = 0; i < a->experts; i++)
         needs[i] = (struct efs_need){i, 1};
-    double begin = now_us();
+    double begin = 1e6 * tools_now_s();
     if (efs_client_begin(client, "", layer, needs, a->experts, EFS_FORM_FULL, &r, err) < 0)
         return -1;
     good = efs_client_wait(r) == 0;
     for (uint32_t i = 0; good && i < a->experts; i++)
         good = efs_client_tensors(r, i, &tensors, &count) == 0;
-    double took = now_us() - begin;
+    double took = 1e6 * tools_now_s() - begin;
     if (good)
         sink = *(const uint8_t *)tensors[count - 1].data;
     else
@@ -101,7 +94,7 @@ static double by_hand(const struct arguments *a, uint32_t layer)
     int fds[64];
     char path[4096];
     bool good = true;
-    double begin = now_us();
+    double begin = 1e6 * tools_now_s();
     for (uint32_t i = 0; i < a->experts; i++) {
         struct stat st;
         snprintf(path, sizeof(path), "%s/experts/L%02u/E%03u.safetensors", a->path, layer, i);
@@ -111,7 +104,7 @@ static double by_hand(const struct arguments *a, uint32_t layer)
         maps[i] = good ? mmap(NULL, bytes[i], PROT_READ, MAP_SHARED, fds[i], 0) : MAP_FAILED;
         good = good && maps[i] != MAP_FAILED;
     }
-    double took = now_us() - begin;
+    double took = 1e6 * tools_now_s() - begin;
     for (uint32_t i = 0; i < a->experts; i++) {
         if (maps[i] != MAP_FAILED)
             munmap(maps[i], bytes[i]);

@@ -6,6 +6,9 @@
  */
 #include "weights.h"
 
+#include "measure.h"
+#include "size.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -53,20 +56,6 @@ static void die(const char *what, int error)
 /* ---- the work ------------------------------------------------------------------------------------------------------
  */
 
-/* Reading alone, with the widest vectors of the processor. */
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-#endif
-static uint64_t
-read_all(const uint64_t *words, size_t count)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < count; i++)
-        sum ^= words[i];
-    return sum;
-}
-
 static void *run_job(void *arg)
 {
     struct job *job = arg;
@@ -79,8 +68,8 @@ static void *run_job(void *arg)
         const struct efs_matrix *matrix =
             job->work == WORK_CODED || job->work == WORK_CODED_MANY ? &w->coded[i] : &w->plain[i];
         if (job->work == WORK_READ) {
-            job->sum ^= read_all((const uint64_t *)(const void *)(plain + (size_t)begin * w->cols),
-                                 (size_t)(end - begin) * w->cols / 4);
+            job->sum ^= tools_read_words((const uint64_t *)(const void *)(plain + (size_t)begin * w->cols),
+                                         (size_t)(end - begin) * w->cols / 4);
         } else {
             int r = efs_matvec(matrix, job->input, begin, end, job->y, w->rows, job->scratch);
             if (r != 0)
@@ -128,22 +117,6 @@ static double run(const struct weights *w, enum work work, unsigned threads, voi
 /* ---- measuring -----------------------------------------------------------------------------------------------------
  */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, unsigned n)
-{
-    double sorted[ROUNDS_MAX];
-
-    memcpy(sorted, values, n * sizeof(*values));
-    qsort(sorted, n, sizeof(*sorted), by_value);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
 /* The median of how many times as fast a was as b. */
 static double ratio(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum work b, unsigned rounds)
 {
@@ -151,7 +124,7 @@ static double ratio(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum wo
 
     for (unsigned r = 0; r < rounds; r++)
         ratios[r] = seconds[b][r] / seconds[a][r];
-    return median(ratios, rounds);
+    return tools_median(ratios, rounds);
 }
 
 static void *make_input(enum efs_input_type type, uint32_t cols, uint32_t tokens)
@@ -206,8 +179,8 @@ static void print(const struct options *o, const struct weights *w, const char *
     /* Every coded byte is read: no faster than that, next to plain as it was. */
     double limit = 1 / (size * plain);
 
-    for (unsigned k = 0; k < WORK_COUNT; k++)
-        gbs[k] = (double)w->plain_bytes / median(seconds[k], o->rounds) * 1e-9;
+    for (unsigned k = 0; k < WORK_COUNT; k++) /* after the ratios: it puts the rounds in order */
+        gbs[k] = (double)w->plain_bytes / tools_median(seconds[k], o->rounds) * 1e-9;
     if (o->json)
         printf("{\"shape\": \"%ux%u\", \"path\": \"%s\", \"input\": \"%s\", \"threads\": %u, \"size\": %.4f, "
                "\"read_gbs\": %.3f, \"plain_gbs\": %.3f, \"coded_gbs\": %.3f, \"plain_over_read\": %.3f, "
@@ -279,10 +252,8 @@ static const char help[] =
 
 static unsigned number(const char *text, unsigned min, unsigned max)
 {
-    char *end;
-    unsigned long v = strtoul(text, &end, 10);
-
-    if (*text == '\0' || *end != '\0' || v < min || v > max) {
+    uint64_t v;
+    if (!tools_number_parse(text, min, max, &v)) {
         fprintf(stderr, "bench_compute: %s: not a number from %u to %u\n", text, min, max);
         exit(2);
     }

@@ -6,6 +6,8 @@
  */
 #include "weights.h"
 
+#include "measure.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,35 +32,13 @@ void *huge_memory(size_t bytes)
     return p;
 }
 
-static double uniform(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return ((double)((z ^ (z >> 31)) >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static double normal(uint64_t *state)
-{
-    double radius = sqrt(-2 * log(uniform(state)));
-    return radius * cos(6.283185307179586 * uniform(state));
-}
-
-static uint16_t bf16_of(float v)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &v, sizeof(bits));
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 static void fill_rows(uint16_t *to, uint32_t rows, uint32_t cols, const float *normals, uint64_t *state)
 {
     for (uint32_t r = 0; r < rows; r++) {
-        float scale = 0.02f * (float)exp(0.3 * normal(state));
-        size_t at = (size_t)(uniform(state) * (TABLE - cols));
+        float scale = 0.02f * (float)exp(0.3 * tools_normal(state));
+        size_t at = (size_t)(tools_uniform(state) * (TABLE - cols));
         for (uint32_t c = 0; c < cols; c++)
-            *to++ = bf16_of(normals[at + c] * scale);
+            *to++ = tools_bf16(normals[at + c] * scale);
     }
 }
 
@@ -93,7 +73,7 @@ void weights_make(struct weights *w, uint32_t rows, uint32_t cols, size_t plain_
 
     if (normals[0] == 0) {
         for (size_t i = 0; i < TABLE; i++)
-            normals[i] = (float)normal(&state);
+            normals[i] = (float)tools_normal(&state);
     }
     *w = (struct weights){.rows = rows, .cols = cols, .count = plain_bytes / (2 * each) + 1};
     w->plain_bytes = w->count * 2 * each;

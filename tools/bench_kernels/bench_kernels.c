@@ -7,6 +7,10 @@
  */
 #include "weights.h"
 
+#include "clock.h"
+#include "measure.h"
+#include "size.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
@@ -66,29 +70,7 @@ static void *memory(size_t bytes)
     return p;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- the work, a shard at a time ------------------------------------------------------------------------------ */
-
-/* Reading alone, with the widest vectors of the processor. */
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-#endif
-static uint64_t
-read_all(const uint64_t *words, size_t count)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < count; i++)
-        sum ^= words[i];
-    return sum;
-}
 
 /* Elements of shard s. */
 static size_t shard_elements(const struct data *d, size_t s)
@@ -143,7 +125,7 @@ static void *run_job(void *arg)
     if (job->work == WORK_MEMCPY)
         memcpy(d->back + from, d->raw + from, to - from);
     else if (job->work == WORK_READ)
-        job->sum = read_all((const uint64_t *)(d->raw + from), (to - from) / 8);
+        job->sum = tools_read_words((const uint64_t *)(d->raw + from), (to - from) / 8);
     else if (job->work == WORK_WRITE)
         memset(d->back + from, 1, to - from); /* past the cache, at this size */
     else
@@ -157,7 +139,7 @@ static double run(const struct data *d, enum work work, unsigned threads)
 {
     struct job jobs[THREADS_MAX];
     pthread_t ids[THREADS_MAX];
-    double start = now_s();
+    double start = tools_now_s();
 
     for (unsigned t = 0; t < threads; t++) {
         jobs[t] = (struct job){d, work, d->shards * t / threads, d->shards * (t + 1) / threads, 0};
@@ -168,27 +150,12 @@ static double run(const struct data *d, enum work work, unsigned threads)
     }
     for (unsigned t = 0; t + 1 < threads; t++)
         pthread_join(ids[t], NULL);
-    double seconds = now_s() - start;
+    double seconds = tools_now_s() - start;
     __asm__ volatile("" ::"r"(jobs[0].sum));
     return (double)d->raw_bytes / seconds * 1e-9;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, unsigned n)
-{
-    double sorted[ROUNDS_MAX];
-
-    memcpy(sorted, values, n * sizeof(*values));
-    qsort(sorted, n, sizeof(*sorted), by_value);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
 
 static void make_data(struct data *d, enum efs_format format, size_t raw_bytes, unsigned offset)
 {
@@ -252,9 +219,10 @@ static void print_path(const struct options *o, const char *format, const struct
         double ratios[ROUNDS_MAX];
         for (unsigned r = 0; r < o->rounds; r++)
             ratios[r] = rates[w][r] / rates[WORK_MEMCPY][r];
-        ratio[w] = median(ratios, o->rounds);
-        rate[w] = median(rates[w], o->rounds);
+        ratio[w] = tools_median(ratios, o->rounds);
     }
+    for (unsigned w = 0; w < WORK_COUNT; w++) /* after the ratios: it puts the rounds in order */
+        rate[w] = tools_median(rates[w], o->rounds);
     struct sizes z = measure_sizes(d);
     /* Every coded byte is read and every raw byte written, so no decoder is faster than either alone. */
     double by_reading = rate[WORK_READ] / z.coded_of_raw, by_writing = rate[WORK_WRITE];
@@ -326,10 +294,8 @@ static const char help[] =
 
 static unsigned number(const char *text, unsigned min, unsigned max)
 {
-    char *end;
-    unsigned long v = strtoul(text, &end, 10);
-
-    if (*text < '0' || *text > '9' || *end != 0 || v < min || v > max) {
+    uint64_t v;
+    if (!tools_number_parse(text, min, max, &v)) {
         fprintf(stderr, "bench_kernels: '%s': a number from %u to %u is needed\n", text, min, max);
         exit(2);
     }

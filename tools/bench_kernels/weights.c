@@ -7,6 +7,8 @@
  */
 #include "weights.h"
 
+#include "measure.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,20 +17,6 @@
 #define ROW 4096u
 #define TABLE (1u << 20)
 #define UNIQUE_ROWS 8192u /* after that the rows repeat: the coder has no memory that long */
-
-static double uniform(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return ((double)((z ^ (z >> 31)) >> 11) + 0.5) / 9007199254740992.0;
-}
-
-static double normal(uint64_t *state)
-{
-    double radius = sqrt(-2 * log(uniform(state)));
-    return radius * cos(6.283185307179586 * uniform(state));
-}
 
 /* v rounded to nearest even in a format of 1 sign, exponent_bits and mantissa_bits, with the usual bias; values past
  * the largest finite one become it. */
@@ -58,7 +46,7 @@ static void put_row(enum efs_format format, const float *normals, float scale, u
         float v = normals[i] * scale;
         uint32_t bits;
         memcpy(&bits, &v, sizeof(bits));
-        uint32_t bf16 = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        uint32_t bf16 = tools_bf16(v);
         uint32_t element = bits;
         switch (format) {
         case EFS_FORMAT_BYTES:
@@ -96,11 +84,11 @@ int weights_make(enum efs_format format, uint8_t *raw, size_t n, uint64_t seed)
         return -ENOMEM;
     }
     for (size_t i = 0; i < TABLE; i++)
-        table[i] = (float)normal(&seed);
+        table[i] = (float)tools_normal(&seed);
     for (unsigned r = 0; r < UNIQUE_ROWS && done < bytes; r++) {
-        size_t at = (size_t)(uniform(&seed) * (TABLE - ROW));
+        size_t at = (size_t)(tools_uniform(&seed) * (TABLE - ROW));
         size_t take = bytes - done < row_bytes ? bytes - done : row_bytes;
-        put_row(format, table + at, (float)(0.02 * exp(0.5 * normal(&seed))), row);
+        put_row(format, table + at, (float)(0.02 * exp(0.5 * tools_normal(&seed))), row);
         memcpy(raw + done, row, take);
         done += take;
     }

@@ -14,4 +14,9 @@ static inline uint64_t tools_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static inline double tools_now_s(void)
+{
+    return (double)tools_now_ns() * 1e-9;
+}
+
 #endif

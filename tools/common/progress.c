@@ -1,28 +1,21 @@
 /* progress.c - a bar, or lines. */
 #include "progress.h"
 
+#include "clock.h"
 #include "interrupt.h"
 #include "size.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LINE_SECONDS 5.0 /* between lines when stderr is no terminal */
 #define BAR_COLUMNS_MAX 40
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void tools_progress_init(struct tools_progress *p, bool quiet)
 {
-    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO), .last = seconds()};
+    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO), .last = tools_now_s()};
 }
 
 static int columns(void)
@@ -87,7 +80,7 @@ static void draw_bar(const struct state *s, const char *phase)
 bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
     struct tools_progress *p = arg;
-    double now = seconds();
+    double now = tools_now_s();
     if (!p->phase || strcmp(p->phase, phase) != 0) {
         p->phase = phase;
         p->began = p->told = p->last;             /* the end of what came before */

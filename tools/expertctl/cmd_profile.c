@@ -2,6 +2,7 @@
 #include "expertctl.h"
 
 #include "libexpertfs.h"
+#include "options.h"
 #include "size.h"
 
 #include <argp.h>
@@ -32,7 +33,6 @@ static const struct argp_option options[] = {
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    uint64_t number;
     switch (key) {
     case OPT_JSON:
         a->json = true;
@@ -41,24 +41,13 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->no_save = true;
         return 0;
     case OPT_SECONDS:
-        if (!tools_number_parse(value, 1, 60, &a->seconds))
-            argp_error(state, "--seconds %s: a number from 1 to 60", value);
+        a->seconds = tools_option_number(state, "seconds", value, 1, 60);
         return 0;
     case 't':
-        if (!tools_number_parse(value, 1, THREADS_MAX, &number))
-            argp_error(state, "--threads %s: a number from 1 to %d", value, THREADS_MAX);
-        a->threads = (unsigned)number;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one STORE");
-        a->store = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "STORE is needed");
+        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, THREADS_MAX);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return tools_option_argument(state, key, value, "STORE", &a->store);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "expertctl.h"
 
 #include "libexpertfs.h"
+#include "options.h"
 #include "rows.h"
 #include "size.h"
 
@@ -31,16 +32,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_JSON:
         a->json = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one STORE");
-        a->store = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "STORE is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return tools_option_argument(state, key, value, "STORE", &a->store);
     }
 }
 

@@ -1,6 +1,7 @@
 /* replay_options.c - the command line of expertctl replay. */
 #include "replay_options.h"
 
+#include "options.h"
 #include "size.h"
 
 #include <stdlib.h>
@@ -147,15 +148,6 @@ static uint32_t cut_list(struct argp_state *state, const char *option, char *val
     return count;
 }
 
-static uint64_t number(struct argp_state *state, const char *option, const char *value, uint64_t least, uint64_t most)
-{
-    uint64_t n = 0;
-    if (!tools_number_parse(value, least, most, &n))
-        argp_error(state, "--%s %s: a number from %llu to %llu", option, value, (unsigned long long)least,
-                   (unsigned long long)most);
-    return n;
-}
-
 static void tune(struct argp_state *state, struct replay_setup *s, const char *value)
 {
     double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
@@ -231,7 +223,7 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
     if (a->batch_count == 0)
         a->batch_count = cut_list(state, "batch", batches, a->batches);
     for (uint32_t i = 0; i < a->batch_count; i++)
-        a->batch[i] = (uint32_t)number(state, "batch", a->batches[i], 1, BATCH_MAX);
+        a->batch[i] = (uint32_t)tools_option_number(state, "batch", a->batches[i], 1, BATCH_MAX);
     for (uint32_t i = 0; i < a->policy_count; i++)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,
@@ -281,7 +273,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->batch_count = cut_list(state, "batch", value, a->batches);
         return 0;
     case OPT_TOKENS:
-        a->tokens = number(state, "tokens", value, 1, UINT64_MAX);
+        a->tokens = tools_option_number(state, "tokens", value, 1, UINT64_MAX);
         return 0;
     case OPT_SCHEDULE:
         a->setup.schedule = schedule_by_name(value);
@@ -289,7 +281,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--schedule %s: best, request or paper", value);
         return 0;
     case OPT_WORKERS:
-        a->setup.workers = a->workers = (uint32_t)number(state, "workers", value, 1, EFS_TASK_MAX_WORKERS);
+        a->setup.workers = a->workers = (uint32_t)tools_option_number(state, "workers", value, 1, EFS_TASK_MAX_WORKERS);
         return 0;
     case OPT_COMPUTE:
         a->compute = replay_compute_by_name(value);
@@ -297,14 +289,14 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--compute %s: none, touch, ffn or ffn-coded", value);
         return 0;
     case OPT_THREADS:
-        a->threads = (uint32_t)number(state, "threads", value, 1, THREADS_MAX);
+        a->threads = (uint32_t)tools_option_number(state, "threads", value, 1, THREADS_MAX);
         return 0;
     case OPT_ALLOWANCE:
         if (!tools_size_parse(value, &a->allowance_bytes) || a->allowance_bytes > UINT64_C(1) << 40)
             argp_error(state, "--allowance %s: a size such as 64M, up to 1T", value);
         return 0;
     case OPT_OPEN_US:
-        a->setup.open_ns = 1000 * number(state, "open-us", value, 0, 100000000);
+        a->setup.open_ns = 1000 * tools_option_number(state, "open-us", value, 0, 100000000);
         a->open_given = true;
         return 0;
     case OPT_PREALLOC:
@@ -314,16 +306,16 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->program = value;
         return 0;
     case OPT_LAYER_US:
-        a->setup.layer_ns = 1000 * number(state, "layer-us", value, 0, 100000000);
+        a->setup.layer_ns = 1000 * tools_option_number(state, "layer-us", value, 0, 100000000);
         return 0;
     case OPT_RUN_US:
-        a->setup.run_token_ns = 1000 * number(state, "run-us", value, 0, 100000000);
+        a->setup.run_token_ns = 1000 * tools_option_number(state, "run-us", value, 0, 100000000);
         return 0;
     case OPT_TUNE:
         tune(state, &a->setup, value);
         return 0;
     case OPT_SEED:
-        a->setup.seed = number(state, "seed", value, 0, UINT64_MAX);
+        a->setup.seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);
         return 0;
     case OPT_JSON:
         a->json = value;
@@ -334,19 +326,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case 'q':
         a->quiet = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one TRACE");
-        a->trace = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "TRACE is needed");
-        return 0;
     case ARGP_KEY_SUCCESS:
         finish_options(state, a);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return tools_option_argument(state, key, value, "TRACE", &a->trace);
     }
 }
 

@@ -1,5 +1,6 @@
 /* top.c - expertctl top [MOUNT]: what a mount does, live, in a terminal or as text. */
 #include "expertctl.h"
+#include "clock.h"
 #include "interrupt.h"
 #include "mountpoint.h"
 #include "size.h"
@@ -154,13 +155,6 @@ static errint_t show(const struct screen *s, const char *root, const struct top_
     return ferror(stdout) ? efs_fail(err, -EIO, "standard output: %s", strerror(errno)) : 0;
 }
 
-static double seconds_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
 /* Wait that long for a key or a signal; the key, or 0. */
 static char wait_for_key(const struct screen *s, const sigset_t *unblocked, double seconds)
 {
@@ -178,7 +172,7 @@ static bool wait_for_next(struct screen *s, const char *root, const struct top_s
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
     sigset_t blocked, unblocked; /* so that none comes between a look at its mark and the wait */
-    double end = seconds_now() + seconds, left = seconds;
+    double end = tools_now_s() + seconds, left = seconds;
     char key = 0;
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
@@ -192,7 +186,7 @@ static bool wait_for_next(struct screen *s, const char *root, const struct top_s
             show(s, root, before, now, &err);
         }
         key = wait_for_key(s, &unblocked, left);
-        left = end - seconds_now();
+        left = end - tools_now_s();
     }
     sigprocmask(SIG_SETMASK, &unblocked, NULL);
     return !tools_interrupted() && key != 'q';

@@ -1,6 +1,8 @@
 /* top_sample.c - see top_sample.h. */
 #include "top_sample.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,11 +211,9 @@ static void compare(const struct top_sample *before, struct top_sample *sample)
 errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
                          struct efs_error *err)
 {
-    struct timespec now;
     *sample = (struct top_sample){0};
     errint_t rc = read_file(root, "stat", &sample->stat, err);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    sample->seconds = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    sample->seconds = tools_now_s();
     if (rc == 0)
         rc = read_file(root, "config", &sample->config, err);
     if (rc == 0)

@@ -3,6 +3,7 @@
 
 #include "interrupt.h"
 #include "libexpertfs.h"
+#include "options.h"
 #include "progress.h"
 #include "size.h"
 
@@ -28,29 +29,18 @@ static const struct argp_option options[] = {
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    uint64_t number;
     switch (key) {
     case OPT_DECODE:
         a->decode = true;
         return 0;
     case 't':
-        if (!tools_number_parse(value, 1, THREADS_MAX, &number))
-            argp_error(state, "--threads %s: a number from 1 to %d", value, THREADS_MAX);
-        a->threads = (unsigned)number;
+        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, THREADS_MAX);
         return 0;
     case 'q':
         a->quiet = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one STORE");
-        a->store = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "STORE is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return tools_option_argument(state, key, value, "STORE", &a->store);
     }
 }
 

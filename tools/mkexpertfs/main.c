@@ -2,6 +2,7 @@
 #include "mkexpertfs.h"
 
 #include "interrupt.h"
+#include "options.h"
 #include "progress.h"
 #include "size.h"
 
@@ -65,9 +66,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->options.codec = parse_codec(value, state);
         return 0;
     case 't':
-        if (!tools_number_parse(value, 1, THREADS_MAX, &number))
-            argp_error(state, "--threads %s: a number from 1 to %d", value, THREADS_MAX);
-        a->options.threads = (unsigned)number;
+        a->options.threads = (unsigned)tools_option_number(state, "threads", value, 1, THREADS_MAX);
         return 0;
     case OPT_SHARD_SIZE:
         if (!tools_size_parse(value, &number) || number < SHARD_STEP_BYTES || number > SHARD_BYTES_MAX ||

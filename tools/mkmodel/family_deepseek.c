@@ -54,20 +54,16 @@ static void plan_moe(const struct mk_model *m, struct mk_plan *plan, uint32_t l)
 
 static void plan(const struct mk_model *m, struct mk_plan *plan)
 {
-    mk_plan_matrix(plan, MK_EMBED, 0, m->vocab, m->hidden, 1.0f, "model.embed_tokens.weight");
+    mk_plan_begin(plan);
     for (uint32_t l = 0; l < m->layers; l++) {
         plan_attention(m, plan, l);
         if (l < DENSE_LAYERS)
             plan_ffn(m, plan, l, m->dense_intermediate, "mlp");
         else
             plan_moe(m, plan, l);
-        mk_plan_vector(plan, MK_ATTENTION_NORM, MK_FILL_NORM, l, 0, m->hidden, "model.layers.%u.input_layernorm.weight",
-                       l);
-        mk_plan_vector(plan, MK_FFN_NORM, MK_FILL_NORM, l, 0, m->hidden,
-                       "model.layers.%u.post_attention_layernorm.weight", l);
+        mk_plan_layer_norms(plan, l);
     }
-    mk_plan_vector(plan, MK_FINAL_NORM, MK_FILL_NORM, 0, 0, m->hidden, "model.norm.weight");
-    mk_plan_matrix(plan, MK_HEAD, 0, m->vocab, m->hidden, (float)(1 / sqrt(m->hidden)), "lm_head.weight");
+    mk_plan_end(plan);
 }
 
 static json_t *config(const struct mk_model *m)

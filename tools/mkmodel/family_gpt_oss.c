@@ -26,7 +26,7 @@ static void plan_moe(const struct mk_model *m, struct mk_plan *plan, uint32_t l)
 static void plan(const struct mk_model *m, struct mk_plan *plan)
 {
     uint64_t q = (uint64_t)m->heads * m->head_dim, kv = (uint64_t)m->kv_heads * m->head_dim;
-    mk_plan_matrix(plan, MK_EMBED, 0, m->vocab, m->hidden, 1.0f, "model.embed_tokens.weight");
+    mk_plan_begin(plan);
     for (uint32_t l = 0; l < m->layers; l++) {
         mk_plan_vector(plan, MK_OTHER, MK_FILL_BIAS, l, 0, m->heads, "model.layers.%u.self_attn.sinks", l);
         plan_projection(plan, l, q, m->hidden, "q_proj");
@@ -34,13 +34,9 @@ static void plan(const struct mk_model *m, struct mk_plan *plan)
         plan_projection(plan, l, kv, m->hidden, "v_proj");
         plan_projection(plan, l, m->hidden, q, "o_proj");
         plan_moe(m, plan, l);
-        mk_plan_vector(plan, MK_ATTENTION_NORM, MK_FILL_NORM, l, 0, m->hidden, "model.layers.%u.input_layernorm.weight",
-                       l);
-        mk_plan_vector(plan, MK_FFN_NORM, MK_FILL_NORM, l, 0, m->hidden,
-                       "model.layers.%u.post_attention_layernorm.weight", l);
+        mk_plan_layer_norms(plan, l);
     }
-    mk_plan_vector(plan, MK_FINAL_NORM, MK_FILL_NORM, 0, 0, m->hidden, "model.norm.weight");
-    mk_plan_matrix(plan, MK_HEAD, 0, m->vocab, m->hidden, (float)(1 / sqrt(m->hidden)), "lm_head.weight");
+    mk_plan_end(plan);
 }
 
 static json_t *config(const struct mk_model *m)

@@ -10,35 +10,27 @@ static void derive(struct mk_model *m)
 
 static void plan_attention(const struct mk_model *m, struct mk_plan *plan, uint32_t l)
 {
-    uint64_t q = (uint64_t)m->heads * m->head_dim, kv = (uint64_t)m->kv_heads * m->head_dim;
-    mk_plan_linear(plan, MK_Q, l, 0, q, m->hidden, "model.layers.%u.self_attn.q_proj.weight", l);
-    mk_plan_linear(plan, MK_K, l, 0, kv, m->hidden, "model.layers.%u.self_attn.k_proj.weight", l);
-    mk_plan_linear(plan, MK_V, l, 0, kv, m->hidden, "model.layers.%u.self_attn.v_proj.weight", l);
-    mk_plan_linear(plan, MK_O, l, 0, m->hidden, q, "model.layers.%u.self_attn.o_proj.weight", l);
+    mk_plan_attention(plan, l);
     mk_plan_vector(plan, MK_Q_NORM, MK_FILL_NORM, l, 0, m->head_dim, "model.layers.%u.self_attn.q_norm.weight", l);
     mk_plan_vector(plan, MK_K_NORM, MK_FILL_NORM, l, 0, m->head_dim, "model.layers.%u.self_attn.k_norm.weight", l);
 }
 
 static void plan(const struct mk_model *m, struct mk_plan *plan)
 {
-    float inner = (float)(1 / sqrt(m->hidden));
-    mk_plan_matrix(plan, MK_EMBED, 0, m->vocab, m->hidden, 1.0f, "model.embed_tokens.weight");
+    mk_plan_begin(plan);
     for (uint32_t l = 0; l < m->layers; l++) {
         plan_attention(m, plan, l);
-        mk_plan_matrix(plan, MK_ROUTER, l, m->experts, m->hidden, 2 * inner, "model.layers.%u.mlp.gate.weight", l);
+        mk_plan_matrix(plan, MK_ROUTER, l, m->experts, m->hidden, (float)(2 / sqrt(m->hidden)),
+                       "model.layers.%u.mlp.gate.weight", l);
         for (uint32_t e = 0; e < m->experts; e++) {
             const char *format = "model.layers.%u.mlp.experts.%u.%s_proj.weight";
             mk_plan_linear(plan, MK_EXPERT_GATE, l, e, m->intermediate, m->hidden, format, l, e, "gate");
             mk_plan_linear(plan, MK_EXPERT_UP, l, e, m->intermediate, m->hidden, format, l, e, "up");
             mk_plan_linear(plan, MK_EXPERT_DOWN, l, e, m->hidden, m->intermediate, format, l, e, "down");
         }
-        mk_plan_vector(plan, MK_ATTENTION_NORM, MK_FILL_NORM, l, 0, m->hidden, "model.layers.%u.input_layernorm.weight",
-                       l);
-        mk_plan_vector(plan, MK_FFN_NORM, MK_FILL_NORM, l, 0, m->hidden,
-                       "model.layers.%u.post_attention_layernorm.weight", l);
+        mk_plan_layer_norms(plan, l);
     }
-    mk_plan_vector(plan, MK_FINAL_NORM, MK_FILL_NORM, 0, 0, m->hidden, "model.norm.weight");
-    mk_plan_matrix(plan, MK_HEAD, 0, m->vocab, m->hidden, inner, "lm_head.weight");
+    mk_plan_end(plan);
 }
 
 static json_t *config(const struct mk_model *m)

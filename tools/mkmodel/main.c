@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "checkpoint.h"
+#include "clock.h"
 #include "interrupt.h"
 #include "outdir.h"
 #include "progress.h"
@@ -211,13 +212,6 @@ static void made_free(struct made *made)
     mk_plan_free(&made->plan);
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Make and write the files, in the directory at hand. */
 static int write_files(const struct arguments *arguments, const struct made *made, int directory,
                        struct mk_error *error)
@@ -230,13 +224,13 @@ static int write_files(const struct arguments *arguments, const struct made *mad
     tools_progress_init(&progress, arguments->quiet);
     struct mk_writer writer = {
         .tables = tables, .threads = arguments->threads, .progress = tools_progress_tell, .arg = &progress};
-    double began = seconds_now();
+    double began = tools_now_s();
     int rc = mk_files_write(&made->files, directory, &writer, error);
     tools_progress_clear(&progress);
     free(tables);
     if (!rc && !arguments->quiet) {
         char bytes[16], rate[16];
-        double seconds = seconds_now() - began;
+        double seconds = tools_now_s() - began;
         tools_size_print(writer.total, bytes, sizeof(bytes));
         tools_size_print((uint64_t)((double)writer.total / (seconds + 1e-9)), rate, sizeof(rate));
         fprintf(stderr, "%s: %s in %.1f s, %s/s\n", arguments->out, bytes, seconds, rate);

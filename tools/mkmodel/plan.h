@@ -83,6 +83,13 @@ void mk_plan_vector(struct mk_plan *plan, enum mk_role role, enum mk_fill fill, 
 void mk_plan_fused(struct mk_plan *plan, uint32_t layer, uint32_t parts, uint64_t rows, uint64_t columns,
                    uint64_t fan_in, const char *format, ...) MK_PRINTF(7, 8);
 
+/* What most families have under the same names: the embedding before the layers; queries, keys, values and output of
+ * grouped attention; a layer's two norms; the norm and the head after the layers. */
+void mk_plan_begin(struct mk_plan *plan);
+void mk_plan_attention(struct mk_plan *plan, uint32_t layer);
+void mk_plan_layer_norms(struct mk_plan *plan, uint32_t layer);
+void mk_plan_end(struct mk_plan *plan);
+
 /* Add a tensor with room for parts keys; dims, shape, rows, columns and fills are the caller's. NULL: out of memory. */
 struct mk_tensor *mk_plan_new(struct mk_plan *plan, const char *name, uint32_t parts);
 

@@ -8,6 +8,8 @@
  * mmap (map, copy every page's bytes), all of them with any number of threads that take the next file. Prints bytes,
  * seconds and GB/s of each round's median, or JSON.
  */
+#include "clock.h"
+
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +22,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEPTH 8
@@ -101,13 +102,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* Each reads bytes [at, size) of fd. */
@@ -269,13 +263,13 @@ static double round_seconds(struct bench *b)
     drop_cache(b);
     b->next = 0;
     b->bytes = 0;
-    double begin = now();
+    double begin = tools_now_s();
     for (unsigned i = 1; i < count; i++)
         pthread_create(&threads[i], NULL, work, b);
     work(b);
     for (unsigned i = 1; i < count; i++)
         pthread_join(threads[i], NULL);
-    return now() - begin;
+    return tools_now_s() - begin;
 }
 
 static int by_value(const void *a, const void *b)

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "forward.h"
+#include "clock.h"
 #include "model.h"
+#include "options.h"
 #include "sample.h"
 #include "size.h"
 
@@ -89,7 +91,6 @@ static bool parse_form(const char *text, enum efs_form *form)
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    uint64_t number = 0;
     char *end;
     switch (key) {
     case 'p':
@@ -97,9 +98,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--prompt %s: numbers of tokens are needed", value);
         return 0;
     case 'n':
-        if (!tools_number_parse(value, 0, 1000000, &number))
-            argp_error(state, "--tokens %s: a number up to 1000000", value);
-        a->tokens = (uint32_t)number;
+        a->tokens = (uint32_t)tools_option_number(state, "tokens", value, 0, 1000000);
         return 0;
     case 'T':
         a->sampler.temperature = strtof(value, &end);
@@ -107,22 +106,17 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--temp %s: a number from 0 on", value);
         return 0;
     case OPT_SEED:
-        if (!tools_number_parse(value, 0, UINT64_MAX, &a->sampler.state))
-            argp_error(state, "--seed %s: a number", value);
+        a->sampler.state = tools_option_number(state, "seed", value, 0, UINT64_MAX);
         return 0;
     case OPT_BATCH:
-        if (!tools_number_parse(value, 1, 512, &number))
-            argp_error(state, "--batch %s: a number from 1 to 512", value);
-        a->batch = (uint32_t)number;
+        a->batch = (uint32_t)tools_option_number(state, "batch", value, 1, 512);
         return 0;
     case 'b':
         if (!tools_size_parse(value, &a->options.budget_bytes) || !a->options.budget_bytes)
             argp_error(state, "--budget %s: a size, such as 2G", value);
         return 0;
     case 't':
-        if (!tools_number_parse(value, 1, 1024, &number))
-            argp_error(state, "--threads %s: a number from 1 to 1024", value);
-        a->threads = (unsigned)number;
+        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, 1024);
         return 0;
     case OPT_ACTIVATIONS:
         a->bf16_activations = strcmp(value, "bf16") == 0;
@@ -136,25 +130,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_LOGITS:
         a->logits_path = value;
         return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one STORE");
-        a->store = value;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->store)
-            argp_error(state, "STORE is needed");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return tools_option_argument(state, key, value, "STORE", &a->store);
     }
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void print_log(void *arg, enum efs_log_level level, const char *line)
@@ -192,15 +170,15 @@ static errint_t generate(struct run *r, struct efs_error *err)
 {
     const struct arguments *a = r->a;
     struct sampler sampler = a->sampler;
-    double began = now();
+    double began = tools_now_s();
     errint_t rc = 0;
     for (uint32_t at = 0; at < a->prompt_tokens && rc == 0; at += a->batch) {
         uint32_t left = a->prompt_tokens - at;
         rc = step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
-        r->first_step = at ? r->first_step : now() - began;
+        r->first_step = at ? r->first_step : tools_now_s() - began;
     }
-    r->prompt_seconds = now() - began;
-    began = now();
+    r->prompt_seconds = tools_now_s() - began;
+    began = tools_now_s();
     for (uint32_t i = 0; i < a->tokens && rc == 0; i++) {
         uint32_t token = sample(&sampler, r->logits, r->model.config.vocab);
         printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
@@ -208,7 +186,7 @@ static errint_t generate(struct run *r, struct efs_error *err)
         if (i + 1 < a->tokens)
             rc = step(r, &token, 1, err);
     }
-    r->seconds = now() - began;
+    r->seconds = tools_now_s() - began;
     return rc;
 }
 
@@ -233,7 +211,7 @@ static void print_report(const struct run *r)
 
 static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
 {
-    double began = now();
+    double began = tools_now_s();
     uint32_t positions = a->prompt_tokens + a->tokens;
     errint_t rc = model_open(a->store, &a->options, &r->model, err);
     if (rc < 0)
@@ -254,7 +232,7 @@ static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
         return rc;
     if (a->logits_path && !(r->logits_file = fopen(a->logits_path, "wb")))
         return efs_fail(err, -errno, "%s: %s", a->logits_path, strerror(errno));
-    r->opened = now() - began;
+    r->opened = tools_now_s() - began;
     return 0;
 }
 

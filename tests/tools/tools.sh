@@ -1,0 +1,24 @@
+# shellcheck shell=bash disable=SC2034 # what each test uses is set here
+# tools.sh - what the tests of tools share; sourced from the checkout's top with the programs that the test needs:
+#   . tests/tools/tools.sh mkmodel expertctl
+# Sets $build, paths of programs under their names, $python, $dir (gone when the test ends) and bad=0; the test ends
+# with: exit $bad
+build=${BUILD:-build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+python=${PYTHON:-/usr/bin/python3}
+mkmodel=$build/mkmodel mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl expertfs=$build/expertfs
+for program; do
+    [ -x "$build/$program" ] || { echo "FAILED: $build/$program is not built"; exit 1; }
+done
+dir=$(mktemp -d -p "${TMPDIR:-/var/tmp}")
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' TERM INT
+bad=0
+complain() { echo "FAILED: $*"; bad=1; }
+ended() { # WHAT GOT WANT: the exit status, and a message in $dir/err if that is not 0
+    [ "$2" = "$3" ] || complain "$1: exit $2, not $3: $(cat "$dir/err")"
+    [ "$3" = 0 ] || [ -s "$dir/err" ] || complain "$1: no message"
+}
+says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
+warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
+make_trace() { "$python" tests/tools/make_trace.py "$dir/$1.route" "${@:2}" || exit 1; } # NAME SEED SEQUENCES TOKENS ...

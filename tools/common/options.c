@@ -1,0 +1,31 @@
+/* options.c - see options.h. */
+#include "options.h"
+
+#include "size.h"
+
+uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                             uint64_t most)
+{
+    uint64_t n = 0;
+    if (!tools_number_parse(value, least, most, &n))
+        argp_error(state, "--%s %s: a number from %llu to %llu", option, value, (unsigned long long)least,
+                   (unsigned long long)most);
+    return n;
+}
+
+error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
+                              const char **place)
+{
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "more than one %s", what);
+        *place = value;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "%s is needed", what);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}

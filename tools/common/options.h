@@ -1,0 +1,15 @@
+/* options.h - what argp parsers of the tools share. Wrong usage is told, and ends the program, by argp_error(). */
+#ifndef TOOLS_OPTIONS_H
+#define TOOLS_OPTIONS_H
+
+#include <argp.h>
+#include <stdint.h>
+
+/* The value of --option: a whole number from least to most. */
+uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                             uint64_t most);
+/* For the keys that are no options, where one argument is needed, what ("STORE"): it goes to place. */
+error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
+                              const char **place);
+
+#endif
