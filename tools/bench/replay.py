@@ -2,8 +2,8 @@
 
 Three measurements, each told as ratios against the bars that they are held to:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
-  live    the first --tokens of it on real files, cold, each runner in a memory cgroup of the same budget, which it
-          takes before its first token, taking turns:
+  live    the first --tokens of it on real files (48: some ten minutes in all), cold, each runner in a memory cgroup of
+          the same budget, which it takes before its first token, taking turns:
           time per token of the peers over that of expertfs, schedule against request order;
   agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
@@ -28,22 +28,34 @@ def tool(name):
     return os.path.join(BUILD, name)
 
 
-def options():
-    p = argparse.ArgumentParser(prog="tools/bench/replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def arguments(program, doc, budgets, rounds, tokens, policies, policies_help):
+    """The options that measurements of replays share, with these defaults: the caller adds its own."""
+    p = argparse.ArgumentParser(prog=f"tools/bench/{program}", description=doc, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
     p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
-    p.add_argument("--tokens", type=int, default=48, help="of live runs (48: some ten minutes in all)")
-    p.add_argument("--rounds", type=int, default=1, help="of live runs; medians are told (1)")
-    p.add_argument("--budgets", default="10%,25%,50%,75%", help="10%%,25%%,50%%,75%%")
-    p.add_argument("--policies", default="zipmoe:makespan,zipmoe:io,lru",
-                   help="of the mount; the first is held to the bars of time, the least bytes to those of bytes\n(zipmoe:makespan,zipmoe:io,lru)")
-    p.add_argument("--batch", default="1", help="sequences at a time (1)")
-    p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
-    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,agree")
+    p.add_argument("--tokens", type=int, default=tokens, help=f"of the trace, on real files ({tokens})")
+    p.add_argument("--rounds", type=int, default=rounds, help=f"on real files; medians are told ({rounds})")
+    p.add_argument("--budgets", default=budgets, help=budgets.replace("%", "%%"))
+    p.add_argument("--policies", default=policies, help=f"{policies_help}\n({policies})")
+    p.add_argument("--batch", default="1", help="sequences at a time; bars are for 1 (1)")
     p.add_argument("--model", help="a raw checkpoint of another model, in place of the generated one")
+    return p
+
+
+def traced(p):
+    """What was asked for, with the traces of the environment where none were named; the trace may be None."""
     a = p.parse_args()
     a.trace = a.trace or os.environ.get("TRACE") or found("eval")
     a.history = a.history or os.environ.get("HISTORY") or found("history", a.trace)
+    return a
+
+
+def options():
+    p = arguments("replay", __doc__, "10%,25%,50%,75%", 1, 48, "zipmoe:makespan,zipmoe:io,lru",
+                  "of the mount; the first is held to the bars of time, the least bytes to those of bytes")
+    p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
+    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,agree")
+    a = traced(p)
     a.skip = set(filter(None, a.skip.split(",")))
     if not a.trace:
         p.error("no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
@@ -120,8 +132,8 @@ def ratios(title, ours, theirs, bars, ok=lambda value, bar: value >= bar):
 
 
 def split(policies):
-    """[(name, pools or '')] of NAME:POOLS,..."""
-    return [tuple((p + ":").split(":")[:2]) for p in policies.split(",")]
+    """[(name, pools or None)] of NAME:POOLS,..."""
+    return [(name, pools or None) for name, _, pools in (p.partition(":") for p in policies.split(","))]
 
 
 def agreement(runs, policies):
@@ -130,13 +142,13 @@ def agreement(runs, policies):
     for policy, pools in policies:
         rows = {}
         for r in runs:
-            if r["policy"] == policy and r["pools"] == (pools or r["pools"]) and r["pools"] != "raw":
+            if r["policy"] == policy and pools in (None, r["pools"]) and r["pools"] != "raw":
                 rows.setdefault((r["budget"], r["batch"]), {})[r["runner"]] = r
         for at, row in rows.items():
             if {"simulate", "expertfs"} <= set(row):
                 s, e = row["simulate"], row["expertfs"]
                 kept = [100 * (1 - r["hits"]["M"] / max(1, sum(r["hits"].values()))) for r in (s, e)]
-                print(f"   {policy + (pools and ':' + pools):15} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
+                print(f"   {':'.join(filter(None, (policy, pools))):15} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
                       f"{s['tpot_ns_median'] / max(1, e['tpot_ns_median']):6.2f}   {s['read_bytes_per_token'] / 1e6:7.1f} "
                       f"{e['read_bytes_per_token'] / 1e6:8.1f} {s['read_bytes_per_token'] / max(1, e['read_bytes_per_token']):6.2f}   "
                       f"{kept[0]:5.1f} {kept[1]:5.1f}")
@@ -168,25 +180,25 @@ def main():
     if whole:
         for policy in dict.fromkeys((least, first)):
             ratios(f"bytes read per token, whole trace, simulated: read-lru over {':'.join(filter(None, policy))}",
-                   pick(whole, "read_bytes_per_token", "simulate", policy[0], policy[1] or None),
+                   pick(whole, "read_bytes_per_token", "simulate", *policy),
                    pick(whole, "read_bytes_per_token", "simulate", "lru", "raw"), BARS["bytes"] if policy == least else {})
     if live:
         tokens = f"first {a.tokens} tokens, {a.compute}, cold"
         for policy in policies:
             name = ":".join(filter(None, policy))
-            ours = pick(live, "tpot_ns_median", "expertfs", policy[0], policy[1] or None)
+            ours = pick(live, "tpot_ns_median", "expertfs", *policy)
             for peer, of in (("mmap", "page-cache"), ("read-lru", "lru")):
                 ratios(f"TPOT, {tokens}: {peer} over {name}", ours, pick(live, "tpot_ns_median", peer, of),
                        BARS[peer] if policy == first else {})
             ratios(f"bytes read per token, {tokens}: read-lru over {name} (the bars are for the whole trace)",
-                   pick(live, "read_bytes_per_token", "expertfs", policy[0], policy[1] or None),
+                   pick(live, "read_bytes_per_token", "expertfs", *policy),
                    pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
         checks = {(r["batch"], r["tokens"], r["check"]) for r in live + ordered if r["tokens"]}
         print(f"\nbytes seen by all live runs: {'the same' if len(checks) <= len({c[:2] for c in checks}) else 'DIFFERENT'}")
     if ordered:
         ratios(f"TPOT, first {a.tokens} tokens: request order over schedule",
-               pick(live, "tpot_ns_median", "expertfs", first[0], first[1] or None),
-               pick(ordered, "tpot_ns_median", "expertfs", first[0], first[1] or None), {})
+               pick(live, "tpot_ns_median", "expertfs", *first),
+               pick(ordered, "tpot_ns_median", "expertfs", *first), {})
     if agree:
         agreement(agree, policies)
     print(f"\n{folder}: runs.json, tpot.svg, hits.svg")

@@ -4,31 +4,19 @@ expertfs: the store opened by the library, experts run from the coded form as th
 read-lru: raw experts in buffers of an LRU, read past the page cache, run by the plain product (--compute ffn).
 Each run is a process of its own in a memory cgroup, cold; the runners take turns in who is first. Both have to give the
 same numbers. The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), and is made if it is not there."""
-import argparse
 import json
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from replay import BUILD, WORK, Replay, found, pick, prepare, ratios  # noqa: E402
+from replay import BUILD, WORK, Replay, arguments, pick, prepare, ratios, split, traced  # noqa: E402
 
 BARS = {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}
 
 
 def options():
-    p = argparse.ArgumentParser(prog="tools/bench/tpot", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
-    p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
-    p.add_argument("--tokens", type=int, default=128, help="of the trace (128)")
-    p.add_argument("--rounds", type=int, default=3, help="medians of them are told (3)")
-    p.add_argument("--budgets", default="10%,25%,50%,75%,100%", help="10%%,25%%,50%%,75%%,100%%")
-    p.add_argument("--policies", default="zipmoe", help="of expertfs; the first is held to the bars (zipmoe)")
-    p.add_argument("--batch", default="1", help="sequences at a time; bars are for 1 (1)")
-    p.add_argument("--model", help="a raw checkpoint of another model, in place of the generated one")
-    a = p.parse_args()
-    a.trace = a.trace or os.environ.get("TRACE") or found("eval")
-    a.history = a.history or os.environ.get("HISTORY") or found("history", a.trace)
-    return a
+    return traced(arguments("tpot", __doc__, "10%,25%,50%,75%,100%", 3, 128, "zipmoe",
+                            "of expertfs; the first is held to the bars"))
 
 
 def main():
@@ -53,11 +41,12 @@ def main():
     print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
     title = f"first {a.tokens} tokens, cold, experts run: read-lru plain over expertfs coded"
     plain = {f: pick(replay.all, f, "read-lru", "lru") for f in ("tpot_ns_median", "read_bytes_per_token")}
-    for policy in (p.split(":")[0] for p in a.policies.split(",")):
-        first = policy == a.policies.split(",")[0].split(":")[0]
-        ratios(f"TPOT, {title} ({policy})", pick(replay.all, "tpot_ns_median", "expertfs", policy),
-               plain["tpot_ns_median"], BARS if first else {})
-        ratios(f"bytes read per token, {title} ({policy})", pick(replay.all, "read_bytes_per_token", "expertfs", policy),
+    policies = split(a.policies)
+    for policy in policies:
+        name = ":".join(filter(None, policy))
+        ratios(f"TPOT, {title} ({name})", pick(replay.all, "tpot_ns_median", "expertfs", *policy),
+               plain["tpot_ns_median"], BARS if policy == policies[0] else {})
+        ratios(f"bytes read per token, {title} ({name})", pick(replay.all, "read_bytes_per_token", "expertfs", *policy),
                plain["read_bytes_per_token"], {})
     checks = {(r["tokens"], r["check"]) for r in replay.all if r["tokens"]}
     same = len(checks) == len({tokens for tokens, _ in checks})
