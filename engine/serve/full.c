@@ -72,34 +72,47 @@ void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes)
     }
 }
 
+/* Lock held: where in the list of free slots one of that size hangs; *NULL: nowhere. */
+static struct efs_slot **free_slot(struct efs *fs, size_t bytes)
+{
+    struct efs_slot **p = &fs->free_slots;
+    while (*p && (*p)->bytes != bytes)
+        p = &(*p)->next;
+    return p;
+}
+
+bool efs_full_has_free_slot(struct efs *fs, size_t bytes)
+{
+    return *free_slot(fs, bytes) != NULL;
+}
+
 struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_request **submit, errint_t *rc)
 {
     if (efs_room_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
         efs_room_shrink(fs, submit);
+    uint32_t old = fs->loose_full.oldest;
+    if (efs_room_used(fs) + bytes > fs->options.budget_bytes && !fs->free_slots && old != EFS_NONE &&
+        efs_slot_bytes(fs, old) == bytes)
+        efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size is taken over */
     for (;;) {
-        for (struct efs_slot **p = &fs->free_slots; *p; p = &(*p)->next)
-            if ((*p)->bytes == bytes) {
-                struct efs_slot *slot = *p;
-                *p = slot->next;
-                slot->shown = false;
-                return slot;
-            }
-        /* with the budget used up, an old expert of the same size is taken over whole */
-        uint32_t old = fs->loose_full.oldest;
-        if (efs_room_used(fs) + bytes > fs->options.budget_bytes && !fs->free_slots && old != EFS_NONE &&
-            efs_slot_bytes(fs, old) == bytes && efs_full_evict_oldest(fs, false))
+        struct efs_slot **p = free_slot(fs, bytes), *slot = *p;
+        if (slot) {
+            *p = slot->next;
+            slot->shown = false;
+            return slot;
+        }
+        *rc = efs_room_for_full(fs, bytes, submit);
+        if (*rc < 0)
+            return NULL;
+        if (efs_full_has_free_slot(fs, bytes))
             continue;
-        break;
+        slot = efs_slot_new(fs, bytes);
+        if (slot)
+            fs->full_bytes += bytes;
+        else
+            *rc = -ENOMEM;
+        return slot;
     }
-    *rc = efs_room_for_full(fs, bytes, submit);
-    if (*rc < 0)
-        return NULL;
-    struct efs_slot *slot = efs_slot_new(fs, bytes);
-    if (slot)
-        fs->full_bytes += bytes;
-    else
-        *rc = -ENOMEM;
-    return slot;
 }
 
 /* ---- READY experts; lock held ---- */

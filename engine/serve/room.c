@@ -132,7 +132,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_reque
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
         uint64_t used = efs_room_used_with(fs, fs->floor_segments);
-        if (used + bytes <= budget)
+        if (used + bytes <= budget || (used <= budget && efs_full_has_free_slot(fs, bytes)))
             return 0;
         uint64_t excess = used + bytes - budget, before = fs->full_bytes;
         efs_full_drop_free_slots(fs, excess);

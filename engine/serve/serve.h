@@ -238,6 +238,8 @@ bool efs_full_may_go(const struct efs_full *full);
 /* With lock held: the expert is, or is not any more, kept full by the books. */
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
+/* With lock held: is there memory of that size that the next expert can take over as it is? */
+bool efs_full_has_free_slot(struct efs *fs, size_t bytes);
 size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memfd: whole pages */
 /* A memfd of that size, which nobody has counted yet; NULL: no memory. */
 struct efs_slot *efs_slot_new(const struct efs *fs, size_t bytes);

@@ -6,6 +6,7 @@
 #include "waiting.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -506,9 +507,64 @@ static void test_prealloc(void **state)
     efs_close(fs);
 }
 
+/* The file in memory that is mapped at that address. */
+static uint64_t file_mapped_at(const void *data)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    uint64_t found = 0;
+    while (maps && fgets(line, sizeof(line), maps)) {
+        uintptr_t begin, end;
+        uint64_t inode;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %" SCNu64, &begin, &end, &inode) == 3 &&
+            (uintptr_t)data >= begin && (uintptr_t)data < end)
+            found = inode;
+    }
+    assert_non_null(maps);
+    fclose(maps);
+    return found;
+}
+
+static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
+{
+    struct efs_file_info info;
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    return (info.bytes + 4095) / 4096 * 4096;
+}
+
+/* With the budget used up by experts that are kept full, the next one takes over the memory of the one that goes. */
+static void test_memory_is_taken_over(void **state)
+{
+    (void)state;
+    struct efs_options options = {
+        .budget_bytes = floor_budget() + 5 * MIB, .workers = 2, .full_pool = true, .no_state = true, .plan = "F=100"};
+    struct efs *fs = fixture_open(&model, options);
+    uint32_t first = file_named(fs, "experts/L00/E000.safetensors"), files = 0;
+    uint64_t file[64];
+    struct efs_stats s;
+    for (uint32_t i = 0; i < 96; i++) {
+        struct efs_lease *lease;
+        assert_int_equal(lease_wait(fs, first + i % 12, &lease), 0);
+        uint64_t inode = file_mapped_at(efs_lease_data(lease));
+        uint32_t at = 0;
+        while (at < files && file[at] != inode)
+            at++;
+        if (at == files) {
+            assert_true(files < 64);
+            file[files++] = inode;
+        }
+        efs_lease_release(lease);
+    }
+    efs_stats(fs, &s);
+    assert_true(s.evictions_f > 12);
+    assert_int_equal(files, s.full_pool_bytes / file_bytes_in_memory(fs, first));
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_is_taken_over),
         cmocka_unit_test(test_prealloc),
         cmocka_unit_test(test_every_file),
         cmocka_unit_test(test_expert_files),
