@@ -435,6 +435,12 @@ struct efs_team;
 EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
 EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
 
+/*
+ * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
+ * BF16: x is BF16, and h = silu(gate x) * (up x), which is F32, is rounded to BF16 before down (to nearest, ties to
+ * even; a NaN stays one), as runtimes do whose products are of BF16; processors with a BF16 dot product use it, so
+ * that sums, which are F32 in both, may be rounded otherwise on another kind of processor.
+ */
 enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
 
 /* An expert of a mixture, and the tokens that it gets. */
@@ -445,12 +451,12 @@ struct efs_route_to {
     const float *weight;   /* [count] */
 };
 
-/* What a layer is to compute: y[t] = the sum over its experts of weight * down(silu(gate x[t]) * (up x[t])). */
+/* What a layer is to compute: y[t] = the sum over its experts of weight * down h, h = silu(gate x[t]) * (up x[t]). */
 struct efs_mixture {
     const struct efs_route_to *experts;
     uint32_t expert_count; /* each expert once, all of one layer */
     enum efs_activation activation;
-    const void *x;             /* [tokens][x_stride] */
+    const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
     size_t x_stride, y_stride; /* elements from one token to the next */
     float *y;                  /* [tokens][y_stride], overwritten; tokens of no expert get zeros */

@@ -137,6 +137,7 @@ static errint_t prepare(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_mixture *m = f->mixture;
     bool f32 = m->activation == EFS_ACTIVATION_F32;
+    enum efs_input_type type = f32 ? EFS_INPUT_F32 : EFS_INPUT_BF16_DOT;
     size_t number = f32 ? 4 : 2;
     uint32_t left = e->route->count - e->first_token;
     e->tokens = left < EFS_TOKENS_MAX ? left : EFS_TOKENS_MAX;
@@ -152,8 +153,7 @@ static errint_t prepare(struct ffn *f, struct efs_ffn_expert *e)
         x = rows;
         stride = m->hidden;
     }
-    errint_t rc = x ? efs_input_prepare(f32 ? EFS_INPUT_F32 : EFS_INPUT_BF16, x, stride, m->hidden, e->tokens, e->input)
-                    : -ENOMEM;
+    errint_t rc = x ? efs_input_prepare(type, x, stride, m->hidden, e->tokens, e->input) : -ENOMEM;
     free(rows);
     unsigned threads = efs_team_threads(f->team);
     e->up_phase = phase_of(e->inner, 2 * m->hidden, threads);
@@ -239,7 +239,8 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     e->here = false; /* nobody takes of it meanwhile */
     pthread_mutex_unlock(&f->lock);
     if (!down) {
-        rc = efs_input_prepare(EFS_INPUT_F32, e->h, e->inner, e->inner, e->tokens, e->middle);
+        bool f32 = f->mixture->activation == EFS_ACTIVATION_F32;
+        rc = efs_input_prepare(f32 ? EFS_INPUT_F32 : EFS_INPUT_F32_DOT, e->h, e->inner, e->inner, e->tokens, e->middle);
     } else if (e->first_token + e->tokens < e->route->count) {
         e->first_token += e->tokens;
         rc = prepare(f, e);

@@ -1,6 +1,7 @@
 /*
  * efs_expert_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
- * bit for every form, codec, number of threads, budget and order; refusals; damage is an error, never a number.
+ * bit for every form, codec, number of threads, budget and order; what BF16 activations round; refusals; damage is an
+ * error, never a number.
  */
 #include <errno.h>
 #include <math.h>
@@ -16,6 +17,7 @@
 
 #include "fixture.h"
 #include "libexpertfs.h"
+#include "matvec.h"
 #include "waiting.h"
 
 #define EXPERTS 6
@@ -132,8 +134,19 @@ static double weight_at(const uint8_t *w, size_t i)
     return f;
 }
 
-/* In double, from the expert's full file: the data of its three tensors stand at its end. */
-static void reference(struct efs *fs, uint32_t tokens, double *y)
+/* To BF16, to the nearest, ties to even. */
+static double as_bf16(double v)
+{
+    float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* In double, from the expert's full file: the data of its three tensors stand at its end. bf16: with h rounded. */
+static void reference(struct efs *fs, uint32_t tokens, bool bf16, double *y)
 {
     struct routing *r = malloc(sizeof(*r));
     make_routing(r, tokens);
@@ -165,6 +178,7 @@ static void reference(struct efs *fs, uint32_t tokens, double *y)
                     u += weight_at(up, i * HIDDEN + c) * x[t * HIDDEN + c];
                 }
                 h[i] = g / (1 + exp(-g)) * u;
+                h[i] = bf16 ? as_bf16(h[i]) : h[i];
             }
             for (size_t i = 0; i < HIDDEN; i++) {
                 double d = 0;
@@ -191,10 +205,23 @@ static void check_against_double(const float *y, const double *want, uint32_t to
     assert_true(worst < 1e-5 * largest);
 }
 
-/* The same experts from memory of the caller's. */
-static void run_plain(struct efs *fs, uint32_t tokens, float *y)
+/* A sum that was rounded to F32 in other places, and now and then to the BF16 number beside, is far nearer to that of
+ * the rounded h than to that of the h that was not. */
+static void check_rounded(const float *y, const double *rounded, const double *exact, uint32_t tokens)
 {
-    struct efs_plain_expert plain[EXPERTS];
+    double off = 0, rounding = 0;
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t c = 0; c < HIDDEN; c++) {
+            off += pow(y[t * (HIDDEN + 3) + c] - rounded[t * HIDDEN + c], 2);
+            rounding += pow(exact[t * HIDDEN + c] - rounded[t * HIDDEN + c], 2);
+        }
+    assert_true(rounding > 0);
+    assert_true(sqrt(off) < 0.1 * sqrt(rounding));
+}
+
+/* All experts, full, until the request is released. */
+static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert *plain)
+{
     struct efs_need needs[EXPERTS];
     struct efs_request *request;
     struct efs_error err = {""};
@@ -212,13 +239,23 @@ static void run_plain(struct efs *fs, uint32_t tokens, float *y)
               : strstr(t[i].name, "up") ? &plain[e].up
                                         : &plain[e].down) = t[i].data;
     }
+    return request;
+}
+
+/* The same experts from memory of the caller's. */
+static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
+{
+    struct efs_plain_expert plain[EXPERTS];
+    struct efs_error err = {""};
+    struct efs_request *request = plain_experts(fs, plain);
     struct routing *r = malloc(sizeof(*r));
     struct efs_team *team;
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(2, &team), 0);
     struct efs_mixture m = {.experts = r->to,
                             .expert_count = EXPERTS,
-                            .x = x,
+                            .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
+                            .x = bf16 ? (const void *)x_bf16 : (const void *)x,
                             .tokens = tokens,
                             .hidden = HIDDEN,
                             .x_stride = HIDDEN,
@@ -235,36 +272,41 @@ static void run_plain(struct efs *fs, uint32_t tokens, float *y)
 
 static void with_codec(enum efs_codec_choice codec)
 {
-    static float first[TOKENS * (HIDDEN + 3)], y[TOKENS * (HIDDEN + 3)];
-    static double want[TOKENS * HIDDEN];
+    static float first[2][TOKENS * (HIDDEN + 3)], y[TOKENS * (HIDDEN + 3)]; /* first: F32, BF16 */
+    static double want[2][TOKENS * HIDDEN];
     const uint32_t tokens[] = {1, 5, TOKENS};
     struct efs_error err = {""};
     pack(codec);
     struct efs *fs = open_store(128 * MIB);
     for (size_t n = 0; n < 3; n++) {
         memset(first, 0, sizeof(first));
-        if (run(fs, 1, EFS_FORM_FULL, false, tokens[n], first, &err) < 0)
-            fail_msg("%s", err.text);
-        reference(fs, tokens[n], want);
-        check_against_double(first, want, tokens[n]);
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            if (run(fs, 1, EFS_FORM_FULL, bf16, tokens[n], first[bf16], &err) < 0)
+                fail_msg("%s", err.text);
+            reference(fs, tokens[n], bf16, want[bf16]);
+        }
+        check_against_double(first[0], want[0], tokens[n]);
+        check_rounded(first[1], want[1], want[0], tokens[n]);
         for (unsigned way = 0; way < 12; way++) {
             static const enum efs_form forms[] = {EFS_FORM_CODED, EFS_FORM_FULL, EFS_FORM_ANY};
             memset(y, 0, sizeof(y));
             if (run(fs, 1 + way % 4, forms[way % 3], way % 2, tokens[n], y, &err) < 0)
                 fail_msg("%s", err.text);
-            assert_memory_equal(y, first, sizeof(y));
+            assert_memory_equal(y, first[way % 2], sizeof(y));
         }
     }
-    memset(y, 0, sizeof(y));
-    run_plain(fs, TOKENS, y);
-    assert_memory_equal(y, first, sizeof(y));
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        memset(y, 0, sizeof(y));
+        run_plain(fs, TOKENS, bf16, y);
+        assert_memory_equal(y, first[bf16], sizeof(y));
+    }
     efs_close(fs);
     fs = open_store(40 * MIB); /* hardly any memory */
     for (unsigned way = 0; way < 4; way++) {
         memset(y, 0, sizeof(y));
-        if (run(fs, 2, EFS_FORM_CODED, false, TOKENS, y, &err) < 0)
+        if (run(fs, 2, EFS_FORM_CODED, way % 2, TOKENS, y, &err) < 0)
             fail_msg("%s", err.text);
-        assert_memory_equal(y, first, sizeof(y));
+        assert_memory_equal(y, first[way % 2], sizeof(y));
     }
     efs_close(fs);
 }
@@ -285,6 +327,84 @@ static void test_lz4(void **state)
 {
     (void)state;
     with_codec(EFS_CHOOSE_LZ4);
+}
+
+/* What a token's h is, in BF16: rounded here, from what the kernels say before. */
+static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, float *y)
+{
+    struct efs_matrix gate = {.rows = INNER, .cols = HIDDEN, .plain = p->gate}, up = gate,
+                      down = {.rows = HIDDEN, .cols = INNER, .plain = p->down};
+    void *input = aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(INNER, 1));
+    void *scratch = aligned_alloc(EFS_MATVEC_ALIGN, (efs_matvec_scratch_bytes(INNER, 1) + 63) / 64 * 64);
+    float h[INNER];
+    uint16_t half[INNER];
+    up.plain = p->up;
+    assert_int_equal(efs_input_prepare(EFS_INPUT_BF16_DOT, token, HIDDEN, HIDDEN, 1, input), 0);
+    assert_int_equal(efs_matvec_swiglu(&gate, &up, input, 0, INNER, h, INNER, scratch), 0);
+    for (unsigned i = 0; i < INNER; i++) {
+        float v = isnan(h[i]) ? h[i] : (float)as_bf16(h[i]);
+        uint32_t bits;
+        memcpy(&bits, &v, 4);
+        half[i] = (uint16_t)(bits >> 16 | (isnan(v) ? 0x40 : 0));
+    }
+    assert_int_equal(efs_input_prepare(EFS_INPUT_BF16_DOT, half, INNER, INNER, 1, input), 0);
+    assert_int_equal(efs_matvec(&down, input, 0, HIDDEN, y, HIDDEN, scratch), 0);
+    free(input);
+    free(scratch);
+}
+
+/* h is rounded to the nearest BF16 number on every code path, ties to even, for each token alone; a NaN stays one. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
+    static uint16_t in[TOKENS * HIDDEN];
+    static float y[TOKENS * HIDDEN], want[HIDDEN];
+    uint32_t token[TOKENS];
+    float weight[TOKENS];
+    struct efs_plain_expert plain[EXPERTS];
+    struct efs_error err = {""};
+    struct efs_team *team;
+    memcpy(in, x_bf16, sizeof(in));
+    in[2 * HIDDEN + 7] = 0x7fc0; /* NaN */
+    in[4 * HIDDEN] = 0x7f80;     /* infinity */
+    for (uint32_t t = 0; t < TOKENS; t++) {
+        token[t] = t;
+        weight[t] = 1;
+    }
+    pack(EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(128 * MIB);
+    struct efs_request *request = plain_experts(fs, plain);
+    assert_int_equal(efs_team_new(3, &team), 0);
+    for (size_t path = 0; path < sizeof(paths) / sizeof(paths[0]); path++) {
+        if (!efs_cpu_force(paths[path]))
+            continue;
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            const struct efs_route_to to = {.expert = e, .count = TOKENS, .token = token, .weight = weight};
+            const struct efs_mixture m = {.experts = &to,
+                                          .expert_count = 1,
+                                          .activation = EFS_ACTIVATION_BF16,
+                                          .x = in,
+                                          .tokens = TOKENS,
+                                          .hidden = HIDDEN,
+                                          .x_stride = HIDDEN,
+                                          .y = y,
+                                          .y_stride = HIDDEN,
+                                          .form = e % 2 ? EFS_FORM_FULL : EFS_FORM_CODED};
+            if (efs_expert_ffn(fs, team, &m, &err) < 0)
+                fail_msg("%s", err.text);
+            for (uint32_t t = 0; t < TOKENS; t++) {
+                by_kernels(&plain[e], in + t * HIDDEN, want);
+                assert_true(isnan(want[0]) == (t == 2 || t == 4));
+                for (uint32_t c = 0; c < HIDDEN; c++)
+                    assert_true(y[t * HIDDEN + c] == want[c] || (isnan(y[t * HIDDEN + c]) && isnan(want[c])));
+            }
+        }
+    }
+    assert_true(efs_cpu_force("auto"));
+    efs_team_free(team);
+    efs_request_release(request);
+    efs_close(fs);
 }
 
 /* Whatever comes, products tell plans what they took: of an expert that was run as it is coded, here. */
@@ -379,7 +499,8 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
-                                       cmocka_unit_test(test_lz4),     cmocka_unit_test(test_told),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_damage)};
+                                       cmocka_unit_test(test_lz4),     cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_told),    cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_damage)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -2,6 +2,8 @@
  * it comes. */
 #include "experts.h"
 
+#include "matrix.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,7 @@ struct experts {
     uint32_t *count;              /* [experts]: tokens that go there */
     uint32_t *token;              /* [tokens * chosen]: expert by expert */
     float *weight;                /* the same */
+    uint16_t *in;                 /* [tokens][hidden]: x in BF16, for BF16 activations */
 };
 
 errint_t experts_start(const struct model *model, unsigned threads, uint32_t tokens, struct experts **out)
@@ -26,7 +29,8 @@ errint_t experts_start(const struct model *model, unsigned threads, uint32_t tok
     x->count = calloc(c->experts, sizeof(*x->count));
     x->token = calloc((size_t)tokens * c->chosen, sizeof(*x->token));
     x->weight = calloc((size_t)tokens * c->chosen, sizeof(*x->weight));
-    errint_t rc = x->mixture && x->count && x->token && x->weight ? efs_team_new(threads, &x->team) : -ENOMEM;
+    x->in = calloc((size_t)tokens * c->hidden, sizeof(*x->in));
+    errint_t rc = x->mixture && x->count && x->token && x->weight && x->in ? efs_team_new(threads, &x->team) : -ENOMEM;
     if (rc == 0)
         *out = x;
     else
@@ -43,12 +47,14 @@ void experts_stop(struct experts *x)
     free(x->count);
     free(x->token);
     free(x->weight);
+    free(x->in);
     free(x);
 }
 
 uint64_t experts_bytes(const struct config *c, uint32_t tokens)
 {
-    return sizeof(float) * tokens * c->chosen * (2ull + 2ull * c->hidden + 2ull * c->inner);
+    return sizeof(float) * tokens * c->chosen * (2ull + 2ull * c->hidden + 2ull * c->inner) +
+           sizeof(uint16_t) * tokens * c->hidden;
 }
 
 /* From who each token goes to, to who comes to each expert. Returns how many experts there are. */
@@ -78,10 +84,13 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
                      struct efs_error *err)
 {
     uint32_t hidden = x->model->config.hidden;
+    bool bf16 = x->model->bf16_activations;
+    if (bf16)
+        to_bf16(in, x->in, (size_t)routes->tokens * hidden);
     struct efs_mixture mixture = {.experts = x->mixture,
                                   .expert_count = gather(x, layer, routes),
-                                  .activation = EFS_ACTIVATION_F32,
-                                  .x = in,
+                                  .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
+                                  .x = bf16 ? (const void *)x->in : in,
                                   .tokens = routes->tokens,
                                   .hidden = hidden,
                                   .x_stride = hidden,

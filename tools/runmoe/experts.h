@@ -21,6 +21,7 @@ void experts_stop(struct experts *experts); /* NULL is fine */
 uint64_t experts_bytes(const struct config *config, uint32_t tokens);
 
 /* y[token] = the sum over its experts of weight * down(silu(gate(x[token])) * up(x[token])); x, y: [tokens][hidden].
+ * With BF16 activations x, and what meets down, are rounded to BF16.
  * The sums are in the order of the experts' numbers, whichever comes first. Blocks. */
 errint_t experts_run(struct experts *experts, uint32_t layer, const struct routes *routes, const float *x, float *y,
                      struct efs_error *err);

@@ -200,11 +200,11 @@ static void choose(const struct config *c, float *scores, uint32_t *expert, floa
 static errint_t mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
 {
     const struct config *c = &f->model->config;
+    /* Not rounded for the router, whose weights runtimes keep in F32; experts_run() rounds for the experts. */
     team_products(f->team, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
     for (size_t t = 0; t < count; t++)
         choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
     struct routes routes = {count, c->chosen, f->expert, f->weight};
-    narrow(f, f->normed, (size_t)count * c->hidden); /* but not for the router */
     return experts_run(f->experts, n, &routes, f->normed, f->sum, err);
 }
 

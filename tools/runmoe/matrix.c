@@ -110,14 +110,26 @@ void matrix_row(const struct matrix *matrix, uint32_t row, float *out)
         out[i] = weight(data, matrix->bf16, i);
 }
 
+/* The upper half of the nearest BF16 number's bits. */
+static uint32_t nearest_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 void round_bf16(float *x, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], 4);
-        bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+        uint32_t bits = nearest_bf16(x[i]) << 16;
         memcpy(&x[i], &bits, 4);
     }
+}
+
+void to_bf16(const float *x, uint16_t *y, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        y[i] = (uint16_t)nearest_bf16(x[i]);
 }
 
 struct list {

@@ -20,6 +20,7 @@ void matrix_row(const struct matrix *matrix, uint32_t row, float *out);
 float dot(const float *a, const float *b, size_t count);
 /* Round to BF16, to the nearest, ties to even. */
 void round_bf16(float *x, size_t count);
+void to_bf16(const float *x, uint16_t *y, size_t count);
 
 /* y[token][row] = w[row] . x[token]. A token's sums do not depend on the other tokens, nor on the number of threads. */
 struct product {
