@@ -364,6 +364,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 void efs_mount_free(struct efs_mount *m)
 {
     efs_mount_threads_stop(m);
+    efs_known_free(m);
     free(m->full);
     free_spare(m->open_queue); /* nobody waits for these any more */
     if (m->want >= 0)

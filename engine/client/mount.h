@@ -2,9 +2,11 @@
  * mount.h - the experts of a mount, for client.c: files that are opened and mapped by threads of their own, shared by
  * requests, and kept for a while.
  *
- *   mount.c     requests     files.c    which files there are, who uses them, what is kept
+ *   mount.c     requests     files.c         which files there are, who uses them, what is kept
+ *   mapping.c   one file     file_layout.c   what stands where in it
  *   openers.c   the threads: some open; one closes, and tells the mount what is needed
- *   mapping.c   one file     kept.c     which the mount keeps full, and so are worth to be kept
+ *   kept.c      which the mount keeps full, and so are worth to be kept
+ *   known.c     layouts of files that were open before
  *
  * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
  */
@@ -41,6 +43,7 @@ struct efs_mount {
     pthread_cond_t arrived, to_open, to_keep; /* for those who wait, openers, the keeper */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
+    struct efs_known *known[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *newest, *oldest;
     uint64_t keep_bytes, kept_bytes; /* at most, now */
     uint32_t *full, full_count;      /* of keep_auto: hashes of the paths that the mount keeps full, sorted */
@@ -82,6 +85,13 @@ void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
 /* The same with those that are not worth it any more (kept.c). */
 void efs_files_let_others_go(struct efs_mount *m);
+
+/* ---- known.c: with lock held ---- */
+/* The layout that the file had when it was open last, until the mount is let go; NULL: it was not. */
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_file *file);
+/* Take over what was learned when the file was opened. Without memory the file keeps it. */
+void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
+void efs_known_free(struct efs_mount *m);
 
 /* ---- kept.c: with lock held ---- */
 #define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */

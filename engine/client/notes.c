@@ -3,7 +3,7 @@
  * and shape of a tensor that safetensors can only show as bytes. A slice is one of the first dimension. A note that
  * does not fit the tensor's bytes says nothing.
  */
-#include "mapping.h"
+#include "file_layout.h"
 
 #include "dtype.h"
 
@@ -66,7 +66,7 @@ static void take_note(struct efs_tensor *t, const char *note)
     memcpy(t->shape, shape + slice, t->dims * sizeof(shape[0]));
 }
 
-errint_t efs_mapped_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count)
+errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count)
 {
     json_error_t error;
     json_t *root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &error);

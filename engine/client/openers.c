@@ -47,14 +47,17 @@ static void *open_files(void *arg)
             efs_file_opened(m, file);
             continue;
         }
+        const struct efs_file_layout *known = efs_known_find(m, file);
         pthread_mutex_unlock(&m->lock);
-        errint_t rc = efs_mapped_open(m->root, file->path, &file->mapped);
+        errint_t rc = efs_mapped_open(m->root, file->path, known, &file->mapped);
         pthread_mutex_lock(&m->lock);
         if (rc == -ENOMEM && efs_files_trim(m, 0)) { /* the mount, or we, had no room: once more without what is kept */
             pthread_mutex_unlock(&m->lock);
-            rc = efs_mapped_open(m->root, file->path, &file->mapped);
+            rc = efs_mapped_open(m->root, file->path, known, &file->mapped);
             pthread_mutex_lock(&m->lock);
         }
+        if (file->mapped.learned)
+            efs_known_add(m, file);
         file->error = rc;
         efs_file_opened(m, file);
     }

@@ -1,0 +1,94 @@
+/* file_layout.c - see file_layout.h. */
+#include "file_layout.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LENGTH_BYTES 8u /* before a header */
+
+static uint64_t header_length(const uint8_t *data)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        n |= (uint64_t)data[i] << (8 * i);
+    return n;
+}
+
+static errint_t take_tensors(struct efs_file_layout *layout)
+{
+    bool unnamed = false;
+    for (uint32_t i = 0; i < layout->tensor_count; i++) {
+        const struct efs_source_entry *e = &layout->list.entries[i];
+        struct efs_tensor *t = &layout->tensors[i];
+        *t = (struct efs_tensor){.name = e->tensor.name,
+                                 .dtype = e->known ? e->tensor.dtype : EFS_DTYPE_NONE,
+                                 .bytes = e->tensor.bytes};
+        if (e->known) {
+            t->dims = e->tensor.dims;
+            memcpy(t->shape, e->tensor.shape, t->dims * sizeof(t->shape[0]));
+        }
+        unnamed = unnamed || (t->dtype == EFS_DTYPE_U8 && t->dims == 1);
+    }
+    return unnamed ? efs_layout_notes((const char *)layout->header + LENGTH_BYTES, layout->header_bytes - LENGTH_BYTES,
+                                      layout->tensors, layout->tensor_count)
+                   : 0;
+}
+
+static errint_t fill(struct efs_file_layout *layout, const struct efs_source_input *in, const uint8_t *data)
+{
+    errint_t rc = efs_source_safetensors(in, &layout->list, NULL);
+    if (rc < 0)
+        return rc;
+    if (layout->list.count > UINT32_MAX)
+        return -EUCLEAN;
+    layout->file_bytes = (size_t)in->bytes;
+    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* checked with the header */
+    if (layout->header_bytes > layout->file_bytes)                     /* and changed since then */
+        return -EUCLEAN;
+    layout->tensor_count = (uint32_t)layout->list.count;
+    layout->tensors = efs_sys_calloc(layout->list.count + 1, sizeof(*layout->tensors));
+    layout->header = efs_sys_malloc(layout->header_bytes);
+    if (!layout->tensors || !layout->header)
+        return -ENOMEM;
+    memcpy(layout->header, data, layout->header_bytes);
+    return take_tensors(layout);
+}
+
+errint_t efs_layout_read(const struct efs_source_input *in, const uint8_t *data, struct efs_file_layout **out)
+{
+    struct efs_file_layout *layout = efs_sys_calloc(1, sizeof(*layout));
+    errint_t rc = layout ? fill(layout, in, data) : -ENOMEM;
+    if (rc < 0)
+        efs_layout_free(layout);
+    else
+        *out = layout;
+    return rc;
+}
+
+void efs_layout_free(struct efs_file_layout *layout)
+{
+    if (!layout)
+        return;
+    efs_source_list_free(&layout->list);
+    free(layout->tensors);
+    free(layout->header);
+    free(layout);
+}
+
+bool efs_layout_fits(const struct efs_file_layout *layout, const uint8_t *data)
+{
+    return memcmp(layout->header, data, layout->header_bytes) == 0;
+}
+
+struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, const uint8_t *data)
+{
+    struct efs_tensor *tensors = efs_sys_calloc(layout->tensor_count + 1, sizeof(*tensors));
+    for (uint32_t i = 0; tensors && i < layout->tensor_count; i++) {
+        tensors[i] = layout->tensors[i];
+        tensors[i].data = data + layout->list.entries[i].tensor.offset;
+    }
+    return tensors;
+}

@@ -1,0 +1,32 @@
+/*
+ * file_layout.h - what stands where in an expert's file: read from its header once, and used again as long as the
+ * header is the same.
+ */
+#ifndef EFS_FILE_LAYOUT_H
+#define EFS_FILE_LAYOUT_H
+
+#include "source.h"
+
+struct efs_file_layout {
+    size_t file_bytes, header_bytes; /* of the file; of its length word and header */
+    uint8_t *header;
+    struct efs_source_list list; /* owns the names */
+    struct efs_tensor *tensors;  /* without data */
+    uint32_t tensor_count;
+};
+
+/* Of the file of file_bytes that is mapped at data and open as in; its header is checked like one of strangers.
+ * -EUCLEAN, -ENOMEM, -EIO. */
+errint_t efs_layout_read(const struct efs_source_input *in, const uint8_t *data, struct efs_file_layout **layout);
+/* NULL is fine. */
+void efs_layout_free(struct efs_file_layout *layout);
+/* Does the file that is mapped at data, of layout->file_bytes, begin with that header? */
+bool efs_layout_fits(const struct efs_file_layout *layout, const uint8_t *data);
+/* Its tensors with data, in an array to be freed; names are the layout's. NULL: no memory. */
+struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, const uint8_t *data);
+
+/* What __metadata__ says of tensors that safetensors has no dtype for: ggml types and their shapes. The header was
+ * checked. -ENOMEM. */
+errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count);
+
+#endif

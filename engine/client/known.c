@@ -1,0 +1,45 @@
+/* known.c - see mount.h: the layouts of files that were open once, so that their headers need not be read again. */
+#include "mount.h"
+
+#include "sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct efs_known {
+    struct efs_known *next;
+    struct efs_file_layout *layout;
+    uint32_t hash;
+    char path[EFS_MAPPING_PATH];
+};
+
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_file *file)
+{
+    for (const struct efs_known *k = m->known[file->hash % EFS_MOUNT_BUCKETS]; k; k = k->next)
+        if (k->hash == file->hash && strcmp(k->path, file->path) == 0)
+            return k->layout;
+    return NULL;
+}
+
+void efs_known_add(struct efs_mount *m, struct efs_expert_file *file)
+{
+    struct efs_known *k = efs_sys_calloc(1, sizeof(*k));
+    if (!k)
+        return; /* the file keeps it */
+    k->layout = file->mapped.learned;
+    file->mapped.learned = NULL;
+    k->hash = file->hash;
+    memcpy(k->path, file->path, sizeof(k->path));
+    k->next = m->known[k->hash % EFS_MOUNT_BUCKETS]; /* before an older one, whose names may be in use */
+    m->known[k->hash % EFS_MOUNT_BUCKETS] = k;
+}
+
+void efs_known_free(struct efs_mount *m)
+{
+    for (unsigned i = 0; i < EFS_MOUNT_BUCKETS; i++)
+        for (struct efs_known *k; (k = m->known[i]);) {
+            m->known[i] = k->next;
+            efs_layout_free(k->layout);
+            free(k);
+        }
+}
