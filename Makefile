@@ -60,6 +60,7 @@ KERNEL_SKIP := %_avx2.c %_avx512.c %_avx512bf16.c $(if $(filter aarch64,$(ARCH))
 endif
 # Products are the same on every processor only if none fuses what the source does not.
 FLAGS_kernels := -O3 -ffp-contract=off
+FLAGS_engine := -ffp-contract=off
 # mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for

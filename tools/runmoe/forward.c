@@ -87,7 +87,10 @@ static void narrow(const struct forward *f, float *x, size_t count)
 
 static void rms_norm(const float *x, const float *weight, float *y, size_t count, float epsilon)
 {
-    float scale = 1 / sqrtf(dot(x, x, count) / (float)count + epsilon);
+    double squares = 0; /* a sum in F32 would be off by a little for all of them alike */
+    for (size_t i = 0; i < count; i++)
+        squares += (double)(x[i] * x[i]);
+    float scale = 1 / sqrtf((float)(squares / (double)count) + epsilon);
     for (size_t i = 0; i < count; i++)
         y[i] = x[i] * scale * weight[i];
 }

@@ -110,7 +110,7 @@ void matrix_row(const struct matrix *matrix, uint32_t row, float *out)
         out[i] = weight(data, matrix->bf16, i);
 }
 
-/* The upper half of the nearest BF16 number's bits. */
+/* The bits of the nearest BF16 number. */
 static uint32_t nearest_bf16(float x)
 {
     uint32_t bits;
