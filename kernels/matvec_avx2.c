@@ -80,4 +80,6 @@ const struct efs_matvec_ops efs_matvec_avx2 = {
     .plain = simd_plain,
     .coded = simd_coded,
     .many = simd_many,
+    .exponents = simd_exponents,
+    .halves = simd_halves,
 };

@@ -39,5 +39,7 @@ const struct efs_matvec_ops efs_matvec_avx512bf16 = {
     .plain = simd_plain,
     .coded = simd_coded,
     .many = simd_many,
+    .exponents = simd_exponents,
+    .halves = simd_halves,
     .supported = supported,
 };

@@ -78,4 +78,6 @@ const struct efs_matvec_ops efs_matvec_neon = {
     .plain = simd_plain,
     .coded = simd_coded,
     .many = simd_many,
+    .exponents = simd_exponents,
+    .halves = simd_halves,
 };

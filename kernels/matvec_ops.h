@@ -65,6 +65,13 @@ struct efs_matvec_ops {
                   struct efs_dot *dot);
     /* Whole rows (BF16, at any address, one behind the other) times all tokens. out is left as it was. */
     void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
+    /* The exponents of a whole block with at least one level, turned right by one bit, into room, which has room for
+     * EFS_BLOCK of them; false as above. */
+    bool (*exponents)(const struct efs_cascade_block *block, uint8_t *room);
+    /* As many(), of rows in halves: turned exponents, one row behind the other, and SM, wherever each row has it. cols
+     * is a multiple of EFS_GROUP. NULL, as coded and exponents are then too: the path has none of this. */
+    void (*halves)(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
+                   const struct efs_output *out);
     /* For inputs of BF16 by a dot product of two columns: the same, for these; NULL: the path knows none. It is in its
      * place if its supported() says so; those that are there for floats need not be asked. */
     const struct efs_matvec_ops *dot;

@@ -131,6 +131,20 @@ struct efs_stream {
     size_t ahead_step;
 };
 
+/* That of a whole block whose lower symbols are in below. */
+EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block, const uint8_t *below)
+{
+    const uint8_t *behind = block->rest + block->size[block->levels];
+
+    return (struct efs_stream){
+        .planes = block->planes[0],
+        .used = below,
+        .tables = efs_load_tables(efs_table_word(block->table[0], true)),
+        .ahead = behind + EFS_CODE_AHEAD,
+        .ahead_step = (size_t)(behind - block->planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1,
+    };
+}
+
 /* Passes over the symbols [begin, end) of a plane. */
 EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_t begin, size_t end)
 {
@@ -200,14 +214,7 @@ static bool simd_coded(const struct efs_cascade_block *block, const uint8_t *sm,
 
     if (below == NULL)
         return false;
-    const uint8_t *behind = block->rest + block->size[block->levels];
-    struct efs_stream stream = {
-        .planes = block->planes[0],
-        .used = below,
-        .tables = efs_load_tables(efs_table_word(block->table[0], true)),
-        .ahead = behind + EFS_CODE_AHEAD,
-        .ahead_step = (size_t)(behind - block->planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1,
-    };
+    struct efs_stream stream = efs_stream_of(block, below);
     efs_sums_load(&sums, dot->sums);
     coded_plane(&stream, 0, sm, begin, end, dot, &sums);
     coded_plane(&stream, 1, sm, begin, end, dot, &sums);
