@@ -7,7 +7,7 @@
 #include "simd_avx512.h"
 
 #define EFS_SM_AHEAD 8192
-#define EFS_MANY_ROWS 2
+#define EFS_MANY_ROWS 3
 #define EFS_MANY_TOKENS 4
 /* v is used several times: the compiler would rather load it anew for each, and loads are scarce. */
 #define EFS_IN_REGISTER(v) __asm__("" : "+v"(v))
