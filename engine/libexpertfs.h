@@ -232,7 +232,19 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
-EFS_API int efs_lease_fd(const struct efs_lease *lease);           /* the memfd, owned by the engine */
+/* The memfd, owned by the engine: whoever maps it sees this expert for as long as he likes. -EBUSY: it is a window. */
+EFS_API int efs_lease_fd(const struct efs_lease *lease);
+/*
+ * The same memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever
+ * comes there next; he must hold a lease on what he reads. number tells windows apart and is never given again. -EBUSY:
+ * its descriptor was given out by efs_lease_fd().
+ */
+struct efs_window {
+    uint32_t number;
+    int fd; /* owned by the engine; valid while the lease is held; to be mapped for reading only */
+    uint64_t bytes;
+};
+EFS_API errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
 EFS_API const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
 EFS_API void efs_lease_release(struct efs_lease *lease);
 
@@ -371,6 +383,35 @@ struct efs_want_ioctl {
     } want[EFS_WANT_IOCTL_EXPERTS];
 };
 #define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
+
+/*
+ * Experts of a mount handed out without files, over a socket of type SOCK_SEQPACKET whose abstract name is in
+ * .expertfs/handout. A client sends asks and gets an answer for each item that has a tag, in any order; what was handed
+ * out is held until its tag is dropped, or the socket closed. The memory comes as windows (efs_lease_window()), each
+ * with its descriptor in the first answer that names it. libexpertfs uses it by itself.
+ */
+#define EFS_HANDOUT_VERSION 1u
+#define EFS_HANDOUT_ITEMS 64u
+#define EFS_HANDOUT_TAGS 65536u    /* tags are below that */
+#define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
+enum efs_handout_kind {
+    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones */
+    EFS_HANDOUT_DROP = 2,   /* what was handed out under these tags, or is on its way */
+    EFS_HANDOUT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
+};
+struct efs_handout_ask {
+    uint32_t version, kind, layer, count;
+    char stack[32]; /* "" for models with one; ended */
+    struct {
+        uint32_t expert, tokens, tag;
+    } item[EFS_HANDOUT_ITEMS]; /* a packet ends behind the last */
+};
+struct efs_handout_answer {
+    uint32_t version, tag;
+    int32_t error; /* 0 or -errno: open the expert's file instead */
+    uint32_t window;
+    uint64_t window_bytes, file_bytes; /* the file begins where the window does */
+};
 
 /* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
 

@@ -9,11 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "handout.h"
+
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
     [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
     [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_SCHED] = "sched",
-    [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics",
+    [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics", [EFSD_CONTROL_HANDOUT] = "handout",
 };
 
 #define U(x) ((unsigned long long)(x))
@@ -205,6 +207,11 @@ static void render_trace(struct efsd *daemon, FILE *out) /* not text */
     render_described(daemon, out, "trace");
 }
 
+static void render_handout(struct efsd *daemon, FILE *out)
+{
+    fprintf(out, "address: %s\n", efsd_handout_address(daemon->handout));
+}
+
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)
 {
     static void (*const render[EFSD_CONTROL_COUNT])(struct efsd *, FILE *) = {
@@ -219,6 +226,7 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
         [EFSD_CONTROL_SCHED] = render_sched,
         [EFSD_CONTROL_TRACE] = render_trace,
         [EFSD_CONTROL_METRICS] = efsd_render_metrics,
+        [EFSD_CONTROL_HANDOUT] = render_handout,
     };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);

@@ -28,6 +28,9 @@
     X(opens_control, "opens of files below .expertfs")                                                                 \
     X(open_errors, "opens that failed")                                                                                \
     X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
+    X(handouts, "experts handed out over the socket, without a file")                                                  \
+    X(handout_errors, "experts that were not, and had to be opened")                                                   \
+    X(handout_clients, "connections to the socket")                                                                    \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \
     X(aheads, "blocks decoded for a reader before he asked for them")                                                  \

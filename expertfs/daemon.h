@@ -205,6 +205,7 @@ enum efsd_control {
     EFSD_CONTROL_SCHED,
     EFSD_CONTROL_TRACE,
     EFSD_CONTROL_METRICS,
+    EFSD_CONTROL_HANDOUT,
     EFSD_CONTROL_COUNT
 };
 #define EFSD_CONTROL_DIRECTORY ".expertfs"
@@ -263,6 +264,7 @@ struct efsd {
     struct efsd_pagecache pagecache;
     struct efsd_cede cede;
     struct efsd_tuning tuning;
+    struct efsd_handout *handout; /* NULL: there is none */
     struct fuse_session *session;
     int fuse_fd;              /* the session's */
     int stop_fd;              /* eventfd: readable when receiving threads shall end */

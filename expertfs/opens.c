@@ -222,7 +222,8 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
 {
     struct efsd_share *share = arg;
     struct efsd *daemon = share->daemon;
-    int backing_id = error ? 0 : efsd_backing_open(daemon, efs_lease_fd(lease));
+    int fd = error ? error : efs_lease_fd(lease);
+    int backing_id = fd < 0 ? fd : efsd_backing_open(daemon, fd);
     if (!error && backing_id < 0) {
         efs_lease_release(lease);
         error = backing_id;
@@ -230,7 +231,7 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     int refuse = open_error(daemon, error);
     if (error && !refuse) {
         efsd_count(&daemon->counters.lease_fallbacks, 1);
-        if (error != -ENOMEM) {
+        if (error != -ENOMEM && error != -EBUSY) { /* busy: handed out by the socket */
             efsd_log(EFS_LOG_WARNING, "expert %u is read without passthrough, its lease failed: %s", share->expert,
                      strerror(-error));
         }
@@ -238,7 +239,7 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     pthread_mutex_lock(&daemon->opens.lock);
     share->state = error ? SHARE_PLAIN : SHARE_BACKED;
     share->lease = error ? NULL : lease;
-    share->backing_id = backing_id;
+    share->backing_id = error ? 0 : backing_id;
     if (refuse) { /* later opens try again */
         daemon->opens.shares[share->expert] = NULL;
     }

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "handout.h"
 #include "log.h"
 
 #define BUFFERS_MOST 32u
@@ -200,6 +201,10 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
     }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
+    rc = efsd_handout_start(daemon, &daemon->handout);
+    if (rc) { /* files do without */
+        efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", strerror(-rc));
+    }
     rc = efsd_session_start(daemon, err);
     if (!rc && (rc = efsd_pagecache_start(daemon))) {
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
@@ -233,10 +238,12 @@ static void end(struct efsd *daemon)
     if (daemon->thread_ids) {
         efsd_session_stop(daemon);
     }
+    efsd_handout_stop(daemon->handout);
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
     }
+    efsd_handout_free(daemon->handout);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);

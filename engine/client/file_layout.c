@@ -37,15 +37,16 @@ static errint_t take_tensors(struct efs_file_layout *layout)
                    : 0;
 }
 
-static errint_t fill(struct efs_file_layout *layout, const struct efs_source_input *in, const uint8_t *data)
+static errint_t fill(struct efs_file_layout *layout, const char *path, const uint8_t *data, size_t bytes)
 {
-    errint_t rc = efs_source_safetensors(in, &layout->list, NULL);
+    const struct efs_source_input in = {.fd = -1, .data = data, .path = path, .bytes = bytes};
+    errint_t rc = efs_source_safetensors(&in, &layout->list, NULL);
     if (rc < 0)
         return rc;
     if (layout->list.count > UINT32_MAX)
         return -EUCLEAN;
-    layout->file_bytes = (size_t)in->bytes;
-    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* checked with the header */
+    layout->file_bytes = bytes;
+    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* checked with the header, */
     if (layout->header_bytes > layout->file_bytes)                     /* and changed since then */
         return -EUCLEAN;
     layout->tensor_count = (uint32_t)layout->list.count;
@@ -57,10 +58,10 @@ static errint_t fill(struct efs_file_layout *layout, const struct efs_source_inp
     return take_tensors(layout);
 }
 
-errint_t efs_layout_read(const struct efs_source_input *in, const uint8_t *data, struct efs_file_layout **out)
+errint_t efs_layout_read(const char *path, const uint8_t *data, size_t bytes, struct efs_file_layout **out)
 {
     struct efs_file_layout *layout = efs_sys_calloc(1, sizeof(*layout));
-    errint_t rc = layout ? fill(layout, in, data) : -ENOMEM;
+    errint_t rc = layout ? fill(layout, path, data, bytes) : -ENOMEM;
     if (rc < 0)
         efs_layout_free(layout);
     else

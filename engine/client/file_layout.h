@@ -15,9 +15,9 @@ struct efs_file_layout {
     uint32_t tensor_count;
 };
 
-/* Of the file of file_bytes that is mapped at data and open as in; its header is checked like one of strangers.
- * -EUCLEAN, -ENOMEM, -EIO. */
-errint_t efs_layout_read(const struct efs_source_input *in, const uint8_t *data, struct efs_file_layout **layout);
+/* Of the file of bytes that is mapped at data; path is for messages. Its header is checked like one of strangers.
+ * -EUCLEAN, -ENOMEM. */
+errint_t efs_layout_read(const char *path, const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
 /* NULL is fine. */
 void efs_layout_free(struct efs_file_layout *layout);
 /* Does the file that is mapped at data, of layout->file_bytes, begin with that header? */

@@ -38,8 +38,14 @@ void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char 
     file->hash = efs_path_hash(path);
     file->hashed = true;
     file->mapped.fd = -1;
+    file->handed.tag = EFS_HANDOUT_TOLD;
     file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
     m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
+}
+
+void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
+{
+    file->state = EFS_FILE_QUEUED;
     *m->open_tail = file;
     m->open_tail = &file->next_queued;
     m->queued++;
@@ -68,11 +74,17 @@ static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
     m->kept_bytes -= file->mapped.bytes;
 }
 
-/* To the keeper, who closes it. */
+/* To the keeper, who closes it, or gives it back. */
 static void let_go(struct efs_mount *m, struct efs_expert_file *file)
 {
     unkeep(m, file);
     forget(m, file);
+    if (file->handed.tag != EFS_HANDOUT_TOLD) {
+        efs_handout_drop(m->handout, file);
+        efs_mapped_let_go(&file->mapped);
+        free(file);
+        return;
+    }
     file->next_queued = m->close_queue;
     m->close_queue = file;
 }
@@ -126,8 +138,20 @@ static void rest(struct efs_mount *m, struct efs_expert_file *file)
 
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
 {
-    if (--file->refs == 0 && file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
+    if (--file->refs)
+        return;
+    if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
         rest(m, file);
+    else if (file->handed.tag != EFS_HANDOUT_TOLD)
+        efs_mount_wake_keeper(m); /* who takes the answer that nobody waits for */
+}
+
+void efs_mount_wake_waiters(struct efs_mount *m)
+{
+    if (m->waiting)
+        pthread_cond_broadcast(&m->arrived);
+    if (m->receiving)
+        efs_handout_nudge(m->handout);
 }
 
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
@@ -135,8 +159,7 @@ void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
     file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_HERE;
     if (file->error < 0)
         forget(m, file); /* who asks next tries again */
-    if (m->waiting)
-        pthread_cond_broadcast(&m->arrived);
+    efs_mount_wake_waiters(m);
     if (file->refs == 0)
         rest(m, file);
 }

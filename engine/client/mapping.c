@@ -51,17 +51,17 @@ static errint_t map(struct efs_mapped_file *file)
     return rc == 0 || rc == -EINVAL ? 0 : rc == -ENOMEM ? rc : -EIO;
 }
 
-static errint_t learn(const char *path, struct efs_mapped_file *file)
+errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
-    const struct efs_source_input in = {.fd = file->fd, .path = path, .bytes = file->bytes};
-    return efs_layout_read(&in, file->data, &file->learned);
-}
-
-static void unmap(struct efs_mapped_file *file)
-{
-    if (file->data)
-        efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
-    file->data = NULL;
+    if (!known || known->file_bytes != file->bytes || !efs_layout_fits(known, file->data)) {
+        errint_t rc = efs_layout_read(path, file->data, file->bytes, &file->learned);
+        if (rc < 0)
+            return rc;
+        known = file->learned;
+    }
+    file->tensor_count = known->tensor_count;
+    file->tensors = efs_layout_tensors(known, file->data);
+    return file->tensors ? 0 : -ENOMEM;
 }
 
 /* With the layout that is known if the file still has it. */
@@ -71,17 +71,12 @@ static errint_t map_with(const char *path, const struct efs_file_layout *layout,
     if (rc == 0)
         rc = map(file);
     if (layout && (rc == -EIO || (rc == 0 && !efs_layout_fits(layout, file->data)))) {
-        unmap(file);
+        if (file->data)
+            efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
+        file->data = NULL;
         return map_with(path, NULL, file);
     }
-    if (rc == 0 && !layout)
-        rc = learn(path, file);
-    if (rc < 0)
-        return rc;
-    layout = layout ? layout : file->learned;
-    file->tensor_count = layout->tensor_count;
-    file->tensors = efs_layout_tensors(layout, file->data);
-    return file->tensors ? 0 : -ENOMEM;
+    return rc < 0 ? rc : efs_mapped_tensors(path, layout, file);
 }
 
 /* What waiting for an expert means by itself is no error of an expert. */
@@ -104,13 +99,19 @@ errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layou
     return own_error(rc);
 }
 
+void efs_mapped_let_go(struct efs_mapped_file *file)
+{
+    free(file->tensors);
+    efs_layout_free(file->learned);
+    *file = (struct efs_mapped_file){.fd = -1};
+}
+
 void efs_mapped_close(struct efs_mapped_file *file)
 {
     if (file->fd < 0)
         return;
-    free(file->tensors);
-    efs_layout_free(file->learned);
-    unmap(file);
+    if (file->data)
+        efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
     efs_sys_close(file->fd);
-    *file = (struct efs_mapped_file){.fd = -1};
+    efs_mapped_let_go(file);
 }

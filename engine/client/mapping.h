@@ -28,5 +28,9 @@ void efs_mapped_path(const char *stack, uint32_t layer, uint32_t expert, char pa
 errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file);
 /* Unmap and close; one that is not open is fine. */
 void efs_mapped_close(struct efs_mapped_file *file);
+/* Of a file whose data and bytes are there, by whatever means: its tensors. -EUCLEAN, -ENOMEM. */
+errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file);
+/* Free what efs_mapped_tensors() made. */
+void efs_mapped_let_go(struct efs_mapped_file *file);
 
 #endif

@@ -78,11 +78,12 @@ static size_t print_lines(const char *stack, uint32_t layer, const struct efs_ne
     return used;
 }
 
-/* Lock held: an item gets its file, a new one from *spare if there is none. true: it was there, mapped. */
+/* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
 static bool take_file(struct efs_mount *m, struct item *item, const char *path, struct efs_expert_file **spare)
 {
     struct efs_expert_file *file = efs_file_find(m, path);
-    if (!file) {
+    bool fresh = !file;
+    if (fresh) {
         file = *spare;
         *spare = file->next_queued;
         file->next_queued = NULL;
@@ -90,7 +91,7 @@ static bool take_file(struct efs_mount *m, struct item *item, const char *path, 
     }
     efs_file_ref(m, file);
     item->file = file;
-    return file->state == EFS_FILE_HERE;
+    return fresh;
 }
 
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
@@ -124,6 +125,52 @@ static void free_spare(struct efs_expert_file *spare)
     }
 }
 
+/* The mount opens them as one request: it is told before the first open. */
+static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          struct efs_mount_request *request, struct efs_expert_file **spare, const char *text,
+                          size_t bytes)
+{
+    char path[EFS_MAPPING_PATH];
+    efs_mount_tell(m, text, bytes);
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++) {
+        efs_mapped_path(stack, layer, needs[i].expert, path);
+        if (take_file(m, &request->items[i], path, spare))
+            efs_file_queue(m, request->items[i].file);
+    }
+    efs_mount_wake_openers(m);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* The mount hands them out over its socket. */
+static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          struct efs_mount_request *request, struct efs_expert_file **spare)
+{
+    struct efs_handout_ask ask = {
+        .version = EFS_HANDOUT_VERSION, .kind = EFS_HANDOUT_ASK, .layer = layer, .count = request->count};
+    char path[EFS_MAPPING_PATH];
+    strcpy(ask.stack, stack); /* is_stack() */
+    pthread_mutex_lock(&m->telling);
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct item *item = &request->items[i];
+        efs_mapped_path(stack, layer, needs[i].expert, path);
+        bool fresh = take_file(m, item, path, spare);
+        bool asked = fresh && efs_handout_works(m->handout) && efs_handout_take_tag(m->handout, item->file);
+        ask.item[i].expert = needs[i].expert;
+        ask.item[i].tokens = needs[i].tokens;
+        ask.item[i].tag = asked ? item->file->handed.tag : EFS_HANDOUT_TOLD;
+        if (asked)
+            item->file->state = EFS_FILE_OPENING;
+        else if (fresh)
+            efs_file_queue(m, item->file);
+    }
+    efs_mount_wake_openers(m);
+    pthread_mutex_unlock(&m->lock);
+    efs_handout_send(m, &ask);
+    pthread_mutex_unlock(&m->telling);
+}
+
 static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                       struct efs_mount_request *request, const char *text, size_t bytes, struct efs_error *err)
 {
@@ -143,14 +190,10 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
         free_spare(spare);
         return rc;
     }
-    efs_mount_tell(m, text, bytes); /* before the first open, so that all are one request */
-    pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < request->count; i++) {
-        efs_mapped_path(stack, layer, needs[i].expert, path);
-        take_file(m, &request->items[i], path, &spare);
-    }
-    efs_mount_wake_openers(m);
-    pthread_mutex_unlock(&m->lock);
+    if (m->handout && request->count <= EFS_HANDOUT_ITEMS)
+        begin_handout(m, stack, layer, needs, request, &spare);
+    else
+        begin_opening(m, stack, layer, needs, request, &spare, text, bytes);
     free_spare(spare);
     return 0;
 }
@@ -210,6 +253,12 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     bool patient = m->oldest && (!until || before(end, *until));
     if (!patient && until)
         end = *until;
+    if (!m->receiving && efs_handout_works(m->handout)) { /* for us and all others */
+        errint_t received = efs_handout_receive(m, !patient && forever ? NULL : &end);
+        if (received == -ETIMEDOUT && patient)
+            efs_files_trim(m, 0);
+        return received == -ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
+    }
     m->waiting++;
     int rc = !patient && forever ? pthread_cond_wait(&m->arrived, &m->lock)
                                  : pthread_cond_timedwait(&m->arrived, &m->lock, &end);
@@ -296,8 +345,7 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
         return;
     pthread_mutex_lock(&m->lock);
     drop(m, &request->items[index]);
-    if (m->waiting)
-        pthread_cond_broadcast(&m->arrived); /* who waits for it waits for nothing */
+    efs_mount_wake_waiters(m); /* who waits for it waits for nothing */
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -327,6 +375,7 @@ static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *e
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY, 0); /* others than who mounted do without */
+    m->handout = m->want >= 0 ? efs_handout_connect(m->root) : NULL;
     m->openers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
     rc = efs_mount_threads_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
@@ -367,6 +416,7 @@ void efs_mount_free(struct efs_mount *m)
     efs_known_free(m);
     free(m->full);
     free_spare(m->open_queue); /* nobody waits for these any more */
+    efs_handout_free(m->handout);
     if (m->want >= 0)
         efs_sys_close(m->want);
     efs_sys_close(m->root);

@@ -5,6 +5,7 @@
  *   mount.c     requests     files.c         which files there are, who uses them, what is kept
  *   mapping.c   one file     file_layout.c   what stands where in it
  *   openers.c   the threads: some open; one closes, and tells the mount what is needed
+ *   handout.c   experts that the mount hands out without a file, where it does
  *   kept.c      which the mount keeps full, and so are worth to be kept
  *   known.c     layouts of files that were open before
  *
@@ -13,6 +14,7 @@
 #ifndef EFS_CLIENT_MOUNT_H
 #define EFS_CLIENT_MOUNT_H
 
+#include "handout.h"
 #include "mapping.h"
 
 #include <pthread.h>
@@ -31,11 +33,14 @@ struct efs_expert_file {
     bool kept, hashed;
     errint_t error;
     struct efs_mapped_file mapped;
+    struct efs_handed handed; /* by the mount's socket, instead of opened */
     char path[EFS_MAPPING_PATH];
 };
 
 struct efs_mount {
     int root, want; /* directory; .expertfs/want, < 0: not for us to write */
+    struct efs_handout *handout; /* NULL: files are opened */
+    bool receiving;              /* a thread waits for what it sends */
     bool keep_auto; /* keeps what the mount keeps full, as kept.c sees it */
     unsigned openers_max;
 
@@ -75,8 +80,12 @@ void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 uint32_t efs_path_hash(const char *path);
 /* The file of that path, if there is one that did not fail. */
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path);
-/* A new one, queued for the openers, whose memory was got by the caller. */
+/* A new one, whose memory was got by the caller; to be queued, or asked for. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path);
+/* To the openers, who want to be woken. */
+void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
+/* Something has come, or nothing comes any more: those who wait look again. */
+void efs_mount_wake_waiters(struct efs_mount *m);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* It was opened, or not. Frees it if nobody wants it any more. */

@@ -134,21 +134,37 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes)
     return true;
 }
 
+/* Experts that are used, and what is given back. */
+static void tell_all(struct efs_mount *m)
+{
+    pthread_mutex_lock(&m->telling);
+    if (m->want >= 0)
+        write_told(m, "", 0);
+    if (m->handout)
+        efs_handout_send(m, NULL);
+    pthread_mutex_unlock(&m->telling);
+}
+
 static void *keep_house(void *arg)
 {
     struct efs_mount *m = arg;
     const struct timespec a_while = {0, TELL_NS};
+    struct timespec until;
     pthread_mutex_lock(&m->lock);
     while (!m->stop || m->close_queue) {
         if (efs_kept_look(m))
             continue;
         if (m->close_queue) {
             close_files(m);
-        } else if (m->told_bytes) {
+        } else if (m->told_bytes || (m->handout && efs_handout_has_drops(m->handout))) {
             pthread_mutex_unlock(&m->lock);
             nanosleep(&a_while, NULL); /* more may come */
-            efs_mount_tell(m, "", 0);
+            tell_all(m);
             pthread_mutex_lock(&m->lock);
+        } else if (!m->stop && !m->receiving && m->handout && efs_handout_has_orphans(m->handout)) {
+            clock_gettime(CLOCK_MONOTONIC, &until);
+            until.tv_sec++;
+            efs_handout_receive(m, &until);
         } else {
             m->keeper_sleeps = true;
             pthread_cond_wait(&m->to_keep, &m->lock);

@@ -68,6 +68,8 @@ void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes)
         fs->free_slots = slot->next;
         freed += slot->bytes;
         fs->full_bytes -= slot->bytes;
+        if (slot->window) /* who still has it mapped must not hold its memory */
+            efs_sys_ftruncate(slot->fd, 0);
         slot_free(slot);
     }
 }

@@ -322,9 +322,24 @@ int efs_lease_fd(const struct efs_lease *lease)
 {
     struct efs_slot *slot = lease->fs->full[lease->expert].slot;
     pthread_mutex_lock(&lease->fs->lock);
-    slot->shown = true;
+    /* a window's memory goes on to other experts while it is mapped: who has only this one's file must not see that */
+    int fd = slot->window ? -EBUSY : slot->fd;
+    slot->shown = slot->shown || !slot->window;
     pthread_mutex_unlock(&lease->fs->lock);
-    return slot->fd;
+    return fd;
+}
+
+errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
+{
+    struct efs *fs = lease->fs;
+    struct efs_slot *slot = fs->full[lease->expert].slot;
+    pthread_mutex_lock(&fs->lock);
+    errint_t rc = slot->shown ? -EBUSY : 0;
+    if (rc == 0 && !slot->window)
+        slot->window = ++fs->window_last;
+    *window = (struct efs_window){.number = slot->window, .fd = slot->fd, .bytes = slot->bytes};
+    pthread_mutex_unlock(&fs->lock);
+    return rc;
 }
 
 const void *efs_lease_data(const struct efs_lease *lease)

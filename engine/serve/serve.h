@@ -71,6 +71,7 @@ struct efs_slot { /* a memfd and its mapping; recycled */
     int fd;
     bool memfd; /* not of our tmpfs: nobody can tell whether it is mapped elsewhere */
     bool shown; /* its descriptor was given out: others may have it mapped, also without a lease */
+    uint32_t window; /* its number as a window, which others keep mapped whatever is in it; 0: it is none */
     uint8_t *data;
     size_t bytes; /* whole pages */
 };
@@ -123,6 +124,7 @@ struct efs {
     struct efs_lru kept_full, loose_full;
     int huge_tmpfs;                                          /* where memfds are made, or < 0 */
     struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
+    uint32_t window_last;                                    /* number given last to one of them */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
     struct efs_full_waiter *gathered;                        /* leases that are to be brought together */
     struct efs_job gather_job;

@@ -31,8 +31,13 @@ errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, voi
                          struct efs_error *err)
 {
     int ret = -ENODATA;
+    bool inside = offset <= in->bytes && len <= in->bytes - offset;
 
-    if (offset <= in->bytes && len <= in->bytes - offset)
+    if (inside && in->data) {
+        memcpy(buf, in->data + offset, len);
+        return 0;
+    }
+    if (inside)
         ret = efs_sys_pread_all(in->fd, buf, len, offset);
     if (ret == -ENODATA)
         return efs_fail(err, -EUCLEAN, "%s: the file ends inside %zu bytes at offset %llu", in->path, len,

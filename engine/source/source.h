@@ -20,7 +20,8 @@
 
 /* A file being parsed. bytes is what it had when it was found; reads stay inside. Nothing here is owned. */
 struct efs_source_input {
-    int fd;
+    int fd;              /* looked at where data is NULL */
+    const uint8_t *data; /* all of its bytes in memory */
     const char *path; /* as messages name it */
     uint64_t bytes;
     uint32_t file; /* index into the catalogue's files */

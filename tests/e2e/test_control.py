@@ -14,7 +14,7 @@ store = make_store(model)
 names = files_below(model)
 mount = Mount(store, "budget=256M")
 
-check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "metrics", "plan", "pools", "profile",
+check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "handout", "metrics", "plan", "pools", "profile",
                                                                "sched", "stat", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)

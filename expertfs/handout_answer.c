@@ -1,0 +1,177 @@
+/* handout_answer.c - see handout_core.h. With the lock held unless said otherwise. */
+#include "handout_core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static bool client_has(const struct efsd_session *s, uint32_t window)
+{
+    return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
+}
+
+/* Send one; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
+static errint_t send_answer(const struct efsd_session *s, const struct efs_handout_answer *answer, int fd)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.room = {0}};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)answer, .iov_len = sizeof(*answer)};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof(control.room);
+        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+        with->cmsg_level = SOL_SOCKET;
+        with->cmsg_type = SCM_RIGHTS;
+        with->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(with), &fd, sizeof(fd));
+    }
+    return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* The client shall not write into it: a descriptor of its own, for reading. */
+static int read_only(int fd)
+{
+    char path[40];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    int own = open(path, O_RDONLY | O_CLOEXEC);
+    return own < 0 ? -errno : own;
+}
+
+static errint_t answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    const struct efs_handout_answer answer = {.version = EFS_HANDOUT_VERSION, .tag = tag, .error = error};
+    return send_answer(s, &answer, -1);
+}
+
+/* -EAGAIN; -EBUSY and others: it cannot be handed out. */
+static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held)
+{
+    const struct efsd *daemon = s->handout->daemon;
+    struct efs_window window;
+    struct efs_file_info file;
+    errint_t rc = efs_lease_window(held->lease, &window);
+    if (rc == 0) {
+        rc = efs_file_info(daemon->fs, held->file, &file);
+    }
+    if (rc == 0 && !efsd_handout_grow((void **)&s->has, &s->windows, window.number / 8, 1)) {
+        rc = -ENOMEM;
+    }
+    if (rc) {
+        return rc;
+    }
+    const struct efs_handout_answer answer = {
+        .version = EFS_HANDOUT_VERSION,
+        .tag = held->tag,
+        .window = window.number,
+        .window_bytes = window.bytes,
+        .file_bytes = file.bytes,
+    };
+    int fd = client_has(s, window.number) ? -1 : read_only(window.fd);
+    if (fd < 0 && !client_has(s, window.number)) {
+        return fd == -EAGAIN ? -EIO : fd;
+    }
+    rc = send_answer(s, &answer, fd);
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (rc == 0) {
+        s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
+    }
+    return rc;
+}
+
+static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    struct efsd_late *late = calloc(1, sizeof(*late));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
+    if (!late) { /* nothing that it waits for may be lost without a word */
+        shutdown(s->fd, SHUT_RDWR);
+        return;
+    }
+    *late = (struct efsd_late){.tag = tag, .error = error};
+    *s->late_end = late;
+    s->late_end = &late->next;
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+}
+
+/* Answer for a tag, whose expert is held or failed. Returns a lease to be released without lock, or NULL. */
+static struct efs_lease *answer(struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    struct efsd_counters *counters = &s->handout->daemon->counters;
+    struct efsd_held *held = efsd_held_of(s, tag);
+    struct efs_lease *lease = NULL;
+    errint_t rc = error == 0 ? answer_held(s, held) : error;
+    if (rc && rc != -EAGAIN && held) {
+        lease = held->lease;
+        free(held);
+        s->held[tag] = NULL;
+    }
+    if (rc && rc != -EAGAIN) {
+        efsd_count(&counters->handout_errors, 1);
+        error = rc;
+        rc = answer_error(s, tag, error);
+    } else if (rc == 0) {
+        efsd_count(&counters->handouts, 1);
+    }
+    if (rc == -EAGAIN) {
+        put_late(s, tag, error);
+    }
+    return lease;
+}
+
+void efsd_handout_flush(struct efsd_session *s)
+{
+    struct efs_lease *lease = NULL;
+    pthread_mutex_lock(&s->handout->lock);
+    struct efsd_late *all = s->late;
+    s->late = NULL;
+    s->late_end = &s->late;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    while (all) {
+        struct efsd_late *one = all;
+        all = one->next;
+        const struct efsd_held *held = efsd_held_of(s, one->tag);
+        if (one->error || (held && held->lease)) { /* else it was dropped meanwhile */
+            lease = answer(s, one->tag, one->error);
+        }
+        free(one);
+        if (lease) {
+            pthread_mutex_unlock(&s->handout->lock);
+            efs_lease_release(lease);
+            pthread_mutex_lock(&s->handout->lock);
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+}
+
+void efsd_handout_leased(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct efsd_held *held = arg;
+    struct efsd_session *s = held->session;
+    struct efsd_handout *handout = s->handout;
+    uint32_t tag = held->tag;
+    pthread_mutex_lock(&handout->lock);
+    if (held->dropped) {
+        free(held); /* its tag was given up when it was dropped */
+    } else {
+        held->lease = lease;
+        if (error) {
+            s->held[tag] = NULL;
+            free(held);
+        }
+        lease = answer(s, tag, error == -EAGAIN ? -EIO : error);
+    }
+    efsd_session_unref(s);
+    pthread_mutex_unlock(&handout->lock);
+    if (lease) {
+        efs_lease_release(lease);
+    }
+}

@@ -1,0 +1,71 @@
+/*
+ * handout_core.h - what the files of the hand-out share.
+ *
+ *   handout.c          the socket and the thread that receives      handout_session.c   what a client asks and holds
+ *   handout_answer.c   what it is told, from whichever thread the engine calls when an expert is there
+ *
+ *   tag free -> COMING (asked for) -> HELD (answered) -> free (dropped)
+ */
+#ifndef EFSD_HANDOUT_CORE_H
+#define EFSD_HANDOUT_CORE_H
+
+#include "daemon.h"
+#include "handout.h"
+
+struct efsd_held {
+    struct efsd_session *session;
+    struct efs_lease *lease; /* NULL: COMING */
+    uint32_t tag, file;      /* file: its number for efs_lease() */
+    bool dropped;            /* while it was coming */
+};
+
+/* An answer that the client's socket had no room for. */
+struct efsd_late {
+    struct efsd_late *next;
+    uint32_t tag;
+    errint_t error; /* of one that is held no more, else 0 */
+};
+
+struct efsd_session {
+    struct efsd_handout *handout;
+    struct efsd_session *next;
+    int fd;                  /* < 0: it is over */
+    uint32_t references;     /* the list's, and one for each that is coming */
+    struct efsd_held **held; /* by tag */
+    uint32_t tags;           /* that there is room for */
+    uint8_t *has;            /* bits, by number of window: the client has it */
+    uint32_t windows;        /* that there is room for */
+    struct efsd_late *late, **late_end;
+};
+
+struct efsd_handout {
+    struct efsd *daemon;
+    pthread_mutex_t lock; /* guards sessions and what is in them */
+    struct efsd_session *sessions;
+    uint32_t session_count;
+    uint32_t *files; /* by expert: its number for efs_lease() */
+    int listening, epoll, stop;
+    pthread_t thread;
+    bool started;
+    char address[64];
+};
+
+/* ---- handout_session.c ---- */
+/* Lock held: one reference less. */
+void efsd_session_unref(struct efsd_session *session);
+/* Lock held: what is held under the tag, or NULL. */
+struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
+/* Lock held: room in *array for index; what is new is zero. false: no memory. */
+bool efsd_handout_grow(void **array, uint32_t *room, uint32_t index, size_t element_bytes);
+/* The client has sent something, or is gone: the session may be gone then. */
+void efsd_handout_receive(struct efsd_session *session);
+/* The session is over; what it held is released. */
+void efsd_handout_end(struct efsd_session *session);
+
+/* ---- handout_answer.c ---- */
+/* For efs_lease(): arg is a struct efsd_held, and holds a reference on its session. */
+void efsd_handout_leased(void *arg, errint_t error, struct efs_lease *lease);
+/* The client's socket has room again. */
+void efsd_handout_flush(struct efsd_session *session);
+
+#endif

@@ -1,0 +1,249 @@
+/* handout_session.c - see handout_core.h. What a session holds is released when it ends, however the client ended. */
+#include "handout_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define PACKETS 16u /* of a session in a row, before others have their turn */
+
+/* ---- sessions ----------------------------------------------------------------------------------------------- */
+
+/* Lock held. */
+void efsd_session_unref(struct efsd_session *s)
+{
+    if (--s->references) {
+        return;
+    }
+    while (s->late) {
+        struct efsd_late *late = s->late;
+        s->late = late->next;
+        free(late);
+    }
+    free(s->held);
+    free(s->has);
+    free(s);
+}
+
+/* Lock held. false: no memory. New room is zero. */
+bool efsd_handout_grow(void **array, uint32_t *room, uint32_t index, size_t element_bytes)
+{
+    if (index < *room) {
+        return true;
+    }
+    uint32_t more = *room ? *room : 64;
+    while (more <= index) {
+        more *= 2;
+    }
+    uint8_t *bytes = reallocarray(*array, more, element_bytes);
+    if (!bytes) {
+        return false;
+    }
+    memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
+    *array = bytes;
+    *room = more;
+    return true;
+}
+
+struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
+{
+    return tag < s->tags ? s->held[tag] : NULL;
+}
+
+/* Lock held: the session is over. Leases to be released without lock are put at *leases, NULL-ended, for free(). */
+static void session_end(struct efsd_session *s, struct efs_lease ***leases)
+{
+    struct efsd_session **at = &s->handout->sessions;
+    uint32_t count = 0;
+    *leases = calloc((size_t)s->tags + 1, sizeof(**leases));
+    for (uint32_t tag = 0; tag < s->tags; tag++) {
+        struct efsd_held *held = s->held[tag];
+        if (held && !held->lease) {
+            held->dropped = true;
+        } else if (held && *leases) { /* else they are held until the end of the mount */
+            (*leases)[count++] = held->lease;
+            free(held);
+        }
+        s->held[tag] = NULL;
+    }
+    while (*at != s) {
+        at = &(*at)->next;
+    }
+    *at = s->next;
+    s->handout->session_count--;
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+    close(s->fd);
+    s->fd = -1;
+    efsd_session_unref(s);
+}
+
+void efsd_handout_end(struct efsd_session *s)
+{
+    struct efsd_handout *h = s->handout; /* s may be gone when it has ended */
+    struct efs_lease **leases;
+    pthread_mutex_lock(&h->lock);
+    session_end(s, &leases);
+    pthread_mutex_unlock(&h->lock);
+    for (struct efs_lease **lease = leases; lease && *lease; lease++) {
+        efs_lease_release(*lease);
+    }
+    free(leases);
+}
+
+/* ---- asks --------------------------------------------------------------------------------------------------- */
+
+/* Tell the engine of the request as a whole: what it brings is found, or waited for, by the leases. */
+static errint_t want(struct efsd *daemon, const struct efs_handout_ask *ask)
+{
+    char line[EFS_HANDOUT_ITEMS * 24 + 64];
+    struct efs_error err = {.text = ""};
+    size_t used = (size_t)(*ask->stack ? snprintf(line, sizeof(line), "%s-L%u:", ask->stack, ask->layer)
+                                       : snprintf(line, sizeof(line), "%u:", ask->layer));
+    for (uint32_t i = 0; i < ask->count; i++) {
+        used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
+    }
+    errint_t rc = efs_want(daemon->fs, line, used, &err);
+    efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
+    if (rc) {
+        efsd_answer(daemon, *err.text ? err.text : strerror(-rc));
+    }
+    return rc;
+}
+
+/* Take the tags of an ask. false: one is not free, or out of range; the client is wrong. */
+static bool take_tags(struct efsd_session *s, const struct efs_handout_ask *ask,
+                      struct efsd_held *coming[EFS_HANDOUT_ITEMS])
+{
+    bool good = true;
+    pthread_mutex_lock(&s->handout->lock);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t tag = ask->item[i].tag;
+        coming[i] = NULL;
+        if (tag == EFS_HANDOUT_TOLD) {
+            continue;
+        }
+        if (tag >= EFS_HANDOUT_TAGS || efsd_held_of(s, tag) ||
+            !efsd_handout_grow((void **)&s->held, &s->tags, tag, sizeof(*s->held)) ||
+            !(coming[i] = calloc(1, sizeof(*coming[i])))) {
+            good = false;
+            break;
+        }
+        *coming[i] = (struct efsd_held){.session = s, .tag = tag};
+        s->held[tag] = coming[i];
+        s->references++;
+    }
+    for (uint32_t i = 0; !good && i < ask->count && (coming[i] || ask->item[i].tag == EFS_HANDOUT_TOLD); i++) {
+        if (coming[i]) {
+            s->held[coming[i]->tag] = NULL;
+            free(coming[i]);
+            s->references--;
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+    return good;
+}
+
+static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
+{
+    struct efsd *daemon = s->handout->daemon;
+    struct efsd_held *coming[EFS_HANDOUT_ITEMS];
+    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming)) {
+        return false;
+    }
+    efsd_cede_leased(daemon);
+    errint_t refused = want(daemon, ask);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t expert;
+        errint_t rc = refused;
+        if (coming[i] && rc == 0) {
+            rc = efs_expert_find(daemon->fs, ask->stack, ask->layer, ask->item[i].expert, &expert);
+        }
+        if (coming[i] && rc) {
+            efsd_handout_leased(coming[i], rc, NULL);
+        } else if (coming[i]) {
+            coming[i]->file = s->handout->files[expert];
+            efs_lease(daemon->fs, coming[i]->file, efsd_handout_leased, coming[i]);
+        }
+    }
+    return true;
+}
+
+static void take_drop(struct efsd_session *s, const struct efs_handout_ask *ask)
+{
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t tag = ask->item[i].tag;
+        struct efs_lease *lease = NULL;
+        pthread_mutex_lock(&s->handout->lock);
+        struct efsd_held *held = efsd_held_of(s, tag);
+        if (held) {
+            s->held[tag] = NULL;
+            lease = held->lease;
+            held->dropped = true;
+            if (lease) {
+                free(held);
+            }
+        }
+        pthread_mutex_unlock(&s->handout->lock);
+        if (lease) {
+            efs_lease_release(lease);
+        }
+    }
+}
+
+static void take_forget(struct efsd_session *s, const struct efs_handout_ask *ask)
+{
+    pthread_mutex_lock(&s->handout->lock);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t window = ask->item[i].tag;
+        if (window / 8 < s->windows) {
+            s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+}
+
+/* One packet. false: the client is wrong. */
+static bool take(struct efsd_session *s, const struct efs_handout_ask *ask, size_t bytes)
+{
+    if (bytes < offsetof(struct efs_handout_ask, item) || ask->version != EFS_HANDOUT_VERSION ||
+        ask->count > EFS_HANDOUT_ITEMS ||
+        bytes != offsetof(struct efs_handout_ask, item) + ask->count * sizeof(ask->item[0])) {
+        return false;
+    }
+    switch (ask->kind) {
+    case EFS_HANDOUT_ASK:
+        return take_ask(s, ask);
+    case EFS_HANDOUT_DROP:
+        take_drop(s, ask);
+        return true;
+    case EFS_HANDOUT_FORGET:
+        take_forget(s, ask);
+        return true;
+    default:
+        return false;
+    }
+}
+
+void efsd_handout_receive(struct efsd_session *s)
+{
+    struct efs_handout_ask ask;
+    for (uint32_t i = 0; i < PACKETS; i++) {
+        ssize_t n = recv(s->fd, &ask, sizeof(ask), MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
+        if (n > 0 && !good) {
+            efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off", s->handout->address);
+        }
+        if (!good) {
+            efsd_handout_end(s);
+            return;
+        }
+    }
+}

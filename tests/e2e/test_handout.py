@@ -1,0 +1,187 @@
+"""The socket that hands experts out without files: its packets by hand, right and wrong ones, and what is left behind by
+clients that die, mounts that go, and readers who open the same experts as files."""
+import array
+import mmap
+import socket
+import struct
+
+from e2e import *
+
+need_fuse()
+model = make_model()
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+ASK, DROP, FORGET, TOLD = 1, 2, 3, 0xFFFFFFFF
+
+
+def packet(kind, items, layer=0, version=1, stack=b"", count=None):
+    head = struct.pack("<4I32s", version, kind, layer, len(items) if count is None else count, stack)
+    return head + b"".join(struct.pack("<3I", *item) for item in items)
+
+
+class Socket:
+    def __init__(self, mount):
+        self.windows = {}
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(30)
+        self.socket.connect("\0" + mount.control("handout").split()[1])
+
+    def send(self, *args, **more):
+        self.socket.send(packet(*args, **more))
+
+    def answer(self):
+        """(tag, error, window, bytes of the file); None: it was cut off."""
+        data, ancillary, _, _ = self.socket.recvmsg(64, socket.CMSG_SPACE(4))
+        if not data:
+            return None
+        _, tag, error, window, window_bytes, file_bytes = struct.unpack("<IIiIQQ", data)
+        for level, kind, fds in ancillary:
+            fd = array.array("i", fds)[0]
+            try:
+                mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+                check("a window cannot be written", False)
+            except PermissionError:
+                pass
+            self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
+            os.close(fd)
+        return tag, error, window, file_bytes
+
+    def file(self, answer):
+        return bytes(self.windows[answer[2]][:answer[3]])
+
+    def cut_off(self):
+        try:
+            return self.answer() is None
+        except ConnectionError:
+            return True
+
+
+def expert(mount, layer, number):
+    return os.path.join(mount.path, f"experts/L{layer:02}/E{number:03}.safetensors")
+
+
+# as the experts' files have them
+plain = Mount(store, "budget=128M,nopassthrough")
+check("without passthrough there is no socket", plain.control("handout") == "address: -\n", plain.control("handout"))
+files = {(layer, number): open(expert(plain, layer, number), "rb").read() for layer in (0, 1) for number in range(8)}
+plain.unmount()
+
+mount = Mount(store, "budget=128M,lease=wait")
+if not mount.passthrough():
+    mount.unmount()
+    skip("no passthrough here: nothing is handed out")
+
+print("-- asks and answers")
+one = Socket(mount)
+one.send(ASK, [(n, 1, 100 + n) for n in range(4)] + [(5, 2, TOLD)])
+answers = sorted(one.answer() for _ in range(4))
+check("an answer for each tag", [a[:2] for a in answers] == [(100 + n, 0) for n in range(4)], answers)
+check("the files, byte for byte", all(one.file(a) == files[0, a[0] - 100] for a in answers))
+check("four are held", mount.count("leased_experts") == 4, mount.count("leased_experts"))
+one.send(ASK, [(1, 1, 7)])
+again = one.answer()
+check("the same expert twice is the same window", again[2] == answers[1][2] and one.file(again) == files[0, 1], again)
+one.send(DROP, [(0, 0, tag) for tag in (100, 101, 102, 103)])
+check("one is still held", wait_until(lambda: mount.count("leased_experts") == 1))
+one.send(ASK, [(99, 1, 3)])
+check("an expert that is not there", one.answer()[:2] == (3, -22))
+one.send(ASK, [(1, 1, 3)], layer=9)
+check("a layer that is not there", one.answer()[:2] == (3, -22))
+one.send(ASK, [(1, 1, 3)], stack=b"encoder")
+check("a stack that is not there", one.answer()[:2] == (3, -22))
+one.send(FORGET, [(0, 0, again[2])])
+one.windows.pop(again[2]).close()
+one.send(ASK, [(1, 1, 8)])
+check("a window that was forgotten comes again", one.file(one.answer()) == files[0, 1])
+
+print("-- wrong ones")
+wrong = {
+    "another version": packet(ASK, [(1, 1, 1)], version=2), "an unknown kind": packet(9, [(1, 1, 1)]),
+    "fewer items than said": packet(ASK, [(1, 1, 1)], count=2), "more items than said": packet(ASK, [(1, 1, 1)] * 2, count=1),
+    "too many items": packet(ASK, [(1, 1, 1)] * 64, count=65), "no item": packet(ASK, []), "nothing": b"\0",
+    "half a head": packet(ASK, [])[:20], "a stack without end": packet(ASK, [(1, 1, 1)], stack=b"x" * 32),
+    "a tag twice": packet(ASK, [(1, 1, 1), (2, 1, 1)]), "a tag out of range": packet(ASK, [(1, 1, 65536)]),
+    "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
+}
+for name, data in wrong.items():
+    other = Socket(mount)
+    other.socket.send(data)
+    check(f"{name}: cut off", other.cut_off())
+check("what was right goes on", one.send(ASK, [(2, 1, 9)]) is None and one.file(one.answer()) == files[0, 2])
+other = Socket(mount)
+other.send(ASK, [(1, 1, 1)])
+other.answer()
+other.socket.send(packet(ASK, [(2, 1, 1)]))
+check("a tag that is in use: cut off", other.cut_off())
+one.send(DROP, [(0, 0, tag) for tag in (7, 8, 9, 5, 70000)])
+check("nothing is held by those that were cut off", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
+
+print("-- clients that die")
+pid = os.fork()
+if pid == 0:
+    child = Socket(mount)
+    child.send(ASK, [(n, 1, n) for n in range(8)], layer=1)
+    child.answer()
+    os._exit(0)
+os.waitpid(pid, 0)
+check("what it held, and what was coming, is let go", wait_until(lambda: mount.count("leased_experts") == 0 and mount.count("inflight") == 0))
+
+print("-- beside readers of files")
+one.send(ASK, [(3, 1, 1)])
+answer = one.answer()
+before = mount.count("fuse_opens_passthrough")
+with open(expert(mount, 0, 3), "rb") as f:
+    check("a file whose memory is a window has its bytes", f.read() == files[0, 3])
+    check("the kernel does not serve it", mount.count("fuse_opens_passthrough") == before)
+one.send(DROP, [(0, 0, 1)])
+os.setxattr(mount.path, "user.expertfs.budget", b"64M")
+shown = open(expert(mount, 1, 0), "rb")
+mapped = mmap.mmap(shown.fileno(), 0, prot=mmap.PROT_READ)
+one.send(ASK, [(0, 1, 2)], layer=1)
+answer = one.answer()
+by_kernel = mount.count("fuse_opens_passthrough") > before
+check("one that is open as a file is not handed out", answer[:2] == (2, -16) or not by_kernel, answer)
+one.send(DROP, [(0, 0, 2)])
+for turn in range(3):  # others take over the memory of windows; a mapped file never changes
+    for layer in (0, 1):
+        one.send(ASK, [(n, 1, 10 + n) for n in range(1, 8)], layer=layer)
+        for _ in range(7):
+            answer = one.answer()
+            if answer[1] or one.file(answer) != files[layer, answer[0] - 10]:
+                check(f"layer {layer}: expert {answer[0] - 10}", False, answer)
+        one.send(DROP, [(0, 0, 10 + n) for n in range(1, 8)])
+check("the mapped file is what it was", mapped[:] == files[1, 0])
+mapped.close()
+shown.close()
+
+print("-- more answers than the socket holds")
+one.send(ASK, [(4, 1, 20)])
+one.answer()
+for tag in range(1000, 3000, 50):
+    one.send(ASK, [(4, 1, tag)])
+    for i in range(1, 50):
+        one.send(ASK, [(4, 1, tag + i)])
+tags = sorted(one.answer()[0] for _ in range(2000))
+check("all come", tags == list(range(1000, 3000)))
+for tag in range(1000, 3000, 50):
+    one.send(DROP, [(0, 0, tag + i) for i in range(50)])
+one.send(DROP, [(0, 0, 20)])
+check("and are given back", wait_until(lambda: mount.count("leased_experts") == 0))
+
+print("-- others, and the end")
+if os.geteuid() == 0:
+    address = "\0" + mount.control("handout").split()[1]
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.settimeout(30)
+        s.connect(address)
+        os._exit(0 if s.recv(64) == b"" else 1)
+    check("other users are not served", os.waitpid(pid, 0)[1] == 0)
+one.send(ASK, [(6, 1, 1)])
+held = one.answer()
+mount.unmount()
+check("what is held stays as it was when the mount is gone", one.file(held) == files[0, 6])
+check("and the socket says so", one.cut_off())
+done()

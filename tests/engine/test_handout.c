@@ -1,0 +1,374 @@
+/*
+ * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
+ * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fixture_mount.h"
+#include "libexpertfs.h"
+
+#define LAYERS 2
+#define EXPERTS 8
+#define WINDOWS 24u
+#define TAGS 256u
+
+static struct fixture model;
+static struct fixture_mount mount;
+
+/* ---- the mount's end ---------------------------------------------------------------------------------------- */
+
+enum manner {
+    GOOD,
+    REFUSES,        /* each expert, with an error */
+    HANGS_UP,       /* at the first ask */
+    HANGS_UP_LATER, /* when some were answered */
+    OTHER_VERSION,
+    UNKNOWN_TAG,
+    NO_DESCRIPTOR, /* with a window that is new */
+    LONG_FILE,     /* longer than its window */
+    SHORT_PACKET,
+    STRANGE_HEADER, /* what is in the window is no expert */
+    POSITIVE_ERROR,
+    MANNERS
+};
+
+struct window {
+    int fd;
+    uint8_t *data;
+    bool told;
+    uint32_t tag; /* that holds it, or TAGS */
+};
+
+struct mount_end {
+    enum manner manner;
+    int listening;
+    uint32_t window_base; /* of their numbers */
+    struct window windows[WINDOWS];
+    size_t window_bytes;
+    _Atomic uint32_t handed, wrong, connections; /* wrong: what the client must not do */
+    pthread_t thread;
+    char name[64];
+};
+
+static void reply(const struct mount_end *s, int fd, struct efs_handout_answer answer, int with)
+{
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {&answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer)};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    answer.version = s->manner == OTHER_VERSION ? 7 : EFS_HANDOUT_VERSION;
+    answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
+    if (with >= 0) {
+        message.msg_control = control;
+        message.msg_controllen = sizeof(control);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(c), &with, sizeof(with));
+    }
+    sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+static void hand_out(struct mount_end *s, int fd, uint32_t layer, uint32_t expert, uint32_t tag)
+{
+    uint32_t number = layer * EXPERTS + expert, w = 0;
+    struct efs_handout_answer answer = {.tag = tag, .window_bytes = s->window_bytes};
+    answer.error = s->manner == REFUSES ? -EBUSY : s->manner == POSITIVE_ERROR ? 5 : 0;
+    while (w < WINDOWS && s->windows[w].tag != TAGS)
+        w++;
+    if (answer.error || w == WINDOWS) {
+        answer.error = answer.error ? answer.error : -ENOMEM;
+        reply(s, fd, answer, -1);
+        return;
+    }
+    struct window *window = &s->windows[w];
+    memcpy(window->data, mount.files[number], mount.file_bytes[number]);
+    if (s->manner == STRANGE_HEADER)
+        memset(window->data, 0x7b, 64);
+    window->tag = tag;
+    answer.window = s->window_base + w;
+    answer.file_bytes = s->manner == LONG_FILE ? s->window_bytes + 1 : mount.file_bytes[number];
+    s->handed++;
+    reply(s, fd, answer, window->told || s->manner == NO_DESCRIPTOR ? -1 : window->fd);
+    window->told = true;
+}
+
+static void give_back(struct mount_end *s, uint32_t tag)
+{
+    for (uint32_t w = 0; w < WINDOWS; w++)
+        if (s->windows[w].tag == tag) {
+            memset(s->windows[w].data, 0xee, s->window_bytes); /* nobody may read it now */
+            s->windows[w].tag = TAGS;
+        }
+}
+
+/* Until the client hangs up, or we do. */
+static void serve_one(struct mount_end *s, int fd)
+{
+    struct efs_handout_ask ask;
+    bool used[TAGS] = {false};
+    ssize_t n;
+    while ((n = recv(fd, &ask, sizeof(ask), 0)) > 0) {
+        s->wrong += ask.version != EFS_HANDOUT_VERSION || ask.count > EFS_HANDOUT_ITEMS ||
+                    (size_t)n != offsetof(struct efs_handout_ask, item) + ask.count * sizeof(ask.item[0]);
+        if (ask.kind == EFS_HANDOUT_ASK && s->manner == HANGS_UP)
+            return;
+        for (uint32_t i = 0; i < ask.count && s->wrong == 0; i++) {
+            uint32_t tag = ask.item[i].tag;
+            if (ask.kind == EFS_HANDOUT_ASK && tag == EFS_HANDOUT_TOLD)
+                continue;
+            s->wrong += tag >= TAGS || used[tag] != (ask.kind == EFS_HANDOUT_DROP);
+            if (s->wrong)
+                break;
+            if (ask.kind == EFS_HANDOUT_DROP) {
+                used[tag] = false;
+                give_back(s, tag);
+                continue;
+            }
+            uint32_t before = s->handed;
+            hand_out(s, fd, ask.layer, ask.item[i].expert, tag);
+            used[tag] = s->handed > before;
+            if (s->manner == HANGS_UP_LATER && s->handed == 3)
+                return;
+        }
+    }
+}
+
+static void *serve(void *arg)
+{
+    struct mount_end *s = arg;
+    int fd;
+    while ((fd = accept(s->listening, NULL, NULL)) >= 0) {
+        s->connections++;
+        serve_one(s, fd);
+        close(fd);
+        for (uint32_t w = 0; w < WINDOWS; w++) { /* as after a mount that is gone: what was held stays */
+            s->windows[w].told = false;
+            s->windows[w].tag = TAGS;
+        }
+        s->window_base += WINDOWS;
+    }
+    return NULL;
+}
+
+static void begin_end(struct mount_end *s, enum manner manner)
+{
+    static unsigned number;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char text[100];
+    *s = (struct mount_end){.manner = manner, .window_base = 1};
+    for (uint32_t e = 0; e < mount.experts; e++)
+        s->window_bytes = mount.file_bytes[e] > s->window_bytes ? mount.file_bytes[e] : s->window_bytes;
+    s->window_bytes = (s->window_bytes + 4095) / 4096 * 4096;
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        struct window *window = &s->windows[w];
+        *window = (struct window){.fd = memfd_create("window", MFD_CLOEXEC), .tag = TAGS};
+        assert_int_equal(ftruncate(window->fd, (off_t)s->window_bytes), 0);
+        window->data = mmap(NULL, s->window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
+        assert_ptr_not_equal(window->data, MAP_FAILED);
+    }
+    snprintf(s->name, sizeof(s->name), "expertfs-test-%d-%u", (int)getpid(), ++number);
+    memcpy(address.sun_path + 1, s->name, strlen(s->name));
+    s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(s->name));
+    assert_int_equal(bind(s->listening, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(listen(s->listening, 4), 0);
+    int bytes = snprintf(text, sizeof(text), "address: %s\n", s->name);
+    fixture_mount_file(&mount, ".expertfs/handout", text, (size_t)bytes);
+    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+static void end_end(struct mount_end *s)
+{
+    shutdown(s->listening, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->listening);
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        munmap(s->windows[w].data, s->window_bytes);
+        close(s->windows[w].fd);
+    }
+}
+
+/* ---- clients ------------------------------------------------------------------------------------------------ */
+
+static struct efs_client *open_client(uint64_t keep_bytes)
+{
+    const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
+    struct efs_error err = {""};
+    struct efs_client *client;
+    if (efs_client_open(mount.directory, &options, &client, &err) < 0)
+        fail_msg("%s", err.text);
+    return client;
+}
+
+/* false: something was not as it should be; of threads of their own, which cannot fail a test. */
+static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count, bool wait)
+{
+    struct efs_need needs[EXPERTS];
+    struct efs_client_request *r;
+    const struct efs_tensor *tensors;
+    uint32_t index, tensor_count, told = 0;
+    bool good = true;
+    for (uint32_t i = 0; i < count; i++)
+        needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
+    if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
+        return false;
+    while (wait && good && efs_client_wait_any(r, 60000, &index) == 0) {
+        uint32_t number = layer * EXPERTS + needs[index].expert;
+        size_t at = mount.file_bytes[number];
+        good = efs_client_tensors(r, index, &tensors, &tensor_count) == 0 && tensor_count == 3;
+        for (uint32_t i = 0; good && i < 3; i++)
+            at -= tensors[i].bytes;
+        for (uint32_t i = 0; good && i < 3; at += tensors[i++].bytes)
+            good = memcmp(tensors[i].data, mount.files[number] + at, tensors[i].bytes) == 0;
+        if (++told % 2)
+            efs_client_drop(r, index);
+    }
+    efs_client_release(r);
+    return good && (!wait || told == count);
+}
+
+static void check_manner(enum manner manner, bool windows)
+{
+    struct mount_end s;
+    begin_end(&s, manner);
+    struct efs_client *client = open_client(0);
+    for (uint32_t round = 0; round < 40; round++) {
+        assert_true(ask(client, round % LAYERS, round, 1 + round % EXPERTS, true));
+        assert_true(ask(client, round % LAYERS, round + 1, 1 + round % 3, round % 5 != 0)); /* not waited for, too */
+    }
+    efs_client_close(client);
+    assert_int_equal(s.connections, 1);
+    assert_int_equal(s.wrong, 0);
+    assert_true(!windows || s.handed > 40);
+    end_end(&s);
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    check_manner(GOOD, true);
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    for (enum manner manner = REFUSES; manner < MANNERS; manner++)
+        check_manner(manner, false);
+}
+
+/* What is kept is not asked for again, and gives way to more. */
+static void test_kept(void **state)
+{
+    (void)state;
+    struct mount_end s;
+    begin_end(&s, GOOD);
+    struct efs_client *client = open_client(UINT64_C(1) << 30);
+    assert_true(ask(client, 0, 0, EXPERTS, true));
+    assert_true(ask(client, 1, 0, EXPERTS, true));
+    assert_int_equal(s.handed, 2 * EXPERTS);
+    for (uint32_t round = 0; round < 10; round++)
+        assert_true(ask(client, round % LAYERS, round, EXPERTS, true));
+    assert_int_equal(s.handed, 2 * EXPERTS);
+    efs_client_close(client);
+    assert_int_equal(s.wrong, 0);
+    end_end(&s);
+}
+
+struct crowd {
+    struct efs_client *client;
+    uint32_t number;
+    bool good;
+};
+
+static void *run_crowd(void *arg)
+{
+    struct crowd *c = arg;
+    c->good = true;
+    for (uint32_t round = 0; round < 150 && c->good; round++)
+        c->good = ask(c->client, (round + c->number) % LAYERS, round * (c->number + 1), 1 + round % 4, round % 7 != 0);
+    return NULL;
+}
+
+/* Threads share a client: one receives for all, and what one dropped another may be waiting for. */
+static void crowded(enum manner manner, uint64_t keep_bytes)
+{
+    struct mount_end s;
+    struct crowd crowd[6];
+    pthread_t threads[6];
+    begin_end(&s, manner);
+    struct efs_client *client = open_client(keep_bytes);
+    for (uint32_t i = 0; i < 6; i++) {
+        crowd[i] = (struct crowd){.client = client, .number = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_crowd, &crowd[i]), 0);
+    }
+    for (uint32_t i = 0; i < 6; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(crowd[i].good);
+    }
+    efs_client_close(client);
+    assert_int_equal(s.wrong, 0);
+    end_end(&s);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    crowded(GOOD, 0);
+    crowded(GOOD, mount.file_bytes[0] * 5);
+    crowded(REFUSES, 0);
+    crowded(HANGS_UP_LATER, 0);
+}
+
+/* Nobody listens, or there is no such name: files do. */
+static void test_nobody(void **state)
+{
+    (void)state;
+    const char *const texts[] = {"address: -\n", "address: expertfs-nobody-is-here\n", "", "what: x\n"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        fixture_mount_file(&mount, ".expertfs/handout", texts[i], strlen(texts[i]));
+        struct efs_client *client = open_client(0);
+        assert_true(ask(client, 0, 0, EXPERTS, true));
+        efs_client_close(client);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
+    fixture_pack(&model, NULL);
+    fixture_mount_begin(&mount, &model);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_mount_end(&mount);
+    fixture_end(&model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),    cmocka_unit_test(test_bad),    cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_nobody),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
