@@ -539,9 +539,9 @@ struct efs_client_options {
 };
 
 /*
- * path is the directory of a mount, whose experts are then opened and mapped by threads of the client, or a store file,
- * which is then opened in this process (efs_open). options may be NULL. -ENODEV: a directory, but no mount; what
- * efs_open() returns; what the system says.
+ * path is the directory of a mount, whose experts are then handed out over its socket, or opened and mapped by threads
+ * of the client, or a store file, which is then opened in this process (efs_open). options may be NULL. -ENODEV: a
+ * directory, but no mount; what efs_open() returns; what the system says.
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);

@@ -425,12 +425,12 @@ void efs_handout_free(struct efs_handout *h)
 {
     if (!h)
         return;
-    efs_sys_close(h->fd);
-    efs_sys_close(h->nudge);
     for (uint32_t tag = 0; tag < h->room; tag++)
         free(h->files[tag]); /* that nobody waited for any more */
     while (h->oldest)
         free_window(h, h->oldest);
+    efs_sys_close(h->fd); /* the mount may give the memory to others now */
+    efs_sys_close(h->nudge);
     free(h->files);
     free(h->free_tags);
     free(h->drops);

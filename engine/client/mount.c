@@ -116,6 +116,14 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
     return all;
 }
 
+static bool may_ask(struct efs_mount *m, uint32_t count)
+{
+    pthread_mutex_lock(&m->lock);
+    bool may = efs_handout_works(m->handout) && count <= EFS_HANDOUT_ITEMS;
+    pthread_mutex_unlock(&m->lock);
+    return may;
+}
+
 static void free_spare(struct efs_expert_file *spare)
 {
     while (spare) {
@@ -190,7 +198,7 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
         free_spare(spare);
         return rc;
     }
-    if (m->handout && request->count <= EFS_HANDOUT_ITEMS)
+    if (may_ask(m, request->count))
         begin_handout(m, stack, layer, needs, request, &spare);
     else
         begin_opening(m, stack, layer, needs, request, &spare, text, bytes);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define RECEIVE_NS 10000000
 #define TELL_NS 1000000 /* what was found mapped is told to the mount within a millisecond, many lines at once */
 
 /* ---- opening ---- */
@@ -145,11 +146,21 @@ static void tell_all(struct efs_mount *m)
     pthread_mutex_unlock(&m->telling);
 }
 
+/* What nobody else waits for; there may be more to tell soon. */
+static void receive_a_while(struct efs_mount *m)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += RECEIVE_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    efs_handout_receive(m, &until);
+}
+
 static void *keep_house(void *arg)
 {
     struct efs_mount *m = arg;
     const struct timespec a_while = {0, TELL_NS};
-    struct timespec until;
     pthread_mutex_lock(&m->lock);
     while (!m->stop || m->close_queue) {
         if (efs_kept_look(m))
@@ -162,9 +173,7 @@ static void *keep_house(void *arg)
             tell_all(m);
             pthread_mutex_lock(&m->lock);
         } else if (!m->stop && !m->receiving && m->handout && efs_handout_has_orphans(m->handout)) {
-            clock_gettime(CLOCK_MONOTONIC, &until);
-            until.tv_sec++;
-            efs_handout_receive(m, &until);
+            receive_a_while(m);
         } else {
             m->keeper_sleeps = true;
             pthread_cond_wait(&m->to_keep, &m->lock);

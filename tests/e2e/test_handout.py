@@ -154,6 +154,16 @@ check("the mapped file is what it was", mapped[:] == files[1, 0])
 mapped.close()
 shown.close()
 
+one.windows.clear()
+other.windows.clear()
+one.socket.close()
+check("without clients it ends", wait_until(lambda: mount.count("leased_experts") == 0))
+before = mount.count("fuse_opens_passthrough")
+for n in range(8):
+    with open(expert(mount, 0, n), "rb") as f:
+        check(f"expert {n} is served by the kernel again", f.read() == files[0, n] and mount.count("fuse_opens_passthrough") == before + n + 1)
+one = Socket(mount)
+
 print("-- more answers than the socket holds")
 one.send(ASK, [(4, 1, 20)])
 one.answer()
