@@ -392,7 +392,7 @@ struct efs_want_ioctl {
  */
 #define EFS_HANDOUT_VERSION 1u
 #define EFS_HANDOUT_ITEMS 64u
-#define EFS_HANDOUT_TAGS 65536u    /* tags are below that */
+#define EFS_HANDOUT_TAGS 16384u     /* tags are below that */
 #define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
 enum efs_handout_kind {
     EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones */

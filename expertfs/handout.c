@@ -13,7 +13,7 @@
 
 #include "log.h"
 
-#define SESSIONS 64u
+#define SESSIONS 16u
 #define SEND_BYTES (256 << 10)
 
 /* ---- the thread --------------------------------------------------------------------------------------------- */

@@ -60,7 +60,10 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
     if (rc == 0) {
         rc = efs_file_info(daemon->fs, held->file, &file);
     }
-    if (rc == 0 && !efsd_handout_grow((void **)&s->has, &s->windows, window.number / 8, 1)) {
+    uint8_t *has = rc == 0 ? efsd_handout_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
+    if (has) {
+        s->has = has;
+    } else if (rc == 0) {
         rc = -ENOMEM;
     }
     if (rc) {
@@ -89,15 +92,16 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
 
 static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 {
-    struct efsd_late *late = calloc(1, sizeof(*late));
+    struct efsd_late *late = s->late_count < EFS_HANDOUT_TAGS ? calloc(1, sizeof(*late)) : NULL;
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
-    if (!late) { /* nothing that it waits for may be lost without a word */
+    if (!late) { /* it asks and does not listen; nothing that it waits for may be lost without a word */
         shutdown(s->fd, SHUT_RDWR);
         return;
     }
     *late = (struct efsd_late){.tag = tag, .error = error};
     *s->late_end = late;
     s->late_end = &late->next;
+    s->late_count++;
     epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
 }
 
@@ -128,15 +132,16 @@ static struct efs_lease *answer(struct efsd_session *s, uint32_t tag, errint_t e
 
 void efsd_handout_flush(struct efsd_session *s)
 {
-    struct efs_lease *lease = NULL;
     pthread_mutex_lock(&s->handout->lock);
     struct efsd_late *all = s->late;
     s->late = NULL;
     s->late_end = &s->late;
+    s->late_count = 0;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
     while (all) {
         struct efsd_late *one = all;
+        struct efs_lease *lease = NULL;
         all = one->next;
         const struct efsd_held *held = efsd_held_of(s, one->tag);
         if (one->error || (held && held->lease)) { /* else it was dropped meanwhile */

@@ -36,6 +36,7 @@ struct efsd_session {
     uint8_t *has;            /* bits, by number of window: the client has it */
     uint32_t windows;        /* that there is room for */
     struct efsd_late *late, **late_end;
+    uint32_t late_count;
 };
 
 struct efsd_handout {
@@ -55,8 +56,8 @@ struct efsd_handout {
 void efsd_session_unref(struct efsd_session *session);
 /* Lock held: what is held under the tag, or NULL. */
 struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
-/* Lock held: room in *array for index; what is new is zero. false: no memory. */
-bool efsd_handout_grow(void **array, uint32_t *room, uint32_t index, size_t element_bytes);
+/* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it was. */
+void *efsd_handout_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
 /* The client has sent something, or is gone: the session may be gone then. */
 void efsd_handout_receive(struct efsd_session *session);
 /* The session is over; what it held is released. */

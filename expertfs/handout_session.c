@@ -30,24 +30,21 @@ void efsd_session_unref(struct efsd_session *s)
     free(s);
 }
 
-/* Lock held. false: no memory. New room is zero. */
-bool efsd_handout_grow(void **array, uint32_t *room, uint32_t index, size_t element_bytes)
+void *efsd_handout_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes)
 {
     if (index < *room) {
-        return true;
+        return array;
     }
     uint32_t more = *room ? *room : 64;
     while (more <= index) {
         more *= 2;
     }
-    uint8_t *bytes = reallocarray(*array, more, element_bytes);
-    if (!bytes) {
-        return false;
+    uint8_t *bytes = reallocarray(array, more, element_bytes);
+    if (bytes) {
+        memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
+        *room = more;
     }
-    memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
-    *array = bytes;
-    *room = more;
-    return true;
+    return bytes;
 }
 
 struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
@@ -115,32 +112,41 @@ static errint_t want(struct efsd *daemon, const struct efs_handout_ask *ask)
     return rc;
 }
 
-/* Take the tags of an ask. false: one is not free, or out of range; the client is wrong. */
+/* Lock held. NULL: it is not free, or out of range, or there is no memory. */
+static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
+{
+    bool good = tag < EFS_HANDOUT_TAGS && !efsd_held_of(s, tag);
+    struct efsd_held **all = good ? efsd_handout_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
+    if (all) {
+        s->held = all;
+    }
+    struct efsd_held *held = all ? calloc(1, sizeof(*held)) : NULL;
+    if (held) {
+        *held = (struct efsd_held){.session = s, .tag = tag};
+        s->held[tag] = held;
+        s->references++;
+    }
+    return held;
+}
+
+/* Take the tags of an ask. false: one cannot be had; the client is wrong, and cut off. */
 static bool take_tags(struct efsd_session *s, const struct efs_handout_ask *ask,
                       struct efsd_held *coming[EFS_HANDOUT_ITEMS])
 {
-    bool good = true;
+    uint32_t taken = 0;
     pthread_mutex_lock(&s->handout->lock);
-    for (uint32_t i = 0; i < ask->count; i++) {
-        uint32_t tag = ask->item[i].tag;
-        coming[i] = NULL;
-        if (tag == EFS_HANDOUT_TOLD) {
-            continue;
-        }
-        if (tag >= EFS_HANDOUT_TAGS || efsd_held_of(s, tag) ||
-            !efsd_handout_grow((void **)&s->held, &s->tags, tag, sizeof(*s->held)) ||
-            !(coming[i] = calloc(1, sizeof(*coming[i])))) {
-            good = false;
+    for (; taken < ask->count; taken++) {
+        uint32_t tag = ask->item[taken].tag;
+        coming[taken] = tag == EFS_HANDOUT_TOLD ? NULL : take_tag(s, tag);
+        if (tag != EFS_HANDOUT_TOLD && !coming[taken]) {
             break;
         }
-        *coming[i] = (struct efsd_held){.session = s, .tag = tag};
-        s->held[tag] = coming[i];
-        s->references++;
     }
-    for (uint32_t i = 0; !good && i < ask->count && (coming[i] || ask->item[i].tag == EFS_HANDOUT_TOLD); i++) {
-        if (coming[i]) {
-            s->held[coming[i]->tag] = NULL;
-            free(coming[i]);
+    bool good = taken == ask->count;
+    while (!good && taken-- > 0) {
+        if (coming[taken]) {
+            s->held[coming[taken]->tag] = NULL;
+            free(coming[taken]);
             s->references--;
         }
     }
