@@ -1,6 +1,6 @@
 /*
- * replay_handout.c - what it takes to hand out an expert through a mount, that is to open, map and close its file: the
- * simulator knows reads and decodes alone. Measured with experts that are full already, a layer's request at a time.
+ * replay_handout.c - what it takes the client library to get an expert from a mount and to give it back: the simulator
+ * knows reads and decodes alone. Measured with experts that are full already, a layer's request at a time.
  */
 #include "replay_live.h"
 #include "replay_mount.h"
