@@ -240,6 +240,8 @@ void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 /* Is it .expertfs/want, the one file that can be written? By those who may tune. */
 bool efsd_is_want(const struct efsd *daemon, uint32_t node);
+/* Take what a user asks for, in lines, and count it; who is refused is told in the log. As efs_want(). */
+errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes);
 void efsd_want_open(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file);

@@ -33,7 +33,7 @@ static void greet(struct efsd_handout *h)
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    *s = (struct efsd_session){.handout = h, .fd = fd, .references = 1};
+    *s = (struct efsd_session){.handout = h, .fd = fd, .user = who.uid, .references = 1};
     s->late_end = &s->late;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     pthread_mutex_lock(&h->lock);
@@ -103,16 +103,16 @@ static errint_t listen_somewhere(struct efsd_handout *h)
     return 0;
 }
 
-static errint_t find_files(struct efsd_handout *h)
+static errint_t find_nodes(struct efsd_handout *h)
 {
     const struct efsd_tree *tree = &h->daemon->tree;
-    h->files = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->files));
-    for (uint32_t i = 0; h->files && i < tree->count; i++) {
+    h->nodes = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->nodes));
+    for (uint32_t i = 0; h->nodes && i < tree->count; i++) {
         if (tree->nodes[i].kind == EFSD_EXPERT) {
-            h->files[tree->nodes[i].expert] = tree->nodes[i].id;
+            h->nodes[tree->nodes[i].expert] = i;
         }
     }
-    return h->files ? 0 : -ENOMEM;
+    return h->nodes ? 0 : -ENOMEM;
 }
 
 errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout)
@@ -129,7 +129,7 @@ errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout)
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : find_files(h);
+    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : find_nodes(h);
     if (!rc) {
         rc = listen_somewhere(h);
     }
@@ -189,7 +189,7 @@ void efsd_handout_free(struct efsd_handout *h)
         }
     }
     pthread_mutex_destroy(&h->lock);
-    free(h->files);
+    free(h->nodes);
     free(h);
 }
 

@@ -55,11 +55,7 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
 {
     const struct efsd *daemon = s->handout->daemon;
     struct efs_window window;
-    struct efs_file_info file;
     errint_t rc = efs_lease_window(held->lease, &window);
-    if (rc == 0) {
-        rc = efs_file_info(daemon->fs, held->file, &file);
-    }
     uint8_t *has = rc == 0 ? efsd_handout_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
     if (has) {
         s->has = has;
@@ -74,7 +70,7 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
         .tag = held->tag,
         .window = window.number,
         .window_bytes = window.bytes,
-        .file_bytes = file.bytes,
+        .file_bytes = daemon->tree.nodes[held->node].bytes,
     };
     int fd = client_has(s, window.number) ? -1 : read_only(window.fd);
     if (fd < 0 && !client_has(s, window.number)) {

@@ -15,7 +15,7 @@
 struct efsd_held {
     struct efsd_session *session;
     struct efs_lease *lease; /* NULL: COMING */
-    uint32_t tag, file;      /* file: its number for efs_lease() */
+    uint32_t tag, node;      /* node: the expert's file in the tree */
     bool dropped;            /* while it was coming */
 };
 
@@ -29,7 +29,8 @@ struct efsd_late {
 struct efsd_session {
     struct efsd_handout *handout;
     struct efsd_session *next;
-    int fd;                  /* < 0: it is over */
+    int fd; /* < 0: it is over */
+    uid_t user;
     uint32_t references;     /* the list's, and one for each that is coming */
     struct efsd_held **held; /* by tag */
     uint32_t tags;           /* that there is room for */
@@ -44,7 +45,7 @@ struct efsd_handout {
     pthread_mutex_t lock; /* guards sessions and what is in them */
     struct efsd_session *sessions;
     uint32_t session_count;
-    uint32_t *files; /* by expert: its number for efs_lease() */
+    uint32_t *nodes; /* by expert: its file in the tree */
     int listening, epoll, stop;
     pthread_t thread;
     bool started;
@@ -56,7 +57,8 @@ struct efsd_handout {
 void efsd_session_unref(struct efsd_session *session);
 /* Lock held: what is held under the tag, or NULL. */
 struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
-/* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it was. */
+/* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it
+ * was. */
 void *efsd_handout_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
 /* The client has sent something, or is gone: the session may be gone then. */
 void efsd_handout_receive(struct efsd_session *session);

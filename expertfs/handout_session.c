@@ -95,21 +95,15 @@ void efsd_handout_end(struct efsd_session *s)
 /* ---- asks --------------------------------------------------------------------------------------------------- */
 
 /* Tell the engine of the request as a whole: what it brings is found, or waited for, by the leases. */
-static errint_t want(struct efsd *daemon, const struct efs_handout_ask *ask)
+static errint_t want(struct efsd_session *s, const struct efs_handout_ask *ask)
 {
     char line[EFS_HANDOUT_ITEMS * 24 + 64];
-    struct efs_error err = {.text = ""};
     size_t used = (size_t)(*ask->stack ? snprintf(line, sizeof(line), "%s-L%u:", ask->stack, ask->layer)
                                        : snprintf(line, sizeof(line), "%u:", ask->layer));
     for (uint32_t i = 0; i < ask->count; i++) {
         used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
     }
-    errint_t rc = efs_want(daemon->fs, line, used, &err);
-    efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
-    if (rc) {
-        efsd_answer(daemon, *err.text ? err.text : strerror(-rc));
-    }
-    return rc;
+    return efsd_want_take(s->handout->daemon, s->user, line, used);
 }
 
 /* Lock held. NULL: it is not free, or out of range, or there is no memory. */
@@ -162,7 +156,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
         return false;
     }
     efsd_cede_leased(daemon);
-    errint_t refused = want(daemon, ask);
+    errint_t refused = want(s, ask);
     for (uint32_t i = 0; i < ask->count; i++) {
         uint32_t expert;
         errint_t rc = refused;
@@ -172,8 +166,9 @@ static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
         if (coming[i] && rc) {
             efsd_handout_leased(coming[i], rc, NULL);
         } else if (coming[i]) {
-            coming[i]->file = s->handout->files[expert];
-            efs_lease(daemon->fs, coming[i]->file, efsd_handout_leased, coming[i]);
+            uint32_t node = s->handout->nodes[expert];
+            coming[i]->node = node;
+            efs_lease(daemon->fs, daemon->tree.nodes[node].id, efsd_handout_leased, coming[i]);
         }
     }
     return true;

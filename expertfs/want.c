@@ -31,22 +31,22 @@ void efsd_want_open(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
 }
 
 /* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
-static void tell_refused(struct efsd *daemon, fuse_req_t req, const char *why)
+static void tell_refused(struct efsd *daemon, uid_t user, const char *why)
 {
     int64_t now = time(NULL);
     if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now) {
-        efsd_log(EFS_LOG_WARNING, "user %u wants what cannot be: %s", (unsigned)fuse_req_ctx(req)->uid, why);
+        efsd_log(EFS_LOG_WARNING, "user %u wants what cannot be: %s", (unsigned)user, why);
     }
     efsd_answer(daemon, why);
 }
 
-static errint_t hand_over(struct efsd *daemon, fuse_req_t req, const char *text, size_t bytes)
+errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
     struct efs_error err = {.text = ""};
     errint_t rc = efs_want(daemon->fs, text, bytes, &err);
     efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
     if (rc) {
-        tell_refused(daemon, req, *err.text ? err.text : strerror(-rc));
+        tell_refused(daemon, user, *err.text ? err.text : strerror(-rc));
     }
     return rc;
 }
@@ -61,7 +61,7 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         fuse_reply_err(req, EROFS); /* writepage: through a mapping, in pieces that nobody chose */
         return;
     }
-    errint_t rc = hand_over(daemon, req, data, bytes);
+    errint_t rc = efsd_want_take(daemon, fuse_req_ctx(req)->uid, data, bytes);
     if (rc) {
         fuse_reply_err(req, -rc);
     } else {
@@ -130,9 +130,10 @@ void efsd_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *argument
     errint_t rc = line_of(&want, line, sizeof(line), &bytes);
     if (rc) {
         efsd_count(&daemon->counters.want_errors, 1);
-        tell_refused(daemon, req, "a struct efs_want_ioctl of another size, with flags, or with more than 64 experts");
+        tell_refused(daemon, fuse_req_ctx(req)->uid,
+                     "a struct efs_want_ioctl of another size, with flags, or with more than 64 experts");
     } else {
-        rc = hand_over(daemon, req, line, bytes);
+        rc = efsd_want_take(daemon, fuse_req_ctx(req)->uid, line, bytes);
     }
     if (rc) {
         fuse_reply_err(req, -rc);

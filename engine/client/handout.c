@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,7 +19,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BUCKETS 256u
@@ -91,25 +91,26 @@ static void forget_one(struct efs_handout *h)
     free_window(h, w);
 }
 
-static errint_t map_window(struct efs_handout *h, const struct efs_handout_answer *answer, int fd)
+/* NULL: it cannot be mapped. */
+static struct efs_handout_window *map_window(struct efs_handout *h, const struct efs_handout_answer *answer, int fd)
 {
     struct efs_handout_window *w = efs_sys_calloc(1, sizeof(*w));
     struct stat st;
     if (!w)
-        return -ENOMEM;
+        return NULL;
     *w = (struct efs_handout_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
     if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
         w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (!w->data) {
         free(w);
-        return -EIO;
+        return NULL;
     }
     forget_one(h);
     w->next = h->windows[w->number % BUCKETS];
     h->windows[w->number % BUCKETS] = w;
     link_newest(h, w);
     h->window_count++;
-    return 0;
+    return w;
 }
 
 /* ---- tags --------------------------------------------------------------------------------------------------- */
@@ -287,8 +288,8 @@ static bool take_answer(struct efs_mount *m, const struct efs_handout_answer *an
     if (rc == 0 && !w) {
         if (fd < 0)
             return false;
-        rc = map_window(h, answer, fd);
-        w = rc == 0 ? find_window(h, answer->window) : NULL;
+        w = map_window(h, answer, fd);
+        rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)
         rc = take_window(m, file, answer, w);
@@ -340,7 +341,7 @@ static int milliseconds_until(const struct timespec *until)
         return -1;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t left = ((int64_t)until->tv_sec - now.tv_sec) * 1000 + (until->tv_nsec - now.tv_nsec + 999999) / 1000000;
-    return left < 0 ? 0 : left > 1000000 ? 1000000 : (int)left;
+    return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
 }
 
 void efs_handout_nudge(const struct efs_handout *h)
@@ -356,9 +357,11 @@ errint_t efs_handout_receive(struct efs_mount *m, const struct timespec *until)
     m->receiving = true;
     pthread_mutex_unlock(&m->lock);
     int ready = poll(wait, 2, milliseconds_until(until));
-    uint64_t nudges;
-    if (ready > 0 && wait[1].revents && read(m->handout->nudge, &nudges, sizeof(nudges)) < 0)
-        ready = 1; /* another has read it */
+    if (ready > 0 && wait[1].revents) {
+        uint64_t nudges;
+        ssize_t n = read(m->handout->nudge, &nudges, sizeof(nudges)); /* nobody else reads it */
+        (void)n;
+    }
     pthread_mutex_lock(&m->lock);
     errint_t rc = 0;
     while (ready > 0 && wait[0].revents && rc == 0 && !m->handout->lost)

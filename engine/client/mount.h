@@ -38,10 +38,10 @@ struct efs_expert_file {
 };
 
 struct efs_mount {
-    int root, want; /* directory; .expertfs/want, < 0: not for us to write */
+    int root, want;              /* directory; .expertfs/want, < 0: not for us to write */
     struct efs_handout *handout; /* NULL: files are opened */
     bool receiving;              /* a thread waits for what it sends */
-    bool keep_auto; /* keeps what the mount keeps full, as kept.c sees it */
+    bool keep_auto;              /* keeps what the mount keeps full, as kept.c sees it */
     unsigned openers_max;
 
     pthread_mutex_t lock;

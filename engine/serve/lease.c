@@ -318,10 +318,10 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     efs_lease_answer(fs, answer);
 }
 
-/* Lock held: how it was given out does not matter any more when nobody has it. */
+/* Lock held: how it was given out, in the other way, does not matter any more when nobody has it. */
 static void forget_if_alone(struct efs_slot *slot)
 {
-    if ((slot->window || slot->shown) && !slot->memfd && efs_sys_unshared(slot->fd) == 0) {
+    if (!slot->memfd && efs_sys_unshared(slot->fd) == 0) {
         slot->window = 0;
         slot->shown = false;
     }
@@ -332,7 +332,8 @@ int efs_lease_fd(const struct efs_lease *lease)
     struct efs_slot *slot = lease->fs->full[lease->expert].slot;
     pthread_mutex_lock(&lease->fs->lock);
     /* a window's memory goes on to other experts while it is mapped: who has only this one's file must not see that */
-    forget_if_alone(slot);
+    if (slot->window)
+        forget_if_alone(slot);
     int fd = slot->window ? -EBUSY : slot->fd;
     slot->shown = slot->shown || !slot->window;
     pthread_mutex_unlock(&lease->fs->lock);
@@ -344,7 +345,8 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
     struct efs *fs = lease->fs;
     struct efs_slot *slot = fs->full[lease->expert].slot;
     pthread_mutex_lock(&fs->lock);
-    forget_if_alone(slot);
+    if (slot->shown)
+        forget_if_alone(slot);
     errint_t rc = slot->shown ? -EBUSY : 0;
     if (rc == 0 && !slot->window)
         slot->window = ++fs->window_last;

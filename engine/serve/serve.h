@@ -69,8 +69,8 @@ struct efs_unit_waiter {
 struct efs_slot { /* a memfd and its mapping; recycled */
     struct efs_slot *next;
     int fd;
-    bool memfd; /* not of our tmpfs: nobody can tell whether it is mapped elsewhere */
-    bool shown; /* its descriptor was given out: others may have it mapped, also without a lease */
+    bool memfd;      /* not of our tmpfs: nobody can tell whether it is mapped elsewhere */
+    bool shown;      /* its descriptor was given out: others may have it mapped, also without a lease */
     uint32_t window; /* its number as a window, which others keep mapped whatever is in it; 0: it is none */
     uint8_t *data;
     size_t bytes; /* whole pages */

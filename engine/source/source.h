@@ -22,7 +22,7 @@
 struct efs_source_input {
     int fd;              /* looked at where data is NULL */
     const uint8_t *data; /* all of its bytes in memory */
-    const char *path; /* as messages name it */
+    const char *path;    /* as messages name it */
     uint64_t bytes;
     uint32_t file; /* index into the catalogue's files */
 };

@@ -55,6 +55,29 @@ void fixture_mount_end(struct fixture_mount *mount)
     mount->experts = 0;
 }
 
+void fixture_mount_begin_moe(struct fixture_mount *mount, struct fixture *model, unsigned layers, unsigned experts)
+{
+    fixture_begin(model);
+    fixture_moe(model, layers, experts, 64, 256);
+    fixture_pack(model, NULL);
+    fixture_mount_begin(mount, model);
+}
+
+void fixture_mount_end_moe(struct fixture_mount *mount, struct fixture *model)
+{
+    fixture_mount_end(mount);
+    fixture_end(model);
+}
+
+struct efs_client *fixture_client(const char *path, const struct efs_client_options *options)
+{
+    struct efs_error err = {""};
+    struct efs_client *client;
+    if (efs_client_open(path, options, &client, &err) < 0)
+        fail_msg("%s", err.text);
+    return client;
+}
+
 void fixture_mount_check(const struct fixture_mount *mount, uint32_t expert, const struct efs_tensor *tensors,
                          uint32_t count)
 {

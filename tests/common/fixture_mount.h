@@ -17,6 +17,11 @@ struct fixture_mount {
 /* The control files that a client looks for, and the files of the packed model's experts. */
 void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model);
 void fixture_mount_end(struct fixture_mount *mount);
+/* The same of a small mixture model, which is made and packed for it. */
+void fixture_mount_begin_moe(struct fixture_mount *mount, struct fixture *model, unsigned layers, unsigned experts);
+void fixture_mount_end_moe(struct fixture_mount *mount, struct fixture *model);
+/* A client of the mount, or store, at path. */
+struct efs_client *fixture_client(const char *path, const struct efs_client_options *options);
 /* A file of the mount is this now (directories are made). */
 void fixture_mount_file(const struct fixture_mount *mount, const char *name, const void *data, size_t bytes);
 /* The three BF16 tensors are those of the expert's file: at its end, one after the other. */

@@ -48,18 +48,14 @@ static char *slurp(const char *name)
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
-    fixture_pack(&model, NULL);
-    fixture_mount_begin(&mount, &model);
+    fixture_mount_begin_moe(&mount, &model, LAYERS, EXPERTS);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    fixture_mount_end(&mount);
-    fixture_end(&model);
+    fixture_mount_end_moe(&mount, &model);
     return 0;
 }
 
@@ -68,11 +64,7 @@ static struct efs_client *open_client(const char *path, uint64_t keep_bytes)
     const struct efs_options store = {
         .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true};
     const struct efs_client_options options = {.store = &store, .keep_bytes = keep_bytes, .threads = 4};
-    struct efs_error err = {""};
-    struct efs_client *client;
-    if (efs_client_open(path, &options, &client, &err) < 0)
-        fail_msg("%s", err.text);
-    return client;
+    return fixture_client(path, &options);
 }
 
 static void check_tensors(struct efs_client_request *r, uint32_t index, uint32_t layer, uint32_t expert)

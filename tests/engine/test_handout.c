@@ -44,7 +44,8 @@ enum manner {
     SHORT_PACKET,
     STRANGE_HEADER, /* what is in the window is no expert */
     POSITIVE_ERROR,
-    MANNERS
+    MANNERS,
+    ALWAYS_NEW /* good, but each expert comes in a window of its own */
 };
 
 struct window {
@@ -60,7 +61,7 @@ struct mount_end {
     uint32_t window_base; /* of their numbers */
     struct window windows[WINDOWS];
     size_t window_bytes;
-    _Atomic uint32_t handed, wrong, connections; /* wrong: what the client must not do */
+    _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: what the client must not do */
     pthread_t thread;
     char name[64];
 };
@@ -99,11 +100,11 @@ static void hand_out(struct mount_end *s, int fd, uint32_t layer, uint32_t exper
     if (s->manner == STRANGE_HEADER)
         memset(window->data, 0x7b, 64);
     window->tag = tag;
-    answer.window = s->window_base + w;
+    answer.window = s->manner == ALWAYS_NEW ? s->window_base + s->handed : s->window_base + w;
     answer.file_bytes = s->manner == LONG_FILE ? s->window_bytes + 1 : mount.file_bytes[number];
     s->handed++;
     reply(s, fd, answer, window->told || s->manner == NO_DESCRIPTOR ? -1 : window->fd);
-    window->told = true;
+    window->told = s->manner != ALWAYS_NEW;
 }
 
 static void give_back(struct mount_end *s, uint32_t tag)
@@ -126,6 +127,11 @@ static void serve_one(struct mount_end *s, int fd)
                     (size_t)n != offsetof(struct efs_handout_ask, item) + ask.count * sizeof(ask.item[0]);
         if (ask.kind == EFS_HANDOUT_ASK && s->manner == HANGS_UP)
             return;
+        if (ask.kind == EFS_HANDOUT_FORGET) {
+            s->wrong += ask.count == 0 || s->manner != ALWAYS_NEW;
+            s->forgotten += ask.count;
+            continue;
+        }
         for (uint32_t i = 0; i < ask.count && s->wrong == 0; i++) {
             uint32_t tag = ask.item[i].tag;
             if (ask.kind == EFS_HANDOUT_ASK && tag == EFS_HANDOUT_TOLD)
@@ -207,11 +213,7 @@ static void end_end(struct mount_end *s)
 static struct efs_client *open_client(uint64_t keep_bytes)
 {
     const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
-    struct efs_error err = {""};
-    struct efs_client *client;
-    if (efs_client_open(mount.directory, &options, &client, &err) < 0)
-        fail_msg("%s", err.text);
-    return client;
+    return fixture_client(mount.directory, &options);
 }
 
 /* false: something was not as it should be; of threads of their own, which cannot fail a test. */
@@ -288,6 +290,21 @@ static void test_kept(void **state)
     end_end(&s);
 }
 
+/* Of windows that do not come again the client unmaps the oldest, and says so. */
+static void test_forgotten(void **state)
+{
+    (void)state;
+    struct mount_end s;
+    begin_end(&s, ALWAYS_NEW);
+    struct efs_client *client = open_client(0);
+    for (uint32_t round = 0; s.handed < 9000; round++)
+        assert_true(ask(client, round % LAYERS, round, EXPERTS, true));
+    efs_client_close(client);
+    assert_int_equal(s.wrong, 0);
+    assert_in_range(s.forgotten, 9000 - 8192 - EFS_HANDOUT_ITEMS, 9100 - 8192);
+    end_end(&s);
+}
+
 struct crowd {
     struct efs_client *client;
     uint32_t number;
@@ -349,18 +366,14 @@ static void test_nobody(void **state)
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
-    fixture_pack(&model, NULL);
-    fixture_mount_begin(&mount, &model);
+    fixture_mount_begin_moe(&mount, &model, LAYERS, EXPERTS);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    fixture_mount_end(&mount);
-    fixture_end(&model);
+    fixture_mount_end_moe(&mount, &model);
     return 0;
 }
 
@@ -368,7 +381,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),    cmocka_unit_test(test_bad),    cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_nobody),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_nobody), cmocka_unit_test(test_forgotten),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -35,18 +35,14 @@ static int setup(void **state)
 {
     (void)state;
     fault_none();
-    fixture_begin(&model);
-    fixture_moe(&model, 1, EXPERTS, 64, 256);
-    fixture_pack(&model, NULL);
-    fixture_mount_begin(&mount, &model);
+    fixture_mount_begin_moe(&mount, &model, 1, EXPERTS);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    fixture_mount_end(&mount);
-    fixture_end(&model);
+    fixture_mount_end_moe(&mount, &model);
     return 0;
 }
 
