@@ -3,10 +3,20 @@
  */
 #include "simulate.h"
 
+/* Reads in the order of the schedule: when they end by themselves, and when those end that are under way together. */
+struct reads {
+    const struct efs_sim_machine *machine;
+    const struct efs_schedule *schedule;
+    uint32_t begun;               /* of schedule->io */
+    uint64_t serial_ns, group_ns; /* ends of the last begun one, and of its group, one after the other */
+};
+
 struct lanes {
     uint32_t count;
-    uint32_t op[EFS_SIM_LANES];     /* EFS_OP_NONE: idle */
-    uint64_t end_ns[EFS_SIM_LANES]; /* UINT64_MAX: idle */
+    struct reads reads;
+    uint64_t free_ns[EFS_SIM_LANES]; /* since when it is idle; UINT64_MAX: it never worked */
+    uint32_t op[EFS_SIM_LANES];      /* EFS_OP_NONE: idle */
+    uint64_t end_ns[EFS_SIM_LANES];  /* UINT64_MAX: idle */
 };
 
 static enum efs_resource lane_resource(uint32_t lane, uint32_t workers)
@@ -21,6 +31,22 @@ static enum efs_resource lane_resource(uint32_t lane, uint32_t workers)
 size_t efs_simulate_bytes(const struct efs_graph *graph)
 {
     return efs_run_bytes(graph);
+}
+
+/* When the next read of the schedule ends. Reads are begun without a gap: they wait for nothing. */
+static uint64_t read_end_ns(struct reads *reads, const struct efs_op *ops)
+{
+    const struct efs_schedule *schedule = reads->schedule;
+    if (reads->serial_ns == reads->group_ns) { /* nothing is under way: as many as there is a window for */
+        uint64_t begin_ns = reads->group_ns + reads->machine->latency_ns;
+        reads->serial_ns = reads->group_ns = begin_ns;
+        for (uint32_t i = reads->begun;
+             i < schedule->io_count && (i == reads->begun || reads->group_ns - begin_ns < reads->machine->window_ns);
+             i++)
+            reads->group_ns += ops[schedule->io[i]].cost_ns;
+    }
+    reads->serial_ns += ops[schedule->io[reads->begun++]].cost_ns;
+    return reads->serial_ns + (uint64_t)(reads->machine->together * (double)(reads->group_ns - reads->serial_ns));
 }
 
 /* Give every idle lane the first operation available to it. */
@@ -38,19 +64,31 @@ static void dispatch(struct efs_run *run, struct lanes *lanes, uint64_t now_ns, 
         if (op == EFS_OP_NONE)
             continue;
         lanes->op[lane] = op;
-        lanes->end_ns[lane] = now_ns + ops[op].cost_ns;
+        uint64_t start_ns = now_ns;
+        if (resource == EFS_ON_WORKER && lanes->free_ns[lane] != now_ns)
+            start_ns += lanes->reads.machine->wake_ns;
+        lanes->end_ns[lane] = resource == EFS_ON_IO ? read_end_ns(&lanes->reads, ops) : start_ns + ops[op].cost_ns;
         if (times)
-            times[op] = (struct efs_sim_op){.start_ns = now_ns, .end_ns = lanes->end_ns[lane], .lane = lane};
+            times[op] = (struct efs_sim_op){.start_ns = start_ns, .end_ns = lanes->end_ns[lane], .lane = lane};
     }
 }
 
 void efs_simulate(const struct efs_graph *graph, const struct efs_schedule *schedule, void *memory,
                   struct efs_sim_op *times, struct efs_sim_result *result)
 {
-    struct lanes lanes = {.count = graph->workers + 3};
+    efs_simulate_on(graph, schedule, NULL, memory, times, result);
+}
+
+void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *schedule,
+                     const struct efs_sim_machine *machine, void *memory, struct efs_sim_op *times,
+                     struct efs_sim_result *result)
+{
+    static const struct efs_sim_machine ideal = {0};
+    struct lanes lanes = {.count = graph->workers + 3,
+                          .reads = {.machine = machine ? machine : &ideal, .schedule = schedule}};
     for (uint32_t lane = 0; lane < lanes.count; lane++) {
         lanes.op[lane] = EFS_OP_NONE;
-        lanes.end_ns[lane] = UINT64_MAX;
+        lanes.end_ns[lane] = lanes.free_ns[lane] = UINT64_MAX;
     }
     *result = (struct efs_sim_result){0};
     struct efs_run run;
@@ -73,6 +111,7 @@ void efs_simulate(const struct efs_graph *graph, const struct efs_schedule *sche
             efs_run_done(&run, op);
             lanes.op[lane] = EFS_OP_NONE;
             lanes.end_ns[lane] = UINT64_MAX;
+            lanes.free_ns[lane] = now_ns;
         }
     }
     result->makespan_ns = now_ns;

@@ -31,7 +31,10 @@ static bool config_valid(const struct efs_trace_config *config)
            (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
            config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_base_ns <= EFS_TASK_MAX_NS &&
            config->run_token_ns <= EFS_TASK_MAX_NS && config->open_ns <= EFS_TASK_MAX_NS &&
-           config->layer_ns <= EFS_TASK_MAX_NS;
+           config->layer_ns <= EFS_TASK_MAX_NS && config->turn.full_ns <= EFS_TASK_MAX_NS &&
+           config->turn.coded_ns <= EFS_TASK_MAX_NS && config->turn.read_ns <= EFS_TASK_MAX_NS &&
+           config->machine.together >= 0 && config->machine.together <= 1 &&
+           config->machine.wake_ns <= EFS_TASK_MAX_NS && config->machine.latency_ns <= EFS_TASK_MAX_NS;
 }
 
 struct parts {
@@ -118,10 +121,13 @@ static int simulate_layer(const struct efs_trace_config *config, const struct ef
             efs_schedule_make(&graph, config->kind, memory + parts->schedule, parts->run - parts->schedule, &schedule);
     if (error)
         return error;
-    efs_simulate(&graph, &schedule, memory + parts->run, NULL, &result);
+    efs_simulate_on(&graph, &schedule, &config->machine, memory + parts->run, NULL, &result);
+    uint64_t turn_ns = graph.reads        ? config->turn.read_ns
+                       : graph.task_count ? config->turn.coded_ns
+                                          : config->turn.full_ns;
     totals->requests++;
-    totals->time_ns += config->layer_ns + result.makespan_ns;
-    totals->wait_ns += result.ready_ns;
+    totals->time_ns += config->layer_ns + turn_ns + result.makespan_ns;
+    totals->wait_ns += turn_ns + result.ready_ns;
     totals->read_bytes += layer->read_bytes;
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
         totals->busy_ns[i] += result.busy_ns[i];

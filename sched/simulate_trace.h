@@ -33,6 +33,13 @@ struct efs_trace_policy {
     void (*used)(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count);
 };
 
+/* What a layer's request takes beside its operations: asking, beginning, answering. */
+struct efs_trace_turn {
+    uint64_t full_ns;  /* all experts are full */
+    uint64_t coded_ns; /* something is decoded */
+    uint64_t read_ns;  /* something is read: scheduled, memory found for it */
+};
+
 struct efs_trace_config {
     struct efs_trace_policy policy;
     uint32_t workers;
@@ -41,8 +48,10 @@ struct efs_trace_config {
     enum efs_schedule_kind kind;
     uint64_t run_base_ns, run_token_ns; /* p_n = base + tokens * token */
     uint64_t open_ns;                   /* added to p_n where the expert was not full: it is handed out anew */
-    uint64_t layer_ns;                  /* all else in a layer (attention, router), before its experts are asked for */
-    uint32_t max_shards;                /* most shards that describe gives a tensor */
+    struct efs_trace_turn turn;
+    struct efs_sim_machine machine; /* what it adds to the times of operations */
+    uint64_t layer_ns;              /* all else in a layer (attention, router), before its experts are asked for */
+    uint32_t max_shards;            /* most shards that describe gives a tensor */
 };
 
 /* One layer of one token. */

@@ -1,10 +1,11 @@
 /*
- * disk.c - see disk.h. Demand goes before read-ahead; at most INFLIGHT_BYTES are under way, so that a late demand read
- * does not queue behind a long read-ahead.
+ * disk.c - see disk.h. Demand goes before read-ahead; at most EFS_DISK_WINDOW_BYTES are under way, so that a late
+ * demand read does not queue behind a long read-ahead.
  */
 #include "disk.h"
 
 #include "clock.h"
+#include "gauge.h"
 #include "stats.h"
 #include "sys.h"
 #include "workers.h"
@@ -18,7 +19,6 @@
 #include <unistd.h>
 
 #define DEPTH 64
-#define INFLIGHT_BYTES (16u << 20)
 
 struct queue {
     struct efs_disk_request *head, **tail;
@@ -38,6 +38,8 @@ struct efs_disk {
     struct queue demand, ahead;
     size_t inflight_bytes;
     unsigned inflight;
+    struct efs_rates_burst burst; /* since busy_since_ns */
+    bool burst_failed;
 };
 
 static void put(struct queue *q, struct efs_disk_request *r)
@@ -78,6 +80,30 @@ static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t erro
         efs_count(d->o.stats, disk_errors, 1);
     r->end_ns = efs_now_ns();
     r->complete(r, error);
+}
+
+/* ---- bursts: from the first read that finds the disk idle until it is idle again ---- */
+
+static void burst_read(struct efs_disk *d, size_t bytes, bool failed)
+{
+    struct efs_rates_burst *b = &d->burst;
+    if (b->reads++ == 0) {
+        b->first_bytes = bytes;
+        b->first_ns = efs_now_ns() - d->busy_since_ns;
+    }
+    b->bytes += bytes;
+    d->burst_failed = d->burst_failed || failed;
+}
+
+static void burst_end(struct efs_disk *d)
+{
+    d->burst.ns = efs_now_ns() - d->busy_since_ns;
+    d->burst.waves = d->uring ? (d->burst.bytes + EFS_DISK_WINDOW_BYTES - 1) / EFS_DISK_WINDOW_BYTES : 1;
+    efs_count(d->o.stats, disk_ns, d->burst.ns);
+    if (d->o.gauge && !d->burst_failed)
+        efs_gauge_burst(d->o.gauge, &d->burst);
+    d->burst = (struct efs_rates_burst){0};
+    d->burst_failed = false;
 }
 
 static void unpin(struct efs_disk *d, struct efs_disk_request *r)
@@ -123,7 +149,7 @@ static bool prepare(struct efs_disk *d, struct efs_disk_request *r)
 
 static void start_reads(struct efs_disk *d)
 {
-    while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < INFLIGHT_BYTES)) {
+    while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
         struct queue *q = d->demand.head ? &d->demand : &d->ahead;
         struct efs_disk_request *r = q->head;
         if (!r)
@@ -136,7 +162,8 @@ static void start_reads(struct efs_disk *d)
         if (!prepare(d, r))
             return;
         take(q);
-        io_uring_submit(&d->ring); /* each by itself: the kernel would make one large read of neighbours, done at its end */
+        io_uring_submit(
+            &d->ring); /* each by itself: the kernel would make one large read of neighbours, done at its end */
         r->begin_ns = efs_now_ns();
         if (d->inflight++ == 0)
             d->busy_since_ns = r->begin_ns;
@@ -162,8 +189,9 @@ static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
         result = -EIO;
     }
     d->inflight_bytes -= r->bytes;
+    burst_read(d, r->bytes, result < 0);
     if (--d->inflight == 0)
-        efs_count(d->o.stats, disk_ns, efs_now_ns() - d->busy_since_ns);
+        burst_end(d);
     finish(d, r, result < 0 ? result : 0);
 }
 
@@ -205,6 +233,8 @@ static void run_pread(struct efs_disk *d)
         struct efs_disk_request *r = take(d->demand.head ? &d->demand : &d->ahead);
         if (!r) {
             uint64_t value;
+            if (d->burst.reads)
+                burst_end(d);
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
                 return;
             continue;
@@ -214,8 +244,10 @@ static void run_pread(struct efs_disk *d)
             continue;
         }
         r->begin_ns = efs_now_ns();
+        if (d->burst.reads == 0)
+            d->busy_since_ns = r->begin_ns;
         int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
-        efs_count(d->o.stats, disk_ns, efs_now_ns() - r->begin_ns);
+        burst_read(d, r->bytes, rc < 0);
         efs_count(d->o.stats, disk_reads, 1);
         efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
         finish(d, r, rc == -ENODATA ? -EIO : rc);

@@ -27,7 +27,9 @@ struct efs_disk_options {
     int fd;                  /* the store, O_DIRECT where that works */
     struct efs_arena *arena; /* segments[i].base is read, segments[i].pinned written by the I/O thread */
     struct efs_stats_counters *stats;
+    struct efs_gauge *gauge; /* hears of bursts of reads; NULL: none */
 };
+#define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
 /* Start the thread. Without io_uring it serves by pread(2), one read at a time. */
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
 /* Finishes all requests, then joins. NULL is fine. */

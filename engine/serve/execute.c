@@ -1,6 +1,7 @@
 /* execute.c - see execute.h. A batch lives until its last piece is done. */
 #include "execute.h"
 
+#include "gauge.h"
 #include "order.h"
 #include "record.h"
 #include "residency.h"
@@ -109,10 +110,14 @@ static void decode(struct efs_fill_piece *p, uint32_t shard, struct efs_codec_sc
     uint64_t shard_bytes = efs_object_shard_bytes(fs, fs->units[p->waiter.unit].object);
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
-    uint64_t start = efs_now_ns();
+    bool fresh = !efs_unit_shard_checked(fs, p->waiter.unit, shard);
+    uint64_t start = efs_now_ns(), end;
     errint_t rc = efs_unit_decode(fs, p->waiter.unit, p->object_offset + begin, n,
                                   p->fill->slot->data + p->file_offset + begin, true, scratch);
-    efs_record(fs, EFS_RECORD_DECODE, p->waiter.unit, shard, start, efs_now_ns());
+    end = efs_now_ns();
+    efs_record(fs, EFS_RECORD_DECODE, p->waiter.unit, shard, start, end);
+    if (rc == 0)
+        efs_gauge_decode(fs->gauge, fresh ? EFS_DECODE_FRESH : EFS_DECODE_KEPT, n, end - start);
     if (rc < 0)
         p->fill->error = rc;
 }

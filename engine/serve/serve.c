@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 #include "record.h"
+#include "gauge.h"
 #include "residency.h"
 #include "schedule.h"
 #include "steward.h"
@@ -170,14 +171,15 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         return rc;
     if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
-    rc = efs_residency_build(fs, err);
+    rc = efs_gauge_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
+                                 : efs_residency_build(fs, err);
     if (rc == 0)
         rc = tune(fs, err);
     if (rc < 0)
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
-    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats};
+    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats, fs->gauge};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);
@@ -196,6 +198,7 @@ static void stop(struct efs *fs)
     efs_full_destroy(fs);
     efs_residency_destroy(fs);
     efs_record_destroy(fs);
+    efs_gauge_destroy(fs);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     free(fs->units);

@@ -139,6 +139,7 @@ struct efs {
     struct efs_demotion *demotion;
     struct efs_steward *steward;
     struct efs_record *record;
+    struct efs_gauge *gauge; /* what reads and decodes take now */
     int schedule;              /* enum efs_schedule_kind */
     bool budget_auto;          /* the user left the budget to us */
     uint64_t segments_leaving; /* retiring */
@@ -172,6 +173,7 @@ errint_t efs_unit_decode(struct efs *fs, uint32_t unit, uint64_t begin, size_t b
 /* Check the chunks of a shard of the unit (counted from its first) without decoding it; the unit is referenced. */
 errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard);
 bool efs_unit_checked(const struct efs *fs, uint32_t unit); /* all of them */
+bool efs_unit_shard_checked(const struct efs *fs, uint32_t unit, uint32_t shard);
 /* Can efs_unit_decode() do without scratch? */
 bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
 /* The unit that holds raw byte `offset` of the object, and the byte after its last. */

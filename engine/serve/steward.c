@@ -2,6 +2,7 @@
 #include "steward.h"
 
 #include "counts.h"
+#include "gauge.h"
 #include "pools.h"
 #include "route.h"
 #include "sys.h"
@@ -122,8 +123,10 @@ static void get_profile(struct efs_steward *s)
         }
     }
     pthread_mutex_lock(&fs->lock);
-    if (source != PROFILE_ASSUMED)
+    if (source != PROFILE_ASSUMED) {
         s->profile = profile;
+        efs_gauge_profile(fs->gauge, &profile);
+    }
     s->profile_source = source;
     pthread_mutex_unlock(&fs->lock);
 }
@@ -234,6 +237,8 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
 {
     const struct efs_profile *p = &s->profile;
     const struct efs_residency *r = s->fs->residency;
+    struct efs_rates_now rates; /* as it is by now; what is read is decoded in any plan, what is kept coded in some */
+    efs_gauge_now(s->fs->gauge, &rates, NULL, NULL);
     int rc = efs_skew_learn(skew, &s->known, r->layers, r->width, r->config.chosen);
     if (rc < 0)
         return rc;
@@ -244,9 +249,9 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
                                                   .tensors = p->tensors,
                                                   .shards = p->shards,
                                                   .workers = p->workers,
-                                                  .disk_bytes_per_second = p->disk_bytes_per_second,
-                                                  .read_latency_ns = p->read_latency_ns,
-                                                  .decode_bytes_per_second = p->decode_bytes_per_second,
+                                                  .disk_bytes_per_second = rates.disk_bytes_per_second,
+                                                  .read_latency_ns = rates.read_latency_ns,
+                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_KEPT],
                                                   .f_hit_ns = product_ns[EFS_FORM_FULL],
                                                   .c_hit_ns = product_ns[EFS_FORM_CODED]},
                                         .skew = skew,
@@ -479,10 +484,10 @@ void efs_steward_costs(struct efs *fs, struct efs_steward_costs *costs)
     *costs = (struct efs_steward_costs){1e9 / 1.5e9, 1e9 / 5e9};
     if (!fs->steward)
         return;
-    pthread_mutex_lock(&fs->lock);
-    costs->read_ns_per_byte = 1e9 / fs->steward->profile.disk_bytes_per_second;
-    costs->decode_ns_per_byte = 1e9 / fs->steward->profile.decode_bytes_per_second;
-    pthread_mutex_unlock(&fs->lock);
+    struct efs_rates_now now;
+    efs_gauge_now(fs->gauge, &now, NULL, NULL);
+    costs->read_ns_per_byte = 1e9 / now.disk_bytes_per_second;
+    costs->decode_ns_per_byte = 1e9 / now.decode_bytes_per_second;
 }
 
 /* ---- for people ---- */
@@ -529,6 +534,18 @@ static void tell_profile(const struct efs_steward *s, FILE *out)
 #define LINE(name, help) fprintf(out, "%s: %.10g\n", #name, s->profile.name);
     EFS_PROFILE_NUMBERS(LINE)
 #undef LINE
+    struct efs_rates_now now;
+    uint64_t bursts, decoded_bytes;
+    efs_gauge_now(s->fs->gauge, &now, &bursts, &decoded_bytes);
+    fprintf(out, "live_bursts: %llu\nlive_decoded_bytes: %llu\n", (unsigned long long)bursts,
+            (unsigned long long)decoded_bytes);
+    fprintf(out, "live_disk_bytes_per_second: %.10g\n", now.disk_bytes_per_second);
+    fprintf(out, "live_read_latency_ns: %.10g\n", now.read_latency_ns);
+    fprintf(out, "live_read_together: %.4f\n", now.together);
+    fprintf(out, "live_read_window_bytes: %u\n", EFS_DISK_WINDOW_BYTES);
+    fprintf(out, "live_decode_bytes_per_second: %.10g\n", now.decode_bytes_per_second);
+    fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_FRESH]);
+    fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_KEPT]);
 }
 
 errint_t efs_steward_describe(struct efs *fs, const char *what, char **text, size_t *bytes)

@@ -26,7 +26,7 @@ void efs_steward_wake(struct efs *fs);
 /* A lease waits for room: look after it. */
 void efs_steward_nudge(struct efs *fs);
 
-/* What reading and decoding cost, by the profile. Without lock. */
+/* What reading and decoding cost, by the profile as it is now. Without lock. */
 struct efs_steward_costs {
     double read_ns_per_byte, decode_ns_per_byte; /* of coded bytes; of raw bytes, one worker */
 };

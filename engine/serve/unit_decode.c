@@ -63,6 +63,11 @@ bool efs_unit_checked(const struct efs *fs, uint32_t unit)
     return atomic_load_explicit(&u->checked, memory_order_acquire) == all;
 }
 
+bool efs_unit_shard_checked(const struct efs *fs, uint32_t unit, uint32_t shard)
+{
+    return atomic_load_explicit(&fs->units[unit].checked, memory_order_relaxed) & 1ull << shard;
+}
+
 /* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
 static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst, bool stream,
                              struct efs_codec_scratch *scratch)

@@ -201,6 +201,50 @@ static void check_random(uint64_t seed, const struct random_limits *limits, unsi
     }
 }
 
+/*
+ * The task of one_missing_tensor on a disk that ends reads together, after a latency, with workers that must be woken.
+ * One wave: all three reads end at 10 + 13; both workers begin 4 later. Waves of 6: E-chunks at 13 and 16, the first
+ * put off by half of the 3 between; the SM-chunk at 16 + 10 + 7. One worker that goes on does not wait again.
+ */
+static void on_a_machine(void **unused)
+{
+    (void)unused;
+    struct efs_task_expert expert = {.tensors = 1, .run_ns = 11};
+    struct efs_task_tensor tensor = {
+        .state = EFS_TASK_M, .shards = 2, .e_read_ns = 3, .sm_read_ns = 7, .decode_ns = 5, .recover_ns = 2};
+    struct efs_task_request request = {
+        .experts = &expert, .expert_count = 1, .tensors = &tensor, .tensor_count = 1, .workers = 2};
+    struct efs_graph g;
+    struct efs_schedule s;
+    struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
+    const struct efs_sim_machine one_wave = {.together = 1, .latency_ns = 10, .window_ns = 100, .wake_ns = 4};
+    efs_simulate_on(&g, &s, &one_wave, run_memory, times, &r);
+    for (uint32_t read = 0; read < 3; read++)
+        assert_int_equal(times[read].end_ns, 23);
+    check_time(3, 27, 32, 1);
+    check_time(4, 27, 32, 2);
+    check_time(5, 32, 34, 3);
+    assert_int_equal(r.makespan_ns, 45);
+    assert_int_equal(r.busy_ns[EFS_ON_IO], 13);
+
+    const struct efs_sim_machine waves = {.together = 0.5, .latency_ns = 10, .window_ns = 6, .wake_ns = 4};
+    efs_simulate_on(&g, &s, &waves, run_memory, times, &r);
+    assert_int_equal(times[0].end_ns, 14);
+    assert_int_equal(times[1].end_ns, 16);
+    assert_int_equal(times[2].end_ns, 33);
+    check_time(3, 18, 23, 1);
+    check_time(4, 20, 25, 2);
+    assert_int_equal(r.makespan_ns, 46);
+
+    const struct efs_sim_machine wakes = {.wake_ns = 4};
+    request.workers = 1;
+    simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
+    efs_simulate_on(&g, &s, &wakes, run_memory, times, &r);
+    check_time(3, 7, 12, 1);
+    check_time(4, 12, 17, 1);
+    assert_int_equal(r.makespan_ns, 30);
+}
+
 static void laws_hold(void **unused)
 {
     (void)unused;
@@ -215,10 +259,8 @@ static void laws_hold(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_missing_tensor),
-        cmocka_unit_test(overlap),
-        cmocka_unit_test(nothing_to_wait_for),
-        cmocka_unit_test(laws_hold),
+        cmocka_unit_test(one_missing_tensor), cmocka_unit_test(overlap),   cmocka_unit_test(nothing_to_wait_for),
+        cmocka_unit_test(on_a_machine),       cmocka_unit_test(laws_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,30 @@ static void opens_cost(void **unused)
     }
 }
 
+/* A layer that reads, one that decodes what was kept, one that finds all full: each has its own turn-around. */
+static void turns_cost(void **unused)
+{
+    (void)unused;
+    const uint32_t expert[] = {1};
+    const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
+    for (enum efs_task_state kept = EFS_TASK_F; kept <= EFS_TASK_S; kept++) {
+        struct book book;
+        struct seen without, seen;
+        struct efs_trace_totals all;
+        struct efs_trace_config config = config_for(&book);
+        book_init(&book, kept);
+        assert_int_equal(simulate(&config, requests, COUNT(requests), &without, &all), 0);
+        book_init(&book, kept);
+        config.turn = (struct efs_trace_turn){.full_ns = 3, .coded_ns = 20, .read_ns = 100};
+        assert_int_equal(simulate(&config, requests, COUNT(requests), &seen, &all), 0);
+        assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns + 100);
+        assert_int_equal(seen.tokens[0].wait_ns, without.tokens[0].wait_ns + 100);
+        assert_int_equal(seen.tokens[1].time_ns, without.tokens[1].time_ns + (kept == EFS_TASK_F   ? 3
+                                                                              : kept == EFS_TASK_C ? 20
+                                                                                                   : 100));
+    }
+}
+
 /*
  * Token 7 asks layer 0 for expert 1 (missing): reads until 14, decoded by 7, recovered at 14, runs 1 + 2 * 3 = 7: 21.
  * Then layer 1 for the same: 1 token, 17. Token 8 finds both compressed: decoded at 3, runs 3: 6 each.
@@ -229,10 +253,8 @@ static void errors_end_it(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_cost),
-        cmocka_unit_test(totals_by_hand),
-        cmocka_unit_test(states_decide_reads),
-        cmocka_unit_test(errors_end_it),
+        cmocka_unit_test(opens_cost),          cmocka_unit_test(turns_cost),    cmocka_unit_test(totals_by_hand),
+        cmocka_unit_test(states_decide_reads), cmocka_unit_test(errors_end_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,73 @@
+/*
+ * rates.h - what reads and decodes take, kept current from what is measured while a store is served.
+ *
+ * A profile is measured once, with nothing else running. What it says changes: a disk that is shared is slower for an
+ * hour, decoding shares the memory with a runtime. So each burst of reads (from the first that finds the disk idle
+ * until it is idle again) and each decode is put in here, and older ones fade:
+ *
+ * - A burst takes its bytes over the bandwidth and a latency for each *wave* of it, which is what is begun before
+ *   anything has ended: by least squares over the bursts. Its first read ends when it would if reads were done one
+ * after the other, or as late as the last one if the disk serves all at once, or between: *together* is 0 to 1.
+ * - A decode right after its read also verifies checksums: such decodes are counted apart from those of what was kept.
+ *
+ * What was measured first stands in for some bursts and bytes, so that few samples say little; a burst counts as at
+ * most EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from what was
+ * measured first: one bad sample never wrecks a plan. Pure: no clock, no lock. Rates are bytes a second.
+ */
+#ifndef EFS_RATES_H
+#define EFS_RATES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EFS_RATES_CLIP 8.0
+#define EFS_RATES_BOUND 16.0
+
+/* A decode of chunks that were read for it, or of chunks that were in memory. */
+enum efs_rates_decode { EFS_DECODE_FRESH, EFS_DECODE_KEPT, EFS_DECODES };
+
+/* As a profile has them. */
+struct efs_rates_start {
+    double disk_bytes_per_second, read_latency_ns, decode_bytes_per_second;
+};
+
+/* One burst of reads. */
+struct efs_rates_burst {
+    uint64_t bytes, ns;             /* of all of it */
+    uint64_t first_bytes, first_ns; /* of the read that ended first, from the burst's begin */
+    uint64_t reads, waves;
+};
+
+struct efs_rates {
+    struct efs_rates_start start;
+    double ww, wx, wy, xx, xy; /* sums over the bursts of products; w waves, x bytes, y ns */
+    double together, together_weight;
+    double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
+    uint64_t bursts, read_bytes, decoded_bytes; /* so far, nothing faded: how much is known */
+};
+
+/* What they are now. */
+struct efs_rates_now {
+    double disk_bytes_per_second, read_latency_ns;
+    double together; /* 0: reads that are under way at once end one after the other, 1: all with the last */
+    double decode_bytes_per_second; /* of one worker, over all decodes of late */
+    double decode_each[EFS_DECODES];
+};
+
+void efs_rates_init(struct efs_rates *rates, const struct efs_rates_start *start);
+/* Another profile; what was seen stays. Numbers that are none leave it as it is. */
+void efs_rates_from(struct efs_rates *rates, const struct efs_rates_start *start);
+/* A burst that has ended. Bursts that are longer than a request's count as one of such a length. */
+void efs_rates_burst(struct efs_rates *rates, const struct efs_rates_burst *burst);
+/* One worker has decoded raw bytes in so long. */
+void efs_rates_decode(struct efs_rates *rates, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns);
+void efs_rates_now(const struct efs_rates *rates, struct efs_rates_now *now);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

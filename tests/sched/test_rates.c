@@ -1,0 +1,229 @@
+/*
+ * test_rates.c - rates come from what is put in: lines of bursts, how reads end, decodes by kind; and nothing that is
+ * put in takes them out of their bounds.
+ */
+#include "cases.h"
+#include "rates.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static const struct efs_rates_start start = {2e9, 1e5, 10e9};
+
+/* A burst of reads of 1 MiB on a disk of latency and ns a byte, a wave for each 16 MiB; together as in rates.h. */
+static struct efs_rates_burst burst_of(uint64_t bytes, double latency_ns, double ns_per_byte, double together)
+{
+    uint64_t waves = (bytes + 16 * MIB - 1) / (16 * MIB);
+    double ns = latency_ns * (double)waves + ns_per_byte * (double)bytes;
+    double serial = latency_ns + ns_per_byte * (double)MIB;
+
+    return (struct efs_rates_burst){.bytes = bytes,
+                                    .ns = (uint64_t)ns,
+                                    .first_bytes = MIB,
+                                    .first_ns = (uint64_t)(serial + together * (ns - serial)),
+                                    .reads = bytes / MIB,
+                                    .waves = waves};
+}
+
+static void begins_as_measured(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    efs_rates_now(&r, &now);
+    assert_double_equal(now.disk_bytes_per_second, 2e9, 1);
+    assert_double_equal(now.read_latency_ns, 1e5, 1e-3);
+    assert_double_equal(now.decode_bytes_per_second, 10e9, 1);
+    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1);
+    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 10e9, 1);
+    assert_double_equal(now.together, 0, 0);
+}
+
+/* Numbers that are none do not become a profile: the machine of the middle stays. */
+static void a_profile_must_be_possible(void **state)
+{
+    const struct efs_rates_start bad[] = {{0}, {0, 1e5, 1e9}, {1e9, -1, 1e9}, {1e9, 1e5, NAN}, {INFINITY, 1e5, 1e9}};
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        efs_rates_init(&r, &bad[i]);
+        efs_rates_now(&r, &now);
+        assert_double_equal(now.disk_bytes_per_second, 1.5e9, 1);
+        efs_rates_from(&r, &start);
+        efs_rates_from(&r, &bad[i]);
+        efs_rates_now(&r, &now);
+        assert_double_equal(now.disk_bytes_per_second, 2e9, 1);
+    }
+}
+
+/* A disk of 1 GB/s and 400 us, told by bursts of differing sizes, some of several waves: found to 3 and 15 %. */
+static void finds_bandwidth_and_latency(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned i = 0; i < 4000; i++) {
+        struct efs_rates_burst b = burst_of((1 + i % 40) * MIB, 4e5, 1, 0);
+        efs_rates_burst(&r, &b);
+    }
+    efs_rates_now(&r, &now);
+    assert_double_equal(now.disk_bytes_per_second, 1e9, 3e7);
+    assert_double_equal(now.read_latency_ns, 4e5, 6e4);
+    assert_double_equal(now.together, 0, 2e-2);
+    assert_int_equal(r.bursts, 4000);
+}
+
+/* Bursts all of one size say nothing about the latency: the sum is right, the share is that of what was measured. */
+static void one_size_keeps_the_latency(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned i = 0; i < 4000; i++) {
+        struct efs_rates_burst b = burst_of(6 * MIB, 4e5, 1, 1);
+        efs_rates_burst(&r, &b);
+    }
+    efs_rates_now(&r, &now);
+    double ns = now.read_latency_ns + 6 * (double)MIB / now.disk_bytes_per_second * 1e9;
+    assert_double_equal(ns, 4e5 + 6 * (double)MIB, 2e-2 * ns);
+    assert_true(now.read_latency_ns >= 1e5 / EFS_RATES_BOUND && now.read_latency_ns <= 1e5 * EFS_RATES_BOUND);
+}
+
+static void finds_how_reads_end(void **state)
+{
+    const double all[] = {0, 0.3, 1};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct efs_rates r;
+        struct efs_rates_now now;
+        efs_rates_init(&r, &start);
+        for (unsigned n = 0; n < 200; n++) {
+            struct efs_rates_burst b = burst_of((2 + n % 14) * MIB, 1e5, 0.5, all[i]);
+            efs_rates_burst(&r, &b);
+        }
+        efs_rates_now(&r, &now);
+        assert_double_equal(now.together, all[i], 0.02);
+    }
+}
+
+/* What is known of a machine of another speed is forgotten: to 8 % after 4000 bursts and 64 GiB. */
+static void the_past_fades(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned half = 0; half < 2; half++)
+        for (unsigned i = 0; i < 4000; i++) {
+            struct efs_rates_burst b = burst_of((1 + i % 16) * MIB, 2e5, half ? 0.5 : 2, 0);
+            efs_rates_burst(&r, &b);
+            efs_rates_decode(&r, EFS_DECODE_KEPT, 16 * MIB, half ? 2000000 : 8000000);
+        }
+    efs_rates_now(&r, &now);
+    assert_double_equal(now.disk_bytes_per_second, 2e9, 15e7);
+    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 16 * (double)MIB / 2e-3, 5e8);
+    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1); /* of which nothing was heard */
+}
+
+static void decodes_are_counted_apart(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned i = 0; i < 40000; i++) {
+        efs_rates_decode(&r, EFS_DECODE_FRESH, MIB, (uint64_t)(MIB / 5e9 * 1e9));
+        efs_rates_decode(&r, EFS_DECODE_KEPT, MIB, (uint64_t)(MIB / 20e9 * 1e9));
+    }
+    efs_rates_now(&r, &now);
+    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 5e9, 5e8);
+    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 20e9, 2e9);
+    assert_double_equal(now.decode_bytes_per_second, 8e9, 4e8); /* half of the bytes each */
+}
+
+/* A burst that hangs for a minute, a decode that was away for one: each counts as 8 times the usual at the most. */
+static void one_bad_sample_is_one_sample(void **state)
+{
+    struct efs_rates r;
+    struct efs_rates_now before, after;
+    struct efs_rates_burst b = burst_of(6 * MIB, 1e5, 0.5, 1);
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned i = 0; i < 300; i++) {
+        struct efs_rates_burst usual = burst_of((1 + i % 16) * MIB, 1e5, 0.5, 1);
+        efs_rates_burst(&r, &usual);
+        efs_rates_decode(&r, EFS_DECODE_KEPT, 9 * MIB, 900000);
+    }
+    efs_rates_now(&r, &before);
+    b.ns = UINT64_C(60000000000);
+    b.first_ns = b.ns;
+    efs_rates_burst(&r, &b);
+    efs_rates_decode(&r, EFS_DECODE_KEPT, 9 * MIB, UINT64_C(60000000000));
+    efs_rates_now(&r, &after);
+    assert_double_equal(after.disk_bytes_per_second, before.disk_bytes_per_second, 0.1 * before.disk_bytes_per_second);
+    assert_double_equal(after.decode_bytes_per_second, before.decode_bytes_per_second,
+                        0.1 * before.decode_bytes_per_second);
+    double full = 8 * (double)MIB;
+    double ns = before.read_latency_ns + full / before.disk_bytes_per_second * 1e9;
+    assert_true(after.read_latency_ns + full / after.disk_bytes_per_second * 1e9 < 1.1 * ns);
+}
+
+/* Anything at all: what comes out is a number within its bounds. */
+static void bounds_hold(void **state)
+{
+    struct cases random = {7};
+    struct efs_rates r;
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_rates_init(&r, &start);
+    for (unsigned i = 0; i < 100000; i++) {
+        unsigned shift = cases_below(&random, 64);
+        struct efs_rates_burst b = {.bytes = cases_next(&random) >> cases_below(&random, 64),
+                                    .ns = cases_next(&random) >> shift,
+                                    .first_bytes = cases_next(&random) >> cases_below(&random, 64),
+                                    .first_ns = cases_next(&random) >> cases_below(&random, 64),
+                                    .reads = cases_below(&random, 40),
+                                    .waves = cases_below(&random, 4)};
+        efs_rates_burst(&r, &b);
+        efs_rates_decode(&r, (enum efs_rates_decode)(i % EFS_DECODES), cases_next(&random) >> cases_below(&random, 64),
+                         cases_next(&random) >> shift);
+        efs_rates_now(&r, &now);
+        assert_true(now.disk_bytes_per_second >= 0.99 * 2e9 / EFS_RATES_BOUND &&
+                    now.disk_bytes_per_second <= 1.01 * 2e9 * EFS_RATES_BOUND);
+        assert_true(now.read_latency_ns >= 0.99 * 1e5 / EFS_RATES_BOUND &&
+                    now.read_latency_ns <= 1.01 * 1e5 * EFS_RATES_BOUND);
+        assert_true(now.together >= 0 && now.together <= 1);
+        for (unsigned k = 0; k < EFS_DECODES; k++)
+            assert_true(now.decode_each[k] >= 0.99 * 10e9 / EFS_RATES_BOUND &&
+                        now.decode_each[k] <= 1.01 * 10e9 * EFS_RATES_BOUND);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(begins_as_measured),
+        cmocka_unit_test(a_profile_must_be_possible),
+        cmocka_unit_test(finds_bandwidth_and_latency),
+        cmocka_unit_test(one_size_keeps_the_latency),
+        cmocka_unit_test(finds_how_reads_end),
+        cmocka_unit_test(the_past_fades),
+        cmocka_unit_test(decodes_are_counted_apart),
+        cmocka_unit_test(one_bad_sample_is_one_sample),
+        cmocka_unit_test(bounds_hold),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
