@@ -144,13 +144,13 @@ static void make_choices(struct session *session)
                                       last_used = {.name = "lru", .kind = EFS_POLICY_LRU, .pools = REPLAY_RAW},
                                       own = {.name = "lru", .kind = EFS_POLICY_LRU, .pools = REPLAY_CODED};
     const struct replay_arguments *a = session->a;
-    for (uint32_t p = 0; a->simulate && p < a->policy_count; p++)
-        choose(session, REPLAY_SIMULATE, &a->policy[p]);
     for (uint32_t p = 0; a->mount && session->live.has_policies && p < a->policy_count; p++)
         if (replay_mount_has(&a->policy[p]))
             choose(session, REPLAY_EXPERTFS, &a->policy[p]);
     if (a->mount && !session->live.has_policies)
         choose(session, REPLAY_EXPERTFS, &own);
+    for (uint32_t p = 0; a->simulate && p < a->policy_count; p++) /* after the real ones, of which it learns */
+        choose(session, REPLAY_SIMULATE, &a->policy[p]);
     for (uint32_t p = 0; p < a->peer_count; p++)
         choose(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
 }
@@ -174,12 +174,33 @@ static errint_t workload(const struct session *session, const struct efs_route *
     return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
+/* What the real run of the same was told to be like; not known: there was none. */
+static struct replay_learned beside(const struct session *session, const struct replay_run_record *record)
+{
+    const struct replay_run_record *runs = session->report.runs;
+    for (size_t i = session->report.count; i-- > 0;)
+        if (runs[i].runner == REPLAY_EXPERTFS && runs[i].batch == record->batch && runs[i].budget == record->budget &&
+            runs[i].policy.pools == record->policy.pools && strcmp(runs[i].policy.name, record->policy.name) == 0)
+            return runs[i].learned;
+    return (struct replay_learned){0};
+}
+
 static errint_t simulated_run(struct session *session, const struct replay_workload *w,
                               const struct replay_history *history, struct replay_run_record *record,
                               struct efs_error *err)
 {
-    const struct replay_setup *s = &session->a->setup;
-    int rc = replay_plan_make(s, &record->policy, history, record->budget_bytes, &record->plan);
+    struct replay_setup as_it_was = session->a->setup;
+    const struct replay_setup *s = &as_it_was;
+    const struct replay_learned *learned = &record->learned;
+    record->learned = beside(session, record);
+    replay_learned_apply(learned, &as_it_was);
+    int rc = 0;
+    if (learned->known) {
+        record->plan = (struct replay_plan){.io_ns = learned->io_ns, .makespan_ns = learned->makespan_ns};
+        memcpy(record->plan.capacity, learned->pools[learned->plans - 1].capacity, sizeof(record->plan.capacity));
+    } else {
+        rc = replay_plan_make(s, &record->policy, history, record->budget_bytes, &record->plan);
+    }
     if (rc < 0)
         return efs_fail(err, rc, "planning %s for %s failed: %s", session->a->budgets[record->budget],
                         record->policy.name, strerror(-rc));
@@ -216,6 +237,20 @@ static void print_plan(const struct replay_run_record *run)
     printf("; %.3f ms I/O, %.3f ms in all expected of a pass\n", run->plan.io_ns / 1e6, run->plan.makespan_ns / 1e6);
 }
 
+/* What a simulation goes by that has a real run beside it. */
+static void print_learned(const struct replay_run_record *run)
+{
+    const struct replay_learned *l = &run->learned;
+    if (run->runner != REPLAY_SIMULATE || !l->known)
+        return;
+    printf("%24s disk %.2f GB/s and %.0f us, reads end together %.2f, decode %.2f GB/s just read and %.2f kept; %.0f, "
+           "%.0f and %.0f us beside a "
+           "layer's reads, decodes, nothing; a worker wakes in %.0f us, is back in %.1f us; an expert runs %.0f us\n",
+           "as it was:", l->disk_bytes_per_second / 1e9, l->read_latency_ns / 1e3, l->read_together,
+           l->decode_fresh_bytes_per_second / 1e9, l->decode_kept_bytes_per_second / 1e9, l->read_turn_ns / 1e3,
+           l->coded_turn_ns / 1e3, l->full_turn_ns / 1e3, l->wake_ns / 1e3, l->between_ns / 1e3, l->run_ns / 1e3);
+}
+
 static errint_t one_run(struct session *session, const struct replay_workload *w, const struct replay_history *history,
                         uint32_t budget, const struct choice *choice, bool first, struct efs_error *err)
 {
@@ -239,6 +274,8 @@ static errint_t one_run(struct session *session, const struct replay_workload *w
             replay_report_row(&session->report);
         if (session->table)
             print_plan(record);
+        if (session->table)
+            print_learned(record);
         fflush(stdout);
     }
     session->done_tokens += record->result.tokens;

@@ -48,7 +48,14 @@ struct replay_setup {
     uint32_t tensors, shards, workers;
     enum efs_schedule_kind schedule;
     uint64_t run_token_ns, layer_ns, seed;
-    uint64_t open_ns; /* of the simulator: to hand out an expert that was not full */
+    uint64_t open_ns;                     /* of the simulator: to hand out an expert that was not full */
+    const struct replay_learned *learned; /* of the simulator: the real run beside; NULL: there is none */
+    /* Of the simulator beside a real run, as they were in that; else all 0. */
+    uint64_t run_ns; /* run an expert, whatever its tokens */
+    struct efs_trace_turn turn;
+    struct efs_sim_machine machine;
+    double decode_fresh_rate, decode_kept_rate; /* bytes a second of one worker, right after the read and else */
+    double between_ns;                          /* from one decode of it to the next */
     struct efs_policy_tuning tuning;
     double step;               /* of the planner's grid */
     bool seed_counts;          /* the policy starts with the history's counts */
@@ -59,6 +66,27 @@ struct replay_setup {
 /* Fill in sizes and counts from the profile. */
 void replay_setup_fill(struct replay_setup *setup);
 struct efs_cost replay_cost(const struct replay_setup *setup);
+
+/* ---- what a real run knows when it has ended (replay_learn.c) ---- */
+
+#define REPLAY_PLANS 64u /* what comes later is not kept */
+
+struct replay_learned {
+    bool known; /* all else is 0 if not */
+    double disk_bytes_per_second, read_latency_ns, read_together, read_window_bytes;
+    double decode_bytes_per_second, decode_fresh_bytes_per_second, decode_kept_bytes_per_second;
+    /* The pools, which the daemon plans anew now and then: of so many bytes from so many tokens on. */
+    struct replay_pools_at {
+        uint64_t tokens, capacity[EFS_POOLS];
+    } pools[REPLAY_PLANS];
+    uint32_t plans;
+    double io_ns, makespan_ns;                                 /* expected by their plan */
+    double full_turn_ns, coded_turn_ns, read_turn_ns, wake_ns; /* as in struct efs_trace_config */
+    double between_ns;                                         /* from one decode of a worker to the next */
+    double run_ns;                                             /* running an expert */
+};
+/* What a simulation is to go by beside that run: its costs. */
+void replay_learned_apply(const struct replay_learned *learned, struct replay_setup *setup);
 
 /* How the budget is split: planned, or one pool of everything. */
 enum replay_pools {
@@ -165,6 +193,8 @@ struct replay_run_record {
     uint64_t peak_bytes;  /* of what was in it */
     uint64_t check;       /* sum over what was loaded, or what was computed */
     char note[512];       /* what to know about the run; "" */
+    /* of live runs: what they learned; of simulated ones: what they went by */
+    struct replay_learned learned;
 };
 struct replay_report {
     const struct replay_setup *setup;

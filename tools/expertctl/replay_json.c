@@ -54,23 +54,38 @@ static json_t *common_json(const struct replay_report *report, const struct repl
         r->policy_ns, "recoded_bytes_per_token", share(r->recoded_bytes, tokens));
 }
 
+/* What a real run was like, and a simulation beside it went by; null: not known. */
+static json_t *learned_json(const struct replay_learned *l)
+{
+    if (!l->known)
+        return json_null();
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "disk_bytes_per_second",
+                     l->disk_bytes_per_second, "read_latency_ns", l->read_latency_ns, "read_together", l->read_together,
+                     "read_window_bytes", l->read_window_bytes, "decode_fresh_bytes_per_second",
+                     l->decode_fresh_bytes_per_second, "decode_kept_bytes_per_second", l->decode_kept_bytes_per_second,
+                     "read_turn_ns", l->read_turn_ns, "coded_turn_ns", l->coded_turn_ns, "full_turn_ns",
+                     l->full_turn_ns, "wake_ns", l->wake_ns, "between_ns", l->between_ns, "run_ns", l->run_ns, "plans",
+                     (json_int_t)l->plans);
+}
+
 static json_t *simulated_json(const struct replay_report *report, const struct replay_run_record *run)
 {
     const struct replay_result *r = &run->result;
-    return json_pack("{s:I, s:I, s:o, s:f, s:f, s:I}", "schedule_ns_median", (json_int_t)r->schedule_ns_median,
-                     "schedule_ns_p99", (json_int_t)r->schedule_ns_p99, "plan_bytes",
+    return json_pack("{s:I, s:I, s:o, s:f, s:f, s:I, s:s, s:o}", "schedule_ns_median",
+                     (json_int_t)r->schedule_ns_median, "schedule_ns_p99", (json_int_t)r->schedule_ns_p99, "plan_bytes",
                      by_pool(run->plan.capacity, EFS_POOLS), "planned_io_ns", run->plan.io_ns, "planned_makespan_ns",
-                     run->plan.makespan_ns, "seed", (json_int_t)report->setup->seed);
+                     run->plan.makespan_ns, "seed", (json_int_t)report->setup->seed, "costs_from",
+                     run->learned.known ? "run" : "profile", "costs", learned_json(&run->learned));
 }
 
 static json_t *live_json(const struct replay_run_record *run)
 {
     char check[24];
     snprintf(check, sizeof(check), "%016llx", (unsigned long long)run->check);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s}", "compute", run->compute, "serving_path", run->path,
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o}", "compute", run->compute, "serving_path", run->path,
                      "memory_limit_bytes", (json_int_t)run->limit_bytes, "memory_peak_bytes",
                      (json_int_t)run->peak_bytes, "check", check, "schedule_ns_mean", run->result.schedule_ns_mean,
-                     "note", run->note);
+                     "note", run->note, "costs", learned_json(&run->learned));
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)

@@ -41,13 +41,29 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                          const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
                          struct replay_run_record *record, struct efs_error *err);
 
-/* What it takes a client to get an expert that is full and to let it go, of a request for a few: on the mount, or on one
- * that is made for this (replay_handout.c). */
+/* What it takes a client to get an expert that is full and to let it go, of a request for a few: on the mount, or on
+ * one that is made for this (replay_handout.c). */
 errint_t replay_live_handout(struct replay_live *live, const struct replay_setup *setup, uint64_t *ns,
                              struct efs_error *err);
 
 /* Add to what is to be known about a run. */
 void replay_add_note(struct replay_run_record *record, const char *what, const char *more);
+
+/* ---- what is learned of a run (replay_learn.c) ---- */
+
+/* When a layer was asked for, and what followed: by the clock of the process that plays. */
+struct replay_moment {
+    uint64_t asked_ns, waiting_ns, here_ns; /* the last expert of it: waited for, here */
+    uint64_t run_ns, over_ns;               /* the experts have run, all of it is given back */
+};
+#define REPLAY_MOMENTS 512u /* the latest that are kept */
+
+struct replay_stand;
+/* While it plays: its pools now. */
+void replay_learn_pools(const char *mountpoint, uint64_t tokens, struct replay_learned *learned);
+/* From a mount that a run has just ended on, while the mount is still there. The rest of what is learned:
+ * nothing is known of one that does not tell. */
+void replay_learn(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *learned);
 
 /* ---- the process that plays (replay_player.c) ---- */
 
@@ -72,6 +88,10 @@ struct replay_play {
 pid_t replay_player_start(const struct replay_play *play, struct replay_stand *stand);
 uint64_t replay_stand_tokens(const struct replay_stand *stand); /* that are done */
 void replay_stand_stop(struct replay_stand *stand);             /* ask it to end after the layer */
+/* The latest layers, oldest first (room for REPLAY_MOMENTS); returns how many. runs, run_ns: experts that were run, and
+ * what that took. */
+uint32_t replay_stand_moments(const struct replay_stand *stand, struct replay_moment *moments, uint64_t *runs,
+                              uint64_t *run_ns);
 /* After its end: times, hits, bytes into result; the error that ended it, or 0. */
 errint_t replay_stand_result(const struct replay_stand *stand, const struct replay_workload *workload,
                              struct replay_result *result, uint64_t *check, struct efs_error *err);

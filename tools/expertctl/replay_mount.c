@@ -29,6 +29,12 @@ static bool value_of(const char *mountpoint, const char *file, const char *name,
     return found;
 }
 
+double replay_mount_number(const char *mountpoint, const char *file, const char *name)
+{
+    char value[64];
+    return value_of(mountpoint, file, name, value, sizeof(value)) ? strtod(value, NULL) : 0;
+}
+
 errint_t replay_mount_store(const char *mountpoint, char *store, size_t room, struct efs_error *err)
 {
     return value_of(mountpoint, "config", "store", store, room)

@@ -18,6 +18,8 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
 errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *record, struct efs_error *err);
 /* Note how it serves, and with what budget. */
 void replay_mount_look(const char *mountpoint, struct replay_run_record *record);
+/* The number behind "name: " in a file of .expertfs; 0: there is none. */
+double replay_mount_number(const char *mountpoint, const char *file, const char *name);
 /* The store that a mount serves, from its config. -EINVAL: it is no mount of ours. */
 errint_t replay_mount_store(const char *mountpoint, char *store, size_t room, struct efs_error *err);
 

@@ -22,6 +22,9 @@ struct replay_stand {
     struct efs_error err;
     struct replay_counters before, now;
     uint64_t check;
+    uint64_t runs, run_ns;
+    uint64_t moment_count; /* so far */
+    struct replay_moment moments[REPLAY_MOMENTS];
     uint64_t pass_ns[];
 };
 
@@ -54,35 +57,44 @@ void replay_stand_stop(struct replay_stand *s)
 /* ---- playing ------------------------------------------------------------------------------------------------ */
 
 static errint_t request_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
-                              uint64_t pass, uint32_t layer, struct efs_error *err)
+                              uint64_t pass, uint32_t layer, struct replay_stand *s)
 {
     const struct replay_workload *w = p->workload;
     const size_t *first = &w->first[pass * w->layers + layer];
     struct replay_view view;
     uint32_t count = (uint32_t)(first[1] - first[0]);
-    errint_t rc = reader->request(reader, layer, &w->ids[first[0]], &w->of_them[first[0]], count, err);
+    struct replay_moment moment = {.asked_ns = tools_now_ns()};
+    errint_t rc = reader->request(reader, layer, &w->ids[first[0]], &w->of_them[first[0]], count, &s->err);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
-        rc = reader->next(reader, &view, err);
+        moment.waiting_ns = i ? moment.run_ns : tools_now_ns();
+        rc = reader->next(reader, &view, &s->err);
+        moment.here_ns = tools_now_ns();
         if (rc == 0)
-            rc = replay_compute_run(compute, &view, err);
+            rc = replay_compute_run(compute, &view, &s->err);
+        moment.run_ns = tools_now_ns();
+        s->run_ns += moment.run_ns - moment.here_ns;
+        s->runs++;
     }
     reader->release(reader);
+    moment.over_ns = tools_now_ns();
+    s->moments[s->moment_count++ % REPLAY_MOMENTS] = moment;
     return rc;
 }
 
 /* at: the tokens of the pass, in the trace. */
 static errint_t play_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
-                           uint64_t pass, const uint64_t *at, uint32_t layer, struct efs_error *err)
+                           uint64_t pass, const uint64_t *at, uint32_t layer, struct replay_stand *s)
 {
     if (p->layer_ns > 0) {
         const struct timespec t = {(time_t)(p->layer_ns / 1000000000u), (long)(p->layer_ns % 1000000000u)};
         nanosleep(&t, NULL);
     }
     replay_compute_begin(compute, at, p->workload->width[pass], layer);
-    errint_t rc = reader->run ? reader->run(reader, replay_compute_team(compute), replay_compute_mixture(compute), err)
-                              : request_layer(p, reader, compute, pass, layer, err);
+    errint_t rc = reader->run
+                      ? reader->run(reader, replay_compute_team(compute), replay_compute_mixture(compute), &s->err)
+                      : request_layer(p, reader, compute, pass, layer, s);
     if (rc == 0)
         replay_compute_end(compute);
     return rc;
@@ -98,7 +110,7 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
     for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
         uint64_t began = tools_now_ns(), off = reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
-            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, &s->err);
+            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, s);
         if (rc < 0)
             break;
         s->pass_ns[pass] = tools_now_ns() - began - (reader->off_clock_ns - off);
@@ -175,6 +187,17 @@ pid_t replay_player_start(const struct replay_play *p, struct replay_stand *s)
     signal(SIGHUP, SIG_DFL);
     s->rc = play(p, s);
     _exit(s->rc == 0 ? 0 : 1);
+}
+
+uint32_t replay_stand_moments(const struct replay_stand *s, struct replay_moment *moments, uint64_t *runs,
+                              uint64_t *run_ns)
+{
+    uint64_t count = s->moment_count < REPLAY_MOMENTS ? s->moment_count : REPLAY_MOMENTS;
+    for (uint64_t i = 0; i < count; i++)
+        moments[i] = s->moments[(s->moment_count - count + i) % REPLAY_MOMENTS];
+    *runs = s->runs;
+    *run_ns = s->run_ns;
+    return (uint32_t)count;
 }
 
 /* ---- afterwards --------------------------------------------------------------------------------------------- */

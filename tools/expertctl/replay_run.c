@@ -61,6 +61,10 @@ static void lay_costs(struct player *player)
                                                                 .decode_ns = whole_ns(cost.decode_ns)},
                                                        .e_bytes = e / s->tensors,
                                                        .sm_bytes = s->bytes[EFS_POOL_S] / s->tensors};
+    for (unsigned pool = EFS_POOL_C; pool <= EFS_POOLS && s->decode_fresh_rate > 0; pool++)
+        player->each[pool].task.decode_ns =
+            whole_ns(s->between_ns + (double)s->bytes[EFS_POOL_F] / s->tensors / s->shards /
+                                         (pool == EFS_POOL_C ? s->decode_kept_rate : s->decode_fresh_rate) * 1e9);
     if (player->raw) /* one read, and nothing to decode */
         player->each[EFS_POOL_M] =
             (struct efs_trace_tensor){.task = {.state = EFS_TASK_M,
@@ -80,7 +84,7 @@ static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_
     for (uint32_t t = 0; t < count; t++)
         tensors[t] = player->each[pool];
     player->hits[pool]++;
-    if (pool >= EFS_POOL_S && !player->read) {
+    if (pool >= EFS_POOL_S && !player->read && !player->setup->machine.window_ns) {
         uint64_t latency = whole_ns(player->setup->profile.read_latency_ns);
         player->read = true;
         if (pool == EFS_POOL_S)
@@ -218,18 +222,34 @@ static size_t fill_requests(const struct replay_workload *w, uint64_t begin, uin
     return n;
 }
 
+/* The daemon planned anew: its pools from this token on. */
+static void follow_plans(struct player *player, uint32_t *next)
+{
+    const struct replay_learned *learned = player->setup->learned;
+    const struct efs_move *moves;
+    size_t count;
+    for (;
+         learned && player->policy && *next < learned->plans && learned->pools[*next].tokens <= player->result->tokens;
+         ++*next)
+        efs_policy_resize(player->policy, learned->pools[*next].capacity, NULL, &moves, &count);
+}
+
 static int play(struct player *player, const struct efs_trace_config *config, struct efs_trace_request *requests,
                 replay_progress_fn *progress, void *arg)
 {
     const struct replay_workload *w = player->workload;
     uint64_t slice = player->setup->tell_sequence ? 1 : SLICE_PASSES;
+    uint32_t plan = 0;
     bool stop = false;
     int rc = 0;
+    if (player->setup->learned)
+        slice = 1;
     for (uint64_t pass = 0, end; rc == 0 && !stop && pass < w->passes; pass = end) {
         struct efs_trace_totals totals;
         end = pass + slice < w->passes ? pass + slice : w->passes;
         if (player->setup->tell_sequence && w->starts[pass] && player->policy)
             efs_policy_begin(player->policy);
+        follow_plans(player, &plan);
         size_t count = fill_requests(w, pass, end, requests);
         rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, pass_done, player,
                                 &totals);
@@ -257,9 +277,12 @@ int replay_run(const struct replay_setup *setup, const struct replay_workload *w
                                             .recovery = EFS_RECOVER_WORKER,
                                             .fused = true,
                                             .kind = setup->schedule,
+                                            .run_base_ns = setup->run_ns,
                                             .run_token_ns = setup->run_token_ns,
                                             .open_ns = setup->open_ns,
                                             .layer_ns = setup->layer_ns,
+                                            .turn = setup->turn,
+                                            .machine = setup->machine,
                                             .max_shards = setup->shards};
     size_t requests_max = (size_t)SLICE_PASSES * workload->layers;
     struct efs_trace_request *requests = calloc(requests_max, sizeof(*requests));

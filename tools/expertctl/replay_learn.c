@@ -1,0 +1,213 @@
+/*
+ * replay_learn.c - what a real run knows when it has ended, for a simulation beside it: what reads and decodes took by
+ * the mount's own count, and from the player's clock beside the chart of operations what a layer takes that is none.
+ */
+#include "gantt.h"
+#include "replay_live.h"
+#include "replay_mount.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLIP 8.0 /* no sample counts as more than so many times the mean: a process that was away for a while */
+#define WAKES 4096u
+
+/* ---- turn-around: the time of a layer that is neither operation nor running experts --------------------------- */
+
+struct samples {
+    double value[WAKES];
+    uint32_t count;
+};
+
+struct turns {
+    struct samples full, coded, read; /* layers that found all full; that decoded what was kept; that read */
+    struct samples wakes, betweens;
+};
+
+static void add(struct samples *s, double value)
+{
+    if (s->count < WAKES)
+        s->value[s->count++] = value;
+}
+
+static double mean(const struct samples *s)
+{
+    double most = 1e18, mean = 0;
+    for (unsigned round = 0; round < 2 && s->count; round++, most = CLIP * mean) {
+        double sum = 0;
+        for (uint32_t i = 0; i < s->count; i++)
+            sum += s->value[i] < most ? s->value[i] : most;
+        mean = sum / s->count;
+    }
+    return mean;
+}
+
+/* When there was something to decode for this operation: after its reads, or from the layer's first operation on. */
+static uint64_t available_ns(const struct gantt_operation *layer, size_t count, const struct gantt_operation *decode)
+{
+    uint64_t at = layer[0].begin_ns;
+    for (size_t i = 0; i < count; i++)
+        if (layer[i].kind != GANTT_DECODE && layer[i].unit == decode->unit && layer[i].end_ns > at &&
+            layer[i].end_ns <= decode->begin_ns && strcmp(layer[i].expert, decode->expert) == 0)
+            at = layer[i].end_ns;
+    return at;
+}
+
+/* How late decodes began: of workers that had nothing to do when it was there, and after another decode. */
+static void add_wakes(struct turns *t, const struct gantt_operation *layer, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (layer[i].kind != GANTT_DECODE)
+            continue;
+        uint64_t at = available_ns(layer, count, &layer[i]), before = 0;
+        for (size_t n = 0; n < i; n++)
+            if (layer[n].kind == GANTT_DECODE && layer[n].thread == layer[i].thread && layer[n].end_ns > before)
+                before = layer[n].end_ns;
+        if (before < at)
+            add(&t->wakes, (double)(layer[i].begin_ns - at));
+        else
+            add(&t->betweens, (double)(layer[i].begin_ns - before));
+    }
+}
+
+/*
+ * Of one layer: from asking to its first operation; from its last operation, if the player waited for it, until it
+ * heard; giving back. operations are by begin; *next: the first that the layer before did not have.
+ */
+static void add_turn(struct turns *t, const struct replay_moment *m, const struct gantt *g, size_t *next)
+{
+    uint64_t first = UINT64_MAX, last = 0;
+    bool reads = false;
+    double turn = (double)(m->over_ns - m->run_ns);
+    while (*next < g->count && g->operations[*next].begin_ns < m->asked_ns)
+        ++*next;
+    size_t begin = *next;
+    for (; *next < g->count && g->operations[*next].begin_ns < m->here_ns; ++*next) {
+        const struct gantt_operation *o = &g->operations[*next];
+        first = o->begin_ns < first ? o->begin_ns : first;
+        reads = reads || o->kind != GANTT_DECODE;
+        last = o->end_ns > last && o->end_ns <= m->here_ns ? o->end_ns : last;
+    }
+    if (last == 0) {
+        add(&t->full, turn + (double)(m->here_ns - m->waiting_ns));
+        return;
+    }
+    turn += (double)(first - m->asked_ns);
+    if (last >= m->waiting_ns)
+        turn += (double)(m->here_ns - last);
+    add(reads ? &t->read : &t->coded, turn);
+    add_wakes(t, &g->operations[begin], *next - begin);
+}
+
+static void learn_turns(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *learned)
+{
+    static struct replay_moment moments[REPLAY_MOMENTS];
+    static struct turns turns;
+    struct efs_error ignored = {""};
+    struct gantt gantt;
+    char path[4200];
+    uint64_t runs, run_ns;
+    size_t next = 0;
+    uint32_t count = replay_stand_moments(stand, moments, &runs, &run_ns);
+    learned->run_ns = runs ? (double)run_ns / (double)runs : 0;
+    snprintf(path, sizeof(path), "%s/.expertfs/sched", mountpoint);
+    if (gantt_read(path, 0, &gantt, &ignored) < 0)
+        return;
+    turns.full.count = turns.coded.count = turns.read.count = turns.wakes.count = turns.betweens.count = 0;
+    uint64_t oldest = gantt.operations[0].begin_ns;
+    for (uint32_t i = 0; i < count; i++)
+        if (moments[i].asked_ns > oldest) /* of those before, operations are not there any more */
+            add_turn(&turns, &moments[i], &gantt, &next);
+    gantt_free(&gantt);
+    learned->full_turn_ns = mean(&turns.full);
+    learned->coded_turn_ns = mean(turns.coded.count ? &turns.coded : &turns.read);
+    learned->read_turn_ns = mean(turns.read.count ? &turns.read : &turns.coded);
+    learned->wake_ns = mean(&turns.wakes);
+    learned->between_ns = mean(&turns.betweens);
+}
+
+/* "F 452984832 ...". false: they are not told. */
+static bool read_pools(const char *mountpoint, uint64_t capacity[EFS_POOLS])
+{
+    static const char letters[EFS_POOLS] = {'F', 'C', 'S', 'E'};
+    char path[4200], line[512], letter;
+    unsigned found = 0;
+    snprintf(path, sizeof(path), "%s/.expertfs/pools", mountpoint);
+    FILE *in = fopen(path, "re");
+    while (in && fgets(line, sizeof(line), in)) {
+        uint64_t bytes;
+        if (sscanf(line, "%c %" SCNu64, &letter, &bytes) != 2)
+            continue;
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            if (letter == letters[p]) {
+                capacity[p] = bytes;
+                found |= 1u << p;
+            }
+    }
+    if (in)
+        fclose(in);
+    return found == (1u << EFS_POOLS) - 1;
+}
+
+void replay_learn_pools(const char *mountpoint, uint64_t tokens, struct replay_learned *l)
+{
+    struct replay_pools_at now = {.tokens = tokens};
+    if (l->plans == REPLAY_PLANS || !read_pools(mountpoint, now.capacity))
+        return;
+    if (l->plans == 0 || memcmp(l->pools[l->plans - 1].capacity, now.capacity, sizeof(now.capacity)) != 0)
+        l->pools[l->plans++] = now;
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------------- */
+
+void replay_learn(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *l)
+{
+#define LIVE(name) l->name = replay_mount_number(mountpoint, "profile", "live_" #name)
+    LIVE(disk_bytes_per_second);
+    LIVE(read_latency_ns);
+    LIVE(read_together);
+    LIVE(read_window_bytes);
+    LIVE(decode_bytes_per_second);
+    LIVE(decode_fresh_bytes_per_second);
+    LIVE(decode_kept_bytes_per_second);
+#undef LIVE
+    l->io_ns = replay_mount_number(mountpoint, "plan", "io_ns");
+    l->makespan_ns = replay_mount_number(mountpoint, "plan", "makespan_ns");
+    l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&
+               l->decode_fresh_bytes_per_second >= 1 && l->decode_kept_bytes_per_second >= 1 && l->read_together >= 0 &&
+               l->read_together <= 1 && l->plans > 0;
+    if (l->known)
+        learn_turns(mountpoint, stand, l);
+    else
+        *l = (struct replay_learned){0};
+}
+
+static uint64_t whole_ns(double ns)
+{
+    return ns > 0 && ns < 1e15 ? (uint64_t)ns : 0;
+}
+
+void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)
+{
+    struct efs_profile *p = &s->profile;
+    if (!l->known)
+        return;
+    p->disk_bytes_per_second = l->disk_bytes_per_second;
+    p->read_latency_ns = l->read_latency_ns;
+    p->decode_bytes_per_second = l->decode_bytes_per_second;
+    s->decode_fresh_rate = l->decode_fresh_bytes_per_second;
+    s->decode_kept_rate = l->decode_kept_bytes_per_second;
+    s->machine.latency_ns = whole_ns(l->read_latency_ns);
+    s->machine.together = l->read_together;
+    s->machine.window_ns = whole_ns(l->read_window_bytes / l->disk_bytes_per_second * 1e9);
+    s->machine.wake_ns = whole_ns(l->wake_ns);
+    s->between_ns = l->between_ns;
+    s->learned = l;
+    s->run_ns = s->run_token_ns ? 0 : whole_ns(l->run_ns);
+    /* an expert that is handed out is in the turn-around already, which is of the last one */
+    s->turn.read_ns = whole_ns(l->read_turn_ns - (double)s->open_ns);
+    s->turn.coded_ns = whole_ns(l->coded_turn_ns - (double)s->open_ns);
+    s->turn.full_ns = whole_ns(l->full_turn_ns);
+}
