@@ -1,8 +1,9 @@
 /*
  * session.c - the connection to the kernel: mount, the INIT exchange, receiving threads, unmount.
  *
- * The device is read without blocking, and threads sleep in poll() on it and on stop_fd, so that they can be ended
- * at any time without signals and without closing the device under them.
+ * The device is read without blocking, and threads sleep until it or stop_fd has something, so that they can be ended
+ * at any time without signals and without closing the device under them. Each has an epoll of its own: with poll() a
+ * request would wake all of them, of which one finds it.
  */
 #include "daemon.h"
 
@@ -11,6 +12,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -150,22 +152,49 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     return 0;
 }
 
+/* An epoll that wakes for a request that no other thread was woken for, and for the end. */
+static int wait_new(const struct efsd *daemon)
+{
+    struct epoll_event request = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = daemon->fuse_fd};
+    struct epoll_event stop = {.events = EPOLLIN, .data.fd = daemon->stop_fd};
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+    if (fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, daemon->fuse_fd, &request) < 0 ||
+        epoll_ctl(fd, EPOLL_CTL_ADD, daemon->stop_fd, &stop) < 0) {
+        int rc = -errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return rc;
+    }
+    return fd;
+}
+
+/* 1: there may be a request, 0: it is over, -errno. */
+static int wait_for_request(const struct efsd *daemon, int wait)
+{
+    struct epoll_event events[2];
+    int n = epoll_wait(wait, events, 2, -1);
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.fd == daemon->stop_fd) {
+            return 0;
+        }
+    }
+    return n < 0 && errno != EINTR ? -errno : 1;
+}
+
 static void *receive(void *arg)
 {
     struct efsd *daemon = arg;
     void *memory = receive_memory();
-    int rc = memory ? 0 : -ENOMEM;
-    struct pollfd wait[2] = {{.fd = daemon->fuse_fd, .events = POLLIN}, {.fd = daemon->stop_fd, .events = POLLIN}};
-    while (rc >= 0 && !fuse_session_exited(daemon->session)) {
+    int wait = wait_new(daemon), rc = !memory ? -ENOMEM : wait < 0 ? wait : 1;
+    while (rc > 0 && !fuse_session_exited(daemon->session)) {
         rc = take_request(daemon, memory);
         if (rc == 0) {
-            if (poll(wait, 2, -1) < 0 && errno != EINTR) {
-                rc = -errno;
-            }
-            if (wait[1].revents) {
-                break;
-            }
+            rc = wait_for_request(daemon, wait);
         }
+    }
+    if (wait >= 0) {
+        close(wait);
     }
     if (rc < 0 && rc != -ENODEV) {
         efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));

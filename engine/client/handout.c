@@ -2,7 +2,7 @@
  * handout.c - see handout.h. A tag stands for a file from the ask to the drop, so that an answer always finds the file
  * that it is for. A mount that does not answer as it should is not asked any more: files are opened instead.
  */
-#include "handout.h"
+#include "handout_core.h"
 
 #include "mount.h"
 #include "sys.h"
@@ -20,98 +20,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#define BUCKETS 256u
-#define WINDOWS_MOST 8192u /* mapped at a time, of which the mount may have given up many */
-
-struct efs_handout_window {
-    struct efs_handout_window *next;
-    struct efs_handout_window *newer, *older; /* by use */
-    uint32_t number, users;
-    uint8_t *data;
-    size_t bytes;
-};
-
-struct efs_handout {
-    int fd, nudge;                  /* socket; eventfd */
-    bool lost;                      /* asked no more */
-    struct efs_expert_file **files; /* by tag; NULL: free */
-    uint32_t *free_tags, *drops;    /* each with room for room */
-    uint32_t room, free_count, drop_count;
-    struct efs_handout_window *windows[BUCKETS], *newest, *oldest;
-    uint32_t window_count;
-    uint32_t forget[EFS_HANDOUT_ITEMS], forget_count;
-};
-
-/* ---- windows ------------------------------------------------------------------------------------------------ */
-
-static struct efs_handout_window *find_window(struct efs_handout *h, uint32_t number)
-{
-    struct efs_handout_window *w = h->windows[number % BUCKETS];
-    while (w && w->number != number)
-        w = w->next;
-    return w;
-}
-
-static void unlink_by_use(struct efs_handout *h, struct efs_handout_window *w)
-{
-    *(w->newer ? &w->newer->older : &h->newest) = w->older;
-    *(w->older ? &w->older->newer : &h->oldest) = w->newer;
-}
-
-static void link_newest(struct efs_handout *h, struct efs_handout_window *w)
-{
-    w->newer = NULL;
-    w->older = h->newest;
-    *(h->newest ? &h->newest->newer : &h->oldest) = w;
-    h->newest = w;
-}
-
-static void free_window(struct efs_handout *h, struct efs_handout_window *w)
-{
-    struct efs_handout_window **at = &h->windows[w->number % BUCKETS];
-    while (*at != w)
-        at = &(*at)->next;
-    *at = w->next;
-    unlink_by_use(h, w);
-    efs_sys_munmap(w->data, w->bytes);
-    h->window_count--;
-    free(w);
-}
-
-/* Of too many, the one that was not used for longest goes; the mount is told with the next packet. */
-static void forget_one(struct efs_handout *h)
-{
-    struct efs_handout_window *w = h->oldest;
-    while (w && w->users)
-        w = w->newer;
-    if (h->window_count < WINDOWS_MOST || !w || h->forget_count == EFS_HANDOUT_ITEMS)
-        return;
-    h->forget[h->forget_count++] = w->number;
-    free_window(h, w);
-}
-
-/* NULL: it cannot be mapped. */
-static struct efs_handout_window *map_window(struct efs_handout *h, const struct efs_handout_answer *answer, int fd)
-{
-    struct efs_handout_window *w = efs_sys_calloc(1, sizeof(*w));
-    struct stat st;
-    if (!w)
-        return NULL;
-    *w = (struct efs_handout_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
-    if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-        w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (!w->data) {
-        free(w);
-        return NULL;
-    }
-    forget_one(h);
-    w->next = h->windows[w->number % BUCKETS];
-    h->windows[w->number % BUCKETS] = w;
-    link_newest(h, w);
-    h->window_count++;
-    return w;
-}
 
 /* ---- tags --------------------------------------------------------------------------------------------------- */
 
@@ -163,9 +71,9 @@ void efs_handout_drop(struct efs_handout *h, struct efs_expert_file *file)
     file->handed = (struct efs_handed){.tag = EFS_HANDOUT_TOLD};
 }
 
-bool efs_handout_has_drops(const struct efs_handout *h)
+bool efs_handout_has_news(const struct efs_handout *h)
 {
-    return h->drop_count > 0 && !h->lost;
+    return (h->drop_count > 0 || h->told_bytes > 0) && !h->lost;
 }
 
 bool efs_handout_has_orphans(const struct efs_handout *h)
@@ -185,10 +93,9 @@ bool efs_handout_works(const struct efs_handout *h)
 
 static errint_t send_packet(const struct efs_handout *h, const struct efs_handout_ask *ask)
 {
-    size_t bytes = offsetof(struct efs_handout_ask, item) + ask->count * sizeof(ask->item[0]);
     ssize_t n;
     do
-        n = send(h->fd, ask, bytes, MSG_NOSIGNAL);
+        n = send(h->fd, ask, efs_handout_packet_bytes(ask), MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -errno : 0;
 }
@@ -235,7 +142,8 @@ errint_t efs_handout_send(struct efs_mount *m, const struct efs_handout_ask *ask
     struct efs_handout_ask packet;
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
-    while (rc == 0 && !h->lost && (take_drops(h, &packet) || take_forgotten(h, &packet))) {
+    while (rc == 0 && !h->lost &&
+           (efs_handout_take_told(h, &packet) || take_drops(h, &packet) || take_forgotten(h, &packet))) {
         pthread_mutex_unlock(&m->lock);
         rc = send_packet(h, &packet);
         pthread_mutex_lock(&m->lock);
@@ -262,16 +170,14 @@ static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, c
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
     file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
-    errint_t rc = efs_mapped_tensors(file->path, efs_known_find(m, file), &file->mapped);
+    errint_t rc = efs_mapped_tensors(file->path, efs_known_find(m, file->path, file->hash), &file->mapped);
     if (rc < 0) {
         efs_mapped_let_go(&file->mapped);
         return rc;
     }
     if (file->mapped.learned)
         efs_known_add(m, file);
-    unlink_by_use(m->handout, w);
-    link_newest(m->handout, w);
-    w->users++;
+    efs_window_use(m->handout, w);
     file->handed.window = w;
     return 0;
 }
@@ -284,11 +190,11 @@ static bool take_answer(struct efs_mount *m, const struct efs_handout_answer *an
     if (answer->version != EFS_HANDOUT_VERSION || !file || file->state != EFS_FILE_OPENING || answer->error > 0)
         return false;
     errint_t rc = answer->error;
-    struct efs_handout_window *w = rc == 0 ? find_window(h, answer->window) : NULL;
+    struct efs_handout_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
     if (rc == 0 && !w) {
         if (fd < 0)
             return false;
-        w = map_window(h, answer, fd);
+        w = efs_window_map(h, answer, fd);
         rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)
@@ -430,8 +336,7 @@ void efs_handout_free(struct efs_handout *h)
         return;
     for (uint32_t tag = 0; tag < h->room; tag++)
         free(h->files[tag]); /* that nobody waited for any more */
-    while (h->oldest)
-        free_window(h, h->oldest);
+    efs_window_unmap_all(h);
     efs_sys_close(h->fd); /* the mount may give the memory to others now */
     efs_sys_close(h->nudge);
     free(h->files);

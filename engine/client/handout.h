@@ -33,11 +33,14 @@ bool efs_handout_take_tag(struct efs_handout *handout, struct efs_expert_file *f
 void efs_handout_drop(struct efs_handout *handout, struct efs_expert_file *file);
 /* Is an expert on its way that nobody waits for any more? */
 bool efs_handout_has_orphans(const struct efs_handout *handout);
-/* Is there something to be given back? */
-bool efs_handout_has_drops(const struct efs_handout *handout);
+/* A layer's experts that are held already are used: told with the next packet. false: there is no room for it now. */
+bool efs_handout_tell(struct efs_handout *handout, const char *stack, uint32_t layer, const struct efs_need *needs,
+                      uint32_t count);
+/* Is there something to be told, or given back? */
+bool efs_handout_has_news(const struct efs_handout *handout);
 
-/* With efs_mount.telling held and without lock: give back what was dropped, then ask (NULL: do not). <0: it does not
- * work any more. */
+/* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not). <0: it does
+ * not work any more. */
 errint_t efs_handout_send(struct efs_mount *m, const struct efs_handout_ask *ask);
 /* End the wait of who receives: something else has come. */
 void efs_handout_nudge(const struct efs_handout *handout);

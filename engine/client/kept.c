@@ -2,7 +2,7 @@
  * kept.c - see mount.h. Which experts the mount keeps full: others are closed when nobody uses them, since what is open
  * takes memory from what the mount wants to keep.
  *
- * .expertfs/experts tells; it is read again now and then, so that reading takes a fiftieth of the time at most. Names
+ * .expertfs/experts tells; it is read again now and then, so that reading takes a hundredth of the time at most. Names
  * are known by a hash: two that share one are kept, or not, together.
  */
 #include "mount.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define LOOK_NS 100000000u
-#define LOOK_TIMES 50u
+#define LOOK_TIMES 100u
 #define READ_BYTES (64u << 10)
 #define TEXT_MOST (64u << 20)
 #define COLUMN_NAME 0u

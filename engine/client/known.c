@@ -13,10 +13,10 @@ struct efs_known {
     char path[EFS_MAPPING_PATH];
 };
 
-const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_file *file)
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const char *path, uint32_t hash)
 {
-    for (const struct efs_known *k = m->known[file->hash % EFS_MOUNT_BUCKETS]; k; k = k->next)
-        if (k->hash == file->hash && strcmp(k->path, file->path) == 0)
+    for (const struct efs_known *k = m->known[hash % EFS_MOUNT_BUCKETS]; k; k = k->next)
+        if (k->hash == hash && strcmp(k->path, path) == 0)
             return k->layout;
     return NULL;
 }

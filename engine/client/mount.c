@@ -50,7 +50,16 @@ static errint_t check(const char *stack, uint32_t layer, const struct efs_need *
     return 0;
 }
 
-/* Is there such a file? The kernel knows after the first time. */
+/* Was it there before? */
+static bool is_known(struct efs_mount *m, const char *path)
+{
+    pthread_mutex_lock(&m->lock);
+    bool known = efs_known_find(m, path, efs_path_hash(path)) != NULL;
+    pthread_mutex_unlock(&m->lock);
+    return known;
+}
+
+/* Is there such a file? */
 static errint_t look(const struct efs_mount *m, const char *path, struct efs_error *err)
 {
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
@@ -94,11 +103,17 @@ static bool take_file(struct efs_mount *m, struct item *item, const char *path, 
     return fresh;
 }
 
+/* Lock held: does the mount hand out so many at once? */
+static bool may_ask(const struct efs_mount *m, uint32_t count)
+{
+    return efs_handout_works(m->handout) && count <= EFS_HANDOUT_ITEMS;
+}
+
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
 static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         struct efs_mount_request *request, const char *text, size_t bytes)
+                         struct efs_mount_request *request)
 {
-    char path[EFS_MAPPING_PATH];
+    char path[EFS_MAPPING_PATH], text[LINE_BYTES];
     bool all = true;
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count && all; i++) {
@@ -106,7 +121,12 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
         request->items[i].file = efs_file_find(m, path);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
-    all = all && efs_mount_tell_later(m, text, bytes);
+    if (all && may_ask(m, request->count))
+        all = efs_handout_tell(m->handout, stack, layer, needs, request->count);
+    else if (all)
+        all = efs_mount_tell_later(m, text, print_lines(stack, layer, needs, request->count, text));
+    if (all)
+        efs_mount_wake_keeper(m);
     for (uint32_t i = 0; i < request->count; i++)
         if (all)
             efs_file_ref(m, request->items[i].file);
@@ -114,14 +134,6 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
             request->items[i].file = NULL;
     pthread_mutex_unlock(&m->lock);
     return all;
-}
-
-static bool may_ask(struct efs_mount *m, uint32_t count)
-{
-    pthread_mutex_lock(&m->lock);
-    bool may = efs_handout_works(m->handout) && count <= EFS_HANDOUT_ITEMS;
-    pthread_mutex_unlock(&m->lock);
-    return may;
 }
 
 static void free_spare(struct efs_expert_file *spare)
@@ -135,11 +147,10 @@ static void free_spare(struct efs_expert_file *spare)
 
 /* The mount opens them as one request: it is told before the first open. */
 static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                          struct efs_mount_request *request, struct efs_expert_file **spare, const char *text,
-                          size_t bytes)
+                          struct efs_mount_request *request, struct efs_expert_file **spare)
 {
-    char path[EFS_MAPPING_PATH];
-    efs_mount_tell(m, text, bytes);
+    char path[EFS_MAPPING_PATH], text[LINE_BYTES];
+    efs_mount_tell(m, text, print_lines(stack, layer, needs, request->count, text));
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         efs_mapped_path(stack, layer, needs[i].expert, path);
@@ -180,7 +191,7 @@ static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer
 }
 
 static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      struct efs_mount_request *request, const char *text, size_t bytes, struct efs_error *err)
+                      struct efs_mount_request *request, struct efs_error *err)
 {
     struct efs_expert_file *spare = NULL;
     char path[EFS_MAPPING_PATH];
@@ -188,7 +199,7 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
     for (uint32_t i = 0; i < request->count && rc == 0; i++) {
         struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
         efs_mapped_path(stack, layer, needs[i].expert, path);
-        rc = file ? look(m, path, err) : efs_fail(err, -ENOMEM, "no memory for a request");
+        rc = !file ? efs_fail(err, -ENOMEM, "no memory for a request") : is_known(m, path) ? 0 : look(m, path, err);
         if (file) {
             file->next_queued = spare;
             spare = file;
@@ -198,10 +209,13 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
         free_spare(spare);
         return rc;
     }
-    if (may_ask(m, request->count))
+    pthread_mutex_lock(&m->lock);
+    bool ask = may_ask(m, request->count);
+    pthread_mutex_unlock(&m->lock);
+    if (ask)
         begin_handout(m, stack, layer, needs, request, &spare);
     else
-        begin_opening(m, stack, layer, needs, request, &spare, text, bytes);
+        begin_opening(m, stack, layer, needs, request, &spare);
     free_spare(spare);
     return 0;
 }
@@ -209,7 +223,6 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, struct efs_mount_request **out, struct efs_error *err)
 {
-    char text[LINE_BYTES];
     errint_t rc = check(stack, layer, needs, count, err);
     if (rc < 0)
         return rc;
@@ -218,9 +231,8 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
         return efs_fail(err, -ENOMEM, "no memory for a request");
     request->mount = m;
     request->count = count;
-    size_t bytes = print_lines(stack, layer, needs, count, text);
-    if (!begin_mapped(m, stack, layer, needs, request, text, bytes))
-        rc = begin(m, stack, layer, needs, request, text, bytes, err);
+    if (!begin_mapped(m, stack, layer, needs, request))
+        rc = begin(m, stack, layer, needs, request, err);
     if (rc < 0)
         free(request);
     else

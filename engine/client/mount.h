@@ -5,7 +5,7 @@
  *   mount.c     requests     files.c         which files there are, who uses them, what is kept
  *   mapping.c   one file     file_layout.c   what stands where in it
  *   openers.c   the threads: some open; one closes, and tells the mount what is needed
- *   handout.c   experts that the mount hands out without a file, where it does
+ *   handout*.c  experts that the mount hands out without a file, where it does
  *   kept.c      which the mount keeps full, and so are worth to be kept
  *   known.c     layouts of files that were open before
  *
@@ -97,7 +97,7 @@ void efs_files_let_others_go(struct efs_mount *m);
 
 /* ---- known.c: with lock held ---- */
 /* The layout that the file had when it was open last, until the mount is let go; NULL: it was not. */
-const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_file *file);
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const char *path, uint32_t hash);
 /* Take over what was learned when the file was opened. Without memory the file keeps it. */
 void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
 void efs_known_free(struct efs_mount *m);

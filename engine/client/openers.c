@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define RECEIVE_NS 10000000
-#define TELL_NS 1000000 /* what was found mapped is told to the mount within a millisecond, many lines at once */
+#define TELL_NS 4000000 /* what was found mapped is told to the mount within some milliseconds, many lines at once */
 
 /* ---- opening ---- */
 
@@ -48,7 +48,7 @@ static void *open_files(void *arg)
             efs_file_opened(m, file);
             continue;
         }
-        const struct efs_file_layout *known = efs_known_find(m, file);
+        const struct efs_file_layout *known = efs_known_find(m, file->path, file->hash);
         pthread_mutex_unlock(&m->lock);
         errint_t rc = efs_mapped_open(m->root, file->path, known, &file->mapped);
         pthread_mutex_lock(&m->lock);
@@ -131,7 +131,6 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes)
         return false;
     memcpy(m->text + m->told_bytes, line, bytes);
     m->told_bytes += bytes;
-    efs_mount_wake_keeper(m);
     return true;
 }
 
@@ -167,7 +166,7 @@ static void *keep_house(void *arg)
             continue;
         if (m->close_queue) {
             close_files(m);
-        } else if (m->told_bytes || (m->handout && efs_handout_has_drops(m->handout))) {
+        } else if (m->told_bytes || (m->handout && efs_handout_has_news(m->handout))) {
             pthread_mutex_unlock(&m->lock);
             nanosleep(&a_while, NULL); /* more may come */
             tell_all(m);
@@ -216,6 +215,7 @@ void efs_mount_threads_stop(struct efs_mount *m)
     pthread_mutex_unlock(&m->lock);
     if (m->keeper_there)
         pthread_join(m->keeper, NULL);
+    tell_all(m);
     pthread_mutex_lock(&m->lock);
     close_files(m); /* what came after it had ended */
     pthread_mutex_unlock(&m->lock);
