@@ -9,6 +9,7 @@ struct reads {
     const struct efs_schedule *schedule;
     uint32_t begun;               /* of schedule->io */
     uint64_t serial_ns, group_ns; /* ends of the last begun one, and of its group, one after the other */
+    uint64_t latencies_ns;        /* of all groups */
 };
 
 struct lanes {
@@ -40,6 +41,7 @@ static uint64_t read_end_ns(struct reads *reads, const struct efs_op *ops)
     if (reads->serial_ns == reads->group_ns) { /* nothing is under way: as many as there is a window for */
         uint64_t begin_ns = reads->group_ns + reads->machine->latency_ns;
         reads->serial_ns = reads->group_ns = begin_ns;
+        reads->latencies_ns += reads->machine->latency_ns;
         for (uint32_t i = reads->begun;
              i < schedule->io_count && (i == reads->begun || reads->group_ns - begin_ns < reads->machine->window_ns);
              i++)
@@ -114,6 +116,7 @@ void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *s
             lanes.free_ns[lane] = now_ns;
         }
     }
+    result->busy_ns[EFS_ON_IO] += lanes.reads.latencies_ns;
     result->makespan_ns = now_ns;
 }
 

@@ -225,7 +225,7 @@ static void on_a_machine(void **unused)
     check_time(4, 27, 32, 2);
     check_time(5, 32, 34, 3);
     assert_int_equal(r.makespan_ns, 45);
-    assert_int_equal(r.busy_ns[EFS_ON_IO], 13);
+    assert_int_equal(r.busy_ns[EFS_ON_IO], 23);
 
     const struct efs_sim_machine waves = {.together = 0.5, .latency_ns = 10, .window_ns = 6, .wake_ns = 4};
     efs_simulate_on(&g, &s, &waves, run_memory, times, &r);

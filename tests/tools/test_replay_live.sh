@@ -212,6 +212,24 @@ ours = [r for r in runs if r["runner"] == "expertfs"]
 assert len(ours) >= 4 and all(r["tokens"] == 30 for r in runs)
 assert any(r["hits"]["M"] > 64 for r in ours), ours  # experts went and came back
 P
+# A simulation beside a real run comes after it and goes by what it was like; one without goes by the profile
+run 0 --simulate --mount "$dir/large.efs" --policy zipmoe,lru,oracle --budget 48M --compute none --json "$dir/beside.json" "$eval"
+says 'as it was: disk'
+"$python" - "$dir/beside.json" <<'P' || complain "beside a real run: $(cat "$dir/out")"
+import json, sys
+runs = json.load(open(sys.argv[1]))
+at = {(r["runner"], r["policy"]): r for r in runs}
+assert [r["runner"] for r in runs] == ["expertfs"] * 2 + ["simulate"] * 3, [r["runner"] for r in runs]
+for policy in ("zipmoe", "lru"):
+    real, simulated = at["expertfs", policy], at["simulate", policy]
+    assert simulated["costs_from"] == "run" and simulated["costs"] == real["costs"], (real, simulated)
+    costs = real["costs"]
+    assert 0 <= costs["read_together"] <= 1 and costs["plans"] >= 1 and costs["read_turn_ns"] > 0, costs
+    assert costs["disk_bytes_per_second"] > 0 and costs["decode_kept_bytes_per_second"] > 0, costs
+    assert simulated["tpot_ns_median"] > 0 and sum(simulated["hits"].values()) == sum(real["hits"].values()), simulated
+oracle = at["simulate", "oracle"]
+assert oracle["costs_from"] == "profile" and oracle["costs"] is None, oracle
+P
 run 1 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 1M,128M --allowance 40M --json "$dir/floor.json" "$eval"
 warns 'expertfs lru.* with 1M: .*floor\|expertfs lru.* with 1M: .*budget'
 "$python" -c 'import json, sys

@@ -6,29 +6,36 @@
 #include "replay_live.h"
 #include "replay_mount.h"
 
+#include "clock.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CLIP 8.0 /* no sample counts as more than so many times the mean: a process that was away for a while */
-#define WAKES 4096u
+#define SAMPLES 32768u
+#define LOOK_EVERY_NS 1500000000u /* at the chart, which holds the latest operations alone */
 
 /* ---- turn-around: the time of a layer that is neither operation nor running experts --------------------------- */
 
 struct samples {
-    double value[WAKES];
+    double value[SAMPLES];
     uint32_t count;
 };
 
-struct turns {
+struct replay_learner {
+    const char *mountpoint;
+    const struct replay_stand *stand;
     struct samples full, coded, read; /* layers that found all full; that decoded what was kept; that read */
     struct samples wakes, betweens;
+    uint64_t looked_ns, seen_ns; /* the latest look at the chart; the latest layer that was in it */
+    struct replay_moment moments[REPLAY_MOMENTS];
 };
 
 static void add(struct samples *s, double value)
 {
-    if (s->count < WAKES)
+    if (s->count < SAMPLES)
         s->value[s->count++] = value;
 }
 
@@ -55,9 +62,33 @@ static uint64_t available_ns(const struct gantt_operation *layer, size_t count, 
     return at;
 }
 
-/* How late decodes began: of workers that had nothing to do when it was there, and after another decode. */
-static void add_wakes(struct turns *t, const struct gantt_operation *layer, size_t count)
+/* A worker that decoded nothing though there was enough for all: it was late by as long as the others took. */
+static void add_absent(struct replay_learner *t, const struct gantt *g, const struct gantt_operation *layer,
+                       size_t count)
 {
+    uint64_t end = layer[0].begin_ns;
+    size_t decodes = 0, workers = 0;
+    for (size_t i = 0; i < count; i++)
+        if (layer[i].kind == GANTT_DECODE) {
+            decodes++;
+            end = layer[i].end_ns > end ? layer[i].end_ns : end;
+        }
+    for (uint32_t l = 0; l < g->lanes; l++)
+        workers += !g->lane[l].reads;
+    for (uint32_t l = 0; l < g->lanes && decodes >= workers; l++) {
+        bool there = g->lane[l].reads;
+        for (size_t i = 0; i < count && !there; i++)
+            there = layer[i].kind == GANTT_DECODE && layer[i].thread == g->lane[l].thread;
+        if (!there)
+            add(&t->wakes, (double)(end - layer[0].begin_ns));
+    }
+}
+
+/* How late decodes began: of workers that had nothing to do when it was there, and after another decode. */
+static void add_wakes(struct replay_learner *t, const struct gantt *g, const struct gantt_operation *layer,
+                      size_t count)
+{
+    add_absent(t, g, layer, count);
     for (size_t i = 0; i < count; i++) {
         if (layer[i].kind != GANTT_DECODE)
             continue;
@@ -76,7 +107,7 @@ static void add_wakes(struct turns *t, const struct gantt_operation *layer, size
  * Of one layer: from asking to its first operation; from its last operation, if the player waited for it, until it
  * heard; giving back. operations are by begin; *next: the first that the layer before did not have.
  */
-static void add_turn(struct turns *t, const struct replay_moment *m, const struct gantt *g, size_t *next)
+static void add_turn(struct replay_learner *t, const struct replay_moment *m, const struct gantt *g, size_t *next)
 {
     uint64_t first = UINT64_MAX, last = 0;
     bool reads = false;
@@ -98,34 +129,29 @@ static void add_turn(struct turns *t, const struct replay_moment *m, const struc
     if (last >= m->waiting_ns)
         turn += (double)(m->here_ns - last);
     add(reads ? &t->read : &t->coded, turn);
-    add_wakes(t, &g->operations[begin], *next - begin);
+    add_wakes(t, g, &g->operations[begin], *next - begin);
 }
 
-static void learn_turns(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *learned)
+/* The layers that the chart has all operations of. */
+static void look_at_chart(struct replay_learner *t)
 {
-    static struct replay_moment moments[REPLAY_MOMENTS];
-    static struct turns turns;
     struct efs_error ignored = {""};
     struct gantt gantt;
     char path[4200];
     uint64_t runs, run_ns;
     size_t next = 0;
-    uint32_t count = replay_stand_moments(stand, moments, &runs, &run_ns);
-    learned->run_ns = runs ? (double)run_ns / (double)runs : 0;
-    snprintf(path, sizeof(path), "%s/.expertfs/sched", mountpoint);
+    snprintf(path, sizeof(path), "%s/.expertfs/sched", t->mountpoint);
+    t->looked_ns = tools_now_ns();
+    uint32_t count = replay_stand_moments(t->stand, t->moments, &runs, &run_ns);
     if (gantt_read(path, 0, &gantt, &ignored) < 0)
         return;
-    turns.full.count = turns.coded.count = turns.read.count = turns.wakes.count = turns.betweens.count = 0;
-    uint64_t oldest = gantt.operations[0].begin_ns;
+    uint64_t oldest = gantt.operations[0].begin_ns > t->seen_ns ? gantt.operations[0].begin_ns : t->seen_ns;
     for (uint32_t i = 0; i < count; i++)
-        if (moments[i].asked_ns > oldest) /* of those before, operations are not there any more */
-            add_turn(&turns, &moments[i], &gantt, &next);
+        if (t->moments[i].asked_ns > oldest) {
+            add_turn(t, &t->moments[i], &gantt, &next);
+            t->seen_ns = t->moments[i].asked_ns;
+        }
     gantt_free(&gantt);
-    learned->full_turn_ns = mean(&turns.full);
-    learned->coded_turn_ns = mean(turns.coded.count ? &turns.coded : &turns.read);
-    learned->read_turn_ns = mean(turns.read.count ? &turns.read : &turns.coded);
-    learned->wake_ns = mean(&turns.wakes);
-    learned->between_ns = mean(&turns.betweens);
 }
 
 /* "F 452984832 ...". false: they are not told. */
@@ -151,10 +177,10 @@ static bool read_pools(const char *mountpoint, uint64_t capacity[EFS_POOLS])
     return found == (1u << EFS_POOLS) - 1;
 }
 
-void replay_learn_pools(const char *mountpoint, uint64_t tokens, struct replay_learned *l)
+static void look_at_pools(const struct replay_learner *t, struct replay_learned *l)
 {
-    struct replay_pools_at now = {.tokens = tokens};
-    if (l->plans == REPLAY_PLANS || !read_pools(mountpoint, now.capacity))
+    struct replay_pools_at now = {.tokens = replay_stand_tokens(t->stand)};
+    if (l->plans == REPLAY_PLANS || !read_pools(t->mountpoint, now.capacity))
         return;
     if (l->plans == 0 || memcmp(l->pools[l->plans - 1].capacity, now.capacity, sizeof(now.capacity)) != 0)
         l->pools[l->plans++] = now;
@@ -162,9 +188,28 @@ void replay_learn_pools(const char *mountpoint, uint64_t tokens, struct replay_l
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-void replay_learn(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *l)
+struct replay_learner *replay_learner_new(const char *mountpoint, const struct replay_stand *stand)
 {
-#define LIVE(name) l->name = replay_mount_number(mountpoint, "profile", "live_" #name)
+    struct replay_learner *t = calloc(1, sizeof(*t));
+    if (t) {
+        t->mountpoint = mountpoint;
+        t->stand = stand;
+        t->looked_ns = tools_now_ns();
+    }
+    return t;
+}
+
+void replay_learner_look(struct replay_learner *t, struct replay_learned *learned)
+{
+    look_at_pools(t, learned);
+    if (tools_now_ns() - t->looked_ns >= LOOK_EVERY_NS)
+        look_at_chart(t);
+}
+
+void replay_learner_end(struct replay_learner *t, struct replay_learned *l)
+{
+    uint64_t runs, run_ns;
+#define LIVE(name) l->name = replay_mount_number(t->mountpoint, "profile", "live_" #name)
     LIVE(disk_bytes_per_second);
     LIVE(read_latency_ns);
     LIVE(read_together);
@@ -173,15 +218,23 @@ void replay_learn(const char *mountpoint, const struct replay_stand *stand, stru
     LIVE(decode_fresh_bytes_per_second);
     LIVE(decode_kept_bytes_per_second);
 #undef LIVE
-    l->io_ns = replay_mount_number(mountpoint, "plan", "io_ns");
-    l->makespan_ns = replay_mount_number(mountpoint, "plan", "makespan_ns");
+    l->io_ns = replay_mount_number(t->mountpoint, "plan", "io_ns");
+    l->makespan_ns = replay_mount_number(t->mountpoint, "plan", "makespan_ns");
     l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&
                l->decode_fresh_bytes_per_second >= 1 && l->decode_kept_bytes_per_second >= 1 && l->read_together >= 0 &&
                l->read_together <= 1 && l->plans > 0;
-    if (l->known)
-        learn_turns(mountpoint, stand, l);
-    else
+    if (!l->known) {
         *l = (struct replay_learned){0};
+        return;
+    }
+    look_at_chart(t);
+    replay_stand_moments(t->stand, t->moments, &runs, &run_ns);
+    l->run_ns = runs ? (double)run_ns / (double)runs : 0;
+    l->full_turn_ns = mean(&t->full);
+    l->coded_turn_ns = mean(t->coded.count ? &t->coded : &t->read);
+    l->read_turn_ns = mean(t->read.count ? &t->read : &t->coded);
+    l->wake_ns = mean(&t->wakes);
+    l->between_ns = mean(&t->betweens);
 }
 
 static uint64_t whole_ns(double ns)

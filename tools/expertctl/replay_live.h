@@ -59,11 +59,13 @@ struct replay_moment {
 #define REPLAY_MOMENTS 512u /* the latest that are kept */
 
 struct replay_stand;
-/* While it plays: its pools now. */
-void replay_learn_pools(const char *mountpoint, uint64_t tokens, struct replay_learned *learned);
-/* From a mount that a run has just ended on, while the mount is still there. The rest of what is learned:
- * nothing is known of one that does not tell. */
-void replay_learn(const char *mountpoint, const struct replay_stand *stand, struct replay_learned *learned);
+struct replay_learner;
+/* To be freed with free(); NULL: no memory. Both stay the caller's. */
+struct replay_learner *replay_learner_new(const char *mountpoint, const struct replay_stand *stand);
+/* Now and then while it plays: the mount's pools, and its chart of operations. */
+void replay_learner_look(struct replay_learner *learner, struct replay_learned *learned);
+/* When it has ended and the mount is still there: all else. Nothing is known of a mount that does not tell. */
+void replay_learner_end(struct replay_learner *learner, struct replay_learned *learned);
 
 /* ---- the process that plays (replay_player.c) ---- */
 

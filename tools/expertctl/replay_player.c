@@ -23,7 +23,7 @@ struct replay_stand {
     struct replay_counters before, now;
     uint64_t check;
     uint64_t runs, run_ns;
-    uint64_t moment_count; /* so far */
+    _Atomic uint64_t moment_count; /* so far */
     struct replay_moment moments[REPLAY_MOMENTS];
     uint64_t pass_ns[];
 };
@@ -79,7 +79,9 @@ static errint_t request_layer(const struct replay_play *p, struct replay_reader 
     }
     reader->release(reader);
     moment.over_ns = tools_now_ns();
-    s->moments[s->moment_count++ % REPLAY_MOMENTS] = moment;
+    uint64_t at = atomic_load(&s->moment_count);
+    s->moments[at % REPLAY_MOMENTS] = moment;
+    atomic_store(&s->moment_count, at + 1);
     return rc;
 }
 
@@ -192,9 +194,9 @@ pid_t replay_player_start(const struct replay_play *p, struct replay_stand *s)
 uint32_t replay_stand_moments(const struct replay_stand *s, struct replay_moment *moments, uint64_t *runs,
                               uint64_t *run_ns)
 {
-    uint64_t count = s->moment_count < REPLAY_MOMENTS ? s->moment_count : REPLAY_MOMENTS;
-    for (uint64_t i = 0; i < count; i++)
-        moments[i] = s->moments[(s->moment_count - count + i) % REPLAY_MOMENTS];
+    uint64_t all = atomic_load(&s->moment_count), count = all < REPLAY_MOMENTS / 2 ? all : REPLAY_MOMENTS / 2;
+    for (uint64_t i = 0; i < count; i++) /* it goes on meanwhile, and writes over what is older than these */
+        moments[i] = s->moments[(all - count + i) % REPLAY_MOMENTS];
     *runs = s->runs;
     *run_ns = s->run_ns;
     return (uint32_t)count;
