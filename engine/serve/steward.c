@@ -21,6 +21,7 @@
 #define DRIFT_EVERY 256u    /* requests */
 #define LEASE_LOOK_NS 50000000
 #define KNOWN_PASSES 20000u /* of the history; what is older counts less */
+#define PLAN_WORTH 0.95      /* another cut of the pools must cost at most this part of the one that is there */
 
 enum profile_source { PROFILE_ASSUMED, PROFILE_SAVED, PROFILE_MEASURED };
 static const char *const profile_sources[] = {"assumed", "saved", "measured"};
@@ -51,6 +52,7 @@ struct efs_steward {
     int64_t planned_at;
     errint_t plan_error;
     unsigned pools; /* that were allowed */
+    enum efs_plan_goal goal;
     uint64_t plan_ns;
 };
 
@@ -232,6 +234,26 @@ void efs_steward_wake(struct efs *fs)
 
 /* ---- the plan ---- */
 
+/*
+ * Every other cut of the pools costs what it moves, and rates that are kept current are never quite the same: a plan
+ * stays as long as it is nearly as good as the best. *plan: the best one, and then the one to go by.
+ */
+static void prefer_what_is(const struct efs_steward *s, struct efs_pools_request *request,
+                           const struct efs_residency_tuning *tuning, struct efs_pools *plan)
+{
+    struct efs_pools same = {0};
+    request->how = EFS_POOLS_RATIO;
+    memcpy(request->ratio, tuning->ratio, sizeof(request->ratio));
+    if (!s->planned_at || s->plan_error || s->pools != request->pools || s->goal != request->goal ||
+        efs_pools_plan(request, &same) < 0)
+        return;
+    bool io = request->goal == EFS_PLAN_IO;
+    bool stays = (io ? same.io_ns : same.makespan_ns) * PLAN_WORTH <= (io ? plan->io_ns : plan->makespan_ns);
+    efs_pools_free(stays ? plan : &same);
+    if (stays)
+        *plan = same;
+}
+
 static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *tuning, uint64_t bytes, unsigned pools,
                      const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
 {
@@ -260,7 +282,10 @@ static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *t
                                         .how = tuning->fixed_plan ? EFS_POOLS_RATIO : EFS_POOLS_SHARED};
     request.pools = tuning->fixed_plan ? 0 : pools & efs_pools_possible(&request.costs);
     memcpy(request.ratio, tuning->ratio, sizeof(request.ratio));
-    return efs_pools_plan(&request, plan);
+    rc = efs_pools_plan(&request, plan);
+    if (rc == 0 && !tuning->fixed_plan)
+        prefer_what_is(s, &request, tuning, plan);
+    return rc;
 }
 
 /* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
@@ -310,6 +335,7 @@ static void plan_now(struct efs_steward *s)
     s->plan = plan;
     s->plan_error = rc;
     s->pools = pools;
+    s->goal = tuning.goal;
     s->planned_at = time(NULL);
     s->plan_ns = took;
     pthread_mutex_unlock(&fs->lock);

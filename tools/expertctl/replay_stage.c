@@ -22,6 +22,7 @@
 #define START_SECONDS 120
 #define STOP_SECONDS 20
 #define POLL_NS 2000000L
+#define WARDEN_TRIES 3000
 
 static void pause_shortly(void)
 {
@@ -83,7 +84,12 @@ static void watch(const struct replay_stage *stage, int fd)
     do
         got = read(fd, &byte, 1);
     while (got > 0 || (got < 0 && errno == EINTR));
-    take_away(stage);
+    for (int i = 0; i < WARDEN_TRIES; i++) { /* a daemon that ends just now may still save what it counted */
+        take_away(stage);
+        if (access(stage->folder, F_OK) != 0)
+            break;
+        pause_shortly();
+    }
     _exit(0);
 }
 
