@@ -1,0 +1,113 @@
+/*
+ * Planning while a store is served: a plan stays as long as it is nearly as good as the best one, whatever little moves,
+ * and gives way to one that is clearly better, or to what a user says.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+
+#define LAYERS 3
+#define EXPERTS 8
+#define MIB (1ull << 20)
+#define WAIT_TRIES 5000
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_begin(&model);
+    fixture_moe(&model, LAYERS, EXPERTS, 512, 1024);
+    fixture_pack(&model, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static double number_of(struct efs *fs, const char *name)
+{
+    char *text, *line;
+    size_t bytes;
+    assert_int_equal(efs_describe(fs, "plan", &text, &bytes), 0);
+    line = strstr(text, name);
+    assert_non_null(line);
+    double number = strtod(line + strlen(name), NULL);
+    free(text);
+    return number;
+}
+
+/* Set it, and wait for the plan that follows. */
+static void set(struct efs *fs, const char *name, const char *value)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    struct efs_error err = {""};
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    uint64_t before = s.plans;
+    if (efs_set(fs, name, value, NULL, &err) < 0)
+        fail_msg("%s=%s: %s", name, value, err.text);
+    for (unsigned i = 0; i < WAIT_TRIES && s.plans == before; i++) {
+        nanosleep(&pause, NULL);
+        efs_stats(fs, &s);
+    }
+    assert_true(s.plans > before);
+}
+
+static void leave_mib(struct efs *fs, double mib)
+{
+    char text[32];
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + (uint64_t)(mib * MIB)));
+    set(fs, "budget", text);
+}
+
+static void test_stays(void **state)
+{
+    (void)state;
+    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB,
+                                                               .workers = 2,
+                                                               .full_pool = true,
+                                                               .prealloc = true,
+                                                               .no_state = true});
+    double all = number_of(fs, "hits_f: ");
+    assert_float_equal(number_of(fs, "misses: "), 0, 1e-3); /* all of them have room */
+    leave_mib(fs, 48);
+    double f = number_of(fs, "ratio_f: "), c = number_of(fs, "ratio_c: ");
+    assert_true(number_of(fs, "hits_f: ") < all && f + c > 0);
+    for (double mib = 48.25; mib < 52; mib += 0.25) {
+        leave_mib(fs, mib);
+        print_message("# %.2f: F %.4f C %.4f\n", mib, number_of(fs, "ratio_f: "), number_of(fs, "ratio_c: "));
+        assert_float_equal(number_of(fs, "ratio_f: "), f, 1e-3);
+        assert_float_equal(number_of(fs, "ratio_c: "), c, 1e-3);
+    }
+    leave_mib(fs, 400); /* clearly better: nothing need be decoded */
+    assert_float_equal(number_of(fs, "hits_f: "), all, 1e-3);
+    set(fs, "plan", "C=100");
+    assert_float_equal(number_of(fs, "ratio_c: "), 1, 1e-3);
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stays),
+    };
+    return cmocka_run_group_tests_name("plan", tests, setup, teardown);
+}
