@@ -395,7 +395,8 @@ struct efs_want_ioctl {
 #define EFS_HANDOUT_TAGS 16384u     /* tags are below that */
 #define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
 enum efs_handout_kind {
-    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones */
+    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
+                               EFS_HANDOUT_TOLD: with these alone nothing is answered */
     EFS_HANDOUT_DROP = 2,   /* what was handed out under these tags, or is on its way */
     EFS_HANDOUT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
 };
@@ -545,17 +546,18 @@ struct efs_client_options {
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
-/* After the last request was released. Blocks until what is being opened is open. NULL is fine. */
+/* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open. NULL
+ * is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: it is a mount. */
 EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs: as efs_request_begin(), but by the numbers of experts/L03/E017.safetensors:
- * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by
- * .expertfs/want, where the caller may write there, has at most 512 experts in a request, and hands out full experts
- * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert;
- * -EOPNOTSUPP: coded, of a mount.
+ * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket or
+ * by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
+ * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert; of one
+ * that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,

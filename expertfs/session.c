@@ -195,6 +195,8 @@ static void *receive(void *arg)
     }
     if (wait >= 0) {
         close(wait);
+    } else {
+        efsd_log(EFS_LOG_ERROR, "a receiving thread has no epoll");
     }
     if (rc < 0 && rc != -ENODEV) {
         efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));

@@ -192,9 +192,9 @@ static bool take_answer(struct efs_mount *m, const struct efs_handout_answer *an
     errint_t rc = answer->error;
     struct efs_handout_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
     if (rc == 0 && !w) {
-        if (fd < 0)
+        if (fd < 0 && !efs_window_is_forgotten(h, answer->window))
             return false;
-        w = efs_window_map(h, answer, fd);
+        w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
         rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)

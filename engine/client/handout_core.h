@@ -35,6 +35,8 @@ struct efs_handout {
 struct efs_handout_window *efs_window_find(struct efs_handout *h, uint32_t number);
 /* What came with an answer is mapped. NULL: it cannot be. */
 struct efs_handout_window *efs_window_map(struct efs_handout *h, const struct efs_handout_answer *answer, int fd);
+/* It was unmapped, and the mount is not told yet. */
+bool efs_window_is_forgotten(const struct efs_handout *h, uint32_t number);
 /* One more file is in it; with the last of them gone it may be unmapped. */
 void efs_window_use(struct efs_handout *h, struct efs_handout_window *w);
 void efs_window_unmap_all(struct efs_handout *h);

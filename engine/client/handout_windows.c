@@ -65,7 +65,8 @@ struct efs_handout_window *efs_window_map(struct efs_handout *h, const struct ef
     if (!w)
         return NULL;
     *w = (struct efs_handout_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
-    if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+    if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+        (uint64_t)st.st_size >= answer->file_bytes)
         w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (!w->data) {
         free(w);
@@ -77,6 +78,14 @@ struct efs_handout_window *efs_window_map(struct efs_handout *h, const struct ef
     link_newest(h, w);
     h->window_count++;
     return w;
+}
+
+bool efs_window_is_forgotten(const struct efs_handout *h, uint32_t number)
+{
+    for (uint32_t i = 0; i < h->forget_count; i++)
+        if (h->forget[i] == number)
+            return true;
+    return false;
 }
 
 void efs_window_use(struct efs_handout *h, struct efs_handout_window *w)

@@ -59,7 +59,7 @@ struct efs_mount {
     pthread_t openers[EFS_MOUNT_OPENERS], keeper;
     bool keeper_there;
 
-    pthread_mutex_t telling; /* guards writes to want, taken before lock */
+    pthread_mutex_t telling; /* guards what the mount is told, by want or its socket; taken before lock */
     size_t told_bytes;       /* of text; guarded by lock, like it */
     char text[EFS_WANT_BYTES];
 };

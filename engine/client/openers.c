@@ -68,7 +68,7 @@ static void *open_files(void *arg)
 
 void efs_mount_wake_openers(struct efs_mount *m)
 {
-    while (m->queued > m->idle_openers && m->opener_count < m->openers_max) {
+    while (!m->stop && m->queued > m->idle_openers && m->opener_count < m->openers_max) {
         if (efs_thread_start(open_files, m, "efs-open", &m->openers[m->opener_count]) < 0)
             break; /* those that there are will do */
         m->opener_count++;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define DEPTH 64
+#define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* of one burst; while there is always more to read */
 
 struct queue {
     struct efs_disk_request *head, **tail;
@@ -82,7 +83,7 @@ static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t erro
     r->complete(r, error);
 }
 
-/* ---- bursts: from the first read that finds the disk idle until it is idle again ---- */
+/* ---- bursts: from the first read that finds the disk idle until it is idle again, or has done much ---- */
 
 static void burst_read(struct efs_disk *d, size_t bytes, bool failed)
 {
@@ -97,8 +98,11 @@ static void burst_read(struct efs_disk *d, size_t bytes, bool failed)
 
 static void burst_end(struct efs_disk *d)
 {
-    d->burst.ns = efs_now_ns() - d->busy_since_ns;
-    d->burst.waves = d->uring ? (d->burst.bytes + EFS_DISK_WINDOW_BYTES - 1) / EFS_DISK_WINDOW_BYTES : 1;
+    uint64_t now = efs_now_ns(), by_bytes = (d->burst.bytes + EFS_DISK_WINDOW_BYTES - 1) / EFS_DISK_WINDOW_BYTES;
+    uint64_t by_reads = (d->burst.reads + DEPTH / 2 - 1) / (DEPTH / 2);
+    d->burst.ns = now - d->busy_since_ns;
+    d->burst.waves = by_bytes > by_reads ? by_bytes : by_reads;
+    d->busy_since_ns = now;
     efs_count(d->o.stats, disk_ns, d->burst.ns);
     if (d->o.gauge && !d->burst_failed)
         efs_gauge_burst(d->o.gauge, &d->burst);
@@ -162,8 +166,8 @@ static void start_reads(struct efs_disk *d)
         if (!prepare(d, r))
             return;
         take(q);
-        io_uring_submit(
-            &d->ring); /* each by itself: the kernel would make one large read of neighbours, done at its end */
+        /* each by itself: the kernel would make one large read of neighbours, done at its end */
+        io_uring_submit(&d->ring);
         r->begin_ns = efs_now_ns();
         if (d->inflight++ == 0)
             d->busy_since_ns = r->begin_ns;
@@ -190,7 +194,7 @@ static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
     }
     d->inflight_bytes -= r->bytes;
     burst_read(d, r->bytes, result < 0);
-    if (--d->inflight == 0)
+    if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
     finish(d, r, result < 0 ? result : 0);
 }
@@ -233,8 +237,6 @@ static void run_pread(struct efs_disk *d)
         struct efs_disk_request *r = take(d->demand.head ? &d->demand : &d->ahead);
         if (!r) {
             uint64_t value;
-            if (d->burst.reads)
-                burst_end(d);
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
                 return;
             continue;
@@ -244,10 +246,10 @@ static void run_pread(struct efs_disk *d)
             continue;
         }
         r->begin_ns = efs_now_ns();
-        if (d->burst.reads == 0)
-            d->busy_since_ns = r->begin_ns;
+        d->busy_since_ns = r->begin_ns;
         int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
         burst_read(d, r->bytes, rc < 0);
+        burst_end(d);
         efs_count(d->o.stats, disk_reads, 1);
         efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
         finish(d, r, rc == -ENODATA ? -EIO : rc);

@@ -1,6 +1,6 @@
 /*
- * Planning while a store is served: a plan stays as long as it is nearly as good as the best one, whatever little moves,
- * and gives way to one that is clearly better, or to what a user says.
+ * Planning while a store is served: a plan stays as long as it is nearly as good as the best one, whatever little
+ * moves, and gives way to one that is clearly better, or to what a user says.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -78,14 +78,33 @@ static void leave_mib(struct efs *fs, double mib)
     set(fs, "budget", text);
 }
 
+static struct efs *open_with(uint64_t budget_bytes, const char *goal)
+{
+    return fixture_open(&model, (struct efs_options){.budget_bytes = budget_bytes,
+                                                     .workers = 2,
+                                                     .full_pool = true,
+                                                     .prealloc = true,
+                                                     .goal = goal,
+                                                     .no_state = true});
+}
+
+/* With nothing read any more, what is left to gain is decoding. */
+static void test_io(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with(512 * MIB, "io");
+    double all = number_of(fs, "hits_f: ");
+    leave_mib(fs, 64);
+    assert_true(number_of(fs, "hits_f: ") < all);
+    leave_mib(fs, 400);
+    assert_float_equal(number_of(fs, "hits_f: "), all, 1e-3);
+    efs_close(fs);
+}
+
 static void test_stays(void **state)
 {
     (void)state;
-    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB,
-                                                               .workers = 2,
-                                                               .full_pool = true,
-                                                               .prealloc = true,
-                                                               .no_state = true});
+    struct efs *fs = open_with(512 * MIB, NULL);
     double all = number_of(fs, "hits_f: ");
     assert_float_equal(number_of(fs, "misses: "), 0, 1e-3); /* all of them have room */
     leave_mib(fs, 48);
@@ -108,6 +127,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stays),
+        cmocka_unit_test(test_io),
     };
     return cmocka_run_group_tests_name("plan", tests, setup, teardown);
 }

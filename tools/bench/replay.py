@@ -1,10 +1,12 @@
 """make bench-replay: a routing trace through the mount, the mapped and the read-LRU peer, and the simulator.
 
-Three measurements, each told as ratios against the bars that they are held to:
+Four measurements, each told as ratios against the bars that they are held to:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
   live    the first --tokens of it on real files (48: some ten minutes in all), cold, each runner in a memory cgroup of
           the same budget, which it takes before its first token, taking turns:
           time per token of the peers over that of expertfs, schedule against request order;
+  limit   the first --tokens in the simulator, as if decoding took nothing from those who touch: what the order of
+          reads alone lets be reached, on this disk, of the time per token against read-lru;
   agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
 Writes runs.json (a list of all runs), tpot.svg and hits.svg."""
@@ -54,7 +56,8 @@ def options():
     p = arguments("replay", __doc__, "10%,25%,50%,75%", 1, 48, "zipmoe:makespan,zipmoe:io,lru",
                   "of the mount; the first is held to the bars of time, the least bytes to those of bytes")
     p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
-    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,agree")
+    p.add_argument("--run-us", default="300", help="to touch an expert once, with all cores, of limit (300)")
+    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,limit,agree")
     a = traced(p)
     a.skip = set(filter(None, a.skip.split(",")))
     if not a.trace:
@@ -163,7 +166,7 @@ def main():
     policies = split(a.policies)
     first, least = policies[0], ("zipmoe", "io") if ("zipmoe", "io") in policies else policies[0]
     own = ["--mount", store, "--policy", a.policies, "--compute", a.compute]
-    whole, live, ordered, agree = [], [], [], []
+    whole, live, ordered, limit, agree = [], [], [], [], []
     if "whole" not in a.skip:
         whole = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw")
     for _ in range(a.rounds if "live" not in a.skip else 0):
@@ -171,6 +174,8 @@ def main():
         if "request" not in a.skip:
             ordered += replay.run("--mount", store, "--policy", a.policies.split(",")[0], "--compute", a.compute, "--schedule", "request",
                                   tokens=a.tokens)
+    if "limit" not in a.skip:
+        limit = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw", "--run-us", a.run_us, tokens=a.tokens)
     if "agree" not in a.skip:
         agree = replay.run("--simulate", "--mount", store, "--policy", a.policies, "--compute", "none", tokens=a.tokens)
     with open(os.path.join(folder, "runs.json"), "w") as f:
@@ -199,6 +204,9 @@ def main():
         ratios(f"TPOT, first {a.tokens} tokens: request order over schedule",
                pick(live, "tpot_ns_median", "expertfs", *first),
                pick(ordered, "tpot_ns_median", "expertfs", *first), {})
+    for policy in policies if limit else []:
+        ratios(f"limit of TPOT, first {a.tokens} tokens, decoding in nobody's way: read-lru over {':'.join(filter(None, policy))}",
+               pick(limit, "tpot_ns_median", "simulate", *policy), pick(limit, "tpot_ns_median", "simulate", "lru", "raw"), {})
     if agree:
         agreement(agree, policies)
     print(f"\n{folder}: runs.json, tpot.svg, hits.svg")

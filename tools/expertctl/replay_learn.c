@@ -9,13 +9,22 @@
 #include "clock.h"
 
 #include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #define CLIP 8.0 /* no sample counts as more than so many times the mean: a process that was away for a while */
 #define SAMPLES 32768u
 #define LOOK_EVERY_NS 1500000000u /* at the chart, which holds the latest operations alone */
+#define LOOK_PAUSE_NS 60000000L
+#define LAST_LOOK_NS UINT64_C(5000000000)
 
 /* ---- turn-around: the time of a layer that is neither operation nor running experts --------------------------- */
 
@@ -24,7 +33,7 @@ struct samples {
     uint32_t count;
 };
 
-struct replay_learner {
+struct look { /* of the process that looks */
     const char *mountpoint;
     const struct replay_stand *stand;
     struct samples full, coded, read; /* layers that found all full; that decoded what was kept; that read */
@@ -63,8 +72,7 @@ static uint64_t available_ns(const struct gantt_operation *layer, size_t count, 
 }
 
 /* A worker that decoded nothing though there was enough for all: it was late by as long as the others took. */
-static void add_absent(struct replay_learner *t, const struct gantt *g, const struct gantt_operation *layer,
-                       size_t count)
+static void add_absent(struct look *t, const struct gantt *g, const struct gantt_operation *layer, size_t count)
 {
     uint64_t end = layer[0].begin_ns;
     size_t decodes = 0, workers = 0;
@@ -85,8 +93,7 @@ static void add_absent(struct replay_learner *t, const struct gantt *g, const st
 }
 
 /* How late decodes began: of workers that had nothing to do when it was there, and after another decode. */
-static void add_wakes(struct replay_learner *t, const struct gantt *g, const struct gantt_operation *layer,
-                      size_t count)
+static void add_wakes(struct look *t, const struct gantt *g, const struct gantt_operation *layer, size_t count)
 {
     add_absent(t, g, layer, count);
     for (size_t i = 0; i < count; i++) {
@@ -107,7 +114,7 @@ static void add_wakes(struct replay_learner *t, const struct gantt *g, const str
  * Of one layer: from asking to its first operation; from its last operation, if the player waited for it, until it
  * heard; giving back. operations are by begin; *next: the first that the layer before did not have.
  */
-static void add_turn(struct replay_learner *t, const struct replay_moment *m, const struct gantt *g, size_t *next)
+static void add_turn(struct look *t, const struct replay_moment *m, const struct gantt *g, size_t *next)
 {
     uint64_t first = UINT64_MAX, last = 0;
     bool reads = false;
@@ -133,7 +140,7 @@ static void add_turn(struct replay_learner *t, const struct replay_moment *m, co
 }
 
 /* The layers that the chart has all operations of. */
-static void look_at_chart(struct replay_learner *t)
+static void look_at_chart(struct look *t)
 {
     struct efs_error ignored = {""};
     struct gantt gantt;
@@ -177,7 +184,7 @@ static bool read_pools(const char *mountpoint, uint64_t capacity[EFS_POOLS])
     return found == (1u << EFS_POOLS) - 1;
 }
 
-static void look_at_pools(const struct replay_learner *t, struct replay_learned *l)
+static void look_at_pools(const struct look *t, struct replay_learned *l)
 {
     struct replay_pools_at now = {.tokens = replay_stand_tokens(t->stand)};
     if (l->plans == REPLAY_PLANS || !read_pools(t->mountpoint, now.capacity))
@@ -188,25 +195,7 @@ static void look_at_pools(const struct replay_learner *t, struct replay_learned 
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-struct replay_learner *replay_learner_new(const char *mountpoint, const struct replay_stand *stand)
-{
-    struct replay_learner *t = calloc(1, sizeof(*t));
-    if (t) {
-        t->mountpoint = mountpoint;
-        t->stand = stand;
-        t->looked_ns = tools_now_ns();
-    }
-    return t;
-}
-
-void replay_learner_look(struct replay_learner *t, struct replay_learned *learned)
-{
-    look_at_pools(t, learned);
-    if (tools_now_ns() - t->looked_ns >= LOOK_EVERY_NS)
-        look_at_chart(t);
-}
-
-void replay_learner_end(struct replay_learner *t, struct replay_learned *l)
+static void look_last(struct look *t, struct replay_learned *l)
 {
     uint64_t runs, run_ns;
 #define LIVE(name) l->name = replay_mount_number(t->mountpoint, "profile", "live_" #name)
@@ -237,9 +226,75 @@ void replay_learner_end(struct replay_learner *t, struct replay_learned *l)
     l->between_ns = mean(&t->betweens);
 }
 
+/* ---- the process that looks ----------------------------------------------------------------------------------- */
+
+struct replay_learner { /* shared with it */
+    pid_t pid;
+    _Atomic bool stop;
+    struct replay_learned learned;
+};
+
+static void pause_ns(long ns)
+{
+    const struct timespec t = {.tv_nsec = ns};
+    nanosleep(&t, NULL);
+}
+
+static void look_on(struct replay_learner *learner, const char *mountpoint, const struct replay_stand *stand)
+{
+    struct look *t = calloc(1, sizeof(*t));
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid(); /* Ctrl-C is for the process that started it */
+    if (!t)
+        _exit(1);
+    *t = (struct look){.mountpoint = mountpoint, .stand = stand, .looked_ns = tools_now_ns()};
+    while (!atomic_load(&learner->stop)) {
+        look_at_pools(t, &learner->learned);
+        if (tools_now_ns() - t->looked_ns >= LOOK_EVERY_NS)
+            look_at_chart(t);
+        pause_ns(LOOK_PAUSE_NS);
+    }
+    look_last(t, &learner->learned);
+    _exit(0);
+}
+
+struct replay_learner *replay_learner_start(const char *mountpoint, const struct replay_stand *stand)
+{
+    struct replay_learner *learner =
+        mmap(NULL, sizeof(*learner), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (learner == MAP_FAILED)
+        return NULL;
+    pid_t pid = fork();
+    if (pid == 0)
+        look_on(learner, mountpoint, stand);
+    if (pid < 0) {
+        munmap(learner, sizeof(*learner));
+        return NULL;
+    }
+    learner->pid = pid;
+    return learner;
+}
+
+void replay_learner_end(struct replay_learner *learner, struct replay_learned *learned)
+{
+    int status = 1;
+    if (!learner)
+        return;
+    uint64_t end = tools_now_ns() + LAST_LOOK_NS;
+    atomic_store(&learner->stop, true);
+    while (waitpid(learner->pid, &status, WNOHANG) == 0 && tools_now_ns() < end + LAST_LOOK_NS) {
+        if (tools_now_ns() > end) /* one that waits for the mount even so goes with the mount */
+            kill(learner->pid, SIGKILL);
+        pause_ns(LOOK_PAUSE_NS / 8);
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        *learned = learner->learned;
+    munmap(learner, sizeof(*learner));
+}
+
 static uint64_t whole_ns(double ns)
 {
-    return ns > 0 && ns < 1e15 ? (uint64_t)ns : 0;
+    return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
 }
 
 void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)

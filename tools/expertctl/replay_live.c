@@ -14,7 +14,6 @@
 #include <time.h>
 
 #define LOOK_NS 20000000L
-#define LEARN_LOOKS 3u /* of these, between two at what is learned */
 #define STOP_SECONDS 3 /* that a player has to end by itself */
 
 static const char *const names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
@@ -74,17 +73,13 @@ static void make_cold(const struct replay_live *live, struct replay_run_record *
  * Until the player has ended. Returns its wait status. When it is asked to stop it has some seconds, then it is killed;
  * if even that does not end it, it waits for a mount that does not answer: our own daemon is ended, another's is left.
  */
-static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand,
-                 struct replay_learner *learner, replay_progress_fn *progress, void *arg,
-                 struct replay_learned *learned)
+static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand, replay_progress_fn *progress,
+                 void *arg)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     time_t stopped = 0;
-    unsigned looks = 0;
     int status = 0;
     while (waitpid(pid, &status, WNOHANG) != pid) {
-        if (learner && looks++ % LEARN_LOOKS == 0)
-            replay_learner_look(learner, learned);
         nanosleep(&pause, NULL);
         if (stopped == 0 && progress(arg, replay_stand_tokens(stand))) {
             replay_stand_stop(stand);
@@ -112,17 +107,15 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
     errint_t rc = pid < 0 ? efs_fail(err, pid, "fork: %s", strerror(-pid)) : 0;
     if (rc == 0) {
         bool tells = what->runner == REPLAY_EXPERTFS && !what->library;
-        struct replay_learner *learner = tells ? replay_learner_new(what->mountpoint, stand) : NULL;
-        int status = watch(&live->stage, pid, stand, learner, progress, arg, &record->learned);
+        struct replay_learner *learner = tells ? replay_learner_start(what->mountpoint, stand) : NULL;
+        int status = watch(&live->stage, pid, stand, progress, arg);
+        replay_learner_end(learner, &record->learned);
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
             rc = replay_cgroup_kills(&live->stage.cgroup) > 0
                      ? efs_fail(err, -ENOMEM, "%s needs more memory than its cgroup allows", names[what->runner])
                      : efs_fail(err, -EIO, "%s was ended by signal %d (%s)", names[what->runner], WTERMSIG(status),
                                 strsignal(WTERMSIG(status)));
-        if (rc == 0 && learner)
-            replay_learner_end(learner, &record->learned);
-        free(learner);
     }
     replay_stand_free(stand);
     return rc;

@@ -60,11 +60,11 @@ struct replay_moment {
 
 struct replay_stand;
 struct replay_learner;
-/* To be freed with free(); NULL: no memory. Both stay the caller's. */
-struct replay_learner *replay_learner_new(const char *mountpoint, const struct replay_stand *stand);
-/* Now and then while it plays: the mount's pools, and its chart of operations. */
-void replay_learner_look(struct replay_learner *learner, struct replay_learned *learned);
-/* When it has ended and the mount is still there: all else. Nothing is known of a mount that does not tell. */
+/* A process that looks at the mount's pools and chart while it plays: a mount that does not answer holds up nobody
+ * else. NULL: there can be none. Both stay the caller's. */
+struct replay_learner *replay_learner_start(const char *mountpoint, const struct replay_stand *stand);
+/* When it has played and the mount is still there: all else is looked at, and the process ends. Nothing is known of a
+ * mount that does not tell, or not soon. NULL is fine. */
 void replay_learner_end(struct replay_learner *learner, struct replay_learned *learned);
 
 /* ---- the process that plays (replay_player.c) ---- */

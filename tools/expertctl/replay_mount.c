@@ -2,6 +2,7 @@
 #include "replay_mount.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ static bool value_of(const char *mountpoint, const char *file, const char *name,
 double replay_mount_number(const char *mountpoint, const char *file, const char *name)
 {
     char value[64];
-    return value_of(mountpoint, file, name, value, sizeof(value)) ? strtod(value, NULL) : 0;
+    double number = value_of(mountpoint, file, name, value, sizeof(value)) ? strtod(value, NULL) : 0;
+    return isfinite(number) ? number : 0;
 }
 
 errint_t replay_mount_store(const char *mountpoint, char *store, size_t room, struct efs_error *err)

@@ -3,6 +3,8 @@
 
 #include "interrupt.h"
 
+#include "clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,7 @@
 #define START_SECONDS 120
 #define STOP_SECONDS 20
 #define POLL_NS 2000000L
-#define WARDEN_TRIES 3000
+#define WARDEN_NS 6000000000u
 
 static void pause_shortly(void)
 {
@@ -84,12 +86,9 @@ static void watch(const struct replay_stage *stage, int fd)
     do
         got = read(fd, &byte, 1);
     while (got > 0 || (got < 0 && errno == EINTR));
-    for (int i = 0; i < WARDEN_TRIES; i++) { /* a daemon that ends just now may still save what it counted */
-        take_away(stage);
-        if (access(stage->folder, F_OK) != 0)
-            break;
+    uint64_t end = tools_now_ns() + WARDEN_NS; /* a daemon that ends just now may still save what it counted */
+    for (take_away(stage); access(stage->folder, F_OK) == 0 && tools_now_ns() < end; take_away(stage))
         pause_shortly();
-    }
     _exit(0);
 }
 

@@ -1,0 +1,55 @@
+/*
+ * steward_core.h - what the files of the steward share: steward.c (its life, its thread), steward_know.c (profile and
+ * history), steward_plan.c, steward_text.c (what it tells).
+ */
+#ifndef EFS_STEWARD_CORE_H
+#define EFS_STEWARD_CORE_H
+
+#include "steward.h"
+
+#include "history.h"
+#include "pools.h"
+
+enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED };
+enum efs_history_source { EFS_HISTORY_NONE, EFS_HISTORY_ROUTE, EFS_HISTORY_SAVED };
+
+struct efs_steward {
+    struct efs *fs;
+    unsigned long thread;
+    bool started;
+    pthread_cond_t wake, first; /* first: planned for the first time */
+    /* guarded by efs.lock */
+    bool stop, asked, planned;
+    double product_ns[2];    /* of a full and of a coded expert, as clients ran them; 0: none did */
+    struct efs_history seen; /* since the last plan */
+    uint64_t saw;
+    uint32_t *ranks; /* scratch of efs_steward_saw() */
+    /* the thread's own, changed with efs.lock held */
+    enum efs_profile_source profile_source;
+    struct efs_profile profile;
+    enum efs_history_source history_source;
+    char history_path[512];
+    struct efs_history known;
+    struct efs_skew skew;
+    struct efs_pools plan;
+    double drift;
+    int64_t planned_at;
+    errint_t plan_error;
+    unsigned pools; /* that were allowed */
+    enum efs_plan_goal goal;
+    uint64_t plan_ns;
+};
+
+/* ---- steward_know.c: without lock ---- */
+/* A machine of the middle: only ratios matter for a plan, and only until there is a profile. */
+void efs_steward_assume(const struct efs *fs, struct efs_profile *profile);
+/* The profile that was saved, or one that is measured now, if the budget has room for that. */
+void efs_steward_profile(struct efs_steward *s);
+/* From a trace (its path), else what earlier mounts counted. -errno of the trace, -ENOMEM, with err. */
+errint_t efs_steward_history(struct efs_steward *s, const char *path, struct efs_error *err);
+void efs_steward_save(struct efs_steward *s);
+
+/* ---- steward_plan.c: without lock ---- */
+void efs_steward_plan(struct efs_steward *s);
+
+#endif
