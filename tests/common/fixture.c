@@ -152,6 +152,13 @@ void fixture_pack(const struct fixture *f, const struct efs_pack_options *option
     free(report);
 }
 
+void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns)
+{
+    fixture_begin(fixture);
+    fixture_moe(fixture, layers, experts, rows, columns);
+    fixture_pack(fixture, NULL);
+}
+
 struct efs *fixture_open(const struct fixture *f, struct efs_options options)
 {
     struct efs_error err = {""};

@@ -31,6 +31,8 @@ void fixture_safetensors(const struct fixture *fixture, const char *path, const 
 /* layers x experts of three BF16 tensors rows x columns each, a dense tensor, norms of odd sizes, config.json. */
 void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
+/* These three at once: a begun fixture with a packed store of such experts. */
+void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* The packed store, open; efs_close() it. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
 /* The whole of a file; free() it. */

@@ -26,9 +26,7 @@ static struct fixture model;
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, LAYERS, EXPERTS, 64, 256);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, LAYERS, EXPERTS, 64, 256);
     return 0;
 }
 

@@ -29,9 +29,7 @@ static struct fixture model;
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, LAYERS, EXPERTS, 512, 1024);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
     return 0;
 }
 

@@ -24,9 +24,7 @@ static struct fixture model; /* 2 layers of 6 experts, 3 tensors of 384 x 512: 1
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, 2, 6, 384, 512);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, 2, 6, 384, 512);
     return 0;
 }
 

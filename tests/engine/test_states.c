@@ -65,9 +65,7 @@ static void check_bytes(struct efs *fs, uint32_t expert)
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, LAYERS, EXPERTS, 512, 1024);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB});
     for (uint32_t e = 0; e < ALL; e++)
         want[e] = whole_file(fs, e, &want_bytes[e]);

@@ -28,9 +28,7 @@ static size_t image_bytes;
 static int setup(void **state)
 {
     (void)state;
-    fixture_begin(&model);
-    fixture_moe(&model, 2, 3, 64, 128); /* large enough to be coded */
-    fixture_pack(&model, NULL);
+    fixture_store(&model, 2, 3, 64, 128); /* large enough to be coded */
     image = fixture_read(model.store, &image_bytes);
     return 0;
 }

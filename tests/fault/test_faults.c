@@ -29,9 +29,7 @@ static int setup(void **state)
     (void)state;
     char path[400];
     fault_none();
-    fixture_begin(&model);
-    fixture_moe(&model, 1, 2, 64, 256);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, 1, 2, 64, 256);
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
     whole = fixture_read(path, &whole_bytes);
     return 0;

@@ -26,9 +26,7 @@ static int setup(void **state)
 {
     (void)state;
     fault_none();
-    fixture_begin(&model);
-    fixture_moe(&model, 1, 3, 64, 256);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, 1, 3, 64, 256);
     whole = fixture_read(model.store, &whole_bytes);
     snprintf(out, sizeof(out), "%s/out.efs", model.directory);
     return 0;

@@ -21,9 +21,7 @@ static int setup(void **state)
 {
     (void)state;
     fault_none();
-    fixture_begin(&model);
-    fixture_moe(&model, 1, 2, 64, 256);
-    fixture_pack(&model, NULL);
+    fixture_store(&model, 1, 2, 64, 256);
     setenv("EXPERTFS_STATE", model.directory, 1);
     return 0;
 }

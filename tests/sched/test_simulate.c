@@ -40,14 +40,16 @@ static void check_time(uint32_t op, uint64_t start, uint64_t end, uint32_t lane)
 }
 
 /* One M task: K = 2, reads 3, 3, 7, decodes 5, recovery 2, run 11, two workers. */
+static const struct efs_task_expert missing_expert = {.tensors = 1, .run_ns = 11};
+static const struct efs_task_tensor missing_tensor = {
+    .state = EFS_TASK_M, .shards = 2, .e_read_ns = 3, .sm_read_ns = 7, .decode_ns = 5, .recover_ns = 2};
+static const struct efs_task_request missing = {
+    .experts = &missing_expert, .expert_count = 1, .tensors = &missing_tensor, .tensor_count = 1, .workers = 2};
+
 static void one_missing_tensor(void **unused)
 {
     (void)unused;
-    struct efs_task_expert expert = {.tensors = 1, .run_ns = 11};
-    struct efs_task_tensor tensor = {
-        .state = EFS_TASK_M, .shards = 2, .e_read_ns = 3, .sm_read_ns = 7, .decode_ns = 5, .recover_ns = 2};
-    struct efs_task_request request = {
-        .experts = &expert, .expert_count = 1, .tensors = &tensor, .tensor_count = 1, .workers = 2};
+    struct efs_task_request request = missing;
     struct efs_graph g;
     struct efs_schedule s;
     struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_BEST, &g, &s);
@@ -209,11 +211,7 @@ static void check_random(uint64_t seed, const struct random_limits *limits, unsi
 static void on_a_machine(void **unused)
 {
     (void)unused;
-    struct efs_task_expert expert = {.tensors = 1, .run_ns = 11};
-    struct efs_task_tensor tensor = {
-        .state = EFS_TASK_M, .shards = 2, .e_read_ns = 3, .sm_read_ns = 7, .decode_ns = 5, .recover_ns = 2};
-    struct efs_task_request request = {
-        .experts = &expert, .expert_count = 1, .tensors = &tensor, .tensor_count = 1, .workers = 2};
+    struct efs_task_request request = missing;
     struct efs_graph g;
     struct efs_schedule s;
     struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
