@@ -32,6 +32,7 @@ struct efs_steward {
     struct efs_history known;
     struct efs_skew skew;
     struct efs_pools plan;
+    uint64_t saved_saw; /* what it had seen when that was saved */
     double drift;
     int64_t planned_at;
     errint_t plan_error;

@@ -134,7 +134,6 @@ void efs_steward_save(struct efs_steward *s)
     struct efs *fs = s->fs;
     struct efs_history all = {0};
     struct efs_error err = {""};
-    uint64_t passes = 0;
     if (fs->options.no_state || s->history_source == EFS_HISTORY_ROUTE ||
         efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
         efs_history_free(&all);
@@ -143,11 +142,12 @@ void efs_steward_save(struct efs_steward *s)
     pthread_mutex_lock(&fs->lock);
     efs_history_copy(&all, &s->known);
     efs_history_add(&all, &s->seen);
-    for (uint32_t l = 0; l < s->seen.layers; l++)
-        passes += s->seen.passes[l];
+    uint64_t saw = s->saw;
     pthread_mutex_unlock(&fs->lock);
-    errint_t rc = passes ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
-    if (rc < 0)
+    errint_t rc = saw != s->saved_saw ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
+    if (rc == 0)
+        s->saved_saw = saw;
+    else
         efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
     efs_history_free(&all);
 }
