@@ -171,6 +171,7 @@ struct efs_options {
     const char *policy, *pools, *plan, *goal, *delta, *schedule;
     const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
     bool no_state;            /* neither read nor write the state directory (profile, counts) */
+    bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };
@@ -271,6 +272,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(disk_errors, counter, "", "reads of the store that failed")                                                      \
     X(disk_ns, counter, "ns", "time with at least one read of the store in flight")                                    \
     X(readahead_units, counter, "", "units read ahead")                                                                \
+    X(warmed_units, counter, "", "units read into empty memory while the disk rested")                                 \
     X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
     X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \

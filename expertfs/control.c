@@ -84,6 +84,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "reply_buffers: %zu\n", daemon->buffers.count);
     fprintf(out, "lease: %s\n", lease[options->lease]);
     fprintf(out, "prealloc: %s\n", yes_no(options->prealloc));
+    fprintf(out, "warm: %s\n", yes_no(options->warm));
     fprintf(out, "direct_io_option: %s\n", direct_io[options->direct_io]);
     fprintf(out, "readahead_bytes: %llu\n", U(daemon->readahead_bytes));
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");

@@ -44,6 +44,7 @@ static const struct option table[] = {
     {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail", "no room for an open expert: no lease, wait, ENOMEM"},
     {"direct_io", TAKE_CHOICE, AT(direct_io), 0, "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"prealloc", TAKE_FLAG, AT(prealloc), 0, NULL, "take all memory of the budget before the mount is ready"},
+    {"warm", TAKE_FLAG, AT(warm), 0, NULL, "fill empty memory while the disk rests, with what is expected"},
     {"odirect", TAKE_CLEAR, AT(no_direct), 0, NULL, "read the store with O_DIRECT (default)"},
     {"nodirect", TAKE_FLAG, AT(no_direct), 0, NULL, "read the store through the page cache"},
     {"policy", TAKE_WORD, AT(policy), 0, "zipmoe|lru|lfu|fifo|marking", "what is kept in memory (zipmoe)"},

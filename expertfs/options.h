@@ -29,6 +29,7 @@ struct efsd_options {
     unsigned lease;            /* enum efsd_lease_mode */
     bool no_passthrough;
     bool prealloc;  /* take all memory of the budget at the mount */
+    bool warm;      /* fill memory that is empty while the disk rests */
     bool no_direct; /* read the store through the page cache */
     char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */

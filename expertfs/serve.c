@@ -66,6 +66,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .lease_wait = options->lease == EFSD_LEASE_WAIT,
         .prealloc = options->prealloc,
+        .warm = options->warm,
         .no_direct = options->no_direct,
         .policy = options->policy,
         .pools = options->pools,

@@ -8,6 +8,7 @@
 #include "schedule.h"
 #include "steward.h"
 #include "sys.h"
+#include "warm.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -79,6 +80,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
            (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
            (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
+           efs_warm_bytes(&fs->options, s) +
            efs_record_bytes();
 }
 
@@ -169,7 +171,8 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         rc = efs_units_build(fs, err);
     if (rc < 0)
         return rc;
-    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0)
+    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
+        efs_warm_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     rc = efs_gauge_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
                                  : efs_residency_build(fs, err);
@@ -195,6 +198,7 @@ static void stop(struct efs *fs)
     efs_workers_stop(fs->workers);
     efs_steward_free(fs);
     efs_demotion_destroy(fs);
+    efs_warm_destroy(fs);
     efs_full_destroy(fs);
     efs_residency_destroy(fs);
     efs_record_destroy(fs);
@@ -229,6 +233,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     }
     if (fs->options.prealloc)
         efs_prealloc(fs);
+    efs_warm_begin(fs);
     *out = fs;
     return 0;
 }

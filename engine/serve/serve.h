@@ -6,6 +6,7 @@
  *   execute.c    brings experts as one schedule, in the order of order.c
  *   unit*.c      units: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
  *   residency.c  what is kept, in which state: the policy's books, and the moves that follow from them
+ *   warm.c       fills memory that is empty while the disk rests
  *   disk.c       the I/O thread    workers.c  decode threads    room.c   the budget: who gives way to whom
  *
  * One lock (efs.lock) guards units, arena, full pool and budget; it is never held over I/O, decoding or a callback.
@@ -56,6 +57,9 @@ struct efs_unit {
     struct efs_unit_waiter *waiters;
     struct efs_unit *next_starved;
 };
+
+/* Why a unit is loaded: somebody waits for it, a reader is expected to come to it, or there is nothing else to read. */
+enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_WARM, EFS_LOADS };
 
 /* Someone who needs a unit: its job is pushed to the workers once, with error set, or 0 and the unit referenced. */
 struct efs_unit_waiter {
@@ -139,10 +143,12 @@ struct efs {
     struct efs_demotion *demotion;
     struct efs_steward *steward;
     struct efs_record *record;
-    struct efs_gauge *gauge; /* what reads and decodes take now */
-    int schedule;              /* enum efs_schedule_kind */
-    bool budget_auto;          /* the user left the budget to us */
-    uint64_t segments_leaving; /* retiring */
+    struct efs_warming *warming; /* NULL: off */
+    uint32_t loads[EFS_LOADS];   /* under way */
+    struct efs_gauge *gauge;     /* what reads and decodes take now */
+    int schedule;                /* enum efs_schedule_kind */
+    bool budget_auto;            /* the user left the budget to us */
+    uint64_t segments_leaving;   /* retiring */
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
     unsigned active; /* loads and reads under way */

@@ -2,6 +2,7 @@
 #include "steward_core.h"
 
 #include "gauge.h"
+#include "warm.h"
 
 #include <errno.h>
 #include <string.h>
@@ -114,6 +115,7 @@ void efs_steward_plan(struct efs_steward *s)
     s->goal = tuning.goal;
     s->planned_at = time(NULL);
     s->plan_ns = took;
+    efs_warm_plan(fs, &s->known, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     efs_full_retry(fs);

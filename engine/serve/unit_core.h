@@ -68,6 +68,9 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves);
  * put on *ready or, if the unit is not whole yet, it is read on. -EAGAIN: they could not be made from memory; read. */
 void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t error, struct efs_unit_waiter **ready,
                      struct efs_disk_request **submit);
+/* Begin to load what is missing of a unit that rests. 0: its reads were put on *submit. -EAGAIN: no room now. -ENOMEM.
+ */
+errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct efs_disk_request **submit);
 /* Without lock: tell waiters that were taken off a unit. */
 void efs_unit_push_waiters(struct efs *fs, struct efs_unit_waiter *list, errint_t error);
 

@@ -9,6 +9,7 @@
 #include "record.h"
 #include "residency.h"
 #include "sys.h"
+#include "warm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ struct load {
     struct efs_disk_request e, sm;
     struct efs *fs;
     uint32_t unit;
-    uint8_t halves;
+    uint8_t halves, why; /* why: enum efs_load */
     _Atomic int pending;
     _Atomic errint_t error;
 };
@@ -136,7 +137,11 @@ static void load_done(struct load *load)
     if (load->sm.bytes)
         efs_record(fs, EFS_RECORD_READ_SM, load->unit, 0, load->sm.begin_ns, load->sm.end_ns);
     pthread_mutex_lock(&fs->lock);
+    fs->loads[load->why]--;
     efs_unit_loaded(fs, load->unit, load->halves, error, &ready, &submit);
+    if (error < 0 && load->why == EFS_LOAD_WARM)
+        efs_warm_failed(fs);
+    efs_warm_go_on(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_unit_push_waiters(fs, ready, error);
     efs_disk_submit_all(fs, submit);
@@ -174,9 +179,9 @@ static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, c
     *submit = r;
 }
 
-/* Lock held. 0: the reads of what is missing were put on *submit. -EAGAIN: no room now. -ENOMEM. */
-static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs_disk_request **submit)
+errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct efs_disk_request **submit)
 {
+    const bool ahead = why != EFS_LOAD_WANTED;
     struct efs_unit *u = &fs->units[unit];
     unsigned halves = u->needs & ~(unsigned)u->have;
     struct load *load = efs_sys_calloc(1, sizeof(*load));
@@ -189,6 +194,7 @@ static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs
     }
     load->fs = fs;
     load->unit = unit;
+    load->why = (uint8_t)why;
     load->halves = (uint8_t)halves;
     load->pending = (halves & EFS_HALF_E ? 1 : 0) + (halves & EFS_HALF_SM ? 1 : 0);
     load->e.complete = e_done;
@@ -201,7 +207,8 @@ static errint_t start_load(struct efs *fs, uint32_t unit, bool ahead, struct efs
                 submit);
     u->state = EFS_UNIT_LOADING;
     fs->active++;
-    if (!ahead)
+    fs->loads[why]++;
+    if (why != EFS_LOAD_AHEAD)
         efs_room_ahead(fs);
     efs_room_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
     return 0;
@@ -234,7 +241,7 @@ void efs_units_retry(struct efs *fs, struct efs_disk_request **submit)
     while (fs->starved) {
         struct efs_unit *u = fs->starved;
         struct efs_disk_request *mine = NULL;
-        errint_t rc = fs->closing ? -ECANCELED : start_load(fs, (uint32_t)(u - fs->units), false, &mine);
+        errint_t rc = fs->closing ? -ECANCELED : efs_unit_load(fs, (uint32_t)(u - fs->units), EFS_LOAD_WANTED, &mine);
         if (rc == -EAGAIN)
             break;
         fs->starved = u->next_starved;
@@ -285,7 +292,7 @@ bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter,
     u->waiters = waiter;
     if (u->state != EFS_UNIT_REST)
         return false;
-    errint_t rc = fs->closing ? -ECANCELED : fs->starved ? -EAGAIN : start_load(fs, unit, false, submit);
+    errint_t rc = fs->closing ? -ECANCELED : fs->starved ? -EAGAIN : efs_unit_load(fs, unit, EFS_LOAD_WANTED, submit);
     if (rc == -EAGAIN) {
         efs_unit_starve(fs, unit);
     } else if (rc < 0) {
@@ -318,7 +325,7 @@ void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed)
     size_t bytes = efs_unit_span(fs, u, u->needs & ~(unsigned)u->have);
     /* never more than half of the pool's first segments ahead: what was read ahead must not push itself out */
     if (u->state == EFS_UNIT_REST && u->have != u->needs && !fs->starved && !fs->closing &&
-        fs->ahead_bytes + bytes <= fs->ahead_max_bytes && start_load(fs, unit, true, &submit) == 0) {
+        fs->ahead_bytes + bytes <= fs->ahead_max_bytes && efs_unit_load(fs, unit, EFS_LOAD_AHEAD, &submit) == 0) {
         u->ahead_bytes = (uint32_t)bytes;
         u->streamed = streamed;
         fs->ahead_bytes += bytes;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,11 +25,19 @@ static struct fixture model;
 static struct fixture_mount mount;
 static struct efs *served;
 
+static struct efs *open_as(bool warm)
+{
+    return fixture_open(&model, (struct efs_options){.budget_bytes = 128 * MIB,
+                                                     .workers = 2,
+                                                     .full_pool = true,
+                                                     .lease_wait = true,
+                                                     .warm = warm,
+                                                     .no_state = true});
+}
+
 static void open_store(void)
 {
-    served = fixture_open(
-        &model, (struct efs_options){
-                    .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true});
+    served = open_as(false);
 }
 
 static int setup(void **state)
@@ -227,9 +236,37 @@ static void test_client(void **state)
     sweep(&client, FAULT_MEMORY, ENOMEM);
 }
 
+/* Reads fail that nobody asked for, or there is no memory for them: who asks then gets the right bytes. */
+static void test_warming(void **state)
+{
+    const struct {
+        enum fault_call call;
+        int error;
+    } faults[] = {{FAULT_URING_RESULT, EIO}, {FAULT_URING_RESULT, 0}, {FAULT_MEMORY, ENOMEM}, {FAULT_MMAP, ENOMEM}};
+    (void)state;
+    for (unsigned f = 0; f < sizeof(faults) / sizeof(faults[0]); f++)
+        for (unsigned nth = 1; nth < 12; nth++) {
+            struct efs_error err = {""};
+            struct efs_stats s = {0};
+            served = open_as(true);
+            fault_plan(faults[f].call, nth, faults[f].error, nth % 2 == 0);
+            for (unsigned tries = 0; tries < 200 && (s.plans == 0 || s.inflight); tries++) {
+                struct timespec pause = {.tv_nsec = 1000000};
+                efs_stats(served, &s);
+                nanosleep(&pause, NULL);
+            }
+            fault_none();
+            if (full_once(&err) < 0)
+                fail_msg("%s %u: %s", fault_names[faults[f].call], nth, err.text);
+            idle(served);
+            efs_close(served);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_reads),
-                                       cmocka_unit_test(test_room), cmocka_unit_test(test_client)};
+                                       cmocka_unit_test(test_room), cmocka_unit_test(test_client),
+                                       cmocka_unit_test(test_warming)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

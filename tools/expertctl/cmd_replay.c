@@ -126,6 +126,7 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     live->workers = a->workers;
     live->allowance_bytes = a->allowance_bytes;
     live->prealloc = a->prealloc;
+    live->warm = a->warm;
     session->live_open = true;
     errint_t rc = replay_live_open(live, err);
     if (rc == 0 && (live->model.layers != a->setup.layers || live->model.experts != a->setup.experts))
@@ -313,8 +314,8 @@ static void print_live(const struct session *session)
 {
     const struct replay_live *live = &session->live;
     char allowance[16];
-    printf("live: compute %s with %u threads, from a cold start%s; ", replay_compute_name(live->compute), live->threads,
-           live->prealloc ? ", memory taken before" : "");
+    printf("live: compute %s with %u threads, from a cold start%s%s; ", replay_compute_name(live->compute),
+           live->threads, live->prealloc ? ", memory taken before" : "", live->warm ? ", expertfs warms" : "");
     if (live->stage.cgroup.path[0])
         printf("each run with all its processes in a memory cgroup (v%d) of its budget and %s\n",
                live->stage.cgroup.v2 ? 2 : 1, tools_size_print(live->allowance_bytes, allowance, sizeof(allowance)));

@@ -130,6 +130,7 @@ static errint_t set_library(struct replay_live *live, const struct replay_setup 
                                     .full_pool = record->policy.pools == REPLAY_FULL,
                                     .lease_wait = true,
                                     .prealloc = live->prealloc,
+                                    .warm = live->warm,
                                     .policy = record->policy.name,
                                     .plan = replay_mount_plan(&record->policy),
                                     .goal = replay_mount_goal(&record->policy),

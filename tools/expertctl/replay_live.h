@@ -21,6 +21,7 @@ struct replay_live {
     uint32_t threads;         /* that compute */
     uint32_t workers;         /* the daemon's; 0: as it likes */
     bool prealloc;            /* a run takes all its memory before its first token */
+    bool warm;                /* expertfs fills memory that is still empty while the disk rests */
     uint64_t allowance_bytes; /* of a cgroup, above the budget: for the process that plays and the kernel's tables */
     /* what replay_live_open() makes: */
     struct replay_model model;

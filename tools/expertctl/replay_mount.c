@@ -124,6 +124,8 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
     }
     if (live->prealloc && replay_stage_knows(live->program, "prealloc"))
         add_option(&o, "prealloc", "");
+    if (live->warm && replay_stage_knows(live->program, "warm"))
+        add_option(&o, "warm", "");
     if (live->has_policies) {
         add_option(&o, "policy", record->policy.name);
         add_option(&o, "plan", setting->plan);

@@ -33,6 +33,7 @@ enum {
     OPT_THREADS,
     OPT_ALLOWANCE,
     OPT_PREALLOC,
+    OPT_WARM,
     OPT_EXPERTFS,
     OPT_LAYER_US,
     OPT_RUN_US,
@@ -98,6 +99,7 @@ static const struct argp_option options[] = {
      "(default: 64M)",
      0},
     {"prealloc", OPT_PREALLOC, NULL, 0, "A run takes all its memory before its first token, not while it plays", 0},
+    {"warm", OPT_WARM, NULL, 0, "expertfs fills memory that is still empty while the disk rests (its option warm)", 0},
     {"expertfs", OPT_EXPERTFS, "PROGRAM", 0, "The daemon (default: beside expertctl, or as PATH has it)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
@@ -301,6 +303,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return 0;
     case OPT_PREALLOC:
         a->prealloc = true;
+        return 0;
+    case OPT_WARM:
+        a->warm = true;
         return 0;
     case OPT_EXPERTFS:
         a->program = value;

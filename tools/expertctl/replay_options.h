@@ -22,6 +22,7 @@ struct replay_arguments {
     uint32_t workers;         /* as asked for; 0: not */
     bool open_given;          /* setup.open_ns was said */
     bool prealloc;            /* take all memory of a run before its first token */
+    bool warm;                /* expertfs fills memory that is still empty while the disk rests */
     uint64_t allowance_bytes; /* of a memory cgroup, above the budget */
     uint64_t tokens;
     struct replay_setup setup;

@@ -1,0 +1,147 @@
+/*
+ * warm.c - see warm.h. There is no thread: each load that ends, whoever wanted it, looks whether another can begin.
+ */
+#include "warm.h"
+
+#include "history.h"
+#include "residency.h"
+#include "sys.h"
+#include "unit_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define AT_ONCE 2u     /* units under way: keeps the disk busy, and a read that is wanted waits for little */
+#define FREE_SHARE 16u /* of the chunk pool stays empty, so that what is wanted finds holes of its size */
+
+struct candidate {
+    double share; /* of its layer's passes that asked for it */
+    uint32_t expert, layer, index;
+};
+
+struct efs_warming {
+    struct candidate *order;  /* [count] the most expected first */
+    uint32_t count, at, unit; /* the next one, and the next unit of it, counted from its first */
+    bool open, planned;
+};
+
+errint_t efs_warm_build(struct efs *fs)
+{
+    uint32_t count = fs->store->expert_count;
+    if (!fs->options.warm || count == 0)
+        return 0;
+    struct efs_warming *w = efs_sys_calloc(1, sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    fs->warming = w;
+    w->order = efs_sys_calloc(count, sizeof(w->order[0]));
+    w->count = count;
+    return w->order ? 0 : -ENOMEM;
+}
+
+void efs_warm_destroy(struct efs *fs)
+{
+    if (fs->warming)
+        free(fs->warming->order);
+    free(fs->warming);
+}
+
+uint64_t efs_warm_bytes(const struct efs_options *options, const struct efs_store *store)
+{
+    return options->warm ? store->expert_count * sizeof(struct candidate) : 0;
+}
+
+/* Of experts that are expected alike, layers get theirs evenly. */
+static int by_share(const void *pa, const void *pb)
+{
+    const struct candidate *a = pa, *b = pb;
+    if (a->share != b->share)
+        return a->share > b->share ? -1 : 1;
+    if (a->index != b->index)
+        return a->index < b->index ? -1 : 1;
+    return (a->layer > b->layer) - (a->layer < b->layer);
+}
+
+void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs_disk_request **submit)
+{
+    struct efs_warming *w = fs->warming;
+    if (!w)
+        return;
+    for (uint32_t e = 0; e < w->count; e++) {
+        const struct efs_residency_expert *expert = &fs->residency->expert[e];
+        uint64_t passes = history->passes[expert->layer];
+        uint32_t times = history->counts[(size_t)expert->layer * history->experts + expert->index];
+        w->order[e] = (struct candidate){.share = passes ? (double)times / (double)passes : 0,
+                                         .expert = e,
+                                         .layer = expert->layer,
+                                         .index = expert->index};
+    }
+    qsort(w->order, w->count, sizeof(w->order[0]), by_share);
+    w->at = w->unit = 0;
+    w->planned = true;
+    efs_warm_go_on(fs, submit);
+}
+
+/* Empty memory for that many bytes, within the plan, or room to have it. */
+static bool has_empty(struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, planned = fs->planned_segments * segment;
+    uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
+    if (after > planned - planned / FREE_SHARE)
+        return false;
+    return after <= now - now / FREE_SHARE ||
+           (fs->arena.segment_count < fs->planned_segments && efs_room_for_segment(fs));
+}
+
+/* The next unit that is not here; EFS_NONE: there is no more. */
+static uint32_t next_unit(const struct efs *fs, struct efs_warming *w)
+{
+    for (; w->at < w->count; w->at++, w->unit = 0) {
+        const struct efs_disk_group *g = &fs->store->groups[w->order[w->at].expert];
+        uint32_t first = fs->object_unit[g->object_first], end = fs->object_unit[g->object_first + g->object_count];
+        for (; first + w->unit < end; w->unit++) {
+            const struct efs_unit *u = &fs->units[first + w->unit];
+            if (u->state == EFS_UNIT_REST && u->have != u->needs)
+                return first + w->unit;
+        }
+    }
+    return EFS_NONE;
+}
+
+void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
+{
+    struct efs_warming *w = fs->warming;
+    if (!w || !w->open || !w->planned)
+        return;
+    while (!fs->closing && !fs->starved && fs->loads[EFS_LOAD_WANTED] == 0 && fs->loads[EFS_LOAD_WARM] < AT_ONCE) {
+        uint32_t unit = next_unit(fs, w);
+        if (unit == EFS_NONE)
+            return;
+        const struct efs_unit *u = &fs->units[unit];
+        unsigned missing = u->needs & ~(unsigned)u->have;
+        uint64_t bytes = (missing & EFS_HALF_E ? efs_unit_room(fs, u, EFS_HALF_E) : 0) +
+                         (missing & EFS_HALF_SM ? efs_unit_room(fs, u, EFS_HALF_SM) : 0);
+        if (!has_empty(fs, bytes) || efs_unit_load(fs, unit, EFS_LOAD_WARM, submit) < 0)
+            return;
+        efs_count(&fs->stats, warmed_units, 1);
+        w->unit++;
+    }
+}
+
+void efs_warm_failed(struct efs *fs)
+{
+    if (fs->warming)
+        fs->warming->at = fs->warming->count;
+}
+
+void efs_warm_begin(struct efs *fs)
+{
+    struct efs_disk_request *submit = NULL;
+    if (!fs->warming)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    fs->warming->open = true;
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}

@@ -1,0 +1,58 @@
+"""A mount with the option warm: experts are in memory before anybody asks for them, as packed, within the budget; and a
+mount that is ended meanwhile ends as any other."""
+import os
+import time
+
+from e2e import *
+
+need_fuse()
+model = make_model()
+store = make_store(model)
+
+
+def rests(mount):
+    """Nothing has been read for a while."""
+    before, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        reads = mount.count("disk_reads")
+        if reads != before:
+            before, since = reads, time.monotonic()
+        time.sleep(0.02)
+    return before
+
+
+mount = Mount(store, "nostate,warm,budget=1G")
+check("config tells of it", mount.config()["warm"] == "yes")
+check("units come with nobody asking", wait_until(lambda: mount.count("warmed_units") > 0))
+rests(mount)
+bytes_before = mount.count("disk_bytes")
+experts = sorted(name for name in files_below(mount.path) if name.startswith("experts/L") and name.endswith(".safetensors"))
+check("there are experts", len(experts) > 8, len(experts))
+tensors = tensors_of(model)
+bad = []
+for name in experts:
+    with open(mount / name, "rb") as file:
+        data = file.read()
+    header, at = safetensors_header(data)
+    for tensor, entry in header.items():
+        if tensor != "__metadata__":
+            begin, end = entry["data_offsets"]
+            if data[at + begin:at + end] != tensors[tensor]:
+                bad.append(tensor)
+check("experts are the checkpoint's", not bad, bad[:3])
+stat = mount.stat()
+check("none of them was read from the disk again", mount.count("disk_bytes") == bytes_before)
+held = sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
+check("within the budget", held <= int(stat["budget_bytes"]), held)
+mount.unmount()
+
+for pause in (0, 0.02, 0.1):
+    mount = Mount(store, "nostate,warm,budget=1G")
+    time.sleep(pause)
+    mount.stop(f"SIGTERM after {pause} s")
+
+mount = Mount(store, "nostate,budget=1G")
+rests(mount)
+check("without the option nothing comes", mount.count("warmed_units") == 0 and mount.config()["warm"] == "no")
+mount.unmount()
+done()

@@ -1,0 +1,210 @@
+/*
+ * Option warm: memory that is empty is filled with nobody asking, with what the history expects most, and nothing goes
+ * for it; what comes so is the packed bytes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "waiting.h"
+
+#define LAYERS 3u
+#define EXPERTS 16u
+#define ALL (LAYERS * EXPERTS)
+#define MIB (1ull << 20)
+#define WAIT_TRIES 5000
+#define CALM_TRIES 50 /* looks at which nothing has changed */
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    char path[400];
+    (void)state;
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB an expert, coded */
+    snprintf(path, sizeof(path), "%s/state", model.directory);
+    setenv("EXPERTFS_STATE", path, 1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unsetenv("EXPERTFS_STATE");
+    fixture_end(&model);
+    return 0;
+}
+
+static void pause_shortly(void)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    nanosleep(&pause, NULL);
+}
+
+/* Until nothing has been read for a while and nothing is under way. */
+static struct efs_stats when_calm(struct efs *fs)
+{
+    struct efs_stats s;
+    uint64_t before = UINT64_MAX;
+    for (unsigned tries = 0, calm = 0; tries < WAIT_TRIES && calm < CALM_TRIES; tries++) {
+        efs_stats(fs, &s);
+        calm = s.plans > 0 && s.inflight == 0 && s.disk_reads == before ? calm + 1 : 0;
+        before = s.disk_reads;
+        pause_shortly();
+    }
+    assert_int_equal(s.inflight, 0);
+    assert_true(s.plans > 0);
+    return s;
+}
+
+static char state_of(struct efs *fs, uint32_t expert)
+{
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(fs, expert, &info), 0);
+    return info.state;
+}
+
+static uint32_t count_in_memory(struct efs *fs)
+{
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < ALL; e++)
+        count += state_of(fs, e) == 'C';
+    return count;
+}
+
+/* All files of the checkpoint through the library, against the source. */
+static void check_files(struct efs *fs)
+{
+    for (uint32_t file = 0; file < efs_file_count(fs); file++) {
+        struct efs_file_info info;
+        char path[1400];
+        size_t bytes;
+        assert_int_equal(efs_file_info(fs, file, &info), 0);
+        if (info.kind != EFS_FILE_CHECKPOINT)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", model.source, info.path);
+        unsigned char *source = fixture_read(path, &bytes), *read = malloc(bytes + 1);
+        assert_non_null(read);
+        assert_int_equal(bytes, info.bytes);
+        assert_int_equal(read_wait(fs, file, NULL, 0, read, bytes), bytes);
+        assert_memory_equal(read, source, bytes);
+        free(source);
+        free(read);
+    }
+}
+
+static void test_off(void **state)
+{
+    (void)state;
+    struct efs *fs =
+        fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true});
+    struct efs_stats s = when_calm(fs);
+    assert_int_equal(s.warmed_units, 0);
+    assert_int_equal(count_in_memory(fs), 0);
+    efs_close(fs);
+}
+
+static void test_all(void **state)
+{
+    (void)state;
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
+    struct efs_stats s = when_calm(fs), after;
+    assert_int_equal(count_in_memory(fs), ALL);
+    assert_true(s.warmed_units >= ALL);
+    assert_int_equal(s.readahead_units, 0);
+    assert_int_equal(s.requests_m + s.requests_c, 0);
+    check_files(fs);
+    efs_stats(fs, &after);
+    assert_true(after.disk_bytes - s.disk_bytes < 4 * MIB); /* dense tensors */
+    efs_close(fs);
+}
+
+/* As much as has room, with some left, and nothing more; readers find room as ever. */
+static void test_some(void **state)
+{
+    (void)state;
+    struct efs *probe =
+        fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .no_state = true, .workers = 2});
+    struct efs_stats s;
+    efs_stats(probe, &s);
+    efs_close(probe);
+    const uint64_t budget = s.fixed_bytes + 40 * MIB;
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){.budget_bytes = budget, .workers = 2, .no_state = true, .warm = true});
+    s = when_calm(fs);
+    uint32_t count = count_in_memory(fs);
+    print_message("# %u of %u experts, %.1f of %.1f MiB\n", count, ALL, (double)s.chunk_used_bytes / MIB,
+                  (double)s.chunk_pool_bytes / MIB);
+    assert_in_range(count, 4, ALL - 1);
+    assert_int_equal(s.evictions_c, 0);
+    assert_true(s.chunk_used_bytes < s.chunk_pool_bytes);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
+    check_files(fs);
+    efs_stats(fs, &s);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
+    assert_int_equal(s.read_errors, 0);
+    efs_close(fs);
+}
+
+/* What the mount before was asked for is what the next one brings. */
+static void test_expected_first(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2});
+    for (unsigned pass = 0; pass < 20; pass++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            const struct efs_need needs[] = {{layer * EXPERTS + 13, 1}, {layer * EXPERTS + 6 + layer, 1}};
+            struct efs_request *request;
+            uint32_t index;
+            assert_int_equal(efs_request_begin(fs, needs, 2, EFS_FORM_CODED, &request, &err), 0);
+            for (unsigned i = 0; i < 2; i++)
+                assert_int_equal(efs_request_wait_any(request, -1, &index), 0);
+            efs_request_release(request);
+        }
+    struct efs_stats s = when_calm(fs);
+    uint64_t fixed = s.fixed_bytes;
+    efs_close(fs);
+    fs = fixture_open(&model, (struct efs_options){.budget_bytes = fixed + 40 * MIB, .workers = 2, .warm = true});
+    when_calm(fs);
+    uint32_t count = count_in_memory(fs);
+    assert_in_range(count, 2 * LAYERS, ALL - 1);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        assert_int_equal(state_of(fs, layer * EXPERTS + 13), 'C');
+        assert_int_equal(state_of(fs, layer * EXPERTS + 6 + layer), 'C');
+    }
+    efs_close(fs);
+}
+
+/* Closed at once: what is under way ends, and nothing is begun any more. */
+static void test_closed(void **state)
+{
+    (void)state;
+    for (unsigned round = 0; round < 20; round++) {
+        struct efs *fs = fixture_open(
+            &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
+        for (unsigned i = 0; i < round % 4; i++)
+            pause_shortly();
+        efs_close(fs);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_off),    cmocka_unit_test(test_all),
+        cmocka_unit_test(test_some),   cmocka_unit_test(test_expected_first),
+        cmocka_unit_test(test_closed),
+    };
+    return cmocka_run_group_tests_name("warm", tests, setup, teardown);
+}
