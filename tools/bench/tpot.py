@@ -15,8 +15,18 @@ BARS = {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}
 
 
 def options():
-    return traced(arguments("tpot", __doc__, "10%,25%,50%,75%,100%", 3, 128, "zipmoe",
-                            "of expertfs; the first is held to the bars"))
+    p = arguments("tpot", __doc__, "10%,25%,50%,75%,100%", 3, 128, "zipmoe",
+                  "of expertfs; the first is held to the bars")
+    p.add_argument("--warm", action="store_true", help="run expertfs a second time, with its option warm")
+    return traced(p)
+
+
+def tell(runs, policy, warm, title, bars):
+    for field, text, turned in (("tpot_ns_median", "TPOT", False), ("tpot_ns_p99", "p99 of it", False),
+                                ("tokens_per_second", "tokens a second, ours over theirs", True),
+                                ("read_bytes_per_token", "bytes read per token", False)):
+        both = pick(runs, field, "expertfs", *policy, warm=warm), pick(runs, field, "read-lru", "lru")
+        ratios(f"{text}, {title}", *(both[::-1] if turned else both), bars if field == "tpot_ns_median" else {})
 
 
 def main():
@@ -30,24 +40,22 @@ def main():
     replay = Replay(a, raw, store, folder)
     ours = ["--mount", store, "--policy", a.policies, "--compute", "ffn-coded"]
     peer = ["--store", store, "--peer", "read-lru", "--raw", raw, "--compute", "ffn"]
-    turn = 0
+    runners = [(ours, False), (peer, False)] + ([([*ours, "--warm"], True)] if a.warm else [])
     for budget in a.budgets.split(",") * a.rounds:
         a.budgets = budget  # a command each, so that those who are compared follow each other
-        for command in (ours, peer) if turn % 2 == 0 else (peer, ours):
-            replay.run(*command, tokens=a.tokens)
-        turn += 1
+        for command, warm in runners:
+            for r in replay.run(*command, tokens=a.tokens):
+                r["warm"] = warm
+        runners.append(runners.pop(0))
     with open(os.path.join(folder, "runs.json"), "w") as f:
         json.dump(replay.all, f, indent=1)
     print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
     title = f"first {a.tokens} tokens, cold, experts run: read-lru plain over expertfs coded"
-    plain = {f: pick(replay.all, f, "read-lru", "lru") for f in ("tpot_ns_median", "read_bytes_per_token")}
     policies = split(a.policies)
     for policy in policies:
-        name = ":".join(filter(None, policy))
-        ratios(f"TPOT, {title} ({name})", pick(replay.all, "tpot_ns_median", "expertfs", *policy),
-               plain["tpot_ns_median"], BARS if policy == policies[0] else {})
-        ratios(f"bytes read per token, {title} ({name})", pick(replay.all, "read_bytes_per_token", "expertfs", *policy),
-               plain["read_bytes_per_token"], {})
+        for warm in (False, True)[:1 + a.warm]:
+            name = ":".join(filter(None, policy)) + (", warm" if warm else "")
+            tell(replay.all, policy, warm, f"{title} ({name})", BARS if policy == policies[0] and not warm else {})
     checks = {(r["tokens"], r["check"]) for r in replay.all if r["tokens"]}
     same = len(checks) == len({tokens for tokens, _ in checks})
     print(f"\nnumbers of all runs: {'the same: ' + ', '.join(sorted(c for _, c in checks)) if same else 'DIFFERENT'}")
