@@ -202,15 +202,22 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fill **fills, uint
     return batch;
 }
 
-/* Lock held: ask for a piece's unit, and keep its reads apart by half. true: it is here. */
-static bool ask(struct efs *fs, struct efs_fill_piece *p, struct efs_unit_waiter **failed)
+/* Lock held: ask for a piece's unit, and keep its reads apart by half; what else is to be submitted is put on *others.
+ * true: it is here. */
+static bool ask(struct efs *fs, struct efs_fill_piece *p, struct efs_unit_waiter **failed,
+                struct efs_disk_request **others)
 {
     struct efs_disk_request *mine = NULL;
     const struct efs_unit *u = &fs->units[p->waiter.unit];
     bool here = efs_unit_ask(fs, p->waiter.unit, &p->waiter, failed, &mine);
     for (struct efs_disk_request *next; mine; mine = next) {
         next = mine->next;
-        p->read[mine->data == u->e.data ? 0 : 1] = mine;
+        if (mine->bytes == 0) { /* a segment that leaves */
+            mine->next = *others;
+            *others = mine;
+        } else {
+            p->read[mine->data == u->e.data ? 0 : 1] = mine;
+        }
     }
     return here;
 }
@@ -231,10 +238,11 @@ static struct efs_disk_request **submit_read(struct efs_fill_piece *p, unsigned 
 static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *plan, struct efs_fill_piece **here,
                         struct efs_unit_waiter **failed, struct efs_disk_request **submit)
 {
+    struct efs_disk_request *others = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < batch->piece_count; i++) {
         struct efs_fill_piece *p = plan->ask[i];
-        if (ask(batch->fs, p, failed))
+        if (ask(batch->fs, p, failed, &others))
             here[count++] = p;
         else
             p->fill->from_disk = true;
@@ -244,6 +252,7 @@ static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *pl
     for (uint32_t i = 0; i < batch->piece_count; i++) /* what was there when the plan was made and is not any more */
         for (unsigned half = 0; half < 2; half++)
             submit = submit_read(plan->ask[i], half, submit);
+    *submit = others;
     return count;
 }
 
