@@ -40,7 +40,7 @@ struct efs_disk {
     size_t inflight_bytes;
     unsigned inflight;
     struct efs_rates_burst burst; /* since busy_since_ns */
-    bool burst_failed;
+    bool burst_untold;
 };
 
 static void put(struct queue *q, struct efs_disk_request *r)
@@ -85,7 +85,7 @@ static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t erro
 
 /* ---- bursts: from the first read that finds the disk idle until it is idle again, or has done much ---- */
 
-static void burst_read(struct efs_disk *d, size_t bytes, bool failed)
+static void burst_read(struct efs_disk *d, size_t bytes, bool untold)
 {
     struct efs_rates_burst *b = &d->burst;
     if (b->reads++ == 0) {
@@ -93,7 +93,7 @@ static void burst_read(struct efs_disk *d, size_t bytes, bool failed)
         b->first_ns = efs_now_ns() - d->busy_since_ns;
     }
     b->bytes += bytes;
-    d->burst_failed = d->burst_failed || failed;
+    d->burst_untold = d->burst_untold || untold;
 }
 
 static void burst_end(struct efs_disk *d)
@@ -104,10 +104,10 @@ static void burst_end(struct efs_disk *d)
     d->burst.waves = by_bytes > by_reads ? by_bytes : by_reads;
     d->busy_since_ns = now;
     efs_count(d->o.stats, disk_ns, d->burst.ns);
-    if (d->o.gauge && !d->burst_failed)
+    if (d->o.gauge && !d->burst_untold)
         efs_gauge_burst(d->o.gauge, &d->burst);
     d->burst = (struct efs_rates_burst){0};
-    d->burst_failed = false;
+    d->burst_untold = false;
 }
 
 static void unpin(struct efs_disk *d, struct efs_disk_request *r)
@@ -193,7 +193,7 @@ static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
         result = -EIO;
     }
     d->inflight_bytes -= r->bytes;
-    burst_read(d, r->bytes, result < 0);
+    burst_read(d, r->bytes, result < 0 || r->spare_time);
     if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
     finish(d, r, result < 0 ? result : 0);
@@ -248,7 +248,7 @@ static void run_pread(struct efs_disk *d)
         r->begin_ns = efs_now_ns();
         d->busy_since_ns = r->begin_ns;
         int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
-        burst_read(d, r->bytes, rc < 0);
+        burst_read(d, r->bytes, rc < 0 || r->spare_time);
         burst_end(d);
         efs_count(d->o.stats, disk_reads, 1);
         efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);

@@ -17,6 +17,7 @@ struct efs_disk_request {
     uint8_t *data;    /* inside segment */
     uint32_t segment; /* index into the arena */
     bool ahead;       /* read-ahead: waits behind demand */
+    bool spare_time;  /* does not mean to keep the disk busy: tells nothing of what the disk can do */
     void (*complete)(struct efs_disk_request *request, errint_t error);
     size_t done;               /* the I/O thread's */
     uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */

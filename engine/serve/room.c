@@ -68,6 +68,12 @@ bool efs_room_for_segment(struct efs *fs)
     return true;
 }
 
+bool efs_room_has_segment(const struct efs *fs)
+{
+    return fs->arena.segment_count < fs->planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
+           efs_room_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes;
+}
+
 /* ---- a segment leaves: its units go, then its registration, then its memory; one at a time ---- */
 
 static void unpinned(struct efs_disk_request *request, errint_t error)

@@ -30,8 +30,7 @@ static void go_on(struct efs *fs)
         return;
     if (oldest != EFS_NONE && fs->units[oldest].spare)
         return; /* that goes before the pool grows */
-    if (fs->arena.segment_count >= fs->planned_segments || fs->arena.segment_count == fs->arena.segment_max ||
-        efs_room_used(fs) + bytes > fs->options.budget_bytes || efs_arena_grow(&fs->arena) < 0)
+    if (!efs_room_has_segment(fs) || efs_arena_grow(&fs->arena) < 0)
         return;
     n->fs = fs;
     n->busy = true;

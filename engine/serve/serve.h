@@ -212,6 +212,8 @@ uint64_t efs_room_used(const struct efs *fs);
 uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments);
 /* Is there room for one more segment without taking it from a full expert? */
 bool efs_room_for_segment(struct efs *fs);
+/* Is there room for one more segment as it is, within the plan, with nothing that must go? */
+bool efs_room_has_segment(const struct efs *fs);
 /* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give
  * it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_room_coded(const struct efs *fs);

@@ -54,7 +54,13 @@ static bool more_memory(struct efs *fs)
     return evicted == EFS_EVICTED_ONE;
 }
 
-errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
+/* The same if nothing may go for it. */
+static bool empty_memory(struct efs *fs)
+{
+    return efs_room_has_segment(fs) && efs_arena_grow(&fs->arena) == 0;
+}
+
+static errint_t place(struct efs *fs, uint32_t unit, unsigned halves, bool (*more)(struct efs *fs))
 {
     struct efs_unit *u = &fs->units[unit];
     efs_unit_delist(fs, unit); /* what it has already must not be evicted for the rest */
@@ -64,7 +70,7 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
             efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
             return 0;
         }
-        if (!more_memory(fs))
+        if (!more(fs))
             break;
     }
     if (halves & EFS_HALF_E)
@@ -74,6 +80,11 @@ errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
     bool others = fs->arena.used_bytes != 0;
     efs_unit_enlist(fs, unit);
     return others ? -EAGAIN : -ENOMEM;
+}
+
+errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
+{
+    return place(fs, unit, halves, more_memory);
 }
 
 /* ---- reading ---- */
@@ -139,8 +150,8 @@ static void load_done(struct load *load)
     pthread_mutex_lock(&fs->lock);
     fs->loads[load->why]--;
     efs_unit_loaded(fs, load->unit, load->halves, error, &ready, &submit);
-    if (error < 0 && load->why == EFS_LOAD_WARM)
-        efs_warm_failed(fs);
+    if (load->why == EFS_LOAD_WARM)
+        efs_warm_ended(fs, load->unit, error);
     efs_warm_go_on(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_unit_push_waiters(fs, ready, error);
@@ -168,26 +179,26 @@ static void sm_done(struct efs_disk_request *r, errint_t error)
 }
 
 static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,
-                    bool ahead, struct efs_disk_request **submit)
+                    enum efs_load why, struct efs_disk_request **submit)
 {
     r->offset = offset;
     r->bytes = bytes;
     r->data = block->data;
     r->segment = block->segment;
-    r->ahead = ahead;
+    r->ahead = why != EFS_LOAD_WANTED;
+    r->spare_time = why == EFS_LOAD_WARM;
     r->next = *submit;
     *submit = r;
 }
 
 errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct efs_disk_request **submit)
 {
-    const bool ahead = why != EFS_LOAD_WANTED;
     struct efs_unit *u = &fs->units[unit];
     unsigned halves = u->needs & ~(unsigned)u->have;
     struct load *load = efs_sys_calloc(1, sizeof(*load));
     if (!load)
         return -ENOMEM;
-    errint_t rc = efs_unit_place(fs, unit, halves);
+    errint_t rc = place(fs, unit, halves, why == EFS_LOAD_WARM ? empty_memory : more_memory);
     if (rc < 0) {
         free(load);
         return rc;
@@ -200,11 +211,10 @@ errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct 
     load->e.complete = e_done;
     load->sm.complete = sm_done;
     if (halves & EFS_HALF_SM)
-        request(&load->sm, efs_unit_first_shard(fs, u)->sm_offset, efs_unit_span(fs, u, EFS_HALF_SM), &u->sm, ahead,
+        request(&load->sm, efs_unit_first_shard(fs, u)->sm_offset, efs_unit_span(fs, u, EFS_HALF_SM), &u->sm, why,
                 submit);
     if (halves & EFS_HALF_E)
-        request(&load->e, efs_unit_first_shard(fs, u)->e_offset, efs_unit_span(fs, u, EFS_HALF_E), &u->e, ahead,
-                submit);
+        request(&load->e, efs_unit_first_shard(fs, u)->e_offset, efs_unit_span(fs, u, EFS_HALF_E), &u->e, why, submit);
     u->state = EFS_UNIT_LOADING;
     fs->active++;
     fs->loads[why]++;

@@ -83,21 +83,30 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs
 }
 
 /* Empty memory for that many bytes, within the plan, or room to have it. */
-static bool has_empty(struct efs *fs, uint64_t bytes)
+static bool has_empty(const struct efs *fs, uint64_t bytes)
 {
     uint64_t segment = fs->arena.segment_bytes, planned = fs->planned_segments * segment;
     uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
     if (after > planned - planned / FREE_SHARE)
         return false;
-    return after <= now - now / FREE_SHARE ||
-           (fs->arena.segment_count < fs->planned_segments && efs_room_for_segment(fs));
+    return after <= now - now / FREE_SHARE || efs_room_has_segment(fs);
+}
+
+/* Nobody waits for the disk or for memory, and none is on its way out. */
+static bool all_rests(const struct efs *fs)
+{
+    return !fs->closing && !fs->starved && !fs->lease_queue && !fs->coded_waiting && fs->segments_leaving == 0 &&
+           fs->loads[EFS_LOAD_WANTED] == 0 && fs->loads[EFS_LOAD_AHEAD] == 0;
 }
 
 /* The next unit that is not here; EFS_NONE: there is no more. */
 static uint32_t next_unit(const struct efs *fs, struct efs_warming *w)
 {
     for (; w->at < w->count; w->at++, w->unit = 0) {
-        const struct efs_disk_group *g = &fs->store->groups[w->order[w->at].expert];
+        const uint32_t expert = w->order[w->at].expert;
+        const struct efs_disk_group *g = &fs->store->groups[expert];
+        if (fs->full[expert].state != EFS_FULL_NONE)
+            continue;
         uint32_t first = fs->object_unit[g->object_first], end = fs->object_unit[g->object_first + g->object_count];
         for (; first + w->unit < end; w->unit++) {
             const struct efs_unit *u = &fs->units[first + w->unit];
@@ -113,7 +122,7 @@ void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
     struct efs_warming *w = fs->warming;
     if (!w || !w->open || !w->planned)
         return;
-    while (!fs->closing && !fs->starved && fs->loads[EFS_LOAD_WANTED] == 0 && fs->loads[EFS_LOAD_WARM] < AT_ONCE) {
+    while (all_rests(fs) && fs->loads[EFS_LOAD_WARM] < AT_ONCE) {
         uint32_t unit = next_unit(fs, w);
         if (unit == EFS_NONE)
             return;
@@ -128,10 +137,16 @@ void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
     }
 }
 
-void efs_warm_failed(struct efs *fs)
+void efs_warm_ended(struct efs *fs, uint32_t unit, errint_t error)
 {
-    if (fs->warming)
+    struct efs_unit *u = &fs->units[unit];
+    uint32_t oldest = fs->loose_units.oldest;
+    if (error < 0)
         fs->warming->at = fs->warming->count;
+    else if (u->list == EFS_LIST_LOOSE && u->refs == 0 && oldest != unit && !fs->units[oldest].spare) {
+        efs_lru_remove(&fs->loose_units, unit);
+        efs_lru_insert(&fs->loose_units, unit, false);
+    }
 }
 
 void efs_warm_begin(struct efs *fs)
@@ -139,6 +154,8 @@ void efs_warm_begin(struct efs *fs)
     struct efs_disk_request *submit = NULL;
     if (!fs->warming)
         return;
+    if (!fs->steward)
+        efs_log(fs, EFS_LOG_WARNING, "no policy keeps this store's experts, so that none are read ahead of requests");
     pthread_mutex_lock(&fs->lock);
     fs->warming->open = true;
     efs_warm_go_on(fs, &submit);

@@ -25,7 +25,8 @@ void efs_warm_begin(struct efs *fs);
 void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs_disk_request **submit);
 /* A load has ended: begin the next, if the disk rests and memory is empty. */
 void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit);
-/* One of its own failed, which the log tells: no more of them before the next plan. */
-void efs_warm_failed(struct efs *fs);
+/* One of its own has ended. What came goes first when memory is needed, the least expected of it before the rest; after
+ * an error, which the log tells, there are no more before the next plan. */
+void efs_warm_ended(struct efs *fs, uint32_t unit, errint_t error);
 
 #endif

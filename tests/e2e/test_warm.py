@@ -11,14 +11,13 @@ store = make_store(model)
 
 
 def rests(mount):
-    """Nothing has been read for a while."""
+    """Nothing is under way, and nothing has been read for a while."""
     before, since = -1, time.monotonic()
     while time.monotonic() - since < 0.5:
-        reads = mount.count("disk_reads")
-        if reads != before:
-            before, since = reads, time.monotonic()
+        stat = mount.stat()
+        if stat["disk_reads"] != before or int(stat["inflight"]):
+            before, since = stat["disk_reads"], time.monotonic()
         time.sleep(0.02)
-    return before
 
 
 mount = Mount(store, "nostate,warm,budget=1G")

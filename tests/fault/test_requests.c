@@ -25,19 +25,15 @@ static struct fixture model;
 static struct fixture_mount mount;
 static struct efs *served;
 
-static struct efs *open_as(bool warm)
+static struct efs_options options_of(bool warm)
 {
-    return fixture_open(&model, (struct efs_options){.budget_bytes = 128 * MIB,
-                                                     .workers = 2,
-                                                     .full_pool = true,
-                                                     .lease_wait = true,
-                                                     .warm = warm,
-                                                     .no_state = true});
+    return (struct efs_options){
+        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .warm = warm, .no_state = true};
 }
 
 static void open_store(void)
 {
-    served = open_as(false);
+    served = fixture_open(&model, options_of(false));
 }
 
 static int setup(void **state)
@@ -236,31 +232,47 @@ static void test_client(void **state)
     sweep(&client, FAULT_MEMORY, ENOMEM);
 }
 
-/* Reads fail that nobody asked for, or there is no memory for them: who asks then gets the right bytes. */
+/* Opening fails, or what nobody asked for: who asks then gets the right bytes. Faults go on until none is met. */
+static void sweep_warming(enum fault_call call, int error, bool forever)
+{
+    bool hit = true;
+    unsigned met = 0, warmed = 0;
+    for (unsigned nth = 1; hit; nth++) {
+        struct efs_error err = {""};
+        struct efs_stats s = {0};
+        assert_true(nth < SWEEP_MOST);
+        fault_plan(call, nth, error, forever);
+        const struct efs_options options = options_of(true);
+        errint_t rc = efs_open(model.store, &options, &served, &err);
+        for (unsigned tries = 0; rc == 0 && tries < 200 && (s.plans == 0 || s.inflight); tries++) {
+            struct timespec pause = {.tv_nsec = 1000000};
+            efs_stats(served, &s);
+            nanosleep(&pause, NULL);
+        }
+        hit = fault_happened();
+        fault_none();
+        met += hit;
+        if (rc < 0) {
+            assert_true(hit && err.text[0]);
+            continue;
+        }
+        warmed += s.warmed_units > 0;
+        if (full_once(&err) < 0)
+            fail_msg("%s %u: %s", fault_names[call], nth, err.text);
+        idle(served);
+        efs_close(served);
+    }
+    assert_true(met > 0 && warmed > 0);
+}
+
 static void test_warming(void **state)
 {
-    const struct {
-        enum fault_call call;
-        int error;
-    } faults[] = {{FAULT_URING_RESULT, EIO}, {FAULT_URING_RESULT, 0}, {FAULT_MEMORY, ENOMEM}, {FAULT_MMAP, ENOMEM}};
     (void)state;
-    for (unsigned f = 0; f < sizeof(faults) / sizeof(faults[0]); f++)
-        for (unsigned nth = 1; nth < 12; nth++) {
-            struct efs_error err = {""};
-            struct efs_stats s = {0};
-            served = open_as(true);
-            fault_plan(faults[f].call, nth, faults[f].error, nth % 2 == 0);
-            for (unsigned tries = 0; tries < 200 && (s.plans == 0 || s.inflight); tries++) {
-                struct timespec pause = {.tv_nsec = 1000000};
-                efs_stats(served, &s);
-                nanosleep(&pause, NULL);
-            }
-            fault_none();
-            if (full_once(&err) < 0)
-                fail_msg("%s %u: %s", fault_names[faults[f].call], nth, err.text);
-            idle(served);
-            efs_close(served);
-        }
+    sweep_warming(FAULT_URING_RESULT, EIO, false);
+    sweep_warming(FAULT_URING_RESULT, EIO, true);
+    sweep_warming(FAULT_URING_RESULT, 0, false);
+    sweep_warming(FAULT_MPROTECT, ENOMEM, false);
+    sweep_warming(FAULT_MEMORY, ENOMEM, false);
 }
 
 int main(void)
