@@ -1,5 +1,6 @@
 /* fixture.c - see fixture.h. */
 #include "fixture.h"
+#include "waiting.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -207,4 +208,27 @@ unsigned fixture_names(const char *directory)
 unsigned fixture_open_fds(void)
 {
     return fixture_names("/proc/self/fd");
+}
+
+unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
+{
+    unsigned count = 0;
+    for (uint32_t i = 0; i < efs_file_count(fs); i++) {
+        struct efs_file_info info;
+        char path[2000];
+        size_t bytes;
+        assert_int_equal(efs_file_info(fs, i, &info), 0);
+        if (info.kind != EFS_FILE_CHECKPOINT)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", fixture->source, info.path);
+        unsigned char *want = fixture_read(path, &bytes), *got = malloc(bytes + 100);
+        assert_non_null(got);
+        assert_int_equal(bytes, info.bytes);
+        assert_int_equal(read_wait(fs, i, NULL, 0, got, bytes + 100), bytes);
+        assert_memory_equal(got, want, bytes);
+        free(want);
+        free(got);
+        count++;
+    }
+    return count;
 }

@@ -35,6 +35,8 @@ void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* The packed store, open; efs_close() it. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
+/* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */
+unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);
 /* The whole of a file; free() it. */
 unsigned char *fixture_read(const char *path, size_t *bytes);
 /* A byte of the file is changed. */

@@ -68,24 +68,7 @@ static void test_every_file(void **state)
 {
     (void)state;
     struct efs *fs = open_model(256 * MIB, false, false);
-    unsigned compared = 0;
-    for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        struct efs_file_info info;
-        char path[2000];
-        size_t bytes;
-        assert_int_equal(efs_file_info(fs, i, &info), 0);
-        if (info.kind != EFS_FILE_CHECKPOINT)
-            continue;
-        snprintf(path, sizeof(path), "%s/%s", model.source, info.path);
-        unsigned char *want = fixture_read(path, &bytes), *got = malloc(bytes + 100);
-        assert_int_equal(bytes, info.bytes);
-        assert_int_equal(read_wait(fs, i, NULL, 0, got, bytes + 100), bytes);
-        assert_memory_equal(got, want, bytes);
-        free(want);
-        free(got);
-        compared++;
-    }
-    assert_int_equal(compared, 3);
+    assert_int_equal(fixture_check_files(&model, fs), 3);
     check_within_budget(fs);
     efs_close(fs);
 }

@@ -15,7 +15,6 @@
 
 #include "fixture.h"
 #include "libexpertfs.h"
-#include "waiting.h"
 
 #define LAYERS 3u
 #define EXPERTS 16u
@@ -81,27 +80,6 @@ static uint32_t count_in_memory(struct efs *fs)
     return count;
 }
 
-/* All files of the checkpoint through the library, against the source. */
-static void check_files(struct efs *fs)
-{
-    for (uint32_t file = 0; file < efs_file_count(fs); file++) {
-        struct efs_file_info info;
-        char path[1400];
-        size_t bytes;
-        assert_int_equal(efs_file_info(fs, file, &info), 0);
-        if (info.kind != EFS_FILE_CHECKPOINT)
-            continue;
-        snprintf(path, sizeof(path), "%s/%s", model.source, info.path);
-        unsigned char *source = fixture_read(path, &bytes), *read = malloc(bytes + 1);
-        assert_non_null(read);
-        assert_int_equal(bytes, info.bytes);
-        assert_int_equal(read_wait(fs, file, NULL, 0, read, bytes), bytes);
-        assert_memory_equal(read, source, bytes);
-        free(source);
-        free(read);
-    }
-}
-
 static void test_off(void **state)
 {
     (void)state;
@@ -123,7 +101,7 @@ static void test_all(void **state)
     assert_true(s.warmed_units >= ALL);
     assert_int_equal(s.readahead_units, 0);
     assert_int_equal(s.requests_m + s.requests_c, 0);
-    check_files(fs);
+    assert_true(fixture_check_files(&model, fs) > 0);
     efs_stats(fs, &after);
     assert_true(after.disk_bytes - s.disk_bytes < 4 * MIB); /* dense tensors */
     efs_close(fs);
@@ -149,7 +127,7 @@ static void test_some(void **state)
     assert_int_equal(s.evictions_c, 0);
     assert_true(s.chunk_used_bytes < s.chunk_pool_bytes);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
-    check_files(fs);
+    assert_true(fixture_check_files(&model, fs) > 0);
     efs_stats(fs, &s);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
     assert_int_equal(s.read_errors, 0);
