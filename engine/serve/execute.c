@@ -247,12 +247,13 @@ static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *pl
         else
             p->fill->from_disk = true;
     }
+    for (*submit = others; *submit;)
+        submit = &(*submit)->next;
     for (uint32_t i = 0; i < plan->read_count; i++)
         submit = submit_read(plan->reads[i].piece, plan->reads[i].sm, submit);
     for (uint32_t i = 0; i < batch->piece_count; i++) /* what was there when the plan was made and is not any more */
         for (unsigned half = 0; half < 2; half++)
             submit = submit_read(plan->ask[i], half, submit);
-    *submit = others;
     return count;
 }
 

@@ -53,6 +53,15 @@ static inline void efs_lru_insert(struct efs_lru *lru, uint32_t i, bool newest)
     *(link.older != EFS_LRU_END ? &efs_lru_link(lru, link.older)->newer : &lru->oldest) = i;
 }
 
+/* Next to one that is in the list, on its newer side. */
+static inline void efs_lru_insert_newer(struct efs_lru *lru, uint32_t i, uint32_t older)
+{
+    struct efs_link link = {efs_lru_newer(lru, older), older};
+    *efs_lru_link(lru, i) = link;
+    efs_lru_link(lru, older)->newer = i;
+    *(link.newer != EFS_LRU_END ? &efs_lru_link(lru, link.newer)->older : &lru->newest) = i;
+}
+
 /* i, which is in the list, was used now. */
 static inline void efs_lru_use(struct efs_lru *lru, uint32_t i)
 {

@@ -6,6 +6,7 @@
 #include "serve.h"
 
 #include "residency.h"
+#include "warm.h"
 
 #include <errno.h>
 #include <time.h>
@@ -87,6 +88,7 @@ static void unpinned(struct efs_disk_request *request, errint_t error)
     fs->segments_leaving--;
     r->busy = false;
     efs_room_retire(fs, &submit);
+    efs_warm_go_on(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     efs_full_retry(fs);

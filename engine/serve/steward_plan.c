@@ -115,9 +115,9 @@ void efs_steward_plan(struct efs_steward *s)
     s->goal = tuning.goal;
     s->planned_at = time(NULL);
     s->plan_ns = took;
-    efs_warm_plan(fs, &s->known, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     efs_full_retry(fs);
     efs_coded_retry(fs);
+    efs_warm_plan(fs, &s->known);
 }

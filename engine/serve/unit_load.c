@@ -54,37 +54,46 @@ static bool more_memory(struct efs *fs)
     return evicted == EFS_EVICTED_ONE;
 }
 
-/* The same if nothing may go for it. */
-static bool empty_memory(struct efs *fs)
+static bool alloc_halves(struct efs *fs, struct efs_unit *u, unsigned halves)
 {
-    return efs_room_has_segment(fs) && efs_arena_grow(&fs->arena) == 0;
+    return (!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
+           (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM));
 }
 
-static errint_t place(struct efs *fs, uint32_t unit, unsigned halves, bool (*more)(struct efs *fs))
+static void free_halves(struct efs *fs, struct efs_unit *u, unsigned halves)
 {
-    struct efs_unit *u = &fs->units[unit];
-    efs_unit_delist(fs, unit); /* what it has already must not be evicted for the rest */
-    for (;;) {
-        if ((!(halves & EFS_HALF_E) || alloc_half(fs, u, EFS_HALF_E)) &&
-            (!(halves & EFS_HALF_SM) || alloc_half(fs, u, EFS_HALF_SM))) {
-            efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
-            return 0;
-        }
-        if (!more(fs))
-            break;
-    }
     if (halves & EFS_HALF_E)
         efs_arena_free(&fs->arena, &u->e);
     if (halves & EFS_HALF_SM)
         efs_arena_free(&fs->arena, &u->sm);
-    bool others = fs->arena.used_bytes != 0;
-    efs_unit_enlist(fs, unit);
-    return others ? -EAGAIN : -ENOMEM;
 }
 
 errint_t efs_unit_place(struct efs *fs, uint32_t unit, unsigned halves)
 {
-    return place(fs, unit, halves, more_memory);
+    struct efs_unit *u = &fs->units[unit];
+    efs_unit_delist(fs, unit); /* what it has already must not be evicted for the rest */
+    while (!alloc_halves(fs, u, halves))
+        if (!more_memory(fs)) {
+            free_halves(fs, u, halves);
+            bool others = fs->arena.used_bytes != 0;
+            efs_unit_enlist(fs, unit);
+            return others ? -EAGAIN : -ENOMEM;
+        }
+    efs_unit_delist(fs, unit); /* its expert may have left the books for it, which puts it in a list again */
+    return 0;
+}
+
+/* The same in memory that is empty: nothing goes for it. */
+static errint_t place_in_empty(struct efs *fs, uint32_t unit, unsigned halves)
+{
+    struct efs_unit *u = &fs->units[unit];
+    while (!alloc_halves(fs, u, halves))
+        if (!efs_room_has_segment(fs) || efs_arena_grow(&fs->arena) < 0) {
+            free_halves(fs, u, halves);
+            return -EAGAIN;
+        }
+    efs_unit_delist(fs, unit);
+    return 0;
 }
 
 /* ---- reading ---- */
@@ -110,10 +119,7 @@ void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t er
     atomic_store(&u->checked, 0);
     if (error < 0) {
         efs_unit_used(fs, u);
-        if (halves & EFS_HALF_E)
-            efs_arena_free(&fs->arena, &u->e);
-        if (halves & EFS_HALF_SM)
-            efs_arena_free(&fs->arena, &u->sm);
+        free_halves(fs, u, halves);
     } else {
         u->have |= (uint8_t)halves;
         fs->unit_ready_count += u->have == u->needs;
@@ -198,7 +204,7 @@ errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct 
     struct load *load = efs_sys_calloc(1, sizeof(*load));
     if (!load)
         return -ENOMEM;
-    errint_t rc = place(fs, unit, halves, why == EFS_LOAD_WARM ? empty_memory : more_memory);
+    errint_t rc = why == EFS_LOAD_WARM ? place_in_empty(fs, unit, halves) : efs_unit_place(fs, unit, halves);
     if (rc < 0) {
         free(load);
         return rc;
@@ -322,6 +328,7 @@ void efs_unit_put(struct efs *fs, uint32_t unit)
         efs_unit_settle(fs, unit);
         efs_units_retry(fs, &submit);
         efs_room_retire(fs, &submit);
+        efs_warm_go_on(fs, &submit);
     }
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);

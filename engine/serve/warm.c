@@ -62,11 +62,13 @@ static int by_share(const void *pa, const void *pb)
     return (a->layer > b->layer) - (a->layer < b->layer);
 }
 
-void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs_disk_request **submit)
+void efs_warm_plan(struct efs *fs, const struct efs_history *history)
 {
     struct efs_warming *w = fs->warming;
+    struct efs_disk_request *submit = NULL;
     if (!w)
         return;
+    pthread_mutex_lock(&fs->lock);
     for (uint32_t e = 0; e < w->count; e++) {
         const struct efs_residency_expert *expert = &fs->residency->expert[e];
         uint64_t passes = history->passes[expert->layer];
@@ -79,7 +81,9 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs
     qsort(w->order, w->count, sizeof(w->order[0]), by_share);
     w->at = w->unit = 0;
     w->planned = true;
-    efs_warm_go_on(fs, submit);
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
 }
 
 /* Empty memory for that many bytes, within the plan, or room to have it. */
@@ -137,16 +141,27 @@ void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
     }
 }
 
+/* Behind those that go before the pool grows, and before all others. */
+static void first_to_go(struct efs *fs, uint32_t unit)
+{
+    struct efs_lru *loose = &fs->loose_units;
+    uint32_t behind = EFS_NONE;
+    efs_lru_remove(loose, unit);
+    for (uint32_t i = loose->oldest; i != EFS_NONE && fs->units[i].spare; i = efs_lru_newer(loose, i))
+        behind = i;
+    if (behind == EFS_NONE)
+        efs_lru_insert(loose, unit, false);
+    else
+        efs_lru_insert_newer(loose, unit, behind);
+}
+
 void efs_warm_ended(struct efs *fs, uint32_t unit, errint_t error)
 {
-    struct efs_unit *u = &fs->units[unit];
-    uint32_t oldest = fs->loose_units.oldest;
+    const struct efs_unit *u = &fs->units[unit];
     if (error < 0)
         fs->warming->at = fs->warming->count;
-    else if (u->list == EFS_LIST_LOOSE && u->refs == 0 && oldest != unit && !fs->units[oldest].spare) {
-        efs_lru_remove(&fs->loose_units, unit);
-        efs_lru_insert(&fs->loose_units, unit, false);
-    }
+    else if (u->list == EFS_LIST_LOOSE && u->refs == 0 && !u->spare)
+        first_to_go(fs, unit);
 }
 
 void efs_warm_begin(struct efs *fs)

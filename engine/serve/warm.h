@@ -21,9 +21,9 @@ void efs_warm_destroy(struct efs *fs);
 uint64_t efs_warm_bytes(const struct efs_options *options, const struct efs_store *store);
 /* Without lock: the store is open. */
 void efs_warm_begin(struct efs *fs);
-/* There is a plan now, or another one: begin anew with what this history expects most. */
-void efs_warm_plan(struct efs *fs, const struct efs_history *history, struct efs_disk_request **submit);
-/* A load has ended: begin the next, if the disk rests and memory is empty. */
+/* Without lock: there is a plan now, or another one: begin anew with what this history expects most. */
+void efs_warm_plan(struct efs *fs, const struct efs_history *history);
+/* A load has ended, a unit or a segment is free: begin the next, if the disk rests and memory is empty. */
 void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit);
 /* One of its own has ended. What came goes first when memory is needed, the least expected of it before the rest; after
  * an error, which the log tells, there are no more before the next plan. */
