@@ -30,17 +30,6 @@ struct efs_demotion {
     uint8_t *e, *sm;
 };
 
-static uint32_t first_unit(const struct efs *fs, uint32_t expert)
-{
-    return fs->object_unit[fs->store->groups[expert].object_first];
-}
-
-static uint32_t end_unit(const struct efs *fs, uint32_t expert)
-{
-    const struct efs_disk_group *g = &fs->store->groups[expert];
-    return fs->object_unit[g->object_first + g->object_count];
-}
-
 static unsigned wanted(const struct efs_unit *u)
 {
     return u->state == EFS_UNIT_REST ? u->keep & ~(unsigned)u->have : 0;
@@ -52,7 +41,7 @@ void efs_demote(struct efs *fs, uint32_t expert)
     if (!d || fs->closing || fs->residency->expert[expert].demoting || fs->full[expert].state != EFS_FULL_READY)
         return;
     bool any = false;
-    for (uint32_t u = first_unit(fs, expert); u < end_unit(fs, expert); u++)
+    for (uint32_t u = efs_expert_unit_first(fs, expert); u < efs_expert_unit_end(fs, expert); u++)
         any = any || wanted(&fs->units[u]);
     if (!any)
         return;
@@ -261,8 +250,8 @@ static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
         d->expert = d->queue[d->head];
         d->head = (d->head + 1) % fs->store->expert_count;
         d->count--;
-        d->unit = first_unit(fs, d->expert);
-        d->unit_end = end_unit(fs, d->expert);
+        d->unit = efs_expert_unit_first(fs, d->expert);
+        d->unit_end = efs_expert_unit_end(fs, d->expert);
         d->working = true;
     }
     d->running = d->working;

@@ -22,9 +22,8 @@ static uint64_t granules(uint64_t bytes)
 /* What an expert takes in each pool. A state that it cannot be in by itself (no E-chunks) takes a byte. */
 static void expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
 {
-    const struct efs_disk_group *g = &fs->store->groups[expert];
     uint64_t e = 0, sm = 0;
-    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++) {
+    for (uint32_t i = efs_expert_unit_first(fs, expert); i < efs_expert_unit_end(fs, expert); i++) {
         e += efs_unit_room(fs, &fs->units[i], EFS_HALF_E);
         sm += efs_unit_room(fs, &fs->units[i], EFS_HALF_SM);
     }

@@ -41,6 +41,7 @@ void efs_steward_wake(struct efs *fs)
         pthread_cond_signal(&fs->steward->wake);
     }
 }
+
 /* ---- the thread ---- */
 
 static bool has_drifted(struct efs_steward *s)

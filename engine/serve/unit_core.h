@@ -46,6 +46,18 @@ static inline size_t efs_unit_room(const struct efs *fs, const struct efs_unit *
     return (bytes + step - 1) / step * step;
 }
 
+/* The units of an expert: the first, and the one after its last. */
+static inline uint32_t efs_expert_unit_first(const struct efs *fs, uint32_t expert)
+{
+    return fs->object_unit[fs->store->groups[expert].object_first];
+}
+
+static inline uint32_t efs_expert_unit_end(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_disk_group *g = &fs->store->groups[expert];
+    return fs->object_unit[g->object_first + g->object_count];
+}
+
 /* Raw bytes of a whole shard of the object. */
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 

@@ -103,8 +103,7 @@ bool efs_units_evict_kept(struct efs *fs)
 
 void efs_units_keep(struct efs *fs, uint32_t expert, unsigned halves)
 {
-    const struct efs_disk_group *g = &fs->store->groups[expert];
-    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++) {
+    for (uint32_t i = efs_expert_unit_first(fs, expert); i < efs_expert_unit_end(fs, expert); i++) {
         struct efs_unit *u = &fs->units[i];
         uint8_t keep = (uint8_t)(halves & u->needs);
         if (u->keep != keep) {
@@ -116,9 +115,8 @@ void efs_units_keep(struct efs *fs, uint32_t expert, unsigned halves)
 
 unsigned efs_units_have(const struct efs *fs, uint32_t expert, bool *some)
 {
-    const struct efs_disk_group *g = &fs->store->groups[expert];
     unsigned all = EFS_BOTH, any = 0;
-    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++) {
+    for (uint32_t i = efs_expert_unit_first(fs, expert); i < efs_expert_unit_end(fs, expert); i++) {
         const struct efs_unit *u = &fs->units[i];
         unsigned have = u->state == EFS_UNIT_REST ? u->have : 0;
         all &= have | (EFS_BOTH & ~(unsigned)u->needs);
@@ -130,8 +128,7 @@ unsigned efs_units_have(const struct efs *fs, uint32_t expert, bool *some)
 
 bool efs_units_loading(const struct efs *fs, uint32_t expert)
 {
-    const struct efs_disk_group *g = &fs->store->groups[expert];
-    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++)
+    for (uint32_t i = efs_expert_unit_first(fs, expert); i < efs_expert_unit_end(fs, expert); i++)
         if (fs->units[i].state != EFS_UNIT_REST)
             return true;
     return false;

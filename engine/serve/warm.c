@@ -108,10 +108,9 @@ static uint32_t next_unit(const struct efs *fs, struct efs_warming *w)
 {
     for (; w->at < w->count; w->at++, w->unit = 0) {
         const uint32_t expert = w->order[w->at].expert;
-        const struct efs_disk_group *g = &fs->store->groups[expert];
         if (fs->full[expert].state != EFS_FULL_NONE)
             continue;
-        uint32_t first = fs->object_unit[g->object_first], end = fs->object_unit[g->object_first + g->object_count];
+        uint32_t first = efs_expert_unit_first(fs, expert), end = efs_expert_unit_end(fs, expert);
         for (; first + w->unit < end; w->unit++) {
             const struct efs_unit *u = &fs->units[first + w->unit];
             if (u->state == EFS_UNIT_REST && u->have != u->needs)
