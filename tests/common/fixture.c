@@ -13,9 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#define PLAN_TRIES 5000
 
 uint64_t fixture_random(uint64_t *state)
 {
@@ -231,4 +234,20 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
         count++;
     }
     return count;
+}
+
+void fixture_set_and_plan(struct efs *fs, const char *name, const char *value)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+    struct efs_error err = {""};
+    struct efs_stats s;
+    efs_stats(fs, &s);
+    uint64_t before = s.plans;
+    if (efs_set(fs, name, value, NULL, &err) < 0)
+        fail_msg("%s=%s: %s", name, value, err.text);
+    for (unsigned i = 0; i < PLAN_TRIES && s.plans == before; i++) {
+        nanosleep(&pause, NULL);
+        efs_stats(fs, &s);
+    }
+    assert_true(s.plans > before);
 }

@@ -35,6 +35,8 @@ void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* The packed store, open; efs_close() it. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
+/* Tune it as efs_set() does, and wait for the plan that follows. */
+void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 /* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);
 /* The whole of a file; free() it. */

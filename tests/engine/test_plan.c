@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -20,7 +19,6 @@
 #define LAYERS 3
 #define EXPERTS 8
 #define MIB (1ull << 20)
-#define WAIT_TRIES 5000
 
 static struct fixture model;
 
@@ -50,30 +48,13 @@ static double number_of(struct efs *fs, const char *name)
     return number;
 }
 
-/* Set it, and wait for the plan that follows. */
-static void set(struct efs *fs, const char *name, const char *value)
-{
-    const struct timespec pause = {.tv_nsec = 2000000};
-    struct efs_error err = {""};
-    struct efs_stats s;
-    efs_stats(fs, &s);
-    uint64_t before = s.plans;
-    if (efs_set(fs, name, value, NULL, &err) < 0)
-        fail_msg("%s=%s: %s", name, value, err.text);
-    for (unsigned i = 0; i < WAIT_TRIES && s.plans == before; i++) {
-        nanosleep(&pause, NULL);
-        efs_stats(fs, &s);
-    }
-    assert_true(s.plans > before);
-}
-
 static void leave_mib(struct efs *fs, double mib)
 {
     char text[32];
     struct efs_stats s;
     efs_stats(fs, &s);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + (uint64_t)(mib * MIB)));
-    set(fs, "budget", text);
+    fixture_set_and_plan(fs, "budget", text);
 }
 
 static struct efs *open_with(uint64_t budget_bytes, const char *goal)
@@ -116,7 +97,7 @@ static void test_stays(void **state)
     }
     leave_mib(fs, 400); /* clearly better: nothing need be decoded */
     assert_float_equal(number_of(fs, "hits_f: "), all, 1e-3);
-    set(fs, "plan", "C=100");
+    fixture_set_and_plan(fs, "plan", "C=100");
     assert_float_equal(number_of(fs, "ratio_c: "), 1, 1e-3);
     efs_close(fs);
 }

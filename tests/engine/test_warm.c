@@ -147,20 +147,6 @@ static void ask_for(struct efs *fs, uint32_t a, uint32_t b)
     efs_request_release(request);
 }
 
-static void plan_again(struct efs *fs)
-{
-    struct efs_error err = {""};
-    struct efs_stats s;
-    efs_stats(fs, &s);
-    uint64_t before = s.plans;
-    assert_int_equal(efs_set(fs, "goal", "io", NULL, &err), 0);
-    for (unsigned tries = 0; tries < WAIT_TRIES && s.plans == before; tries++) {
-        pause_shortly();
-        efs_stats(fs, &s);
-    }
-    assert_true(s.plans > before);
-}
-
 static void expected_are_here(struct efs *fs)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
@@ -179,7 +165,7 @@ static void test_expected_first(void **state)
         for (uint32_t layer = 0; layer < LAYERS; layer++)
             ask_for(fs, layer * EXPERTS + 13, layer * EXPERTS + 6 + layer);
     struct efs_stats s = when_calm(fs);
-    plan_again(fs);
+    fixture_set_and_plan(fs, "goal", "io");
     efs_close(fs);
     fs = fixture_open(&model,
                       (struct efs_options){.budget_bytes = s.fixed_bytes + 40 * MIB, .workers = 2, .warm = true});

@@ -232,47 +232,52 @@ static void test_client(void **state)
     sweep(&client, FAULT_MEMORY, ENOMEM);
 }
 
-/* Opening fails, or what nobody asked for: who asks then gets the right bytes. Faults go on until none is met. */
+/* Opening fails, or what nobody asked for: who asks then gets the right bytes. */
+static struct {
+    unsigned met, while_read; /* faults, in all and of those that read by then */
+    bool io_uring;
+} warming;
+
+static errint_t warm_once(struct efs_error *err)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const struct efs_options options = options_of(true);
+    struct efs_stats s = {0};
+    errint_t rc = efs_open(model.store, &options, &served, err);
+    /* a plan that failed does not come */
+    for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) && (s.plans == 0 || s.inflight);
+         tries++) {
+        efs_stats(served, &s);
+        nanosleep(&pause, NULL);
+    }
+    warming.met += fault_happened();
+    warming.while_read += fault_happened() && s.warmed_units > 0;
+    warming.io_uring = warming.io_uring || s.io_uring;
+    return rc;
+}
+
+static errint_t ask_and_close(const struct sweep *sweep, struct efs_error *err)
+{
+    (void)sweep;
+    if (!served)
+        return 0;
+    errint_t rc = full_once(err);
+    idle(served);
+    efs_close(served);
+    return rc;
+}
+
+static const struct sweep warm = {"warm", warm_once, NULL, ask_and_close};
+
 static void sweep_warming(enum fault_call call, int error, bool forever)
 {
-    bool hit = true;
-    unsigned met = 0, warmed = 0, fds = fixture_open_fds();
-    for (unsigned nth = 1; hit; nth++) {
-        struct efs_error err = {""};
-        struct efs_stats s = {0};
-        assert_true(nth < SWEEP_MOST);
-        fault_plan(call, nth, error, forever);
-        const struct efs_options options = options_of(true);
-        errint_t rc = efs_open(model.store, &options, &served, &err);
-        /* a plan that failed does not come */
-        for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) && (s.plans == 0 || s.inflight);
-             tries++) {
-            struct timespec pause = {.tv_nsec = 1000000};
-            efs_stats(served, &s);
-            nanosleep(&pause, NULL);
-        }
-        hit = fault_happened();
-        fault_none();
-        met += hit;
-        if (rc < 0) {
-            assert_true(hit && err.text[0]);
-            assert_int_equal(fixture_open_fds(), fds);
-            continue;
-        }
-        if (call == FAULT_URING_RESULT && !s.io_uring) {
-            print_message("no io_uring here: nothing to fail\n");
-            hit = false;
-            met = warmed = 1;
-        }
-        warmed += hit && s.warmed_units > 0;
-        if (full_once(&err) < 0)
-            fail_msg("%s %u: %s", fault_names[call], nth, err.text);
-        idle(served);
-        efs_close(served);
-        assert_int_equal(fixture_open_fds(), fds);
+    memset(&warming, 0, sizeof(warming));
+    sweep_calls(&warm, call, error, forever);
+    if (call == FAULT_URING_RESULT && !warming.io_uring) {
+        print_message("no io_uring here: nothing to fail\n");
+        return;
     }
-    print_message("warming: %s: %u faults, %u while it read\n", fault_names[call], met, warmed);
-    assert_true(met > 0 && (warmed > 0 || call != FAULT_URING_RESULT));
+    assert_true(warming.met > 0 && (warming.while_read > 0 || call != FAULT_URING_RESULT));
 }
 
 static void test_warming(void **state)
