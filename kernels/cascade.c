@@ -1,8 +1,8 @@
 /*
- * cascade.c - the cascade coder's chunk: its layout and checks, the choice of levels, the walk over blocks.
+ * cascade.c - a cascade chunk read: its checks, the walk over spans and blocks, parts of blocks.
  *
- * What is done to the symbols of a block is in the processors' files (ops.h). Everything read from a chunk is checked
- * here before it is used, except what the planes say, which the paths check.
+ * What is done to the symbols is in the processors' files (ops.h). Everything read from a chunk is checked here before
+ * it is used, except what the planes say, which the paths check.
  */
 #include "cascade_chunk.h"
 
@@ -25,184 +25,95 @@ static uint32_t read_u32(const uint8_t *p)
     return v;
 }
 
-static void write_u16(uint8_t *p, uint16_t v)
-{
-    memcpy(p, &v, sizeof(v));
-}
-
-static void write_u32(uint8_t *p, uint32_t v)
-{
-    memcpy(p, &v, sizeof(v));
-}
-
-static size_t block_count(size_t symbols)
-{
-    return (symbols + EFS_BLOCK - 1) / EFS_BLOCK;
-}
-
-size_t efs_cascade_bound(size_t n)
-{
-    /* A block never needs more than its symbols as bytes: that is level 0. */
-    return EFS_CHUNK_HEADER + block_count(n) * (4 + EFS_BLOCK_HEADER) + n + EFS_CASCADE_SLACK;
-}
-
-/* ---- encoding ----------------------------------------------------------------------------------------------- */
-
-#define RANKS (3 * EFS_LEVELS)
-
-/* A level costs time whenever the block is read, however few its symbols are: it must save more than this share of a
- * byte a symbol of the block (64 bytes of a whole one). */
-#define LEVEL_PAYS_SHARE 128
-
-/* Ranks the symbols by (count descending, symbol ascending), and takes as many levels as pay. */
-static void plan_block(const uint64_t counts[256], uint32_t n, struct efs_cascade_block *plan)
-{
-    uint8_t ranked[RANKS];
-    uint64_t ranked_count[RANKS];
-    unsigned ranks = 0;
-
-    for (unsigned symbol = 0; symbol < 256; symbol++) {
-        uint64_t count = counts[symbol];
-        unsigned at = ranks;
-        if (count == 0 || (ranks == RANKS && count <= ranked_count[RANKS - 1]))
-            continue;
-        if (ranks < RANKS)
-            ranks++;
-        else
-            at = RANKS - 1;
-        for (; at > 0 && ranked_count[at - 1] < count; at--) {
-            ranked[at] = ranked[at - 1];
-            ranked_count[at] = ranked_count[at - 1];
-        }
-        ranked[at] = (uint8_t)symbol;
-        ranked_count[at] = count;
-    }
-
-    memset(plan, 0, sizeof(*plan));
-    plan->size[0] = n;
-    size_t plane_bytes = 0, best_bytes = n;
-    for (unsigned level = 0; level < EFS_LEVELS; level++) {
-        uint32_t left = plan->size[level];
-        for (unsigned r = 0; r < 3 && 3 * level + r < ranks; r++) {
-            plan->table[level][r] = ranked[3 * level + r];
-            plan->ranked[level] = (uint8_t)(r + 1);
-            left -= (uint32_t)ranked_count[3 * level + r];
-        }
-        plan->size[level + 1] = left;
-        plane_bytes += efs_plane_bytes(plan->size[level], 2);
-        if (plane_bytes + left + n / LEVEL_PAYS_SHARE < best_bytes) {
-            best_bytes = plane_bytes + left;
-            plan->levels = level + 1;
-        }
-    }
-}
-
-/* Bytes of planes and rest. */
-static size_t body_bytes(const struct efs_cascade_block *block)
-{
-    size_t bytes = block->size[block->levels];
-
-    for (unsigned level = 0; level < block->levels; level++)
-        bytes += efs_plane_bytes(block->size[level], 2);
-    return bytes;
-}
-
-static size_t encode_block(const struct efs_kernel_ops *ops, const uint8_t *symbols, uint32_t n, uint8_t *dst)
-{
-    struct efs_cascade_block plan;
-    uint64_t counts[256] = {0};
-
-    ops->histogram(symbols, n, counts);
-    plan_block(counts, n, &plan);
-    memset(dst, 0, EFS_BLOCK_HEADER);
-    dst[0] = (uint8_t)plan.levels;
-    for (unsigned level = 0; level < plan.levels; level++) {
-        write_u16(dst + 2 + 2 * level, (uint16_t)plan.size[level + 1]);
-        memcpy(dst + 12 + 3 * level, plan.table[level], 3);
-    }
-    ops->encode(&plan, symbols, dst + EFS_BLOCK_HEADER);
-    return EFS_BLOCK_HEADER + body_bytes(&plan);
-}
-
-size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst)
-{
-    const struct efs_kernel_ops *ops = efs_ops();
-    size_t blocks = block_count(n);
-    size_t at = EFS_CHUNK_HEADER + 4 * blocks;
-
-    for (size_t b = 0; b < blocks; b++) {
-        size_t first = b * EFS_BLOCK;
-        uint32_t m = (uint32_t)(n - first < EFS_BLOCK ? n - first : EFS_BLOCK);
-        write_u32(dst + EFS_CHUNK_HEADER + 4 * b, (uint32_t)at);
-        at += encode_block(ops, symbols + first, m, dst + at);
-    }
-    memset(dst + at, 0, EFS_CASCADE_SLACK);
-    at += EFS_CASCADE_SLACK;
-    write_u32(dst, (uint32_t)n);
-    write_u32(dst + 4, (uint32_t)blocks);
-    write_u32(dst + 8, (uint32_t)at);
-    write_u32(dst + 12, 0);
-    return at;
-}
-
-/* ---- decoding ----------------------------------------------------------------------------------------------- */
-
 int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
 {
     if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
         return -EUCLEAN;
     chunk->bytes = bytes;
     chunk->symbols = read_u32(bytes);
-    chunk->blocks = read_u32(bytes + 4);
-    if (chunk->symbols > SYMBOLS_MAX || chunk->blocks != block_count(chunk->symbols) ||
-        read_u32(bytes + 8) != chunk_bytes || read_u32(bytes + 12) != 0)
+    chunk->spans = read_u32(bytes + 4);
+    chunk->code_end = read_u32(bytes + 8);
+    if (chunk->symbols > SYMBOLS_MAX || chunk->spans != efs_span_count(chunk->symbols) ||
+        chunk->code_end > chunk_bytes - EFS_CASCADE_SLACK || read_u32(bytes + 12) != 0)
         return -EUCLEAN;
-    chunk->blocks_begin = EFS_CHUNK_HEADER + 4 * chunk->blocks; /* at most 2^17 blocks */
-    chunk->blocks_end = (uint32_t)chunk_bytes - EFS_CASCADE_SLACK;
-    return chunk->blocks_begin <= chunk->blocks_end ? 0 : -EUCLEAN;
+    chunk->code_begin = (uint32_t)efs_code_begin(chunk->spans); /* at most 2^15 spans */
+    return chunk->code_begin <= chunk->code_end ? 0 : -EUCLEAN;
 }
 
-/* Levels, sizes and table of the block whose EFS_BLOCK_HEADER bytes are at p. False when they contradict. */
-static bool parse_block_header(const uint8_t *p, uint32_t n, struct efs_cascade_block *block)
+static bool parse_levels(const uint8_t *p, uint32_t n, struct efs_span *span)
 {
-    block->levels = p[0];
-    if (block->levels > EFS_LEVELS || p[1] != 0 || p[EFS_BLOCK_HEADER - 1] != 0)
+    span->levels = p[20];
+    if (span->levels > EFS_LEVELS)
         return false;
-    block->size[0] = n;
+    span->size[0] = n;
     for (unsigned level = 0; level < EFS_LEVELS; level++) {
-        uint32_t escaped = read_u16(p + 2 + 2 * level);
-        const uint8_t *table = p + 12 + 3 * level;
-        if (level < block->levels ? escaped > block->size[level]
-                                  : escaped != 0 || table[0] != 0 || table[1] != 0 || table[2] != 0)
+        uint32_t escaped = read_u16(p + 4 + 2 * level);
+        const uint8_t *table = p + 21 + 3 * level;
+        if (level < span->levels ? escaped > span->size[level]
+                                 : escaped != 0 || table[0] != 0 || table[1] != 0 || table[2] != 0)
             return false;
-        block->size[level + 1] = escaped;
-        memcpy(block->table[level], table, 3);
-        block->table[level][3] = 0;
+        span->size[level + 1] = escaped;
+        memcpy(span->table[level], table, 3);
+        span->table[level][3] = 0;
     }
     return true;
 }
 
-int efs_chunk_block(const struct efs_chunk *chunk, uint32_t b, struct efs_cascade_block *block)
+/* Each block's escapes are at most its symbols; blocks that are not there have none. */
+static bool parse_entries(const uint8_t *p, struct efs_span *span)
 {
-    const uint8_t *offsets = chunk->bytes + EFS_CHUNK_HEADER;
-    uint32_t begin = read_u32(offsets + 4 * (size_t)b);
-    uint32_t end = b + 1 < chunk->blocks ? read_u32(offsets + 4 * ((size_t)b + 1)) : chunk->blocks_end;
-    uint32_t left = chunk->symbols - b * EFS_BLOCK;
-
-    if (begin < chunk->blocks_begin || end > chunk->blocks_end || begin > end || end - begin < EFS_BLOCK_HEADER)
-        return -EUCLEAN;
-    if (!parse_block_header(chunk->bytes + begin, left < EFS_BLOCK ? left : EFS_BLOCK, block))
-        return -EUCLEAN;
-    if (body_bytes(block) != end - begin - EFS_BLOCK_HEADER)
-        return -EUCLEAN;
-
-    const uint8_t *at = chunk->bytes + begin + EFS_BLOCK_HEADER;
-    for (unsigned level = 0; level < block->levels; level++) {
-        block->planes[level] = at;
-        at += efs_plane_bytes(block->size[level], 2);
+    span->entry[0] = 0;
+    for (unsigned b = 1; b < EFS_SPAN_BLOCKS; b++)
+        span->entry[b] = read_u16(p + 12 + 2 * b);
+    span->entry[EFS_SPAN_BLOCKS] = span->levels > 0 ? span->size[1] : 0;
+    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++) {
+        uint32_t most = span->levels > 0 ? efs_block_size(span->size[0], b) : 0;
+        if (span->entry[b + 1] < span->entry[b] || span->entry[b + 1] - span->entry[b] > most)
+            return false;
     }
-    block->rest = at;
+    return true;
+}
+
+int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
+{
+    const uint8_t *header = chunk->bytes + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER;
+    const uint32_t left = chunk->symbols - s * EFS_SPAN, begin = read_u32(header);
+    const uint32_t end = s + 1 < chunk->spans ? read_u32(header + EFS_SPAN_HEADER) : chunk->code_end;
+
+    if (!parse_levels(header, left < EFS_SPAN ? left : EFS_SPAN, span) || !parse_entries(header, span))
+        return -EUCLEAN;
+    if (begin < chunk->code_begin || begin > end || end > chunk->code_end ||
+        end - begin != efs_lower_bytes(span) + efs_first_bytes(span))
+        return -EUCLEAN;
+
+    const uint8_t *at = chunk->bytes + begin;
+    span->rest = at;
+    at += span->size[span->levels];
+    for (unsigned level = span->levels; level-- > 0;) {
+        span->planes[level] = at;
+        at += efs_plane_bytes(span->size[level], 2);
+    }
     return 0;
+}
+
+void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned b, struct efs_cascade_block *block)
+{
+    const uint32_t begin = b * EFS_BLOCK;
+
+    block->size = efs_block_size(span->size[0], b);
+    if (span->levels == 0) {
+        block->planes = NULL;
+        block->below = span->rest + begin;
+        block->escaped = block->size;
+        return;
+    }
+    block->planes = span->planes[0] + begin / 4;
+    block->below = below + span->entry[b];
+    block->escaped = span->entry[b + 1] - span->entry[b];
+    memcpy(block->table, span->table[0], sizeof(block->table));
+    /* Of the next span, which is about as long as this one, each block asks for its share. */
+    block->ahead_bytes = (efs_lower_bytes(span) + efs_first_bytes(span)) / EFS_SPAN_BLOCKS;
+    block->ahead = span->planes[0] + efs_first_bytes(span) + b * block->ahead_bytes;
 }
 
 /* Decode and merge the elements [skip, skip + take) of a block that is not wanted whole. */
@@ -218,44 +129,68 @@ static bool merge_part(const struct efs_kernel_ops *ops, enum efs_format format,
     return true;
 }
 
+/* What of a chunk is wanted, and where it goes. */
+struct wanted {
+    enum efs_format format;
+    const uint8_t *sm; /* the chunk's */
+    size_t first, count;
+    uint8_t *to;
+    bool stream;
+};
+
+/* The blocks of span s that are wanted; moves on in *wanted. */
+static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *chunk, uint32_t s,
+                      struct wanted *wanted)
+{
+    const size_t element_bytes = efs_format_bytes(wanted->format), sm_step = efs_sm_bytes(wanted->format, EFS_BLOCK);
+    uint8_t room[2 * EFS_LOWER_ROOM] __attribute__((aligned(64)));
+    const uint8_t *below = NULL;
+    struct efs_span span;
+    int r = efs_chunk_span(chunk, s, &span);
+
+    if (r != 0)
+        return r;
+    if (span.levels > 0) {
+        below = ops->lower(&span, room);
+        if (below == NULL)
+            return -EUCLEAN;
+    }
+    for (size_t at = wanted->first % EFS_SPAN; wanted->count > 0 && at < span.size[0];) {
+        struct efs_cascade_block block;
+        unsigned b = (unsigned)(at / EFS_BLOCK);
+        const uint8_t *sm = sm_step != 0 ? wanted->sm + ((size_t)s * EFS_SPAN_BLOCKS + b) * sm_step : NULL;
+
+        efs_span_block(&span, below, b, &block);
+        size_t skip = at % EFS_BLOCK, left = block.size - skip, take = wanted->count < left ? wanted->count : left;
+        if (take == block.size ? !ops->decode_merge(wanted->format, &block, sm, wanted->to, wanted->stream)
+                               : !merge_part(ops, wanted->format, &block, sm, skip, take, wanted->to))
+            return -EUCLEAN;
+        wanted->to += take * element_bytes;
+        wanted->first += take;
+        wanted->count -= take;
+        at += take;
+    }
+    return 0;
+}
+
 int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t chunk_size, const uint8_t *sm,
                       size_t sm_bytes, size_t first, size_t count, void *dst, bool stream)
 {
     const struct efs_kernel_ops *ops = efs_ops();
-    size_t element_bytes = efs_format_bytes(format), sm_step = efs_sm_bytes(format, EFS_BLOCK);
-    uint8_t *to = dst;
+    struct wanted wanted = {format, sm, first, count, dst, stream};
     struct efs_chunk chunk;
-    int r;
 
-    if (element_bytes == 0)
+    if (efs_format_bytes(format) == 0)
         return -EINVAL;
-    r = efs_chunk_open(chunk_bytes, chunk_size, &chunk);
+    int r = efs_chunk_open(chunk_bytes, chunk_size, &chunk);
     if (r != 0)
         return r;
     if (sm_bytes != efs_sm_bytes(format, chunk.symbols))
         return -EUCLEAN;
     if (first > chunk.symbols || count > chunk.symbols - first)
         return -EINVAL;
-
-    while (count > 0 && r == 0) {
-        struct efs_cascade_block block;
-        uint32_t b = (uint32_t)(first / EFS_BLOCK);
-        size_t skip = first % EFS_BLOCK;
-
-        r = efs_chunk_block(&chunk, b, &block);
-        if (r != 0)
-            break;
-        const uint8_t *block_sm = sm_step != 0 ? sm + b * sm_step : sm;
-        size_t left = block.size[0] - skip;
-        size_t take = count < left ? count : left;
-        bool good = take == block.size[0] ? ops->decode_merge(format, &block, block_sm, to, stream)
-                                          : merge_part(ops, format, &block, block_sm, skip, take, to);
-        if (!good)
-            r = -EUCLEAN;
-        to += take * element_bytes;
-        first += take;
-        count -= take;
-    }
+    while (wanted.count > 0 && r == 0)
+        r = merge_span(ops, &chunk, (uint32_t)(wanted.first / EFS_SPAN), &wanted);
     if (stream && ops->stream_end)
         ops->stream_end();
     return r;

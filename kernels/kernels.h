@@ -62,20 +62,29 @@ void efs_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size
 void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
 
 /*
- * The cascade coder (DESIGN.md section 4). Symbols of a block are ranked by frequency; level 1 gives each symbol
- * 2 bits: rank 0, 1, 2 or escape; the escaped symbols, in order, form level 2, and so on for up to 5 levels; what is
- * left is stored as bytes. The codes of a level lie in 2-bit planes. All blocks are self-contained.
+ * The cascade coder (DESIGN.md section 4). Symbols are coded in spans of EFS_SPAN_BLOCKS blocks. Those of a span are
+ * ranked by frequency; level 1 gives each symbol 2 bits: rank 0, 1, 2 or escape; the escaped symbols, in order, form
+ * level 2, and so on for up to 5 levels; what is left is stored as bytes. The codes of a level lie in 2-bit planes,
+ * those of level 1 block by block. All spans are self-contained; a block of a span needs the span's lower levels and
+ * its own part of level 1.
  *
  * Chunk (little-endian):
- *   u32 symbols, u32 blocks (= ceil(symbols / EFS_BLOCK)), u32 code_bytes (all of it, slack included), u32 0
- *   u32 offset[blocks]  of each block from the chunk's start
- *   blocks: u8 levels (0..5), u8 0, u16 count[5], u8 table[15], u8 0, then the planes of level 1..levels
- *           (ceil(n/4) bytes each, n = symbols of the block at level 1, count[l-2] at level l), then the rest:
- *           count[levels-1] bytes (levels = 0: all symbols as bytes). count[l-1] = symbols that escape level l;
- *           table[3*(l-1) + r] = the symbol of rank r at level l. Unused counts and table entries are 0.
- *   EFS_CASCADE_SLACK zero bytes, so that vector loads may run past the last block
+ *   u32 symbols, u32 spans (= ceil(symbols / EFS_SPAN)), u32 code_bytes (from the chunk's start to the end of the last
+ *   span's code), u32 0
+ *   a header for each span: u32 offset of its code from the chunk's start; u16 count[5]: count[l-1] = symbols that
+ *           escape level l; u16 entry[3]: symbols that escape level 1 in the blocks before block 1, 2, 3 of the span
+ *           (count[0] where there is no such block, 0 where there are no levels); u8 levels (0..5); u8 table[15]:
+ *           table[3*(l-1) + r] = the symbol of rank r at level l. What is not in use is 0.
+ *   the code of each span, one right behind the other, in the order in which a decoder reads it: the rest,
+ *           count[levels-1] bytes (levels = 0: all symbols as bytes); the planes of level `levels` down to level 2,
+ *           ceil(count[l-2]/4) bytes each; the planes of level 1, ceil(m/4) bytes for each block of m symbols
+ *   bytes that this version of the format gives no meaning (an index for decoders with many threads would be here);
+ *           coders write none, decoders pass over them
+ *   EFS_CASCADE_SLACK zero bytes, so that vector loads may run past the last span
  */
 #define EFS_CASCADE_SLACK 64
+#define EFS_SPAN_BLOCKS 4
+#define EFS_SPAN (EFS_SPAN_BLOCKS * EFS_BLOCK)
 /* Upper bound of a chunk's bytes for n symbols. */
 size_t efs_cascade_bound(size_t n);
 /* Code n symbols (n <= 2^30) into dst of at least efs_cascade_bound(n) bytes; returns the bytes used. The result is

@@ -10,19 +10,19 @@ size_t efs_matvec_scratch_bytes(uint32_t cols, uint32_t tokens)
 {
     if (efs_input_bytes(cols, tokens) == 0)
         return 0;
-    return tokens == 1 ? 2 * (EFS_GROUP + EFS_BLOCK) : efs_tile_scratch_bytes(cols);
+    return tokens == 1 ? EFS_WALK_BYTES + 2 * (EFS_GROUP + EFS_BLOCK) : efs_tile_scratch_bytes(cols);
 }
 
 /* ---- one token --------------------------------------------------------------------------------------------------- */
 
 /*
- * Numbers that are not taken straight from the code lie in scratch as [what a block left of its last group][the next
- * block].
+ * Numbers that are not taken straight from the code lie in scratch, behind the walk's room, as [what a block left of
+ * its last group][the next block].
  */
 struct vector_product {
     const struct efs_matvec_ops *ops;
     struct efs_dot dot;
-    uint8_t *block; /* EFS_GROUP elements after scratch's begin */
+    uint8_t *block; /* EFS_GROUP elements after the walk's room */
     size_t kept;    /* elements before block that are not summed yet: they begin at column dot.col */
 };
 
@@ -45,9 +45,10 @@ static int multiply_vector(const struct efs_matvec_ops *ops, const struct efs_ma
     struct vector_product p = {
         .ops = ops,
         .dot = {.x = input->x, .cols = w->cols, .out = *out},
-        .block = scratch + 2 * EFS_GROUP,
+        .block = scratch + EFS_WALK_BYTES + 2 * EFS_GROUP,
     };
-    struct efs_walk walk = {.w = w, .at = begin, .end = end};
+    const bool coded = w->cols % EFS_GROUP == 0 && ops->coded != NULL;
+    struct efs_walk walk = {.w = w, .at = begin, .end = end, .ops = coded ? ops : NULL, .room = scratch};
     struct efs_piece piece;
     int r;
 
@@ -56,7 +57,7 @@ static int multiply_vector(const struct efs_matvec_ops *ops, const struct efs_ma
         return 0;
     }
     while ((r = efs_walk_next(&walk, &piece)) > 0) {
-        if (piece.leveled && w->cols % EFS_GROUP == 0 && p.ops->coded != NULL) {
+        if (piece.turned) {
             if (!p.ops->coded(&piece.block, piece.sm, piece.begin, piece.end, &p.dot))
                 return -EUCLEAN;
         } else {

@@ -228,17 +228,13 @@ EFS_INLINE void exponents_plane(struct efs_stream *stream, const unsigned plane,
 
 static bool simd_exponents(const struct efs_cascade_block *block, uint8_t *room)
 {
-    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b, true);
+    struct efs_stream stream = efs_stream_of(block);
 
-    if (below == NULL)
-        return false;
-    struct efs_stream stream = efs_stream_of(block, below);
     exponents_plane(&stream, 0, room);
     exponents_plane(&stream, 1, room + EFS_PLANE);
     exponents_plane(&stream, 2, room + 2 * EFS_PLANE);
     exponents_plane(&stream, 3, room + 3 * EFS_PLANE);
-    return (size_t)(stream.used - below) == block->size[1];
+    return (size_t)(stream.used - block->below) == block->escaped;
 }
 
 #endif

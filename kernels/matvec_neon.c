@@ -76,6 +76,7 @@ EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
 
 const struct efs_matvec_ops efs_matvec_neon = {
     .plain = simd_plain,
+    .lower_turned = simd_lower_turned,
     .coded = simd_coded,
     .many = simd_many,
     .exponents = simd_exponents,

@@ -59,17 +59,19 @@ struct efs_dot {
 struct efs_matvec_ops {
     /* count elements (BF16, at any address) go on where dot stands. They end at a row's end, or after a whole group. */
     void (*plain)(const uint8_t *w, size_t count, struct efs_dot *dot);
-    /* The elements [begin, end) of a whole block with at least one level; all of these, and cols, are multiples of
-     * EFS_GROUP. false: the planes do not hold the escapes that the sizes tell. */
+    /* As lower() in ops.h, each symbol turned right by one bit: for coded() and exponents(). */
+    const uint8_t *(*lower_turned)(const struct efs_span *span, uint8_t *room);
+    /* The elements [begin, end) of a whole block with planes; all of these, and cols, are multiples of EFS_GROUP.
+     * false: the planes do not hold as many escapes as there are. */
     bool (*coded)(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
                   struct efs_dot *dot);
     /* Whole rows (BF16, at any address, one behind the other) times all tokens. out is left as it was. */
     void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
-    /* The exponents of a whole block with at least one level, turned right by one bit, into room, which has room for
-     * EFS_BLOCK of them; false as above. */
+    /* The exponents of a whole block with planes, turned right by one bit, into room, which has room for EFS_BLOCK of
+     * them; false as above. */
     bool (*exponents)(const struct efs_cascade_block *block, uint8_t *room);
     /* As many(), of rows in halves: turned exponents, one row behind the other, and SM, wherever each row has it. cols
-     * is a multiple of EFS_GROUP. NULL, as coded and exponents are then too: the path has none of this. */
+     * is a multiple of EFS_GROUP. NULL, as coded, exponents and lower_turned are then too: the path has none. */
     void (*halves)(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
                    const struct efs_output *out);
     /* For inputs of BF16 by a dot product of two columns: the same, for these; NULL: the path knows none. It is in its
@@ -91,7 +93,7 @@ extern const struct efs_matvec_ops efs_matvec_neon;
 
 /* A block, and which of its elements are wanted. */
 struct efs_piece {
-    bool leveled;                   /* a whole block, coded with at least one level */
+    bool turned;                    /* a whole block with planes, its lower symbols turned: for coded(), exponents() */
     struct efs_cascade_block block; /* e == NULL */
     const uint8_t *e;               /* exponents, a byte each */
     const uint8_t *sm;
@@ -102,12 +104,22 @@ struct efs_piece {
 struct efs_walk {
     const struct efs_matrix *w;
     size_t at, end;
+    const struct efs_matvec_ops *ops; /* whole blocks with planes are wanted turned, for these; NULL: no block is */
+    uint8_t *room;                    /* 2 * EFS_LOWER_ROOM bytes, for what spans have below their first level */
     /* The shard at hand. */
     const struct efs_matrix_shard *shard;
     size_t shard_begin, shard_end;
     struct efs_chunk chunk; /* EFS_E_CASCADE */
     const uint8_t *e;       /* otherwise: its exponents */
+    /* The chunk's span at hand, and its lower symbols, which are turned or not; NULL: not decoded yet. */
+    struct efs_span span;
+    uint32_t span_number;
+    const uint8_t *below;
+    bool below_turned;
 };
+
+/* Scratch that a walk needs for its room, bytes. */
+#define EFS_WALK_BYTES (2 * (size_t)EFS_LOWER_ROOM)
 
 /* Sets *piece to the next block. 1; 0 at the end; -EINVAL, -EUCLEAN, or what w->exponents() returned. */
 int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece);

@@ -119,29 +119,25 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 /* ---- coded ---------------------------------------------------------------------------------------------------------
  */
 
-/* How far ahead code is asked for, from the block behind on. */
-#define EFS_CODE_AHEAD 4096
 #define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
 
-/* The first level, from the plane on whose symbols are next. */
+/* A block's first level, from the plane on whose symbols are next. */
 struct efs_stream {
     const uint8_t *planes, *used; /* used: the next symbol from below */
     struct efs_tables tables;
-    const uint8_t *ahead; /* code of blocks to come, which is asked for bit by bit */
+    const uint8_t *ahead; /* code that is read soon, which is asked for bit by bit */
     size_t ahead_step;
 };
 
-/* That of a whole block whose lower symbols are in below. */
-EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block, const uint8_t *below)
+/* That of a whole block with planes, whose lower symbols are turned. */
+EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block)
 {
-    const uint8_t *behind = block->rest + block->size[block->levels];
-
     return (struct efs_stream){
-        .planes = block->planes[0],
-        .used = below,
-        .tables = efs_load_tables(efs_table_word(block->table[0], true)),
-        .ahead = behind + EFS_CODE_AHEAD,
-        .ahead_step = (size_t)(behind - block->planes[0]) / (EFS_BLOCK / EFS_GROUP) + 1,
+        .planes = block->planes,
+        .used = block->below,
+        .tables = efs_load_tables(efs_table_word(block->table, true)),
+        .ahead = block->ahead,
+        .ahead_step = block->ahead_bytes / (EFS_BLOCK / EFS_GROUP) + 1,
     };
 }
 
@@ -237,23 +233,24 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
 }
 
 /* Symbols are turned (efs_turned) from the start, so that a BF16 number is made by two selections and no shift. */
+static const uint8_t *simd_lower_turned(const struct efs_span *span, uint8_t *room)
+{
+    return decode_lower(span, room, true);
+}
+
 static bool simd_coded(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
                        struct efs_dot *dot)
 {
-    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b, true);
+    struct efs_stream stream = efs_stream_of(block);
     struct efs_sums sums;
 
-    if (below == NULL)
-        return false;
-    struct efs_stream stream = efs_stream_of(block, below);
     efs_sums_load(&sums, dot->sums);
     coded_plane(&stream, 0, sm, begin, end, dot, &sums);
     coded_plane(&stream, 1, sm, begin, end, dot, &sums);
     coded_plane(&stream, 2, sm, begin, end, dot, &sums);
     coded_plane(&stream, 3, sm, begin, end, dot, &sums);
     efs_sums_store(&sums, dot->sums);
-    return (size_t)(stream.used - below) == block->size[1];
+    return (size_t)(stream.used - block->below) == block->escaped;
 }
 
 #endif

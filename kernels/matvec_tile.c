@@ -25,7 +25,7 @@ static size_t tile_rows(uint32_t cols)
 
 /* A tile has room for its rows, and for the block that brings more than these: two bytes an element, BF16 or an
  * exponent and SM. More columns never need less. */
-size_t efs_tile_scratch_bytes(uint32_t cols)
+static size_t tile_bytes(uint32_t cols)
 {
     size_t elements = TILE_ROWS_STEP * (size_t)cols;
 
@@ -33,15 +33,20 @@ size_t efs_tile_scratch_bytes(uint32_t cols)
     return 2 * ((elements + EFS_BLOCK + EFS_GROUP - 1) / EFS_GROUP * EFS_GROUP);
 }
 
+size_t efs_tile_scratch_bytes(uint32_t cols)
+{
+    return EFS_WALK_BYTES + tile_bytes(cols);
+}
+
 /* The piece's exponents, wanted or not, turned. 0 or -EUCLEAN. */
 static int piece_exponents(const struct efs_matvec_ops *ops, const struct efs_piece *piece, uint8_t *room)
 {
     const uint8_t *e = piece->e;
 
-    if (piece->leveled)
+    if (piece->turned)
         return ops->exponents(&piece->block, room) ? 0 : -EUCLEAN;
     if (e == NULL) {
-        if (!efs_ops()->decode(&piece->block, room))
+        if (!efs_ops()->decode_merge(EFS_FORMAT_BYTES, &piece->block, NULL, room, false))
             return -EUCLEAN;
         e = room;
     }
@@ -90,12 +95,13 @@ int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix
 {
     const bool halves = ops->halves != NULL && w->cols % EFS_GROUP == 0;
     const size_t size = halves ? 1 : 2, enough = tile_rows(w->cols) * w->cols;
-    struct efs_walk walk = {.w = w, .at = begin, .end = end};
+    struct efs_walk walk = {.w = w, .at = begin, .end = end, .ops = halves ? ops : NULL, .room = scratch};
     struct efs_output to = *out;
     struct efs_piece piece;
     size_t elements = 0;
     int r;
 
+    scratch += EFS_WALK_BYTES;
     while ((r = efs_walk_next(&walk, &piece)) > 0) {
         uint8_t *at = scratch + size * elements;
         size_t count = piece.end - piece.begin;
@@ -108,8 +114,7 @@ int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix
         if (elements >= enough || walk.at == end) {
             size_t rows = elements / w->cols, left = elements % w->cols;
             if (halves)
-                multiply_tile(ops, w, input, scratch, walk.at - elements, rows, &to,
-                              scratch + efs_tile_scratch_bytes(w->cols) / 2);
+                multiply_tile(ops, w, input, scratch, walk.at - elements, rows, &to, scratch + tile_bytes(w->cols) / 2);
             else
                 ops->many(scratch, rows, input, &to);
             to.y += rows;

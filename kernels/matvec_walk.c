@@ -1,5 +1,5 @@
 /*
- * matvec_walk.c - the walk over a matrix in halves: shards, their checks, blocks.
+ * matvec_walk.c - the walk over a matrix in halves: shards, their checks, spans, blocks.
  */
 #include "matvec_ops.h"
 
@@ -13,6 +13,7 @@ static int open_shard(struct efs_walk *walk)
     int r = 0;
 
     walk->shard = shard;
+    walk->span_number = UINT32_MAX;
     walk->shard_begin = index * w->shard_elements;
     size_t elements = all - walk->shard_begin < w->shard_elements ? all - walk->shard_begin : w->shard_elements;
     walk->shard_end = walk->shard_begin + elements;
@@ -37,6 +38,34 @@ static int open_shard(struct efs_walk *walk)
     return -EINVAL;
 }
 
+/* Block b of the shard's chunk. Its span is opened, and its lower levels are decoded, once for all of its blocks: twice
+ * if it ends in a block that is not whole, which is not wanted turned. */
+static int open_block(struct efs_walk *walk, size_t b, struct efs_piece *piece)
+{
+    const uint32_t s = (uint32_t)(b / EFS_SPAN_BLOCKS);
+    const bool turned = walk->ops != NULL && piece->size == EFS_BLOCK;
+
+    if (s != walk->span_number) {
+        int r = efs_chunk_span(&walk->chunk, s, &walk->span);
+        if (r != 0)
+            return r;
+        walk->span_number = s;
+        walk->below = NULL;
+    }
+    if (walk->span.levels > 0 && (walk->below == NULL || walk->below_turned != turned)) {
+        walk->below =
+            turned ? walk->ops->lower_turned(&walk->span, walk->room) : efs_ops()->lower(&walk->span, walk->room);
+        walk->below_turned = turned;
+        if (walk->below == NULL)
+            return -EUCLEAN;
+    }
+    efs_span_block(&walk->span, walk->below, b % EFS_SPAN_BLOCKS, &piece->block);
+    if (piece->block.planes == NULL)
+        piece->e = piece->block.below;
+    piece->turned = turned && piece->e == NULL;
+    return 0;
+}
+
 int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece)
 {
     int r = 0;
@@ -55,14 +84,12 @@ int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece)
     piece->end = walk->end - first < size ? walk->end - first : size;
     piece->sm = walk->shard->sm + b * EFS_BLOCK;
     piece->e = NULL;
-    piece->leveled = false;
+    piece->turned = false;
     walk->at = first + piece->end;
-    if (walk->shard->form != EFS_E_CASCADE) {
+    if (walk->shard->form == EFS_E_CASCADE)
+        r = open_block(walk, b, piece);
+    else
         piece->e = walk->e + b * EFS_BLOCK;
-        return 1;
-    }
-    r = efs_chunk_block(&walk->chunk, (uint32_t)b, &piece->block);
-    piece->leveled = r == 0 && size == EFS_BLOCK && piece->block.levels > 0;
     return r != 0 ? r : 1;
 }
 

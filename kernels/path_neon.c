@@ -20,7 +20,7 @@ const struct efs_kernel_ops efs_ops_neon = {
     .split = efs_split_block,
     .merge = simd_merge,
     .encode = simd_encode,
-    .decode = simd_decode,
+    .lower = simd_lower,
     .decode_merge = simd_decode_merge,
     .matvec = &efs_matvec_neon,
 };

@@ -1,6 +1,7 @@
 /*
  * scalar.c - the reference path: every block operation in plain C.
  */
+#include "cascade_chunk.h"
 #include "format_block.h"
 #include "matvec_ops.h"
 
@@ -15,64 +16,98 @@ static void scalar_histogram(const uint8_t *data, size_t n, uint64_t counts[256]
         counts[data[i]]++;
 }
 
-static void scalar_encode(const struct efs_cascade_block *plan, const uint8_t *symbols, uint8_t *dst)
+/* Codes of size symbols; those that escape move to the front of symbols. Returns how many. */
+static size_t encode_codes(const struct efs_span *plan, unsigned level, uint8_t *symbols, size_t size, uint8_t *codes)
 {
-    uint8_t entering[EFS_BLOCK], codes[EFS_BLOCK];
+    size_t escaped = 0;
 
-    memcpy(entering, symbols, plan->size[0]);
-    for (unsigned level = 0; level < plan->levels; level++) {
-        size_t escaped = 0;
-        for (size_t i = 0; i < plan->size[level]; i++) {
-            uint8_t symbol = entering[i], code = 0;
-            while (code < plan->ranked[level] && plan->table[level][code] != symbol)
-                code++;
-            if (code == plan->ranked[level]) {
-                code = 3;
-                entering[escaped++] = symbol; /* never ahead of i */
-            }
-            codes[i] = code;
+    for (size_t i = 0; i < size; i++) {
+        uint8_t symbol = symbols[i], code = 0;
+        while (code < plan->ranked[level] && plan->table[level][code] != symbol)
+            code++;
+        if (code == plan->ranked[level]) {
+            code = 3;
+            symbols[escaped++] = symbol; /* never ahead of i */
         }
-        efs_planes_pack(codes, plan->size[level], 2, dst);
-        dst += efs_plane_bytes(plan->size[level], 2);
+        codes[i] = code;
     }
-    memcpy(dst, entering, plan->size[plan->levels]);
+    return escaped;
+}
+
+static void scalar_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code)
+{
+    uint8_t *first = code + efs_lower_bytes(plan), *planes = first;
+    uint8_t entering[EFS_SPAN], codes[EFS_SPAN];
+    size_t escaped = 0, size = plan->size[0];
+
+    if (plan->levels == 0) {
+        memcpy(code, symbols, size);
+        return;
+    }
+    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++) {
+        const size_t begin = b * EFS_BLOCK, m = efs_block_size(plan->size[0], b);
+        plan->entry[b] = (uint32_t)escaped;
+        memcpy(entering + escaped, symbols + (m > 0 ? begin : 0), m);
+        escaped += encode_codes(plan, 0, entering + escaped, m, codes);
+        efs_planes_pack(codes, m, 2, first + begin / 4);
+    }
+    plan->entry[EFS_SPAN_BLOCKS] = (uint32_t)escaped;
+    for (unsigned level = 1; level < plan->levels; level++) { /* the deepest level comes first */
+        size = plan->size[level];
+        encode_codes(plan, level, entering, size, codes);
+        planes -= efs_plane_bytes(size, 2);
+        efs_planes_pack(codes, size, 2, planes);
+    }
+    memcpy(code, entering, plan->size[plan->levels]);
+}
+
+/*
+ * The symbols that enter a level of size codes, where those that escape it lie at the front of symbols already. False
+ * when they are not `escaped`.
+ */
+static bool decode_codes(const uint8_t *codes, size_t size, const uint8_t table[4], size_t escaped, uint8_t *symbols)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < size; i++)
+        left += codes[i] == 3;
+    if (left != escaped)
+        return false;
+    for (size_t i = size; i-- > 0;) /* downwards, so that it can be done in place */
+        symbols[i] = codes[i] == 3 ? symbols[--left] : table[codes[i]];
+    return true;
 }
 
 /* From the rest up: the symbols of level l + 1 fill the escapes of level l. */
-static bool scalar_decode(const struct efs_cascade_block *block, uint8_t *out)
+static const uint8_t *scalar_lower(const struct efs_span *span, uint8_t *room)
 {
-    uint8_t codes[EFS_BLOCK], decoded[EFS_BLOCK];
+    uint8_t *codes = room + EFS_LOWER_ROOM;
 
-    memcpy(decoded, block->rest, block->size[block->levels]);
-    for (unsigned level = block->levels; level-- > 0;) {
-        uint32_t entering = block->size[level], escaped = block->size[level + 1];
-        uint32_t left = 0;
-
-        efs_planes_unpack(block->planes[level], entering, 2, codes);
-        for (uint32_t i = 0; i < entering; i++)
-            left += codes[i] == 3;
-        if (left != escaped)
-            return false;
-        for (uint32_t i = entering; i-- > 0;) { /* downwards, so that decoded[] can be filled in place */
-            uint8_t symbol = codes[i] == 3 ? decoded[--left] : block->table[level][codes[i]];
-            decoded[i] = symbol;
-        }
+    memcpy(room, span->rest, span->size[span->levels]);
+    for (unsigned level = span->levels; level-- > 1;) {
+        efs_planes_unpack(span->planes[level], span->size[level], 2, codes);
+        if (!decode_codes(codes, span->size[level], span->table[level], span->size[level + 1], room))
+            return NULL;
     }
-    memcpy(out, decoded, block->size[0]);
-    return true;
+    return room;
 }
 
 static bool scalar_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
                                 uint8_t *dst, bool stream)
 {
-    uint8_t e[EFS_BLOCK];
+    uint8_t e[EFS_BLOCK], codes[EFS_BLOCK];
 
     (void)stream;
+    memcpy(e, block->below, block->escaped);
+    if (block->planes != NULL) {
+        efs_planes_unpack(block->planes, block->size, 2, codes);
+        if (!decode_codes(codes, block->size, block->table, block->escaped, e))
+            return false;
+    }
     if (format == EFS_FORMAT_BYTES)
-        return scalar_decode(block, dst);
-    if (!scalar_decode(block, e))
-        return false;
-    efs_merge_block(format, e, sm, block->size[0], dst);
+        memcpy(dst, e, block->size);
+    else
+        efs_merge_block(format, e, sm, block->size, dst);
     return true;
 }
 
@@ -83,7 +118,7 @@ const struct efs_kernel_ops efs_ops_scalar = {
     .split = efs_split_block,
     .merge = efs_merge_block,
     .encode = scalar_encode,
-    .decode = scalar_decode,
+    .lower = scalar_lower,
     .decode_merge = scalar_decode_merge,
     .matvec = &efs_matvec_scalar,
 };

@@ -10,43 +10,27 @@
 #include "simd_level.h"
 #include "simd_merge.h"
 
-static bool simd_decode(const struct efs_cascade_block *block, uint8_t *out)
+static const uint8_t *simd_lower(const struct efs_span *span, uint8_t *room)
 {
-    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-
-    if (block->levels == 0) {
-        memcpy(out, block->rest, block->size[0]);
-        return true;
-    }
-    if (block->size[0] != EFS_BLOCK) {
-        const uint8_t *symbols = decode_below(block, 0, a, b, false);
-        if (symbols != NULL)
-            memcpy(out, symbols, block->size[0]);
-        return symbols != NULL;
-    }
-    const uint8_t *below = decode_below(block, 1, a, b, false);
-    return below != NULL && decode_level(block->planes[0], EFS_BLOCK, efs_table_word(block->table[0], false), below,
-                                         out) == block->size[1];
+    return decode_lower(span, room, false);
 }
 
 /* The first level of a whole block, fused with the merge. */
-EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *below,
-                                  const uint8_t *sm, uint8_t *dst, enum efs_way way)
+EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                                  uint8_t *dst, enum efs_way way)
 {
-    const efs_table table = efs_load_table(efs_table_word(block->table[0], false));
-    const uint8_t *used = below;
+    const efs_table table = efs_load_table(efs_table_word(block->table, false));
+    const uint8_t *used = block->below;
     struct efs_sink sink = {.to = dst};
-    /* The next block's code lies behind this one's and is read from its end to its beginning, which no processor
-     * foresees: ask for it little by little. A guess of its size is enough, and no address does harm. */
-    const uint8_t *next = block->rest + block->size[block->levels];
-    const size_t next_step = (size_t)(next - block->planes[0]) / (EFS_BLOCK / 64) + 1;
+    const uint8_t *ahead = block->ahead;
+    const size_t ahead_step = block->ahead_bytes / (EFS_BLOCK / 64) + 1;
 
     for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
         const efs_shift shift = efs_shift_right((int)(unit / 2) * 2);
-        const uint8_t *plane = block->planes[0] + unit % 2 * EFS_UNIT;
+        const uint8_t *plane = block->planes + unit % 2 * EFS_UNIT;
         for (size_t at = 0; at < EFS_UNIT; at += 64) {
-            efs_prefetch(next);
-            next += next_step;
+            efs_prefetch(ahead);
+            ahead += ahead_step;
             efs_prefetch_sm(format, unit, at, sm, way);
             for (size_t k = at; k < at + 64; k += EFS_LANES) {
                 efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
@@ -55,26 +39,21 @@ EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_casca
         }
     }
     efs_sink_end(&sink, way);
-    return (size_t)(used - below) == block->size[1];
+    return (size_t)(used - block->below) == block->escaped;
 }
 
 /* One copy of the code for each format and way. */
 #define MERGE_FIRST_LEVEL(name)                                                                                        \
     case EFS_FORMAT_##name:                                                                                            \
         if (way == EFS_STREAM && EFS_STREAMS)                                                                          \
-            return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_STREAM);                            \
+            return merge_first_level(EFS_FORMAT_##name, block, sm, dst, EFS_STREAM);                                   \
         if (way == EFS_SHIFTED && EFS_REALIGNS)                                                                        \
-            return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_SHIFTED);                           \
-        return merge_first_level(EFS_FORMAT_##name, block, below, sm, dst, EFS_PLAIN)
+            return merge_first_level(EFS_FORMAT_##name, block, sm, dst, EFS_SHIFTED);                                  \
+        return merge_first_level(EFS_FORMAT_##name, block, sm, dst, EFS_PLAIN)
 
 static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
                                uint8_t *dst, enum efs_way way)
 {
-    uint8_t a[EFS_SCRATCH], b[EFS_SCRATCH];
-    const uint8_t *below = decode_below(block, 1, a, b, false);
-
-    if (below == NULL)
-        return false;
     switch (format) {
         MERGE_FIRST_LEVEL(BYTES);
         MERGE_FIRST_LEVEL(BF16);
@@ -125,18 +104,24 @@ static void simd_merge(enum efs_format format, const uint8_t *e, const uint8_t *
 static bool simd_decode_merge(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
                               uint8_t *dst, bool stream)
 {
-    uint8_t e[EFS_BLOCK];
+    uint8_t decoded[EFS_BLOCK + EFS_LANES];
+    const uint8_t *e = block->below;
 
-    if (block->levels > 0 && block->size[0] == EFS_BLOCK)
+    if (block->planes != NULL && block->size == EFS_BLOCK)
         return decode_merge_whole(format, block, sm, dst,
                                   !stream                           ? EFS_PLAIN
                                   : (uintptr_t)dst % EFS_LANES == 0 ? EFS_STREAM
                                                                     : EFS_SHIFTED);
+    if (block->planes != NULL) {
+        if (decode_level(block->planes, block->size, efs_table_word(block->table, false), block->below, decoded) !=
+            block->escaped)
+            return false;
+        e = decoded;
+    }
     if (format == EFS_FORMAT_BYTES)
-        return simd_decode(block, dst);
-    if (!simd_decode(block, e))
-        return false;
-    simd_merge(format, e, sm, block->size[0], dst);
+        memcpy(dst, e, block->size);
+    else
+        simd_merge(format, e, sm, block->size, dst);
     return true;
 }
 

@@ -4,7 +4,7 @@
 #ifndef EFS_KERNELS_SIMD_ENCODE_H
 #define EFS_KERNELS_SIMD_ENCODE_H
 
-#include "ops.h"
+#include "cascade_chunk.h"
 
 #include <string.h>
 
@@ -20,10 +20,12 @@ EFS_INLINE efs_vector load_part(const uint8_t *p, size_t readable)
 /*
  * One level of size symbols: planes to dst, the escaped symbols to escaped; both have room for a vector more. The first
  * plane is stored, the others are put into it. What is written past the planes is overwritten later, by what follows.
+ * Returns how many symbols escaped.
  */
-static void encode_level(const uint8_t *symbols, size_t size, const struct efs_ranks *ranks, uint8_t *dst,
-                         uint8_t *escaped)
+static size_t encode_level(const uint8_t *symbols, size_t size, const struct efs_ranks *ranks, uint8_t *dst,
+                           uint8_t *escaped)
 {
+    const uint8_t *begin = escaped;
     size_t width = efs_plane_bytes(size, 2);
     unsigned at = 0;
 
@@ -37,19 +39,43 @@ static void encode_level(const uint8_t *symbols, size_t size, const struct efs_r
             efs_store(dst + j, start == 0 ? codes : efs_codes_into(efs_load(dst + j), codes, at));
         }
     }
+    return (size_t)(escaped - begin);
 }
 
-static void simd_encode(const struct efs_cascade_block *plan, const uint8_t *symbols, uint8_t *dst)
+/* The first level, block by block, and the entries. The symbols that escape it go to escaped. */
+static void encode_first(struct efs_span *plan, const uint8_t *symbols, uint8_t *first, uint8_t *escaped)
 {
-    uint8_t buffers[2][EFS_SCRATCH];
+    const struct efs_ranks ranks = efs_load_ranks(plan->table[0], plan->ranked[0]);
+    uint32_t count = 0;
 
-    for (unsigned level = 0; level < plan->levels; level++) {
-        const struct efs_ranks ranks = efs_load_ranks(plan->table[level], plan->ranked[level]);
-        encode_level(symbols, plan->size[level], &ranks, dst, buffers[level % 2]);
-        symbols = buffers[level % 2];
-        dst += efs_plane_bytes(plan->size[level], 2);
+    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++) {
+        const size_t m = efs_block_size(plan->size[0], b);
+        plan->entry[b] = count;
+        count += (uint32_t)encode_level(symbols, m, &ranks, first, escaped + count);
+        symbols += m;
+        first += efs_plane_bytes(m, 2);
     }
-    memcpy(dst, symbols, plan->size[plan->levels]);
+    plan->entry[EFS_SPAN_BLOCKS] = count;
+}
+
+static void simd_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *code)
+{
+    uint8_t buffers[2][EFS_SPAN + EFS_LANES], planes[EFS_SPAN / 4 + EFS_LANES];
+    uint8_t *at = code + efs_lower_bytes(plan);
+
+    if (plan->levels == 0) {
+        memcpy(code, symbols, plan->size[0]);
+        return;
+    }
+    encode_first(plan, symbols, at, buffers[0]);
+    for (unsigned level = 1; level < plan->levels; level++) { /* the deepest level comes first */
+        const struct efs_ranks ranks = efs_load_ranks(plan->table[level], plan->ranked[level]);
+        const size_t bytes = efs_plane_bytes(plan->size[level], 2);
+        encode_level(buffers[(level + 1) % 2], plan->size[level], &ranks, planes, buffers[level % 2]);
+        at -= bytes;
+        memcpy(at, planes, bytes);
+    }
+    memcpy(code, buffers[(plan->levels + 1) % 2], plan->size[plan->levels]);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * simd_level.h - the levels of a cascade block as bytes, with vectors; included after a simd_*.h. Private.
+ * simd_level.h - the levels of a cascade span as bytes, with vectors; included after a simd_*.h. Private.
  *
  * From the rest up: a vector of codes comes from a plane by a shift and a mask, the level's table gives the symbols of
  * codes 0..2, and the symbols of the level below, in order, fill the escapes.
@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* A level's three symbols, and 0 for the escape; turned: each of them as efs_turned() does it. */
-EFS_INLINE uint32_t efs_table_word(const uint8_t table[4], bool turned)
+EFS_INLINE uint32_t efs_table_word(const uint8_t *table, bool turned)
 {
     uint32_t word;
 
@@ -41,8 +41,8 @@ EFS_INLINE void decode_plane(const uint8_t *planes, const unsigned plane, const 
 }
 
 /*
- * One level, size symbols, into out, which has room for a vector more unless size is EFS_BLOCK. below has the symbols
- * of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
+ * One level, size symbols, into out, which has room for a vector more unless size is a multiple of 4 vectors. below has
+ * the symbols of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
  */
 EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, uint32_t table, const uint8_t *below, uint8_t *out)
 {
@@ -66,24 +66,24 @@ EFS_INLINE void copy_vector(const uint8_t *from, uint8_t *to, bool turned)
 }
 
 /*
- * The symbols that enter level `until`, which is below the last; NULL when the planes contradict the sizes. The result
- * lies in one of the two buffers of EFS_SCRATCH bytes. turned: each of them is turned by one bit (efs_turned).
+ * The symbols that enter level 1, of a span with levels; NULL when the planes contradict the sizes. They lie in one of
+ * the two halves of room. turned: each of them is turned by one bit (efs_turned).
  */
-EFS_INLINE const uint8_t *decode_below(const struct efs_cascade_block *block, unsigned until, uint8_t *a, uint8_t *b,
-                                       bool turned)
+EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *room, bool turned)
 {
-    const size_t rest = block->size[block->levels];
+    uint8_t *a = room, *b = room + EFS_LOWER_ROOM;
+    const size_t rest = span->size[span->levels];
     size_t i = rest < EFS_LANES ? rest : EFS_LANES;
 
     /* The rest is copied, so that planes with too many escapes do not read past the chunk. Mostly it is one vector or
      * two: always two cost less than to decide. */
-    copy_vector(block->rest, a, turned);
-    copy_vector(block->rest + i, a + i, turned);
+    copy_vector(span->rest, a, turned);
+    copy_vector(span->rest + i, a + i, turned);
     for (i += EFS_LANES; i < rest; i += EFS_LANES)
-        copy_vector(block->rest + i, a + i, turned);
-    for (unsigned level = block->levels; level-- > until;) {
-        if (decode_level(block->planes[level], block->size[level], efs_table_word(block->table[level], turned), a, b) !=
-            block->size[level + 1])
+        copy_vector(span->rest + i, a + i, turned);
+    for (unsigned level = span->levels; level-- > 1;) {
+        if (decode_level(span->planes[level], span->size[level], efs_table_word(span->table[level], turned), a, b) !=
+            span->size[level + 1])
             return NULL;
         uint8_t *swap = a;
         a = b;

@@ -127,7 +127,8 @@ static inline void symbols_fill(enum symbol_kind kind, uint8_t *symbols, size_t 
         symbols[i] = symbol_of(kind, i, n, state);
 }
 
-/* Sizes around everything that a vector or a block could get wrong: 0..299 and the edges of blocks. */
+/* Sizes around everything that a vector or a block could get wrong: 0..299 and the edges of blocks and
+ * spans. */
 #define SMALL_SIZES 300
 static const size_t edge_sizes[] = {
     511,
@@ -153,9 +154,14 @@ static const size_t edge_sizes[] = {
     24576,
     24577,
     3 * 8192 + 4099,
+    32767,
+    32768,
+    32769,
+    32768 + 8192,
+    2 * 32768 + 3 * 8192 + 4099,
 };
 #define SIZES (SMALL_SIZES + sizeof(edge_sizes) / sizeof(edge_sizes[0]))
-#define SIZE_MAX_TESTED (3 * 8192 + 4099)
+#define SIZE_MAX_TESTED (2 * 32768 + 3 * 8192 + 4099)
 
 static inline size_t size_at(size_t i)
 {

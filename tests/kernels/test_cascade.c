@@ -11,36 +11,59 @@ static uint32_t get_u32(const uint8_t *p)
     return v;
 }
 
-/* A decoder straight from the text of kernels.h: symbol after symbol, a cursor a level. */
+static unsigned get_u16(const uint8_t *p)
+{
+    return p[0] + 256u * p[1];
+}
+
+/* Where code i of n in planes at p is. */
+static unsigned code_at(const uint8_t *p, size_t n, size_t i)
+{
+    size_t width = (n + 3) / 4;
+    return p[i % width] >> (2 * (i / width)) & 3;
+}
+
+/* A span straight from the text of kernels.h: symbol after symbol, a cursor a level. */
+static void decode_span_by_the_text(const uint8_t *header, const uint8_t *code, size_t n, uint8_t *out)
+{
+    unsigned levels = header[20];
+    const uint8_t *part[6]; /* planes of a level, counted from 0; part[levels]: the rest */
+    size_t cursor[6] = {0}, entering[6] = {n};
+
+    for (unsigned l = 0; l < levels; l++)
+        entering[l + 1] = get_u16(header + 4 + 2 * l);
+    part[levels] = code;
+    code += entering[levels];
+    for (unsigned l = levels; l-- > 0; code += (entering[l] + 3) / 4)
+        part[l] = code;
+    for (size_t i = 0; i < n; i++) {
+        size_t block = i / 8192 * 8192, m = n - block < 8192 ? n - block : 8192;
+        unsigned l = 0, symbol = 3;
+        if (i > 0 && i == block && levels > 0)
+            assert_int_equal(get_u16(header + 14 + 2 * (i / 8192 - 1)), cursor[1]);
+        for (; l < levels && symbol == 3; l++) {
+            size_t at = cursor[l]++;
+            symbol = l == 0 ? code_at(part[0] + block / 4, m, at - block) : code_at(part[l], entering[l], at);
+            if (symbol != 3)
+                out[i] = header[21 + 3 * l + symbol];
+        }
+        if (symbol == 3)
+            out[i] = part[levels][cursor[levels]++];
+    }
+    for (unsigned l = 0; l < levels; l++) /* every escape was used */
+        assert_int_equal(cursor[l + 1], entering[l + 1]);
+    for (size_t b = (n + 8191) / 8192; b < 4; b++) /* blocks that are not there */
+        assert_int_equal(get_u16(header + 14 + 2 * (b - 1)), levels > 0 ? entering[1] : 0);
+}
+
 static void decode_by_the_text(const uint8_t *chunk, size_t n, uint8_t *out, bool levels_seen[6])
 {
-    for (size_t b = 0; b < (n + 8191) / 8192; b++) {
-        const uint8_t *block = chunk + get_u32(chunk + 16 + 4 * b);
-        size_t m = n - b * 8192 < 8192 ? n - b * 8192 : 8192;
-        unsigned levels = block[0];
-        size_t cursor[6] = {0}, width[5], offset[6] = {28};
-        size_t entering = m;
-
-        assert_true(levels <= 5);
-        levels_seen[levels] = true;
-        for (unsigned l = 0; l < levels; l++) {
-            width[l] = (entering + 3) / 4;
-            offset[l + 1] = offset[l] + width[l];
-            entering = block[2 + 2 * l] + 256u * block[3 + 2 * l];
-        }
-        for (size_t i = 0; i < m; i++) {
-            unsigned l = 0, code = 3;
-            for (; l < levels && code == 3; l++) {
-                size_t at = cursor[l]++;
-                code = block[offset[l] + at % width[l]] >> (2 * (at / width[l])) & 3;
-                if (code != 3)
-                    out[b * 8192 + i] = block[12 + 3 * l + code];
-            }
-            if (code == 3)
-                out[b * 8192 + i] = block[offset[levels] + cursor[levels]++];
-        }
-        for (unsigned l = 0; l < levels; l++) /* every escape was used */
-            assert_int_equal(cursor[l + 1], block[2 + 2 * l] + 256u * block[3 + 2 * l]);
+    for (size_t s = 0; s < (n + 32767) / 32768; s++) {
+        const uint8_t *header = chunk + 16 + 36 * s;
+        size_t left = n - s * 32768;
+        assert_true(header[20] <= 5);
+        levels_seen[header[20]] = true;
+        decode_span_by_the_text(header, chunk + get_u32(header), left < 32768 ? left : 32768, out + s * 32768);
     }
 }
 
@@ -54,8 +77,9 @@ static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
     size_t bytes = efs_cascade_encode(symbols, n, reference);
     assert_true(bytes <= bound);
     assert_int_equal(get_u32(reference), n);
-    assert_int_equal(get_u32(reference + 4), (n + 8191) / 8192);
-    assert_int_equal(get_u32(reference + 8), bytes);
+    assert_int_equal(get_u32(reference + 4), (n + 32767) / 32768);
+    assert_int_equal(get_u32(reference + 8), bytes - EFS_CASCADE_SLACK);
+    assert_int_equal(get_u32(reference + 12), 0);
     for (size_t i = bytes - EFS_CASCADE_SLACK; i < bytes; i++)
         assert_int_equal(reference[i], 0);
     decode_by_the_text(reference, n, decoded, levels_seen);
@@ -99,11 +123,11 @@ static void every_kind_and_size(void **state)
     free(symbols);
 }
 
-/* A level is there if with it, and those before it, a block is more than 64 bytes shorter than with the best of fewer
+/* A level is there if with it, and those before it, a span is more than 16 bytes shorter than with the best of fewer
  * ones: recomputed here from the definition of the sizes. */
 static void levels_that_pay(void **state)
 {
-    uint8_t symbols[8192];
+    uint8_t symbols[32768];
     uint64_t rng = 12;
 
     (void)state;
@@ -127,12 +151,12 @@ static void levels_that_pay(void **state)
                 counts[top] = 0;
             }
             sizes[level] = planes + left;
-            best = sizes[level] + 64 < sizes[best] ? level : best;
+            best = sizes[level] + 16 < sizes[best] ? level : best;
         }
         assert_true(efs_cpu_force("auto"));
         size_t bytes = efs_cascade_encode(symbols, sizeof(symbols), chunk);
-        assert_int_equal(chunk[20], best);
-        assert_int_equal(bytes, 16 + 4 + 28 + sizes[best] + EFS_CASCADE_SLACK);
+        assert_int_equal(chunk[16 + 20], best);
+        assert_int_equal(bytes, 16 + 36 + sizes[best] + EFS_CASCADE_SLACK);
         free(chunk);
     }
 }
@@ -259,7 +283,7 @@ static void merge_every_kind(void **state)
     (void)state;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
         for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
-            struct shard s = shard_new((enum efs_format)format, (enum symbol_kind)kind, 2 * 8192 + 731, &rng);
+            struct shard s = shard_new((enum efs_format)format, (enum symbol_kind)kind, 32768 + 2 * 8192 + 731, &rng);
             check_shard(&s, &rng, 6);
             shard_free(&s);
         }
@@ -273,7 +297,7 @@ static void merge_every_alignment(void **state)
 
     (void)state;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
-        struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, 2 * 8192, &rng);
+        struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, 5 * 8192, &rng);
         for (size_t p = 0; p < PATH_COUNT; p++) {
             if (!efs_cpu_force(path_names[p]))
                 continue;

@@ -85,11 +85,11 @@ static void truncated(void **state)
         }
         guarded_free(&cut);
     }
-    struct guarded longer = guarded_new(whole.bytes + 1);
-    memcpy(longer.data, whole.data, whole.bytes);
-    longer.data[whole.bytes] = 0;
-    assert_int_equal(check_chunk(&b, &longer, false), -EUCLEAN);
-    put_u32(longer.data + 8, (uint32_t)longer.bytes);
+    struct guarded longer = guarded_new(whole.bytes + 100); /* what a later version may put there is passed over */
+    memset(longer.data, 0xee, longer.bytes);
+    memcpy(longer.data, whole.data, whole.bytes - EFS_CASCADE_SLACK);
+    assert_int_equal(check_chunk(&b, &longer, false), 0);
+    put_u32(longer.data + 8, (uint32_t)whole.bytes); /* but spans end where the code does */
     assert_int_equal(check_chunk(&b, &longer, false), -EUCLEAN);
     guarded_free(&longer);
     guarded_free(&whole);
@@ -129,7 +129,7 @@ static void random_flips(void **state)
     (void)state;
     for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
         enum efs_format format = (enum efs_format)(kind % EFS_FORMAT_COUNT);
-        size_t n = 3 * 8192 + 1234;
+        size_t n = 32768 + 3 * 8192 + 1234;
         struct guarded good = encode((enum symbol_kind)kind, n, &rng), bad = guarded_copy(good.data, good.bytes);
         struct buffers b = buffers_new(format, n);
         for (int round = 0; round < 60; round++) {
@@ -151,38 +151,40 @@ static void random_flips(void **state)
 /* Planes that say escape everywhere, while the sizes allow few: the most that a decoder could be led to read. */
 static void all_escapes(void **state)
 {
+    static const size_t sizes[] = {100, 300, 900, 2700, 8100, 8192, 24576, 30000, 32768};
     uint64_t rng = 24;
 
     (void)state;
-    for (size_t n = 100; n <= 8192; n = n < 8192 && n * 3 > 8192 ? 8192 : n * 3) {
-        struct guarded chunk = encode(SYMBOLS_TRIPLES, n, &rng);
-        struct buffers b = buffers_new(EFS_FORMAT_BF16, n);
-        assert_true(chunk.data[20] > 0);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct guarded chunk = encode(SYMBOLS_TRIPLES, sizes[i], &rng);
+        struct buffers b = buffers_new(EFS_FORMAT_BF16, sizes[i]);
+        const size_t code = 16 + 36;
+        assert_true(chunk.data[code - 16] > 0);
         assert_int_equal(check_chunk(&b, &chunk, false), 0);
-        memset(chunk.data + 48, 0xff, chunk.bytes - EFS_CASCADE_SLACK - 48);
+        memset(chunk.data + code, 0xff, chunk.bytes - EFS_CASCADE_SLACK - code);
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         assert_int_equal(check_chunk(&b, &chunk, true), -EUCLEAN);
-        memset(chunk.data + 48, 0, chunk.bytes - EFS_CASCADE_SLACK - 48); /* and no escape at all */
+        memset(chunk.data + code, 0, chunk.bytes - EFS_CASCADE_SLACK - code); /* and no escape at all */
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         guarded_free(&chunk);
         buffers_free(&b);
     }
 }
 
-/* One field at a time gets a value that some check must catch. */
+/* One field at a time gets a value that some check must catch. Spans' headers are at 16, 52 and 88. */
 static void forged_fields(void **state)
 {
     static const struct {
         size_t offset;
         uint32_t value;
     } forged[] = {
-        {0, 0},           {0, 20001}, {0, 0x40000001},  {0, UINT32_MAX}, {4, 2},           {4, 4},
+        {0, 0},           {0, 70001}, {0, 0x40000001},  {0, UINT32_MAX}, {4, 2},           {4, 4},
         {4, UINT32_MAX},  {8, 0},     {8, UINT32_MAX},  {12, 1},         {16, 0},          {16, 16},
-        {16, UINT32_MAX}, {20, 0},    {20, UINT32_MAX}, {24, 28},        {24, 0x7fffffff},
+        {16, UINT32_MAX}, {52, 0},    {52, UINT32_MAX}, {88, 52},        {88, 0x7fffffff},
     };
     uint64_t rng = 25;
-    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 20000, &rng);
-    struct buffers b = buffers_new(EFS_FORMAT_BF16, 20000);
+    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 70000, &rng);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, 70000);
 
     (void)state;
     for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
@@ -192,31 +194,33 @@ static void forged_fields(void **state)
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         put_u32(chunk.data + forged[i].offset, old);
     }
-    /* Two blocks that both are the first one. */
-    memcpy(chunk.data + 20, chunk.data + 16, 4);
+    /* Two spans that both are the first one. */
+    memcpy(chunk.data + 52, chunk.data + 16, 4);
     assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
     guarded_free(&chunk);
     buffers_free(&b);
 }
 
-/* Sizes that grow from level to level, more levels than there are, fields that must be 0. */
-static void forged_block(void **state)
+/* Sizes that grow from level to level, more levels than there are, entries that fall, that are more than a block has
+ * symbols, that are not those of the planes. */
+static void forged_span(void **state)
 {
     static const struct {
         size_t offset;
         uint8_t value;
-    } forged[] = {{0, 6}, {0, 255}, {1, 1}, {27, 1}, {3, 0x20}, {5, 0x40}, {0, 0}};
+    } forged[] = {{20, 6}, {20, 255}, {20, 0}, {5, 0xff}, {7, 0xff}, {15, 0xff}, {17, 0}, {19, 0xff}, {14, 1}, {18, 1}};
     uint64_t rng = 26;
-    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 5000, &rng);
-    struct buffers b = buffers_new(EFS_FORMAT_BF16, 5000);
-    uint8_t *block = chunk.data + 20;
+    struct guarded chunk = encode(SYMBOLS_WEIGHTS, 30000, &rng);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, 30000);
+    uint8_t *span = chunk.data + 16;
 
     (void)state;
     for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
-        uint8_t old = block[forged[i].offset];
-        block[forged[i].offset] = forged[i].value;
+        uint8_t old = span[forged[i].offset];
+        assert_int_not_equal(old, forged[i].value);
+        span[forged[i].offset] = forged[i].value;
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
-        block[forged[i].offset] = old;
+        span[forged[i].offset] = old;
     }
     assert_int_equal(check_chunk(&b, &chunk, false), 0);
     guarded_free(&chunk);
@@ -227,7 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(truncated),   cmocka_unit_test(every_bit),     cmocka_unit_test(random_flips),
-        cmocka_unit_test(all_escapes), cmocka_unit_test(forged_fields), cmocka_unit_test(forged_block),
+        cmocka_unit_test(all_escapes), cmocka_unit_test(forged_fields), cmocka_unit_test(forged_span),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,7 +144,7 @@ static void every_code(void **state)
 /* As 1 to 8 threads and more would share the rows. */
 static void every_split(void **state)
 {
-    static const uint32_t shapes[][2] = {{97, 320}, {31, 2880}, {53, 1001}, {3, 8192}, {5, 20480}, {400, 3}};
+    static const uint32_t shapes[][2] = {{97, 320}, {64, 2880}, {53, 1001}, {3, 8192}, {5, 20480}, {400, 3}};
     uint64_t rng = 35;
 
     (void)state;
@@ -152,7 +152,7 @@ static void every_split(void **state)
         for (uint32_t tokens = 1; tokens <= 3; tokens += 2) {
             for (unsigned splits = 1; splits <= 9; splits++) {
                 struct product_case c = {shapes[i][0],  shapes[i][1],    tokens,
-                                         EFS_BLOCK * 2, NUMBERS_WEIGHTS, NUMBERS_WEIGHTS};
+                                         EFS_BLOCK * 6, NUMBERS_WEIGHTS, NUMBERS_WEIGHTS};
                 check_case(&c, splits, &rng);
             }
         }
@@ -360,10 +360,10 @@ static void silu_everywhere(void **state)
                                0,         1e-30f, 0.5f,  1,   20,     87.5f, 88,  89,  1e15f, INFINITY, NAN};
     const uint16_t one = 0x3f80;
     const struct efs_matrix w = {.rows = 1, .cols = 1, .plain = &one};
-    uint8_t scratch[65536] __attribute__((aligned(64)));
+    uint8_t scratch[131072] __attribute__((aligned(64)));
 
     (void)state;
-    assert_true(efs_matvec_scratch_bytes(1, 2) <= sizeof(scratch) || efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
+    assert_true(efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
     for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
         void *input = input_new(EFS_INPUT_F32, &at[i], 1, 1, 1);
         float h = 7;

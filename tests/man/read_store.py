@@ -11,6 +11,7 @@ import sys
 
 PAGE = 4096
 BLOCK = 8192
+SPAN = 4 * BLOCK
 NONE = 2**32 - 1
 
 SUPERBLOCK = "<8sIIQQQQQII"
@@ -90,7 +91,7 @@ def most_bytes(count):
     lib = library("zstd")
     lib.ZSTD_compressBound.restype = ctypes.c_size_t
     lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
-    return max(count + 32 * parts(count, BLOCK) + 80, lib.ZSTD_compressBound(count),
+    return max(count + 36 * parts(count, SPAN) + 80, lib.ZSTD_compressBound(count),
                library("lz4").LZ4_compressBound(count))
 
 
@@ -119,43 +120,48 @@ def shifted(values, bits):
 
 # ---- the cascade -----------------------------------------------------------------------------------------------------
 
-def cascade_block(block, count):
-    need(len(block) >= 28, "a block is too short")
-    levels, zero = block[0], block[1]
-    escapes, symbols = struct.unpack_from("<5H", block, 2), block[12:27]
-    need(levels <= 5 and zero == 0 and block[27] == 0, "a block's header is wrong")
-    need(not any(escapes[levels:]) and not any(symbols[3 * levels:]), "a block has numbers of levels that it lacks")
-    codes, at, entering = [], 28, count
-    for level in range(levels):
-        need(escapes[level] <= entering, "more escapes than symbols")
-        size = parts(entering, 4)
-        need(len(block) >= at + size, "a block ends in its planes")
-        codes.append(planes(block[at:at + size], entering, 2))
-        need(codes[-1].count(3) == escapes[level], "a level has other escapes than it says")
-        at, entering = at + size, escapes[level]
-    need(len(block) == at + entering, "a block is not as long as it says")
-    decoded = block[at:]
+def cascade_span(header, code, count):
+    levels, escapes, entries, symbols = header[20], struct.unpack_from("<5H", header, 4), \
+        struct.unpack_from("<3H", header, 14), header[21:36]
+    need(levels <= 5, "a span's header is wrong")
+    need(not any(escapes[levels:]) and not any(symbols[3 * levels:]), "a span has numbers of levels that it lacks")
+    inputs = (count,) + escapes[:levels]
+    need(all(more >= fewer for more, fewer in zip(inputs, inputs[1:])), "more escapes than symbols")
+    entries = (0,) + entries + (inputs[1] if levels else 0,)
+    blocks = [max(0, min(BLOCK, count - b * BLOCK)) if levels else 0 for b in range(4)]
+    need(all(0 <= entries[b + 1] - entries[b] <= blocks[b] for b in range(4)), "a span's entries are wrong")
+    decoded, at = code[:inputs[levels]], inputs[levels]
+    need(len(decoded) == inputs[levels], "a span ends in its rest")
     for level in reversed(range(levels)):
+        codes = b""
+        for b, size in enumerate([inputs[level]] if level else blocks):
+            need(level or codes.count(3) == entries[b], "a block has other escapes than it says")
+            need(len(code) >= at + parts(size, 4), "a span ends in its planes")
+            codes += planes(code[at:at + parts(size, 4)], size, 2)
+            at += parts(size, 4)
+        need(codes.count(3) == inputs[level + 1], "a level has other escapes than it says")
         table = symbols[3 * level:3 * level + 3] + bytes(253)
-        out = bytearray(codes[level].translate(table))
+        out = bytearray(codes.translate(table))
         place = -1
         for symbol in decoded:
-            place = codes[level].index(3, place + 1)
+            place = codes.index(3, place + 1)
             out[place] = symbol
         decoded = bytes(out)
+    need(len(code) == at, "a span is not as long as it says")
     return decoded
 
 
 def cascade(chunk, count):
     need(len(chunk) >= 80, "a cascade chunk is too short")
-    symbols, blocks, size, zero = struct.unpack_from("<IIII", chunk)
-    need(symbols == count and blocks == parts(count, BLOCK) and size == len(chunk) and zero == 0,
+    symbols, spans, end, zero = struct.unpack_from("<IIII", chunk)
+    need(symbols == count and spans == parts(count, SPAN) and end <= len(chunk) - 64 and zero == 0,
          "a cascade chunk's header is wrong")
-    need(16 + 4 * blocks <= size - 64, "a cascade chunk ends in its offsets")
-    begins = list(struct.unpack_from(f"<{blocks}I", chunk, 16)) + [size - 64]
-    need(begins[0] >= 16 + 4 * blocks and begins == sorted(begins), "a block's offset is wrong")
-    return b"".join(cascade_block(chunk[begins[i]:begins[i + 1]], min(BLOCK, count - i * BLOCK))
-                    for i in range(blocks))
+    need(16 + 36 * spans <= end, "a cascade chunk ends in its spans' headers")
+    headers = [chunk[16 + 36 * s:52 + 36 * s] for s in range(spans)]
+    begins = [struct.unpack_from("<I", header)[0] for header in headers] + [end]
+    need(begins[0] >= 16 + 36 * spans and begins == sorted(begins), "a span's offset is wrong")
+    return b"".join(cascade_span(headers[s], chunk[begins[s]:begins[s + 1]], min(SPAN, count - s * SPAN))
+                    for s in range(spans))
 
 
 # ---- formats ---------------------------------------------------------------------------------------------------------

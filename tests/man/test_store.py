@@ -55,7 +55,7 @@ claims += [f"EFS_FORMAT_{name.upper()} == {number}" for number, name, *_ in form
 claims += [f"EFS_FORMAT_COUNT == {len(formats)}"]
 types = [pair for row in rows(" dtype  name") for pair in zip(row[0::2], row[1::2])]
 claims += [f"EFS_DTYPE_{name} == {number}" for number, name in types] + [f"EFS_DTYPE_COUNT == {len(types) + 1}"]
-claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 1", "EFS_ALIGN == 4096", "EFS_BLOCK == 8192",
+claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 1", "EFS_ALIGN == 4096", "EFS_BLOCK == 8192", "EFS_SPAN == 32768",
            "EFS_SHARD_ELEMENTS_MIN == 8192", "EFS_SHARD_ELEMENTS_MAX == 4194304", "EFS_MAX_DIMS == 8",
            "EFS_NONE == 4294967295", "EFS_RUN_BYTES == 64 << 20", "EFS_CASCADE_SLACK == 64",
            "EFS_GROUP_EXPERT == 0 && EFS_GROUP_DENSE == 1 && EFS_GROUP_BLOB == 2"]
