@@ -130,6 +130,9 @@ static errint_t check_tensors(const struct efs_store *store, struct efs_error *e
             BAD("tensors", i, "bad name");
         if (t->dims > EFS_MAX_DIMS || t->expert_dim > 1 || (t->expert_dim && (t->dims < 1 || t->shape[0] == 0)))
             BAD("tensors", i, "bad shape");
+        for (uint32_t d = t->dims; d < EFS_MAX_DIMS; d++)
+            if (t->shape[d] != 0)
+                BAD("tensors", i, "has more dimensions than it says");
         if (t->dtype == EFS_DTYPE_NONE || (t->dtype >= EFS_DTYPE_COUNT && t->dtype < EFS_DTYPE_GGML))
             BAD("tensors", i, "unknown dtype");
         if (t->file >= store->file_count)

@@ -166,6 +166,7 @@ static void test_rules(void **state)
         {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, file_offset), 1},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, name_offset), UINT32_MAX},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dims), 200},
+        {EFS_TABLE_TENSORS, 0, offsetof(struct efs_disk_tensor, shape) + 7 * 8, 8, 1},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 0},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 200},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, file), UINT32_MAX},
