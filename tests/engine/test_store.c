@@ -353,6 +353,19 @@ static void post(void *arg, errint_t error, size_t bytes)
     sem_post(arg);
 }
 
+struct reading {
+    sem_t done;
+    errint_t error;
+};
+
+static void keep_error(void *arg, errint_t error, size_t bytes)
+{
+    struct reading *reading = arg;
+    (void)bytes;
+    reading->error = error;
+    sem_post(&reading->done);
+}
+
 /* Random fields get random values: whatever opens is served to the end. The sanitizers watch. */
 static void test_random_indexes(void **state)
 {
@@ -400,6 +413,90 @@ static void test_random_indexes(void **state)
     free(buffer);
 }
 
+/* ---- each field, one at a time ---- */
+
+/* All files, one behind the other; what could not be read is left as it was in bytes. 0, or the first error. */
+static errint_t read_files(struct efs *fs, unsigned char *bytes, size_t room, size_t *used)
+{
+    errint_t first = 0;
+    *used = 0;
+    for (uint32_t f = 0; f < efs_file_count(fs); f++) {
+        struct efs_file_info info;
+        struct reading reading;
+        assert_int_equal(efs_file_info(fs, f, &info), 0);
+        if (info.bytes > room - *used) /* another file than was packed: it cannot be right */
+            return -EFBIG;
+        sem_init(&reading.done, 0, 0);
+        efs_read(fs, f, NULL, 0, bytes + *used, info.bytes, keep_error, &reading);
+        sem_wait(&reading.done);
+        sem_destroy(&reading.done);
+        first = first ? first : reading.error;
+        *used += info.bytes;
+    }
+    return first;
+}
+
+static uint64_t changed(uint64_t value, unsigned bits, unsigned how, uint64_t *rnd)
+{
+    const uint64_t values[] = {0,         UINT64_MAX, value ^ 1ull << (bits - 1), value ^ 1ull << bits / 2, value ^ 1,
+                               value + 1, value - 1,  fixture_random(rnd)};
+    return values[how];
+}
+
+/* With the checksums made right again: a store that opens gives the right bytes or an error. */
+static void test_fields(void **state)
+{
+    (void)state;
+    const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1};
+    const size_t room = 4u << 20;
+    unsigned char *copy = malloc(image_bytes), *want = malloc(room), *got = malloc(room);
+    unsigned refused = 0, errors = 0, right = 0;
+    size_t want_bytes, got_bytes;
+    uint64_t rnd = 11;
+    struct efs *fs;
+    struct efs_error err;
+    struct efs_disk_superblock sb;
+    write_store(image, image_bytes);
+    assert_int_equal(efs_open(model.store, &options, &fs, &err), 0);
+    assert_int_equal(read_files(fs, want, room, &want_bytes), 0);
+    efs_close(fs);
+    memcpy(&sb, image, sizeof(sb));
+    const struct {
+        size_t begin, bytes;
+    } areas[] = {{0, offsetof(struct efs_disk_superblock, zero) + 8},
+                 {sb.tables[EFS_TABLE_PARTS].offset, sizeof(struct efs_disk_part)},
+                 {sb.tables[EFS_TABLE_SHARDS].offset, 3 * sizeof(struct efs_disk_shard)}};
+    for (size_t a = 0; a < sizeof(areas) / sizeof(areas[0]); a++)
+        for (size_t at = areas[a].begin; at < areas[a].begin + areas[a].bytes; at += 4)
+            for (unsigned how = 0; how < 16; how++) { /* as 32 and as 64 bits */
+                unsigned bytes = how < 8 ? 4 : 8;
+                uint64_t value = 0;
+                if (bytes == 8 && at % 8 != 0)
+                    continue;
+                memcpy(copy, image, image_bytes);
+                memcpy(&value, copy + at, bytes);
+                value = changed(value, 8 * bytes, how % 8, &rnd);
+                memcpy(copy + at, &value, bytes);
+                seal(copy);
+                write_store(copy, image_bytes);
+                if (efs_open(model.store, &options, &fs, &err) < 0) {
+                    refused++;
+                    continue;
+                }
+                errint_t rc = read_files(fs, got, room, &got_bytes);
+                efs_close(fs);
+                if (rc == 0 && (got_bytes != want_bytes || memcmp(got, want, want_bytes) != 0))
+                    fail_msg("offset %zu, %u bytes are 0x%llx: wrong bytes", at, bytes, (unsigned long long)value);
+                errors += rc < 0;
+                right += rc == 0;
+            }
+    print_message("%u refused, %u with errors, %u right\n", refused, errors, right);
+    assert_true(refused > 1000 && errors > 100 && right > 10);
+    free(copy);
+    free(want);
+    free(got);
+}
+
 static void test_not_a_store(void **state)
 {
     (void)state;
@@ -423,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_reserved_superblock),
         cmocka_unit_test(test_reserved_fields),
         cmocka_unit_test(test_one_part),
+        cmocka_unit_test(test_fields),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
