@@ -106,7 +106,7 @@ struct efs_pack_report {
     uint64_t source_bytes, store_bytes, files, experts, tensors;
     double seconds;
     char family[32];
-    char notice[512]; /* "" or what the user should know: unknown family, hidden names */
+    char notice[512]; /* "" or what the user should know: unknown family, hidden names, slow to decode */
     unsigned row_count;
     struct efs_pack_row rows[EFS_PACK_ROWS];
 };
@@ -123,7 +123,8 @@ EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pac
 
 struct efs_store; /* an open store: its index in memory, read-only, shared by any number of threads */
 
-/* Open and check superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: made by a later version. */
+/* Open and check superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: made by another version,
+ * or with features that this one lacks. */
 EFS_API errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 EFS_API void efs_store_close(struct efs_store *store); /* NULL is fine */
 

@@ -51,11 +51,6 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
     return RETRY(pwrite(fd, buf, bytes, (off_t)offset));
 }
 
-ssize_t efs_sys_pwritev(int fd, const struct iovec *iov, int count, uint64_t offset)
-{
-    return RETRY(pwritev(fd, iov, count, (off_t)offset));
-}
-
 int efs_sys_fsync(int fd)
 {
     return (int)RETRY(fsync(fd));

@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 
 int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
@@ -19,7 +18,6 @@ int efs_sys_close(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
-ssize_t efs_sys_pwritev(int fd, const struct iovec *iov, int count, uint64_t offset);
 int efs_sys_fsync(int fd);
 /* Start writing dirty pages of the range to disk; wait: also wait until they are there and drop them from memory. */
 int efs_sys_writeback(int fd, uint64_t offset, uint64_t bytes, int wait);

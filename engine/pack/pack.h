@@ -22,6 +22,7 @@
 #include "store_write.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* Peak memory is under 512 MiB. Of this: */
 #define EFS_PACK_INDEX_BYTES (160u << 20) /* tables at most; beyond, the source is refused */
@@ -101,7 +102,7 @@ struct efs_pack_ring {
 };
 errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes);
 void efs_pack_ring_free(struct efs_pack_ring *ring);
-/* bytes contiguous bytes (a multiple of EFS_ALIGN), or NULL: no room now. *end: give it back with this. */
+/* bytes contiguous bytes (a multiple of EFS_CHUNK_ALIGN), or NULL: no room now. *end: give it back with this. */
 uint8_t *efs_pack_ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end);
 void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end);
 
@@ -199,10 +200,5 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
 errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_source *source,
                          const struct efs_store_writer *writer, const struct efs_pack_options *options,
                          struct efs_error *err);
-
-static inline size_t efs_pack_padded(size_t bytes)
-{
-    return (bytes + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1);
-}
 
 #endif

@@ -21,7 +21,7 @@ static errint_t put_table(struct efs_store_writer *writer, const struct table *t
     disk->bytes = table->count * table->record_bytes;
     disk->offset = writer->offset;
     disk->hash = efs_hash(table->data, disk->bytes);
-    return efs_store_writer_append_bytes(writer, table->data, disk->bytes, err);
+    return efs_store_writer_append(writer, table->data, disk->bytes, err);
 }
 
 errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
@@ -30,6 +30,7 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     char *json = efs_pack_report_json(report);
     if (!json)
         return efs_fail(err, -ENOMEM, "%s: no memory for the report", writer->path);
+    struct efs_disk_part part = {0}; /* the store's file, when its size is known */
     const struct table tables[EFS_TABLE_COUNT] = {
         [EFS_TABLE_STRINGS] = {plan->strings, 1, plan->string_bytes},
         [EFS_TABLE_FILES] = {plan->files, sizeof(*plan->files), plan->file_count},
@@ -39,6 +40,7 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
         [EFS_TABLE_OBJECTS] = {plan->objects, sizeof(*plan->objects), plan->object_count},
         [EFS_TABLE_SHARDS] = {plan->shards, sizeof(*plan->shards), plan->shard_count},
         [EFS_TABLE_REPORT] = {json, 1, strlen(json)},
+        [EFS_TABLE_PARTS] = {&part, sizeof(part), 1},
     };
     struct efs_disk_superblock sb = {
         .magic = {'e', 'x', 'p', 'e', 'r', 't', 'f', 's'},
@@ -49,16 +51,18 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
         .block_elements = EFS_BLOCK,
     };
     uint64_t hashes[EFS_TABLE_COUNT];
-    errint_t rc = 0;
+    static_assert(EFS_TABLE_PARTS == EFS_TABLE_COUNT - 1, "behind the last table there are zeros up to a page");
+    errint_t rc = efs_store_writer_page(writer, err);
     for (int t = 0; rc == 0 && t < EFS_TABLE_COUNT; t++) {
+        if (t == EFS_TABLE_PARTS)
+            part.bytes = efs_page_up(writer->offset + sizeof(part));
         rc = put_table(writer, &tables[t], &sb.tables[t], err);
         hashes[t] = sb.tables[t].hash;
     }
     free(json);
     if (rc < 0)
         return rc;
-    /* A multiple of EFS_ALIGN, so that O_DIRECT reaches the last byte. */
-    sb.store_bytes = report->store_bytes = writer->offset;
+    sb.store_bytes = report->store_bytes = part.bytes; /* whole pages, so that O_DIRECT reaches the last byte */
     sb.content_hash = efs_hash(hashes, sizeof(hashes));
     sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
     return efs_store_writer_finish(writer, &sb, err);

@@ -9,7 +9,7 @@
 
 /* What store_check.c accepts in a path; a longer one could be packed but not opened. */
 #define PATH_BYTES_MAX 1023u
-#define SMALL_BYTES_MAX (64u << 10) /* no format saves less than a block of this */
+#define SMALL_BYTES_MAX 4095u /* of a tensor that is not split: it is read in a page or two whatever is saved */
 #define NAME_BYTES_MAX 65535u
 
 struct counts {
@@ -22,18 +22,12 @@ static uint64_t object_shards(const struct efs_pack_plan *plan, enum efs_format 
     return elements / plan->shard_elements + (elements % plan->shard_elements != 0);
 }
 
-/* An object so small that its two padded chunks take no less than its bytes is not split: one read, nothing to decode.
- */
+/* A small object is not split: one read, nothing to decode. */
 static enum efs_format tensor_format(const struct efs_pack_plan *plan, const struct efs_source_tensor *t,
                                      uint64_t bytes)
 {
     enum efs_format format = efs_object_format(t->dtype, plan->codec);
-    if (bytes % efs_format_bytes(format) != 0)
-        return EFS_FORMAT_BYTES;
-    if (bytes > SMALL_BYTES_MAX || format == EFS_FORMAT_BYTES)
-        return format;
-    size_t sm = efs_sm_bytes(format, (size_t)bytes / efs_format_bytes(format));
-    return efs_pack_padded(sm) + EFS_ALIGN < efs_pack_padded((size_t)bytes) ? format : EFS_FORMAT_BYTES;
+    return bytes > SMALL_BYTES_MAX && bytes % efs_format_bytes(format) == 0 ? format : EFS_FORMAT_BYTES;
 }
 
 static uint64_t slices(const struct efs_source_tensor *t)

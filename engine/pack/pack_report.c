@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SLOW_PART 0.05 /* of the tensors' bytes: from there on readers notice */
+
 static const char *const classes[] = {
     [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other"};
 
@@ -41,7 +43,7 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
         const struct efs_disk_shard *shard = &plan->shards[s];
         e_bytes += shard->e_bytes;
         sm_bytes += shard->sm_bytes;
-        row->coded_bytes += efs_pack_padded(shard->e_bytes) + efs_pack_padded(shard->sm_bytes);
+        row->coded_bytes += efs_chunk_up(shard->e_bytes) + efs_chunk_up(shard->sm_bytes);
     }
     enum efs_format field = efs_pack_field(plan, object);
     if (field == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
@@ -73,22 +75,53 @@ static int compare_rows(const void *a, const void *b)
     return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
 }
 
-static void notice(const struct efs_catalog *catalog, struct efs_pack_report *report)
+/* Part of the tensors' bytes that zstd or lz4 coded. */
+static double slow_part(const struct efs_pack_plan *plan)
 {
+    uint64_t all = 0, slow = 0;
+    for (uint32_t o = 0; o < plan->object_count; o++) {
+        const struct efs_disk_object *object = &plan->objects[o];
+        if (object->tensor == EFS_NONE)
+            continue;
+        all += object->bytes;
+        for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++)
+            if (plan->shards[s].codec == EFS_CODEC_ZSTD || plan->shards[s].codec == EFS_CODEC_LZ4)
+                slow += efs_pack_shard_elements(plan, o, s) * efs_format_bytes((enum efs_format)object->format);
+    }
+    return all ? (double)slow / (double)all : 0;
+}
+
+static void add_notice(struct efs_pack_report *report, const char *text)
+{
+    size_t at = strlen(report->notice);
+    snprintf(report->notice + at, sizeof(report->notice) - at, "%s%s", at ? "; " : "", text);
+}
+
+static void notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
+{
+    const struct efs_catalog *catalog = plan->catalog;
     bool hidden = false;
     for (size_t f = 0; f < catalog->file_count; f++) {
         const char *path = catalog->files[f].path;
         size_t top = strcspn(path, "/");
         hidden |= (top == 7 && memcmp(path, "experts", 7) == 0) || (top == 9 && memcmp(path, ".expertfs", 9) == 0);
     }
-    snprintf(report->notice, sizeof(report->notice), "%s%s%s",
-             catalog->expert_count == 0 && catalog->tensor_count > 0
-                 ? "no tensor has a name that is known for experts: all of it is packed as dense"
-                 : "",
-             catalog->expert_count == 0 && catalog->tensor_count > 0 && hidden ? "; " : "",
-             hidden ? "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of the "
-                      "expert files"
-                    : "");
+    if (catalog->expert_count == 0 && catalog->tensor_count > 0)
+        add_notice(report, "no tensor has a name that is known for experts: all of it is packed as dense");
+    if (hidden)
+        add_notice(report,
+                   "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of "
+                   "the expert files");
+    double slow = slow_part(plan);
+    if (slow >= SLOW_PART) {
+        char text[200];
+        snprintf(
+            text, sizeof(text),
+            "%.0f %% of the tensors' bytes are coded by zstd or lz4: a core decodes them at a half to a quarter of "
+            "the cascade's rate, and only whole shards",
+            100 * slow);
+        add_notice(report, text);
+    }
 }
 
 void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report)
@@ -99,7 +132,7 @@ void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bit
     report->experts = plan->catalog->expert_count;
     report->tensors = plan->tensor_count;
     snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
-    notice(plan->catalog, report);
+    notice(plan, report);
     for (uint32_t o = 0; o < plan->object_count; o++)
         add_object(plan, o, entropy_bits[o], report);
     for (unsigned i = 0; i < report->row_count; i++)

@@ -64,11 +64,6 @@ static void leave_gate(struct efs_pack_pipe *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-static void zero_pad(uint8_t *chunk, size_t bytes)
-{
-    memset(chunk + bytes, 0, efs_pack_padded(bytes) - bytes);
-}
-
 static errint_t code_part(struct thread *t, const struct efs_pack_part *part, const uint8_t *raw, struct efs_error *err)
 {
     struct efs_pack_plan *plan = t->pipe->plan;
@@ -93,8 +88,6 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
     shard->raw_hash = efs_hash(raw, elements * efs_format_bytes(format));
     shard->e_hash = coded.e_bytes ? efs_hash(slot->e, coded.e_bytes) : 0;
     shard->sm_hash = coded.sm_bytes ? efs_hash(slot->sm, coded.sm_bytes) : 0;
-    zero_pad(slot->e, coded.e_bytes);
-    zero_pad(slot->sm, coded.sm_bytes);
     return 0;
 }
 

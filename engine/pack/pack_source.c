@@ -123,7 +123,7 @@ void efs_pack_source_close(struct efs_pack_source *s)
 
 size_t efs_pack_source_room(size_t bytes)
 {
-    return efs_pack_padded(bytes) + EFS_ALIGN;
+    return efs_page_up(bytes) + EFS_ALIGN;
 }
 
 /* The open file, with one more user. direct_refused: O_DIRECT was tried and failed. */
@@ -188,11 +188,11 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     errint_t rc = acquire(s, file, &fd, err);
     if (rc < 0)
         return rc;
-    int got = read_some(fd, buffer, efs_pack_padded(need), need, begin);
+    int got = read_some(fd, buffer, efs_page_up(need), need, begin);
     if (got == -EINVAL) { /* O_DIRECT was taken at open and is refused now */
         int buffered = efs_sys_openat(s->root, s->catalog->files[file].path, O_RDONLY, 0);
         if (buffered >= 0) {
-            got = read_some(buffered, buffer, efs_pack_padded(need), need, begin);
+            got = read_some(buffered, buffer, efs_page_up(need), need, begin);
             efs_sys_close(buffered);
         }
     }

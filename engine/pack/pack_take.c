@@ -17,13 +17,13 @@ static size_t e_room(const struct efs_disk_object *o, size_t elements)
     size_t room = efs_shard_e_bound(elements);
     if (o->format == EFS_FORMAT_BYTES && room < elements)
         room = elements;
-    return efs_pack_padded(room);
+    return efs_chunk_up(room);
 }
 
 /* BYTES use only one of the two. */
 static size_t sm_room(const struct efs_disk_object *o, size_t elements)
 {
-    return o->format == EFS_FORMAT_BYTES ? 0 : efs_pack_padded(efs_sm_bytes((enum efs_format)o->format, elements));
+    return o->format == EFS_FORMAT_BYTES ? 0 : efs_chunk_up(efs_sm_bytes((enum efs_format)o->format, elements));
 }
 
 static bool at_end(const struct efs_pack_pipe *p)

@@ -1,107 +1,54 @@
-/* pack_write.c - the writing thread: runs in the order of the disk, several in one write. */
+/* pack_write.c - the writing thread: chunks of runs in the order of the disk, one right after the other. */
 #include "pack.h"
 
 #include <stdlib.h>
 
-#define WRITE_BYTES (8u << 20) /* of one write, about */
-#define WRITE_PARTS 512
-
-struct gather {
-    struct efs_pack_pipe *pipe;
-    struct iovec iov[WRITE_PARTS];
-    int count;
-    size_t bytes;
-    struct efs_error err;
-};
-
-static errint_t flush(struct gather *g)
+static errint_t append(struct efs_store_writer *writer, const uint8_t *chunk, size_t bytes, uint64_t *offset,
+                       struct efs_error *err)
 {
-    errint_t rc = g->count ? efs_store_writer_append(g->pipe->writer, g->iov, g->count, &g->err) : 0;
-    g->count = 0;
-    g->bytes = 0;
-    return rc;
+    *offset = bytes ? writer->offset : 0;
+    return bytes ? efs_store_writer_append(writer, chunk, bytes, err) : 0;
 }
 
-/* Add a padded chunk; returns where in the store it comes to lie. */
-static errint_t add(struct gather *g, uint8_t *chunk, size_t bytes, uint64_t *offset)
+static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_run *run, struct efs_error *err)
 {
-    size_t whole = efs_pack_padded(bytes);
-    *offset = 0;
-    if (bytes == 0)
-        return 0;
-    if (g->count == WRITE_PARTS || g->bytes >= WRITE_BYTES) {
-        errint_t rc = flush(g);
-        if (rc < 0)
-            return rc;
-    }
-    *offset = g->pipe->writer->offset + g->bytes;
-    struct iovec *last = g->count ? &g->iov[g->count - 1] : NULL;
-    if (last && (uint8_t *)last->iov_base + last->iov_len == chunk)
-        last->iov_len += whole;
-    else
-        g->iov[g->count++] = (struct iovec){chunk, whole};
-    g->bytes += whole;
-    return 0;
-}
-
-static errint_t add_run(struct gather *g, struct efs_pack_run *run)
-{
-    struct efs_disk_shard *shards = &g->pipe->plan->shards[run->shard_first];
+    struct efs_disk_shard *shards = &p->plan->shards[run->shard_first];
     errint_t rc = 0;
     for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
-        rc = add(g, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset);
+        rc = append(p->writer, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset, err);
     for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
-        rc = add(g, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset);
+        rc = append(p->writer, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset, err);
     return rc;
 }
 
-/* Wait for coded runs and take those at the front off the queue, about a write's worth. NULL: no more. */
+/* Wait until the first run is coded and take it off the queue. NULL: no more. */
 static struct efs_pack_run *take_coded(struct efs_pack_pipe *p)
 {
-    struct efs_pack_run *head = NULL, **tail = &head;
+    struct efs_pack_run *run = NULL;
     pthread_mutex_lock(&p->lock);
     while (!p->stop && !(p->first && p->first->left == 0) && !(p->taken_all && !p->first))
         pthread_cond_wait(&p->coded, &p->lock);
-    for (uint32_t shards = 0; !p->stop && p->first && p->first->left == 0 && shards < WRITE_PARTS / 2;) {
-        struct efs_pack_run *run = p->first;
+    if (!p->stop && p->first) {
+        run = p->first;
         p->first = run->next;
         if (!p->first)
             p->last = &p->first;
-        run->next = NULL;
-        *tail = run;
-        tail = &run->next;
-        shards += run->shard_count;
     }
     pthread_mutex_unlock(&p->lock);
-    return head;
-}
-
-static void free_runs(struct efs_pack_run *runs)
-{
-    while (runs) {
-        struct efs_pack_run *next = runs->next;
-        free(runs);
-        runs = next;
-    }
+    return run;
 }
 
 void *efs_pack_write_thread(void *arg)
 {
     struct efs_pack_pipe *p = arg;
-    struct gather g = {.pipe = p};
-    struct efs_pack_run *runs;
-    while ((runs = take_coded(p))) {
-        uint64_t ring_end = 0;
-        errint_t rc = 0;
-        for (struct efs_pack_run *run = runs; rc == 0 && run; run = run->next) {
-            rc = add_run(&g, run);
-            ring_end = run->ring_end;
-        }
-        if (rc == 0)
-            rc = flush(&g);
-        free_runs(runs);
+    struct efs_error err;
+    struct efs_pack_run *run;
+    while ((run = take_coded(p))) {
+        uint64_t ring_end = run->ring_end;
+        errint_t rc = write_run(p, run, &err);
+        free(run);
         if (rc < 0) {
-            efs_pack_pipe_fail(p, rc, &g.err);
+            efs_pack_pipe_fail(p, rc, &err);
             break;
         }
         pthread_mutex_lock(&p->lock);

@@ -51,11 +51,6 @@ struct measure {
     errint_t read_error;
 };
 
-static uint64_t page_up(uint64_t bytes)
-{
-    return (bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN;
-}
-
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t x = *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
@@ -84,13 +79,16 @@ static void add_expert(const struct efs_store *store, const struct efs_disk_grou
         for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++) {
             const struct efs_disk_shard *shard = &store->shards[s];
             uint32_t elements = efs_store_shard_elements(store, object, s);
-            sums->e += page_up(shard->e_bytes);
-            sums->sm += page_up(shard->sm_bytes);
+            sums->e += efs_chunk_up(shard->e_bytes);
+            sums->sm += efs_chunk_up(shard->sm_bytes);
             if (object->format != EFS_FORMAT_BYTES) {
                 sums->e_exact += shard->e_bytes;
                 sums->exponent_raw += elements;
             }
         }
+        const struct efs_disk_shard *first = &store->shards[object->shard_first];
+        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* pages are read: half of one more at each end, on average */
+        sums->sm += first->sm_bytes ? EFS_ALIGN : 0;
     }
     sums->raw += raw;
 }
@@ -169,21 +167,37 @@ static errint_t wait_reads(struct measure *m)
     return error;
 }
 
-/* From the object's first shard on: those that lie side by side. false: it has none. */
+/* Whether a chunk comes right behind what ends there; *end: its own end then. One without bytes has no place. */
+static bool append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
+{
+    if (bytes == 0)
+        return true;
+    if (*end != 0 && (offset < *end || offset - *end >= EFS_ALIGN))
+        return false;
+    *end = offset + bytes;
+    return true;
+}
+
+/* From the object's first shard on: those that lie side by side; *e, *sm: bytes of the pages that their chunks touch.
+ * false: it has none. */
 static bool lay_span(const struct efs_store *store, uint32_t object, struct span *span, uint64_t *e, uint64_t *sm)
 {
     const struct efs_disk_object *o = &store->objects[object];
+    const struct efs_disk_shard *first = &store->shards[o->shard_first];
+    uint64_t e_end = 0, sm_end = 0;
     *span = (struct span){.object = object, .first = o->shard_first};
     *e = *sm = 0;
     for (; span->count < o->shard_count; span->count++) {
-        const struct efs_disk_shard *first = &store->shards[span->first], *s = first + span->count;
-        uint64_t bytes = page_up(s->e_bytes) + page_up(s->sm_bytes);
-        if (span->count > 0 && ((s->e_bytes && s->e_offset != first->e_offset + *e) ||
-                                (s->sm_bytes && s->sm_offset != first->sm_offset + *sm) ||
-                                (s->e_bytes != 0) != (first->e_bytes != 0) || *e + *sm + bytes > SPAN_BYTES))
+        const struct efs_disk_shard *s = first + span->count;
+        if ((s->e_bytes != 0) != (first->e_bytes != 0) || (s->sm_bytes != 0) != (first->sm_bytes != 0) ||
+            !append_chunk(s->e_offset, s->e_bytes, &e_end) || !append_chunk(s->sm_offset, s->sm_bytes, &sm_end))
             break;
-        *e += page_up(s->e_bytes);
-        *sm += page_up(s->sm_bytes);
+        uint64_t e_span = first->e_bytes ? efs_page_span(first->e_offset, e_end) : 0;
+        uint64_t sm_span = first->sm_bytes ? efs_page_span(first->sm_offset, sm_end) : 0;
+        if (span->count > 0 && e_span + sm_span > SPAN_BYTES)
+            break;
+        *e = e_span;
+        *sm = sm_span;
     }
     return span->count > 0 && *e + *sm > 0;
 }
@@ -216,9 +230,9 @@ static errint_t read_round(struct measure *m, uint64_t *bytes)
         }
         m->span_count++;
         if (e)
-            rc = submit(m, &span->e, first->e_offset);
+            rc = submit(m, &span->e, efs_page_down(first->e_offset));
         if (rc == 0 && sm)
-            rc = submit(m, &span->sm, first->sm_offset);
+            rc = submit(m, &span->sm, efs_page_down(first->sm_offset));
         *bytes += e + sm;
     }
     errint_t error = wait_reads(m);
@@ -261,7 +275,7 @@ static errint_t measure_latency(struct measure *m, double seconds)
         const struct efs_disk_object *o = &m->store->objects[m->objects[m->object_next++ % m->object_count]];
         const struct efs_disk_shard *shard = &m->store->shards[o->shard_first];
         uint64_t began = efs_now_ns();
-        rc = submit(m, &block, shard->sm_bytes ? shard->sm_offset : shard->e_offset);
+        rc = submit(m, &block, efs_page_down(shard->sm_bytes ? shard->sm_offset : shard->e_offset));
         if (rc == 0)
             rc = wait_reads(m);
         times[count++] = efs_now_ns() - began;
@@ -286,7 +300,7 @@ struct decoder {
 
 static uint64_t shard_room(const struct efs_store *store)
 {
-    return page_up((uint64_t)store->sb.shard_elements * 4); /* no format has larger elements */
+    return efs_page_up((uint64_t)store->sb.shard_elements * 4); /* no format has larger elements */
 }
 
 /* Decode the shards of a span; bytes of target go round. */
@@ -298,12 +312,13 @@ static errint_t decode_span(struct decoder *d, const struct span *span, size_t *
     uint64_t room = shard_room(store), target = room > TARGET_BYTES ? room : TARGET_BYTES;
     for (uint32_t i = 0; i < span->count; i++) {
         const struct efs_disk_shard *s = first + i;
+        const uint8_t *e = s->e_bytes ? span->e.data + (s->e_offset - efs_page_down(first->e_offset)) : NULL;
+        const uint8_t *sm = s->sm_bytes ? span->sm.data + (s->sm_offset - efs_page_down(first->sm_offset)) : NULL;
         const struct efs_shard_view view = {.format = (enum efs_format)object->format,
                                             .codec = s->codec,
                                             .elements = efs_store_shard_elements(store, object, span->first + i),
-                                            .e = s->e_bytes ? span->e.data + (s->e_offset - first->e_offset) : NULL,
-                                            .sm =
-                                                s->sm_bytes ? span->sm.data + (s->sm_offset - first->sm_offset) : NULL,
+                                            .e = e,
+                                            .sm = sm,
                                             .e_bytes = s->e_bytes,
                                             .sm_bytes = s->sm_bytes};
         if (*at + room > target)

@@ -92,18 +92,18 @@ static enum efs_codec_choice choice_of(uint32_t codec)
     }
 }
 
-/* Space after a chunk up to its page is zero in the store, too. */
+/* Space after a chunk up to where the next one may begin is zero in the store, too. */
 static void put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
-    memset(to + bytes, 0, efs_page_up(bytes) - bytes);
+    memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
 }
 
 static bool make_shard(struct efs_demotion *d, const struct efs_unit *u, uint32_t shard, unsigned halves,
                        const uint8_t *raw)
 {
     struct efs *fs = d->fs;
-    const struct efs_disk_shard *s = &fs->store->shards[shard], *first = efs_unit_first_shard(fs, u);
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
     const struct efs_disk_object *object = &fs->store->objects[u->object];
     enum efs_format format = (enum efs_format)object->format;
     size_t n = efs_store_shard_elements(fs->store, object, shard);
@@ -117,12 +117,12 @@ static bool make_shard(struct efs_demotion *d, const struct efs_unit *u, uint32_
     if (halves & EFS_HALF_E) {
         if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
             return false;
-        put_chunk(u->e.data + (s->e_offset - first->e_offset), d->e, s->e_bytes);
+        put_chunk(efs_unit_e(fs, u, s), d->e, s->e_bytes);
     }
     if (halves & EFS_HALF_SM) {
         if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
             return false;
-        put_chunk(u->sm.data + (s->sm_offset - first->sm_offset), d->sm, s->sm_bytes);
+        put_chunk(efs_unit_sm(fs, u, s), d->sm, s->sm_bytes);
     }
     return true;
 }

@@ -33,13 +33,12 @@ static void tell_shards(const struct efs *fs, uint32_t object, struct efs_coded_
         const struct efs_disk_shard *first = efs_unit_first_shard(fs, unit);
         for (uint32_t i = 0; i < unit->shard_count; i++) {
             const struct efs_disk_shard *s = first + i;
-            *out++ =
-                (struct efs_coded_shard){.e = s->e_bytes ? unit->e.data + (s->e_offset - first->e_offset) : NULL,
-                                         .sm = s->sm_bytes ? unit->sm.data + (s->sm_offset - first->sm_offset) : NULL,
-                                         .e_bytes = s->e_bytes,
-                                         .sm_bytes = s->sm_bytes,
-                                         .elements = efs_store_shard_elements(fs->store, o, unit->shard_first + i),
-                                         .codec = s->codec};
+            *out++ = (struct efs_coded_shard){.e = efs_unit_e(fs, unit, s),
+                                              .sm = efs_unit_sm(fs, unit, s),
+                                              .e_bytes = s->e_bytes,
+                                              .sm_bytes = s->sm_bytes,
+                                              .elements = efs_store_shard_elements(fs->store, o, unit->shard_first + i),
+                                              .codec = s->codec};
         }
     }
 }

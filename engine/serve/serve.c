@@ -8,6 +8,7 @@
 #include "schedule.h"
 #include "steward.h"
 #include "sys.h"
+#include "unit_core.h"
 #include "warm.h"
 
 #include <errno.h>
@@ -59,12 +60,14 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* Chunks of the largest shard, as they lie in memory. */
+/* Chunks of the largest shard, as they lie in memory: in the pages that they touch. */
 static uint64_t largest_shard(const struct efs_store *store)
 {
     uint64_t most = 0;
     for (uint32_t i = 0; i < store->shard_count; i++) {
-        uint64_t bytes = round_up(store->shards[i].e_bytes, EFS_ALIGN) + round_up(store->shards[i].sm_bytes, EFS_ALIGN);
+        const struct efs_disk_shard *s = &store->shards[i];
+        uint64_t bytes = efs_page_span(s->e_offset, s->e_offset + s->e_bytes) +
+                         efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -80,8 +83,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
            (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
            (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
-           efs_warm_bytes(&fs->options, s) +
-           efs_record_bytes();
+           efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites. */
@@ -125,12 +127,9 @@ static errint_t count_experts(struct efs *fs)
     fs->expert_bytes = efs_sys_calloc(n + 1u, sizeof(*fs->expert_bytes));
     if (!fs->touches || !fs->expert_bytes)
         return -ENOMEM;
-    for (uint32_t o = 0; o < fs->store->object_count; o++) {
-        const struct efs_disk_object *object = &fs->store->objects[o];
-        for (uint32_t s = object->shard_first; object->group < n && s < object->shard_first + object->shard_count; s++)
-            fs->expert_bytes[object->group] +=
-                round_up(fs->store->shards[s].e_bytes, EFS_ALIGN) + round_up(fs->store->shards[s].sm_bytes, EFS_ALIGN);
-    }
+    for (uint32_t e = 0; e < n; e++)
+        for (uint32_t u = efs_expert_unit_first(fs, e); u < efs_expert_unit_end(fs, e); u++)
+            fs->expert_bytes[e] += efs_unit_span(fs, &fs->units[u], EFS_BOTH);
     return 0;
 }
 

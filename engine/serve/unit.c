@@ -8,13 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Is there less than a page between the end of a chunk and the next one? */
+static bool near(uint64_t end, uint64_t next)
+{
+    return next >= end && next - end < EFS_ALIGN;
+}
+
 /* Does shard b follow a on disk, E after E and SM after SM? A chunk without bytes follows only its like. */
 static bool follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
 {
     if ((a->e_bytes == 0) != (b->e_bytes == 0) || (a->sm_bytes == 0) != (b->sm_bytes == 0))
         return false;
-    return (a->e_bytes == 0 || b->e_offset == efs_page_up(a->e_offset + a->e_bytes)) &&
-           (a->sm_bytes == 0 || b->sm_offset == efs_page_up(a->sm_offset + a->sm_bytes));
+    return (a->e_bytes == 0 || near(a->e_offset + a->e_bytes, b->e_offset)) &&
+           (a->sm_bytes == 0 || near(a->sm_offset + a->sm_bytes, b->sm_offset));
 }
 
 /* How many shards from `first` on make one unit. */

@@ -7,11 +7,6 @@
 
 #include "serve.h"
 
-static inline uint64_t efs_page_up(uint64_t bytes)
-{
-    return (bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN;
-}
-
 static inline const struct efs_disk_shard *efs_unit_first_shard(const struct efs *fs, const struct efs_unit *u)
 {
     return &fs->store->shards[u->shard_first];
@@ -22,28 +17,45 @@ static inline const struct efs_disk_shard *efs_unit_last_shard(const struct efs 
     return &fs->store->shards[u->shard_first + u->shard_count - 1u];
 }
 
-/* Bytes of a half as it lies in the store, whole pages; bits may name both. */
+/* Bytes of the pages that a half lies in in the store, and so in memory, at the same place of its first page; bits may
+ * name both. */
 static inline size_t efs_unit_span(const struct efs *fs, const struct efs_unit *u, unsigned halves)
 {
     const struct efs_disk_shard *first = efs_unit_first_shard(fs, u), *last = efs_unit_last_shard(fs, u);
     size_t bytes = 0;
     if (halves & EFS_HALF_E)
-        bytes += efs_page_up(last->e_offset + last->e_bytes - first->e_offset);
+        bytes += efs_page_span(first->e_offset, last->e_offset + last->e_bytes);
     if (halves & EFS_HALF_SM)
-        bytes += efs_page_up(last->sm_offset + last->sm_bytes - first->sm_offset);
+        bytes += efs_page_span(first->sm_offset, last->sm_offset + last->sm_bytes);
     return bytes;
 }
 
+/* Where a shard's chunk is in the unit's memory, which is there; NULL: the shard has none of this kind. */
+static inline uint8_t *efs_unit_e(const struct efs *fs, const struct efs_unit *u, const struct efs_disk_shard *s)
+{
+    return s->e_bytes ? u->e.data + (s->e_offset - efs_page_down(efs_unit_first_shard(fs, u)->e_offset)) : NULL;
+}
+
+static inline uint8_t *efs_unit_sm(const struct efs *fs, const struct efs_unit *u, const struct efs_disk_shard *s)
+{
+    return s->sm_bytes ? u->sm.data + (s->sm_offset - efs_page_down(efs_unit_first_shard(fs, u)->sm_offset)) : NULL;
+}
+
 /*
- * Memory that a half takes: a little more than its bytes, so that the hole which one leaves fits the next. E-chunks of
- * equal tensors differ by a few pages; without this, an eviction would hardly ever make room for just one other.
+ * Memory that a half takes: a little more than its pages, so that the hole which one leaves fits the next. E-chunks of
+ * equal tensors differ by a few pages, and where in a page a half begins makes a page more or less; without this, an
+ * eviction would hardly ever make room for just one other. Small halves take what they need.
  */
 static inline size_t efs_unit_room(const struct efs *fs, const struct efs_unit *u, unsigned half)
 {
-    size_t bytes = efs_unit_span(fs, u, half), step = EFS_GRANULE;
+    const struct efs_disk_shard *first = efs_unit_first_shard(fs, u), *last = efs_unit_last_shard(fs, u);
+    size_t step = EFS_GRANULE, bytes = half == EFS_HALF_E ? last->e_offset + last->e_bytes - first->e_offset
+                                                          : last->sm_offset + last->sm_bytes - first->sm_offset;
+    if (bytes < 64 * step)
+        return efs_unit_span(fs, u, half);
     while (step * 64 <= bytes)
         step *= 2;
-    return (bytes + step - 1) / step * step;
+    return (bytes + step - 1) / step * step + EFS_GRANULE;
 }
 
 /* The units of an expert: the first, and the one after its last. */

@@ -21,14 +21,14 @@ static errint_t damaged(struct efs *fs, struct efs_unit *u, uint32_t shard, bool
 
 static struct efs_shard_view view_of(const struct efs *fs, const struct efs_unit *u, uint32_t shard)
 {
-    const struct efs_disk_shard *s = &fs->store->shards[shard], *first = efs_unit_first_shard(fs, u);
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
     const struct efs_disk_object *object = &fs->store->objects[u->object];
     return (struct efs_shard_view){
         .format = (enum efs_format)object->format,
         .codec = s->codec,
         .elements = efs_store_shard_elements(fs->store, object, shard),
-        .e = s->e_bytes ? u->e.data + (s->e_offset - first->e_offset) : NULL,
-        .sm = s->sm_bytes ? u->sm.data + (s->sm_offset - first->sm_offset) : NULL,
+        .e = efs_unit_e(fs, u, s),
+        .sm = efs_unit_sm(fs, u, s),
         .e_bytes = s->e_bytes,
         .sm_bytes = s->sm_bytes,
     };

@@ -217,10 +217,11 @@ errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct 
     load->e.complete = e_done;
     load->sm.complete = sm_done;
     if (halves & EFS_HALF_SM)
-        request(&load->sm, efs_unit_first_shard(fs, u)->sm_offset, efs_unit_span(fs, u, EFS_HALF_SM), &u->sm, why,
-                submit);
+        request(&load->sm, efs_page_down(efs_unit_first_shard(fs, u)->sm_offset), efs_unit_span(fs, u, EFS_HALF_SM),
+                &u->sm, why, submit);
     if (halves & EFS_HALF_E)
-        request(&load->e, efs_unit_first_shard(fs, u)->e_offset, efs_unit_span(fs, u, EFS_HALF_E), &u->e, why, submit);
+        request(&load->e, efs_page_down(efs_unit_first_shard(fs, u)->e_offset), efs_unit_span(fs, u, EFS_HALF_E), &u->e,
+                why, submit);
     u->state = EFS_UNIT_LOADING;
     fs->active++;
     fs->loads[why]++;

@@ -41,13 +41,12 @@ errint_t efs_shard_exponents(const struct efs_shard_view *shard, uint8_t *e, str
 size_t efs_shard_e_bound(size_t elements);
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements);
 /*
- * Code a shard. Chooses a codec by `choice`: AUTO takes cascade where it brings the shard, E and SM together,
- * within 1.4 % of its size at the entropy of E, else what takes the fewest disk blocks of cascade, zstd (Huffman-only),
- * lz4, in this order: on weights of one scale the cascade is 5 % above the entropy of E but 1.3 % on the whole, and
- * decodes four times as fast. For formats with an exponent the
- * choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard is coded by choice (AUTO: the
- * smallest; zstd tries a normal level, too) where that saves 1/16 and a disk block, else it gets codec NONE: no E,
- * SM = the raw bytes. e takes efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES
+ * Code a shard. Chooses a codec by `choice`. AUTO takes the cascade for formats with an exponent, unless zstd
+ * (Huffman-only) or lz4 makes the whole shard, E and SM, more than 4 % smaller: the cascade decodes several times as
+ * fast. For these formats the choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard of a
+ * page and more is coded by choice where that saves 1/16 (zstd tries a normal level, too), else it gets codec NONE: no
+ * E, SM = the raw bytes; AUTO takes what needs the least time to read and decode, NONE included, at the rates that
+ * codec_encode.c names. e takes efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES
  * they may be the same memory, as only one of them is used. 0, -EINVAL (no such format, more than the scratch's
  * elements, RAW of a format with an exponent), -ENOMEM.
  */

@@ -13,9 +13,11 @@
 /* Bytes that hold no float must shrink by this part at least to be coded: block-quantised weights (3.8 of 4 bits a
  * code, 7.7 of 8 a byte) are left as they are, their scales are coded. */
 #define BYTES_GAIN_MIN (1.0 / 16)
-/* The cascade is taken without asking the others while E and SM together are this close to their size at the entropy.
- */
-#define CASCADE_NEAR 1.014
+/* Less than this is read in one page whatever it is coded by. */
+#define BYTES_MIN 4096u
+/* Of coded floats, E and SM together: another codec is taken instead of the cascade when it leaves less than this part.
+ * The cascade decodes several times as fast, and in parts; experts are run as they are coded only by it. */
+#define FLOATS_GAIN 0.96
 #define BYTES_LEVEL 3 /* zstd's level for text and other bytes */
 #define SAMPLE_BYTES 16384u
 
@@ -68,10 +70,19 @@ double efs_entropy_bits(const uint64_t counts[256])
     return all ? (double)all * log2((double)all) - sum : 0;
 }
 
-/* Bytes on disk: chunks are padded. A codec that saves no disk block is not worth its decoding. */
-static size_t padded(size_t bytes)
+/*
+ * What decoding a byte costs, in bytes that could be read in that time: read at 0.5 GB/s (a slow disk, where a saved
+ * byte is worth most), decoded by two workers on the slowest path that has vectors (AVX2), at 7, 1.0 and 2.4 GB/s each.
+ * That cores without vectors decode the cascade at 0.6 GB/s does not count: they serve, but nobody would choose them.
+ * The numbers are fixed, so that the same input gives the same store on any machine.
+ */
+static const double decode_cost[EFS_CODEC_COUNT] = {
+    [EFS_CODEC_CASCADE] = 0.5 / (2 * 7.0), [EFS_CODEC_ZSTD] = 0.5 / (2 * 1.0), [EFS_CODEC_LZ4] = 0.5 / (2 * 2.4)};
+
+/* What n bytes cost that are coded in so many, in bytes read; n itself as they are. */
+static double bytes_cost(uint32_t codec, size_t coded, size_t n)
 {
-    return (bytes + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1);
+    return (double)coded + decode_cost[codec] * (double)n;
 }
 
 /*
@@ -109,16 +120,27 @@ static size_t lz4(struct efs_codec_scratch *s, const uint8_t *src, size_t n, uin
 
 typedef size_t encode_fn(struct efs_codec_scratch *s, const uint8_t *src, size_t n, uint8_t *dst); /* 0: failed */
 
-/* Code src again by another codec and keep the result if it takes fewer disk blocks than what is in e. */
-static void try_other(encode_fn *encode, uint32_t codec, const uint8_t *src, size_t n, uint8_t *e,
-                      struct efs_shard_coded *coded, struct efs_codec_scratch *s)
+/* Keep what was coded into s->other. */
+static void take_other(uint32_t codec, size_t bytes, uint8_t *e, struct efs_shard_coded *coded,
+                       struct efs_codec_scratch *s)
 {
-    size_t bytes = encode(s, src, n, s->other);
-    if (bytes == 0 || (coded->e_bytes != 0 && padded(bytes) >= padded(coded->e_bytes)))
-        return;
     memcpy(e, s->other, bytes);
     coded->codec = codec;
     coded->e_bytes = bytes;
+}
+
+/* Code src again by another codec and keep the result if there is none yet or it is smaller; by_cost: or if reading and
+ * decoding it takes less. */
+static void try_other(encode_fn *encode, uint32_t codec, const uint8_t *src, size_t n, bool by_cost, uint8_t *e,
+                      struct efs_shard_coded *coded, struct efs_codec_scratch *s)
+{
+    size_t bytes = encode(s, src, n, s->other);
+    if (bytes == 0)
+        return;
+    bool better =
+        by_cost ? bytes_cost(codec, bytes, n) < bytes_cost(coded->codec, coded->e_bytes, n) : bytes < coded->e_bytes;
+    if (coded->e_bytes == 0 || better)
+        take_other(codec, bytes, e, coded, s);
 }
 
 static void encode_cascade(const uint8_t *src, size_t n, uint8_t *e, struct efs_shard_coded *coded)
@@ -143,21 +165,22 @@ static bool repeats(const uint8_t *raw, size_t n, struct efs_codec_scratch *s)
 static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_t n, uint8_t *e, uint8_t *sm,
                          struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
-    bool hopeless = choice == EFS_CHOOSE_RAW || padded(n) == EFS_ALIGN ||
+    bool automatic = choice == EFS_CHOOSE_AUTO;
+    bool hopeless = choice == EFS_CHOOSE_RAW || n < BYTES_MIN ||
                     (efs_entropy_bits(coded->counts) > 8.0 * (double)n * (1 - BYTES_GAIN_MIN) && !repeats(raw, n, s));
     coded->e_bytes = 0;
     if (!hopeless) {
-        if (choice == EFS_CHOOSE_AUTO || choice == EFS_CHOOSE_CASCADE)
+        if (automatic || choice == EFS_CHOOSE_CASCADE)
             encode_cascade(raw, n, e, coded);
-        if (choice == EFS_CHOOSE_AUTO || choice == EFS_CHOOSE_ZSTD) {
-            try_other(zstd_huffman, EFS_CODEC_ZSTD, raw, n, e, coded, s);
-            try_other(zstd_level, EFS_CODEC_ZSTD, raw, n, e, coded, s);
+        if (automatic || choice == EFS_CHOOSE_ZSTD) {
+            try_other(zstd_huffman, EFS_CODEC_ZSTD, raw, n, automatic, e, coded, s);
+            try_other(zstd_level, EFS_CODEC_ZSTD, raw, n, automatic, e, coded, s);
         }
-        if (choice == EFS_CHOOSE_AUTO || choice == EFS_CHOOSE_LZ4)
-            try_other(lz4, EFS_CODEC_LZ4, raw, n, e, coded, s);
+        if (automatic || choice == EFS_CHOOSE_LZ4)
+            try_other(lz4, EFS_CODEC_LZ4, raw, n, automatic, e, coded, s);
     }
     bool pays = coded->e_bytes != 0 && (double)coded->e_bytes <= (double)n * (1 - BYTES_GAIN_MIN) &&
-                padded(coded->e_bytes) < padded(n);
+                (!automatic || bytes_cost(coded->codec, coded->e_bytes, n) < (double)n);
     if (pays) {
         coded->sm_bytes = 0;
         return;
@@ -168,29 +191,26 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
     coded->sm_bytes = n;
 }
 
-/* Whether another coder could not serve better by much. */
-static bool near_entropy(const struct efs_shard_coded *coded)
-{
-    double sm = (double)coded->sm_bytes, entropy = efs_entropy_bits(coded->counts) / 8;
-    return sm + (double)coded->e_bytes <= CASCADE_NEAR * (sm + entropy) ||
-           padded((size_t)entropy + 1) >= padded(coded->e_bytes); /* no coder saves a disk block more */
-}
-
 static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbols, size_t n, uint8_t *e,
                              struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     coded->e_bytes = 0;
     if (choice == EFS_CHOOSE_ZSTD)
-        try_other(zstd_huffman, EFS_CODEC_ZSTD, symbols, n, e, coded, s);
+        try_other(zstd_huffman, EFS_CODEC_ZSTD, symbols, n, false, e, coded, s);
     if (choice == EFS_CHOOSE_LZ4)
-        try_other(lz4, EFS_CODEC_LZ4, symbols, n, e, coded, s);
+        try_other(lz4, EFS_CODEC_LZ4, symbols, n, false, e, coded, s);
     if (coded->e_bytes != 0)
         return;
     encode_cascade(symbols, n, e, coded);
-    if (choice != EFS_CHOOSE_AUTO || near_entropy(coded))
-        return;
-    try_other(zstd_huffman, EFS_CODEC_ZSTD, symbols, n, e, coded, s);
-    try_other(lz4, EFS_CODEC_LZ4, symbols, n, e, coded, s);
+    double sm = (double)coded->sm_bytes, enough = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
+    if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= enough)
+        return; /* nothing that codes single symbols can reach that */
+    size_t zstd = zstd_huffman(s, symbols, n, s->other);
+    if (zstd != 0 && (double)zstd < enough)
+        take_other(EFS_CODEC_ZSTD, zstd, e, coded, s);
+    size_t other = lz4(s, symbols, n, s->other);
+    if (other != 0 && (double)other < enough && other < coded->e_bytes)
+        take_other(EFS_CODEC_LZ4, other, e, coded, s);
 }
 
 void efs_exponent_counts(enum efs_format format, const void *raw, size_t elements, uint64_t counts[256],

@@ -20,9 +20,36 @@ static const uint32_t record_bytes[EFS_TABLE_COUNT] = {
     [EFS_TABLE_OBJECTS] = sizeof(struct efs_disk_object),
     [EFS_TABLE_SHARDS] = sizeof(struct efs_disk_shard),
     [EFS_TABLE_REPORT] = 1,
+    [EFS_TABLE_PARTS] = sizeof(struct efs_disk_part),
 };
-static const char *const table_names[EFS_TABLE_COUNT] = {"strings", "files",   "extents", "tensors",
-                                                         "groups",  "objects", "shards",  "report"};
+static const char *const table_names[EFS_TABLE_COUNT] = {"strings", "files",  "extents", "tensors", "groups",
+                                                         "objects", "shards", "report",  "parts"};
+
+static bool is_zero(const void *data, size_t bytes)
+{
+    const uint8_t *p = data;
+    while (bytes > 0 && p[bytes - 1] == 0)
+        bytes--;
+    return bytes == 0;
+}
+
+static errint_t check_tables(const struct efs_disk_superblock *sb, uint64_t file_bytes, const char *path,
+                             struct efs_error *err)
+{
+    uint64_t end = EFS_ALIGN;
+    for (int t = 0; t < EFS_TABLE_COUNT; t++) {
+        const struct efs_disk_table *table = &sb->tables[t];
+        uint64_t bytes, step = t == 0 ? EFS_ALIGN : EFS_CHUNK_ALIGN;
+        if (table->record_bytes != record_bytes[t] ||
+            __builtin_mul_overflow((uint64_t)table->count, record_bytes[t], &bytes) || bytes != table->bytes ||
+            table->offset % step != 0 || table->offset < end || table->offset > file_bytes ||
+            bytes > file_bytes - table->offset)
+            return efs_fail(err, -EUCLEAN, "%s: table %s (offset %llu, %llu bytes) does not fit the store", path,
+                            table_names[t], (unsigned long long)table->offset, (unsigned long long)table->bytes);
+        end = table->offset + bytes;
+    }
+    return 0;
+}
 
 static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t file_bytes, const char *path,
                                  struct efs_error *err)
@@ -30,32 +57,26 @@ static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t 
     if (memcmp(sb->magic, EFS_MAGIC, sizeof(sb->magic)) != 0)
         return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (no magic at offset 0)", path);
     if (sb->version != EFS_VERSION)
-        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u", path, sb->version,
-                        EFS_VERSION);
+        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u: %s", path,
+                        sb->version, EFS_VERSION,
+                        sb->version < EFS_VERSION ? "pack the checkpoint again with mkexpertfs"
+                                                  : "a later expertfs made it, use that");
     if (sb->superblock_bytes != sizeof(*sb) || sb->hash != efs_hash(sb, offsetof(struct efs_disk_superblock, hash)))
         return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)", path);
-    if (sb->incompat != 0)
+    if (sb->incompat & ~EFS_INCOMPAT_KNOWN)
         return efs_fail(err, -EPROTONOSUPPORT, "%s: store uses features 0x%llx that this program does not know", path,
-                        (unsigned long long)sb->incompat);
+                        (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
     if (sb->store_bytes != file_bytes)
         return efs_fail(err, -EUCLEAN, "%s: file has %llu bytes, the store %llu: it was cut or appended to", path,
                         (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes);
     if (sb->block_elements != EFS_BLOCK || sb->shard_elements < EFS_SHARD_ELEMENTS_MIN ||
         sb->shard_elements > EFS_SHARD_ELEMENTS_MAX || sb->shard_elements % EFS_BLOCK != 0)
         return efs_fail(err, -EUCLEAN, "%s: superblock names a shard of %u elements", path, sb->shard_elements);
-    uint64_t end = EFS_ALIGN;
-    for (int t = 0; t < EFS_TABLE_COUNT; t++) {
-        const struct efs_disk_table *table = &sb->tables[t];
-        uint64_t bytes;
-        if (table->record_bytes != record_bytes[t] ||
-            __builtin_mul_overflow((uint64_t)table->count, record_bytes[t], &bytes) || bytes != table->bytes ||
-            table->offset % EFS_ALIGN != 0 || table->offset < end || table->offset > file_bytes ||
-            bytes > file_bytes - table->offset)
-            return efs_fail(err, -EUCLEAN, "%s: table %s (offset %llu, %llu bytes) does not fit the store", path,
-                            table_names[t], (unsigned long long)table->offset, (unsigned long long)table->bytes);
-        end = table->offset + bytes;
-    }
-    return 0;
+    if (efs_store_knows_all(sb) &&
+        (!is_zero(&sb->tables[EFS_TABLE_COUNT], (EFS_TABLE_PLACES - EFS_TABLE_COUNT) * sizeof(sb->tables[0])) ||
+         !is_zero(sb->zero, sizeof(sb->zero))))
+        return efs_fail(err, -EUCLEAN, "%s: superblock uses fields of features that it does not name", path);
+    return check_tables(sb, file_bytes, path, err);
 }
 
 static void *table_at(const struct efs_store *store, int t)
@@ -79,6 +100,12 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
         if (efs_hash(table_at(store, t), tables[t].bytes) != tables[t].hash)
             return efs_fail(err, -EUCLEAN, "%s: table %s at offset %llu is damaged (checksum differs)", store->path,
                             table_names[t], (unsigned long long)tables[t].offset);
+    uint64_t hashes[EFS_TABLE_COUNT];
+    for (int t = 0; t < EFS_TABLE_COUNT; t++)
+        hashes[t] = tables[t].hash;
+    if (efs_hash(hashes, sizeof(hashes)) != store->sb.content_hash)
+        return efs_fail(err, -EUCLEAN, "%s: superblock is damaged (its checksum of the tables' checksums differs)",
+                        store->path);
     store->strings = table_at(store, EFS_TABLE_STRINGS);
     store->files = table_at(store, EFS_TABLE_FILES);
     store->extents = table_at(store, EFS_TABLE_EXTENTS);
@@ -86,6 +113,7 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     store->groups = table_at(store, EFS_TABLE_GROUPS);
     store->objects = table_at(store, EFS_TABLE_OBJECTS);
     store->shards = table_at(store, EFS_TABLE_SHARDS);
+    store->parts = table_at(store, EFS_TABLE_PARTS);
     store->report = table_at(store, EFS_TABLE_REPORT);
     store->file_count = tables[EFS_TABLE_FILES].count;
     store->extent_count = tables[EFS_TABLE_EXTENTS].count;
@@ -93,6 +121,7 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     store->group_count = tables[EFS_TABLE_GROUPS].count;
     store->object_count = tables[EFS_TABLE_OBJECTS].count;
     store->shard_count = tables[EFS_TABLE_SHARDS].count;
+    store->part_count = tables[EFS_TABLE_PARTS].count;
     while (store->expert_count < store->group_count && store->groups[store->expert_count].kind == EFS_GROUP_EXPERT)
         store->expert_count++;
     return efs_store_check(store, err);
@@ -183,8 +212,8 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
     const struct efs_disk_object *o = &store->objects[object];
     const struct efs_disk_shard *s = &store->shards[shard];
     uint32_t file = 0;
-    uint64_t in_object = (uint64_t)(shard - o->shard_first) * store->sb.shard_elements *
-                         efs_format_bytes((enum efs_format)o->format);
+    uint64_t in_object =
+        (uint64_t)(shard - o->shard_first) * store->sb.shard_elements * efs_format_bytes((enum efs_format)o->format);
     const struct efs_disk_extent *x = extent_of(store, object, in_object, &file);
     const struct efs_disk_file *f = x ? &store->files[file] : NULL;
     const struct efs_disk_tensor *t = o->tensor == EFS_NONE ? NULL : &store->tensors[o->tensor];

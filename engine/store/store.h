@@ -24,11 +24,17 @@ struct efs_store {
     const struct efs_disk_group *groups;
     const struct efs_disk_object *objects;
     const struct efs_disk_shard *shards;
+    const struct efs_disk_part *parts;
     const char *report;
-    uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
+    uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count, part_count;
     uint32_t expert_count; /* groups [0, expert_count) are experts */
 };
 
+/* Whether all feature bits of a store are known: then fields that are reserved for others are zero. */
+static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
+{
+    return ((sb->incompat & ~EFS_INCOMPAT_KNOWN) | (sb->compat & ~EFS_COMPAT_KNOWN)) == 0;
+}
 /* Elements of shard `shard` (table index) of object. */
 uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard);
 /* Names a place for a message: "FILE: tensor NAME, shard 3, E-chunk at store offset 4096 (177123 bytes)". */

@@ -13,6 +13,8 @@
 #define BAD(table, i, ...)                                                                                             \
     return efs_fail(err, -EUCLEAN, "%s: index table " table ", record %u: %s", store->path, (unsigned)(i), __VA_ARGS__)
 
+#define RESERVED "uses a field of a feature that the superblock does not name"
+
 static bool string_fits(const struct efs_store *store, uint32_t offset, uint32_t bytes)
 {
     uint64_t all = store->sb.tables[EFS_TABLE_STRINGS].bytes;
@@ -71,6 +73,8 @@ static errint_t check_extents(const struct efs_store *store, uint32_t file, stru
         const struct efs_disk_extent *x = &store->extents[i];
         if (x->file_offset != at || x->bytes == 0 || x->bytes > f->bytes - at)
             BAD("extents", i, "does not continue its file");
+        if (x->reserved != 0 && efs_store_knows_all(&store->sb))
+            BAD("extents", i, RESERVED);
         if (x->object >= store->object_count)
             BAD("extents", i, "names an object that is not there");
         const struct efs_disk_object *o = &store->objects[x->object];
@@ -97,6 +101,8 @@ static errint_t check_files(const struct efs_store *store, struct efs_error *err
             BAD("files", i, "paths are not in order");
         if (f->bytes > INT64_MAX || __builtin_add_overflow(total, f->bytes, &total))
             BAD("files", i, "impossible size");
+        if (f->reserved != 0 && efs_store_knows_all(&store->sb))
+            BAD("files", i, RESERVED);
         if (f->extent_first != next_extent || !range_fits(f->extent_first, f->extent_count, store->extent_count))
             BAD("files", i, "bad extents");
         next_extent += f->extent_count;
@@ -124,6 +130,9 @@ static errint_t check_tensors(const struct efs_store *store, struct efs_error *e
             BAD("tensors", i, "bad name");
         if (t->dims > EFS_MAX_DIMS || t->expert_dim > 1 || (t->expert_dim && (t->dims < 1 || t->shape[0] == 0)))
             BAD("tensors", i, "bad shape");
+        for (uint32_t d = t->dims; d < EFS_MAX_DIMS; d++)
+            if (t->shape[d] != 0)
+                BAD("tensors", i, "has more dimensions than it says");
         if (t->dtype == EFS_DTYPE_NONE || (t->dtype >= EFS_DTYPE_COUNT && t->dtype < EFS_DTYPE_GGML))
             BAD("tensors", i, "unknown dtype");
         if (t->file >= store->file_count)
@@ -157,6 +166,8 @@ static errint_t check_groups(const struct efs_store *store, struct efs_error *er
             memchr(store->strings + g->stack_offset, '/', g->stack_bytes) ||
             memchr(store->strings + g->stack_offset, 0, g->stack_bytes))
             BAD("groups", i, "bad stack");
+        if (g->reserved != 0 && efs_store_knows_all(&store->sb))
+            BAD("groups", i, RESERVED);
         if (g->kind == EFS_GROUP_EXPERT && i > 0 && compare_groups(store, g - 1, g) >= 0)
             BAD("groups", i, "experts are not in order");
         if (g->object_first != next_object || !range_fits(g->object_first, g->object_count, store->object_count))
@@ -171,13 +182,13 @@ static errint_t check_groups(const struct efs_store *store, struct efs_error *er
     return 0;
 }
 
+/* Whole pages around it lie in the store's data, too, since that begins and ends with a page. */
 static bool chunk_fits(const struct efs_store *store, uint64_t offset, uint32_t bytes)
 {
     uint64_t end = store->sb.tables[0].offset;
     if (bytes == 0)
         return offset == 0;
-    return offset % EFS_ALIGN == 0 && offset >= sizeof(store->sb) && offset <= end &&
-           ((uint64_t)bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN <= end - offset;
+    return offset % EFS_CHUNK_ALIGN == 0 && offset >= sizeof(store->sb) && offset <= end && bytes <= end - offset;
 }
 
 static errint_t check_shard(const struct efs_store *store, const struct efs_disk_object *o, uint32_t i,
@@ -193,6 +204,10 @@ static errint_t check_shard(const struct efs_store *store, const struct efs_disk
     if ((none && (format != EFS_FORMAT_BYTES || s->e_bytes != 0)) ||
         (!none && (s->e_bytes == 0 || s->e_bytes > efs_shard_e_bound(elements))) || s->sm_bytes != sm_bytes)
         BAD("shards", i, "chunk sizes do not fit its elements");
+    if ((s->e_bytes == 0 && s->e_hash != 0) || (s->sm_bytes == 0 && s->sm_hash != 0))
+        BAD("shards", i, "a chunk without bytes has a checksum");
+    if (s->reserved != 0 && efs_store_knows_all(&store->sb))
+        BAD("shards", i, RESERVED);
     if (!chunk_fits(store, s->e_offset, s->e_bytes) || !chunk_fits(store, s->sm_offset, s->sm_bytes))
         BAD("shards", i, "a chunk lies outside the store's data");
     return 0;
@@ -206,6 +221,8 @@ static errint_t check_objects(const struct efs_store *store, struct efs_error *e
         size_t element = efs_format_bytes((enum efs_format)o->format);
         if (element == 0 || o->bytes == 0 || o->bytes % element != 0)
             BAD("objects", i, "bad format or size");
+        if (o->reserved != 0 && efs_store_knows_all(&store->sb))
+            BAD("objects", i, RESERVED);
         uint64_t shards = (o->bytes / element + store->sb.shard_elements - 1) / store->sb.shard_elements;
         if (o->shard_first != next_shard || o->shard_count != shards ||
             !range_fits(o->shard_first, o->shard_count, store->shard_count))
@@ -233,9 +250,27 @@ static errint_t check_objects(const struct efs_store *store, struct efs_error *e
                : efs_fail(err, -EUCLEAN, "%s: objects do not cover all shards", store->path);
 }
 
+/* One part, which is this file. Others would lie elsewhere, and need a feature bit. */
+static errint_t check_parts(const struct efs_store *store, struct efs_error *err)
+{
+    const struct efs_disk_part *p = store->parts;
+    if (store->part_count != 1)
+        return efs_fail(err, -EUCLEAN, "%s: index table parts has %u records in place of 1", store->path,
+                        store->part_count);
+    if (p->address != 0 || p->bytes != store->sb.store_bytes)
+        BAD("parts", 0, "is not the store's file");
+    if (!string_fits(store, p->name_offset, p->name_bytes) || p->name_bytes != 0)
+        BAD("parts", 0, "bad name");
+    if (p->reserved != 0 && efs_store_knows_all(&store->sb))
+        BAD("parts", 0, RESERVED);
+    return 0;
+}
+
 errint_t efs_store_check(const struct efs_store *store, struct efs_error *err)
 {
-    errint_t rc = check_objects(store, err);
+    errint_t rc = check_parts(store, err);
+    if (rc == 0)
+        rc = check_objects(store, err);
     if (rc == 0)
         rc = check_groups(store, err);
     if (rc == 0)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BOUNCE_BYTES (1u << 20)
+#define BUFFER_BYTES (4u << 20) /* of one write */
 /* Buffered writes: at most twice so many bytes are dirty at a time. */
 #define WRITEBACK_BYTES (32u << 20)
 
@@ -59,9 +59,9 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
     *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}, .force = force, .direct = true, .offset = EFS_ALIGN};
     w->synced = EFS_ALIGN;
     w->path = strdup(path);
-    w->bounce = efs_sys_aligned_alloc(EFS_ALIGN, BOUNCE_BYTES);
+    w->buffer = efs_sys_aligned_alloc(EFS_ALIGN, BUFFER_BYTES);
     errint_t rc = 0;
-    if (!w->path || !w->bounce)
+    if (!w->path || !w->buffer)
         rc = efs_fail(err, -ENOMEM, "%s: no memory", path);
     if (rc == 0)
         rc = open_directory(w, err);
@@ -93,73 +93,90 @@ static errint_t leave_direct(struct efs_store_writer *w)
 /* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
 static void bound_dirty(struct efs_store_writer *w)
 {
-    while (!w->direct && w->offset - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
+    while (!w->direct && w->offset - w->filled - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
         efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
         efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
         w->synced += WRITEBACK_BYTES;
     }
 }
 
-errint_t efs_store_writer_append(struct efs_store_writer *w, struct iovec *iov, int count, struct efs_error *err)
+/* Write the first bytes of the buffer, whole pages, at the file's offset `at`. */
+static errint_t write_pages(struct efs_store_writer *w, size_t bytes, uint64_t at, struct efs_error *err)
 {
-    while (count > 0) {
-        ssize_t n = efs_sys_pwritev(w->file.fd, iov, count, w->offset);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = efs_sys_pwrite(w->file.fd, w->buffer + done, bytes - done, at + done);
+        if (n > 0 && w->direct) { /* cut short inside a page: write the page again */
+            n -= n % (ssize_t)EFS_ALIGN;
+            n = n == 0 ? -EINVAL : n;
+        }
         if (n == -EINVAL && w->direct) {
             int rc = leave_direct(w);
             if (rc < 0)
                 return fail(w, rc, "reopen", err);
             continue;
         }
-        if (n < 0)
-            return fail(w, (errint_t)n, "write", err);
-        if (n == 0)
-            return fail(w, -EIO, "write", err);
-        if (w->direct && (size_t)n % EFS_ALIGN != 0) /* cut short inside a block: write the block again */
-            n -= n % (ssize_t)EFS_ALIGN;
-        w->offset += (uint64_t)n;
-        while (count > 0 && (size_t)n >= iov->iov_len) {
-            n -= (ssize_t)iov->iov_len;
-            iov++;
-            count--;
-        }
-        if (count > 0) {
-            iov->iov_base = (uint8_t *)iov->iov_base + n;
-            iov->iov_len -= (size_t)n;
-        }
+        if (n <= 0)
+            return fail(w, n < 0 ? (errint_t)n : -EIO, "write", err);
+        done += (size_t)n;
     }
+    return 0;
+}
+
+/* Write what the buffer has of whole pages; the rest moves to its front. */
+static errint_t flush(struct efs_store_writer *w, struct efs_error *err)
+{
+    size_t whole = w->filled & ~(size_t)(EFS_ALIGN - 1);
+    errint_t rc = whole ? write_pages(w, whole, w->offset - w->filled, err) : 0;
+    if (rc < 0)
+        return rc;
+    memmove(w->buffer, w->buffer + whole, w->filled - whole);
+    w->filled -= whole;
     bound_dirty(w);
     return 0;
 }
 
-errint_t efs_store_writer_append_bytes(struct efs_store_writer *w, const void *data, size_t bytes,
-                                       struct efs_error *err)
+/* data NULL: zeros. */
+static errint_t put(struct efs_store_writer *w, const uint8_t *data, size_t bytes, struct efs_error *err)
 {
-    for (size_t done = 0; done < bytes;) {
-        size_t n = bytes - done < BOUNCE_BYTES ? bytes - done : BOUNCE_BYTES;
-        size_t whole = (n + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1);
-        memcpy(w->bounce, (const uint8_t *)data + done, n);
-        memset(w->bounce + n, 0, whole - n);
-        struct iovec iov = {w->bounce, whole};
-        errint_t rc = efs_store_writer_append(w, &iov, 1, err);
+    while (bytes > 0) {
+        size_t room = BUFFER_BYTES - w->filled, n = bytes < room ? bytes : room;
+        if (data)
+            memcpy(w->buffer + w->filled, data, n);
+        else
+            memset(w->buffer + w->filled, 0, n);
+        data = data ? data + n : NULL;
+        w->filled += n;
+        w->offset += n;
+        bytes -= n;
+        errint_t rc = w->filled == BUFFER_BYTES ? flush(w, err) : 0;
         if (rc < 0)
             return rc;
-        done += n;
     }
     return 0;
+}
+
+errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
+{
+    errint_t rc = put(w, data, bytes, err);
+    return rc < 0 ? rc : put(w, NULL, (size_t)(efs_chunk_up(w->offset) - w->offset), err);
+}
+
+errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err)
+{
+    errint_t rc = put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
+    return rc < 0 ? rc : flush(w, err);
 }
 
 errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_disk_superblock *sb,
                                  struct efs_error *err)
 {
-    memcpy(w->bounce, sb, sizeof(*sb));
-    int rc = efs_sys_pwrite_all(w->file.fd, w->bounce, sizeof(*sb), 0);
-    if (rc == -EINVAL && w->direct) {
-        rc = leave_direct(w);
-        if (rc == 0)
-            rc = efs_sys_pwrite_all(w->file.fd, w->bounce, sizeof(*sb), 0);
-    }
+    errint_t rc = efs_store_writer_page(w, err);
+    memcpy(w->buffer, sb, sizeof(*sb));
     if (rc == 0)
-        rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
+        rc = write_pages(w, sizeof(*sb), 0, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
     if (rc == 0)
         rc = efs_sys_fsync(w->file.fd);
     return rc < 0 ? fail(w, rc, "write", err) : 0;
@@ -186,7 +203,7 @@ void efs_store_writer_close(struct efs_store_writer *w)
     efs_newfile_close(&w->file);
     if (w->dir >= 0)
         efs_sys_close(w->dir);
-    free(w->bounce);
+    free(w->buffer);
     free(w->path);
     *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}};
 }

@@ -10,16 +10,15 @@
 #include "libexpertfs.h"
 #include "newfile.h"
 
-#include <sys/uio.h>
-
 struct efs_store_writer {
     char *path, *name; /* as given; its last part */
     int dir;
     struct efs_newfile file; /* O_DIRECT where the filesystem takes it */
     bool direct, force;
-    uint64_t offset; /* the next byte to write; a multiple of EFS_ALIGN */
+    uint64_t offset; /* where the next chunk comes to lie; a multiple of EFS_CHUNK_ALIGN */
     uint64_t synced; /* buffered writes: on disk, and no longer in memory, up to here */
-    uint8_t *bounce; /* aligned memory for what is not */
+    uint8_t *buffer; /* what was appended and is not written yet: up to offset, from a page on */
+    size_t filled;   /* bytes of it */
 };
 
 /*
@@ -27,11 +26,12 @@ struct efs_store_writer {
  * EFS_ALIGN bytes are left for the superblock. On success writer is to be closed.
  */
 errint_t efs_store_writer_open(struct efs_store_writer *writer, const char *path, bool force, struct efs_error *err);
-/* Append; memory and lengths are multiples of EFS_ALIGN. iov is used up. Blocks. -ENOSPC, -EIO, ... */
-errint_t efs_store_writer_append(struct efs_store_writer *writer, struct iovec *iov, int count, struct efs_error *err);
-/* Append bytes of any length and alignment, zero-padded; writer->offset before is where they are. */
-errint_t efs_store_writer_append_bytes(struct efs_store_writer *writer, const void *data, size_t bytes,
-                                       struct efs_error *err);
+/* Append bytes (a chunk, a table), then zero bytes up to the next multiple of EFS_CHUNK_ALIGN; writer->offset before is
+ * where they are. They are copied; whole pages are written now and then. Blocks. -ENOSPC, -EIO, ... */
+errint_t efs_store_writer_append(struct efs_store_writer *writer, const void *data, size_t bytes,
+                                 struct efs_error *err);
+/* Go on at a page: append zero bytes up to the next multiple of EFS_ALIGN, and write all that was appended. */
+errint_t efs_store_writer_page(struct efs_store_writer *writer, struct efs_error *err);
 /* Write the superblock and sync everything. */
 errint_t efs_store_writer_finish(struct efs_store_writer *writer, const struct efs_disk_superblock *sb,
                                  struct efs_error *err);

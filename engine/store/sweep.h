@@ -19,7 +19,7 @@ struct efs_sweep_shard {
 /*
  * Called once a shard, by any of the threads, several at a time. raw, other: memory of the thread, each for raw_bytes
  * bytes, aligned to EFS_ALIGN, with room to round up to it and one EFS_ALIGN more. The padding behind each chunk, up to
- * EFS_ALIGN, was read too. Non-zero ends the sweep with that error, text in err.
+ * EFS_CHUNK_ALIGN, was read too. Non-zero ends the sweep with that error, text in err.
  */
 typedef errint_t efs_sweep_fn(void *arg, const struct efs_sweep_shard *shard, struct efs_codec_scratch *scratch,
                               uint8_t *raw, uint8_t *other, struct efs_error *err);

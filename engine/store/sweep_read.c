@@ -1,4 +1,4 @@
-/* sweep_read.c - see sweep_read.h. store_check.c has made sure that every padded chunk lies inside the store. */
+/* sweep_read.c - see sweep_read.h. store_check.c has made sure that the pages of every chunk lie inside the store. */
 #include "sweep_read.h"
 
 #include "sys.h"
@@ -8,11 +8,6 @@
 #include <string.h>
 
 #define GAP_BYTES (64u << 10) /* between two windows that are read as one */
-
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + EFS_ALIGN - 1) & ~(uint64_t)(EFS_ALIGN - 1);
-}
 
 static uint64_t window_bytes(const struct efs_sweep_window *w)
 {
@@ -31,7 +26,9 @@ static struct efs_sweep_window join(struct efs_sweep_window a, struct efs_sweep_
 
 static struct efs_sweep_window chunk(uint64_t offset, uint32_t bytes)
 {
-    return (struct efs_sweep_window){offset, offset + padded(bytes)};
+    if (bytes == 0)
+        return (struct efs_sweep_window){0, 0};
+    return (struct efs_sweep_window){efs_page_down(offset), efs_page_up(offset + bytes)};
 }
 
 static bool near(struct efs_sweep_window a, struct efs_sweep_window b)
@@ -48,7 +45,8 @@ static uint64_t cost(struct efs_sweep_window e, struct efs_sweep_window sm)
 
 size_t efs_sweep_room(const struct efs_disk_shard *s)
 {
-    return (size_t)(padded(s->e_bytes) + padded(s->sm_bytes)) + GAP_BYTES;
+    struct efs_sweep_window e = chunk(s->e_offset, s->e_bytes), sm = chunk(s->sm_offset, s->sm_bytes);
+    return (size_t)(window_bytes(&e) + window_bytes(&sm)) + GAP_BYTES;
 }
 
 /* Where a group begins on disk. */
@@ -120,7 +118,7 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
         struct efs_sweep_window e_next = join(e, chunk(s->e_offset, s->e_bytes));
         struct efs_sweep_window sm_next = join(sm, chunk(s->sm_offset, s->sm_bytes));
         uint64_t bytes = cost(e_next, sm_next);
-        useful += padded(s->e_bytes) + padded(s->sm_bytes);
+        useful += (uint64_t)s->e_bytes + s->sm_bytes;
         if (batch->count > 0 && (bytes > buffer_bytes || bytes > useful + useful / 2 + GAP_BYTES))
             break;
         e = e_next;
@@ -177,11 +175,20 @@ void efs_sweep_shard_at(const struct efs_store *store, const struct efs_sweep_ba
     };
 }
 
+/* The pages of a chunk to where they were to come by the batch. */
+static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint32_t bytes, const uint8_t *to)
+{
+    struct efs_sweep_window pages = chunk(offset, bytes);
+    return bytes ? read_window(store, pages.begin, (size_t)window_bytes(&pages),
+                               (uint8_t *)(uintptr_t)to - (offset - pages.begin))
+                 : 0;
+}
+
 void efs_sweep_read_again(const struct efs_store *store, struct efs_sweep_shard *shard)
 {
     const struct efs_disk_shard *s = &store->shards[shard->shard];
-    if (s->e_bytes)
-        shard->e_error = read_window(store, s->e_offset, padded(s->e_bytes), (uint8_t *)(uintptr_t)shard->view.e);
-    if (s->sm_bytes)
-        shard->sm_error = read_window(store, s->sm_offset, padded(s->sm_bytes), (uint8_t *)(uintptr_t)shard->view.sm);
+    shard->e_error = read_chunk(store, s->e_offset, s->e_bytes, shard->view.e);
+    shard->sm_error = read_chunk(store, s->sm_offset, s->sm_bytes, shard->view.sm);
+    if (shard->sm_error && !shard->e_error) /* what failed may have been in the page where E ends */
+        shard->e_error = read_chunk(store, s->e_offset, s->e_bytes, shard->view.e);
 }

@@ -35,7 +35,7 @@ static void tell(struct verify *v, const struct efs_sweep_shard *shard, bool sm,
 
 static bool padding_is_zero(const uint8_t *chunk, size_t bytes)
 {
-    for (; bytes % EFS_ALIGN != 0; bytes++)
+    for (; bytes % EFS_CHUNK_ALIGN != 0; bytes++)
         if (chunk[bytes] != 0)
             return false;
     return true;

@@ -116,34 +116,6 @@ static void test_flips(void **state)
     free(copy);
 }
 
-static void test_other_versions(void **state)
-{
-    (void)state;
-    struct efs_disk_superblock sb;
-    char text[1024];
-    unsigned char *copy = malloc(image_bytes);
-    memcpy(copy, image, image_bytes);
-    memcpy(&sb, image, sizeof(sb));
-    sb.version = 99;
-    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
-    memcpy(copy, &sb, sizeof(sb));
-    write_store(copy, image_bytes);
-    assert_int_equal(try_open(text), -EPROTONOSUPPORT);
-    sb.version = EFS_VERSION;
-    sb.incompat = 1ull << 40;
-    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
-    memcpy(copy, &sb, sizeof(sb));
-    write_store(copy, image_bytes);
-    assert_int_equal(try_open(text), -EPROTONOSUPPORT);
-    sb.incompat = 0;
-    sb.compat = 1ull << 40; /* may be ignored */
-    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
-    memcpy(copy, &sb, sizeof(sb));
-    write_store(copy, image_bytes);
-    assert_int_equal(try_open(text), 0);
-    free(copy);
-}
-
 /* ---- indexes changed by someone who knows the format ---- */
 
 static void seal(unsigned char *copy)
@@ -153,6 +125,10 @@ static void seal(unsigned char *copy)
     for (int t = 0; t < EFS_TABLE_COUNT; t++)
         if (sb.tables[t].offset <= image_bytes && sb.tables[t].bytes <= image_bytes - sb.tables[t].offset)
             sb.tables[t].hash = efs_hash(copy + sb.tables[t].offset, sb.tables[t].bytes);
+    uint64_t hashes[EFS_TABLE_COUNT];
+    for (int t = 0; t < EFS_TABLE_COUNT; t++)
+        hashes[t] = sb.tables[t].hash;
+    sb.content_hash = efs_hash(hashes, sizeof(hashes));
     sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
     memcpy(copy, &sb, sizeof(sb));
 }
@@ -190,6 +166,7 @@ static void test_rules(void **state)
         {EFS_TABLE_EXTENTS, 1, FIELD(efs_disk_extent, file_offset), 1},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, name_offset), UINT32_MAX},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dims), 200},
+        {EFS_TABLE_TENSORS, 0, offsetof(struct efs_disk_tensor, shape) + 7 * 8, 8, 1},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 0},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, dtype), 200},
         {EFS_TABLE_TENSORS, 0, FIELD(efs_disk_tensor, file), UINT32_MAX},
@@ -220,6 +197,15 @@ static void test_rules(void **state)
         {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, sm_bytes), 1},
         {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, codec), 4},
         {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, codec), EFS_CODEC_NONE},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, e_offset), 4096 + 32},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, sm_offset), 64},
+        {EFS_TABLE_SHARDS, 0, FIELD(efs_disk_shard, sm_offset), UINT64_MAX & ~63ull},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, address), 4096},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, bytes), 0},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, bytes), UINT64_MAX},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, name_offset), UINT32_MAX},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, name_bytes), 1},
+        {EFS_TABLE_PARTS, 0, FIELD(efs_disk_part, name_bytes), UINT32_MAX},
     };
     unsigned char *copy = malloc(image_bytes);
     char text[1024];
@@ -250,10 +236,134 @@ static void test_rules(void **state)
     free(copy);
 }
 
+/* ---- what other versions may use ---- */
+
+/* The image with another superblock; tables are as they were. */
+static errint_t try_superblock(struct efs_disk_superblock sb, char text[1024])
+{
+    unsigned char *copy = malloc(image_bytes);
+    memcpy(copy, image, image_bytes);
+    sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
+    memcpy(copy, &sb, sizeof(sb));
+    write_store(copy, image_bytes);
+    free(copy);
+    return try_open(text);
+}
+
+static void test_other_versions(void **state)
+{
+    (void)state;
+    struct efs_disk_superblock good, sb;
+    char text[1024];
+    memcpy(&good, image, sizeof(good));
+    assert_int_equal(good.version, 2);
+    sb = good;
+    sb.version = 99;
+    assert_int_equal(try_superblock(sb, text), -EPROTONOSUPPORT);
+    assert_non_null(strstr(text, "a later expertfs"));
+    sb.version = 1;
+    assert_int_equal(try_superblock(sb, text), -EPROTONOSUPPORT);
+    assert_non_null(strstr(text, "pack the checkpoint again"));
+    for (int bit = 0; bit < 64; bit++) {
+        sb = good;
+        sb.incompat = 1ull << bit;
+        assert_int_equal(try_superblock(sb, text), -EPROTONOSUPPORT);
+        sb = good;
+        sb.compat = 1ull << bit; /* may be ignored */
+        assert_int_equal(try_superblock(sb, text), 0);
+    }
+}
+
+/* Each byte of the superblock that has no meaning yet, and each place of a later table, is zero unless a feature bit
+ * that we do not know says what it is for. */
+static void test_reserved_superblock(void **state)
+{
+    (void)state;
+    struct efs_disk_superblock good, sb;
+    char text[1024];
+    memcpy(&good, image, sizeof(good));
+    size_t from = offsetof(struct efs_disk_superblock, tables) + EFS_TABLE_COUNT * sizeof(struct efs_disk_table);
+    for (size_t at = from; at < offsetof(struct efs_disk_superblock, hash); at += at < from + 300 ? 1 : 97) {
+        sb = good;
+        ((unsigned char *)&sb)[at] = 1;
+        assert_int_equal(try_superblock(sb, text), -EUCLEAN);
+        assert_non_null(strstr(text, "features"));
+        sb.compat = 1ull << 63;
+        assert_int_equal(try_superblock(sb, text), 0);
+    }
+    sb = good;
+    sb.content_hash++;
+    assert_int_equal(try_superblock(sb, text), -EUCLEAN);
+}
+
+static void test_reserved_fields(void **state)
+{
+    (void)state;
+    static const struct {
+        int table;
+        size_t offset, bytes;
+    } fields[] = {
+        {EFS_TABLE_FILES, FIELD(efs_disk_file, reserved)},   {EFS_TABLE_EXTENTS, FIELD(efs_disk_extent, reserved)},
+        {EFS_TABLE_GROUPS, FIELD(efs_disk_group, reserved)}, {EFS_TABLE_OBJECTS, FIELD(efs_disk_object, reserved)},
+        {EFS_TABLE_SHARDS, FIELD(efs_disk_shard, reserved)}, {EFS_TABLE_PARTS, FIELD(efs_disk_part, reserved)},
+    };
+    unsigned char *copy = malloc(image_bytes);
+    char text[1024];
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        for (unsigned compat = 0; compat < 2; compat++) {
+            struct efs_disk_superblock sb;
+            memcpy(copy, image, image_bytes);
+            memset(record(copy, fields[i].table, 0) + fields[i].offset, 0x40, fields[i].bytes);
+            memcpy(&sb, copy, sizeof(sb));
+            sb.compat = compat;
+            memcpy(copy, &sb, sizeof(sb));
+            seal(copy);
+            write_store(copy, image_bytes);
+            assert_int_equal(try_open(text), compat ? 0 : -EUCLEAN);
+        }
+    free(copy);
+}
+
+/* A second part would be another file or object, which needs a feature bit; none at all is not a store either. */
+static void test_one_part(void **state)
+{
+    (void)state;
+    unsigned char *copy = calloc(1, image_bytes);
+    char text[1024];
+    for (uint32_t count = 0; count < 3; count++) {
+        struct efs_disk_superblock sb;
+        memcpy(copy, image, image_bytes);
+        memcpy(&sb, copy, sizeof(sb));
+        struct efs_disk_table *parts = &sb.tables[EFS_TABLE_PARTS];
+        parts->count = count;
+        parts->bytes = count * sizeof(struct efs_disk_part);
+        if (parts->offset + parts->bytes > image_bytes)
+            continue;
+        memcpy(copy, &sb, sizeof(sb));
+        seal(copy);
+        write_store(copy, image_bytes);
+        assert_int_equal(try_open(text), count == 1 ? 0 : -EUCLEAN);
+    }
+    free(copy);
+}
+
 static void post(void *arg, errint_t error, size_t bytes)
 {
     (void)error, (void)bytes;
     sem_post(arg);
+}
+
+struct reading {
+    sem_t done;
+    errint_t error;
+};
+
+static void keep_error(void *arg, errint_t error, size_t bytes)
+{
+    struct reading *reading = arg;
+    (void)bytes;
+    reading->error = error;
+    sem_post(&reading->done);
 }
 
 /* Random fields get random values: whatever opens is served to the end. The sanitizers watch. */
@@ -303,6 +413,90 @@ static void test_random_indexes(void **state)
     free(buffer);
 }
 
+/* ---- each field, one at a time ---- */
+
+/* All files, one behind the other; what could not be read is left as it was in bytes. 0, or the first error. */
+static errint_t read_files(struct efs *fs, unsigned char *bytes, size_t room, size_t *used)
+{
+    errint_t first = 0;
+    *used = 0;
+    for (uint32_t f = 0; f < efs_file_count(fs); f++) {
+        struct efs_file_info info;
+        struct reading reading;
+        assert_int_equal(efs_file_info(fs, f, &info), 0);
+        if (info.bytes > room - *used) /* another file than was packed: it cannot be right */
+            return -EFBIG;
+        sem_init(&reading.done, 0, 0);
+        efs_read(fs, f, NULL, 0, bytes + *used, info.bytes, keep_error, &reading);
+        sem_wait(&reading.done);
+        sem_destroy(&reading.done);
+        first = first ? first : reading.error;
+        *used += info.bytes;
+    }
+    return first;
+}
+
+static uint64_t changed(uint64_t value, unsigned bits, unsigned how, uint64_t *rnd)
+{
+    const uint64_t values[] = {0,         UINT64_MAX, value ^ 1ull << (bits - 1), value ^ 1ull << bits / 2, value ^ 1,
+                               value + 1, value - 1,  fixture_random(rnd)};
+    return values[how];
+}
+
+/* With the checksums made right again: a store that opens gives the right bytes or an error. */
+static void test_fields(void **state)
+{
+    (void)state;
+    const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1};
+    const size_t room = 4u << 20;
+    unsigned char *copy = malloc(image_bytes), *want = malloc(room), *got = malloc(room);
+    unsigned refused = 0, errors = 0, right = 0;
+    size_t want_bytes, got_bytes;
+    uint64_t rnd = 11;
+    struct efs *fs;
+    struct efs_error err;
+    struct efs_disk_superblock sb;
+    write_store(image, image_bytes);
+    assert_int_equal(efs_open(model.store, &options, &fs, &err), 0);
+    assert_int_equal(read_files(fs, want, room, &want_bytes), 0);
+    efs_close(fs);
+    memcpy(&sb, image, sizeof(sb));
+    const struct {
+        size_t begin, bytes;
+    } areas[] = {{0, offsetof(struct efs_disk_superblock, zero) + 8},
+                 {sb.tables[EFS_TABLE_PARTS].offset, sizeof(struct efs_disk_part)},
+                 {sb.tables[EFS_TABLE_SHARDS].offset, 3 * sizeof(struct efs_disk_shard)}};
+    for (size_t a = 0; a < sizeof(areas) / sizeof(areas[0]); a++)
+        for (size_t at = areas[a].begin; at < areas[a].begin + areas[a].bytes; at += 4)
+            for (unsigned how = 0; how < 16; how++) { /* as 32 and as 64 bits */
+                unsigned bytes = how < 8 ? 4 : 8;
+                uint64_t value = 0;
+                if (bytes == 8 && at % 8 != 0)
+                    continue;
+                memcpy(copy, image, image_bytes);
+                memcpy(&value, copy + at, bytes);
+                value = changed(value, 8 * bytes, how % 8, &rnd);
+                memcpy(copy + at, &value, bytes);
+                seal(copy);
+                write_store(copy, image_bytes);
+                if (efs_open(model.store, &options, &fs, &err) < 0) {
+                    refused++;
+                    continue;
+                }
+                errint_t rc = read_files(fs, got, room, &got_bytes);
+                efs_close(fs);
+                if (rc == 0 && (got_bytes != want_bytes || memcmp(got, want, want_bytes) != 0))
+                    fail_msg("offset %zu, %u bytes are 0x%llx: wrong bytes", at, bytes, (unsigned long long)value);
+                errors += rc < 0;
+                right += rc == 0;
+            }
+    print_message("%u refused, %u with errors, %u right\n", refused, errors, right);
+    assert_true(refused > 1000 && errors > 100 && right > 10);
+    free(copy);
+    free(want);
+    free(got);
+}
+
 static void test_not_a_store(void **state)
 {
     (void)state;
@@ -316,10 +510,17 @@ static void test_not_a_store(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),           cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_flips),          cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_random_indexes), cmocka_unit_test(test_other_versions),
+        cmocka_unit_test(test_good),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_flips),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_random_indexes),
+        cmocka_unit_test(test_other_versions),
         cmocka_unit_test(test_not_a_store),
+        cmocka_unit_test(test_reserved_superblock),
+        cmocka_unit_test(test_reserved_fields),
+        cmocka_unit_test(test_one_part),
+        cmocka_unit_test(test_fields),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

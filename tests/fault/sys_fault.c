@@ -4,7 +4,6 @@
 #define efs_sys_fstat real_fstat
 #define efs_sys_pread real_pread
 #define efs_sys_pwrite real_pwrite
-#define efs_sys_pwritev real_pwritev
 #define efs_sys_fsync real_fsync
 #define efs_sys_ftruncate real_ftruncate
 #define efs_sys_linkat real_linkat
@@ -30,7 +29,6 @@
 #undef efs_sys_fstat
 #undef efs_sys_pread
 #undef efs_sys_pwrite
-#undef efs_sys_pwritev
 #undef efs_sys_fsync
 #undef efs_sys_ftruncate
 #undef efs_sys_linkat
@@ -132,14 +130,6 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
     if (!fails(FAULT_PWRITE))
         return real_pwrite(fd, buf, bytes, offset);
     return plan.error ? -plan.error : real_pwrite(fd, buf, half(bytes), offset);
-}
-
-/* Short: only the first part, and of that half. */
-ssize_t efs_sys_pwritev(int fd, const struct iovec *iov, int count, uint64_t offset)
-{
-    if (!fails(FAULT_PWRITE))
-        return real_pwritev(fd, iov, count, offset);
-    return plan.error ? -plan.error : real_pwrite(fd, iov[0].iov_base, half(iov[0].iov_len), offset);
 }
 
 int efs_sys_fsync(int fd)

@@ -10,6 +10,8 @@ import struct
 import sys
 
 PAGE = 4096
+STEP = 64  # of chunks and tables
+PLACES = 16  # for tables
 BLOCK = 8192
 SPAN = 4 * BLOCK
 NONE = 2**32 - 1
@@ -25,6 +27,7 @@ RECORDS = {  # table, record
     "OBJECTS": "<IIQQIIII",
     "SHARDS": "<QQQQQIIII",
     "REPORT": "<B",
+    "PARTS": "<QQIIQ",
 }
 ELEMENT_BYTES = {0: 1, 1: 2, 2: 2, 3: 4, 4: 1, 5: 1}
 CASCADE, ZSTD, LZ4 = 1, 2, 3
@@ -42,10 +45,6 @@ class Unsupported(Exception):
 def need(good, what):
     if not good:
         raise Damaged(what)
-
-
-def up(number, step):
-    return -(-number // step) * step
 
 
 def parts(number, size):
@@ -225,9 +224,9 @@ class Store:
 
     def check_superblock(self):
         need(len(self.data) >= PAGE and self.data[:8] == b"expertfs", "not a store")
-        (_, version, size, incompat, _, store_bytes, self.source_bytes, content_hash, self.shard_elements,
+        (_, version, size, incompat, compat, store_bytes, self.source_bytes, content_hash, self.shard_elements,
          block) = struct.unpack_from(SUPERBLOCK, self.data)
-        if version != 1:
+        if version != 2:
             raise Unsupported(f"version {version}")
         need(size == PAGE and checksum(self.data[:4088]) == int.from_bytes(self.data[4088:4096], "little"), "superblock")
         if incompat:
@@ -238,7 +237,7 @@ class Store:
         for number, (name, record) in enumerate(RECORDS.items()):
             offset, size, wanted, record_bytes, count = struct.unpack_from(TABLE, self.data, 64 + 32 * number)
             need(record_bytes == struct.calcsize(record) and size == record_bytes * count, f"table {name}: sizes")
-            need(offset % PAGE == 0 and offset >= end and offset + size <= len(self.data), f"table {name}: place")
+            need(offset % (STEP if number else PAGE) == 0 and offset >= end and offset + size <= len(self.data), f"table {name}: place")
             table = self.data[offset:offset + size]
             need(checksum(table) == wanted, f"table {name}: checksum")
             setattr(self, name.lower(), table if record == "<B" else list(struct.iter_unpack(record, table)))
@@ -246,6 +245,16 @@ class Store:
                 self.chunks_end = offset
             end, hashes = offset + size, hashes + wanted.to_bytes(8, "little")
         need(checksum(hashes) == content_hash, "checksum of the tables' checksums")
+        self.strict = compat == 0  # else reserved fields may be in use
+        self.unused(*self.data[64 + 32 * len(RECORDS):64 + 32 * PLACES], *self.data[64 + 32 * PLACES:PAGE - 8])
+        need(len(self.parts) == 1, "parts")
+        address, size, name_offset, name_bytes, reserved = self.parts[0]
+        self.string(name_offset, name_bytes)
+        need(address == 0 and size == store_bytes and name_bytes == 0, "the part is not the file")
+        self.unused(reserved)
+
+    def unused(self, *fields):
+        need(not self.strict or not any(fields), "a field is used that no feature bit names")
 
     def string(self, offset, size):
         need(offset + size <= len(self.strings), "a string lies outside STRINGS")
@@ -253,14 +262,16 @@ class Store:
 
     def check_files(self):
         paths, next_extent = [], 0
-        for path_offset, path_bytes, size, extent_first, extent_count, _ in self.files:
+        for path_offset, path_bytes, size, extent_first, extent_count, reserved in self.files:
+            self.unused(reserved)
             path = self.string(path_offset, path_bytes)
             need(1 <= len(path) <= 1023 and b"\0" not in path, "a path is empty, too long or holds NUL")
             need(all(1 <= len(part) <= 255 and part not in (b".", b"..") for part in path.split(b"/")), "a path's part")
             need(extent_first == next_extent and extent_first + extent_count <= len(self.extents), "a file's extents")
             need(size < 2**63, "a file's size")
             next_extent, at = next_extent + extent_count, 0
-            for file_offset, count, object_offset, number, _ in self.extents[extent_first:next_extent]:
+            for file_offset, count, object_offset, number, reserved in self.extents[extent_first:next_extent]:
+                self.unused(reserved)
                 need(file_offset == at and count > 0 and number < len(self.objects), "an extent is out of place")
                 need(object_offset + count <= self.objects[number][3], "an extent reaches past its object")
                 at += count
@@ -275,6 +286,7 @@ class Store:
     def check_tensors(self):
         for name_offset, name_bytes, dtype, dims, expert_dim, file, file_offset, size, *shape in self.tensors:
             self.string(name_offset, name_bytes)
+            need(not any(shape[dims:]), "a dimension too many")
             need(name_bytes <= 65535 and dims <= 8 and file < len(self.files), "a tensor")
             need(expert_dim == 0 or (expert_dim == 1 and dims >= 1 and shape[0] > 0), "a fused tensor's shape")
             need(1 <= dtype <= 22 or dtype >= 256, "a tensor's type")
@@ -282,7 +294,8 @@ class Store:
 
     def check_groups(self):
         next_object, before = 0, None
-        for number, (kind, stack_offset, stack_bytes, layer, expert, first, count, _) in enumerate(self.groups):
+        for number, (kind, stack_offset, stack_bytes, layer, expert, first, count, reserved) in enumerate(self.groups):
+            self.unused(reserved)
             stack = self.string(stack_offset, stack_bytes)
             need(kind <= 2 and len(stack) <= 32 and b"/" not in stack and b"\0" not in stack, "a group")
             place = (kind, stack, layer, expert) if kind == EXPERT else (kind,)
@@ -294,7 +307,8 @@ class Store:
 
     def check_objects(self):
         next_shard = 0
-        for tensor, group, tensor_offset, size, first, count, form, _ in self.objects:
+        for tensor, group, tensor_offset, size, first, count, form, reserved in self.objects:
+            self.unused(reserved)
             need(form in ELEMENT_BYTES and size > 0 and size % ELEMENT_BYTES[form] == 0, "an object's size")
             elements = size // ELEMENT_BYTES[form]
             need(first == next_shard and count == parts(elements, self.shard_elements) and
@@ -309,15 +323,16 @@ class Store:
         need(next_shard == len(self.shards), "objects do not name all shards")
 
     def check_shard(self, form, elements, shard):
-        e_offset, sm_offset, _, _, _, e_size, sm_size, codec, _ = shard
+        e_offset, sm_offset, e_hash, sm_hash, _, e_size, sm_size, codec, reserved = shard
+        self.unused(reserved)
         need(codec <= 3, "a shard's codec")
         if codec == 0:
             need(form == 0 and e_size == 0 and sm_size == elements, "a shard that is not coded")
         else:
             need(0 < e_size <= most_bytes(elements) and sm_size == sm_bytes(form, elements), "a shard's sizes")
-        for offset, size in ((e_offset, e_size), (sm_offset, sm_size)):
-            good = offset % PAGE == 0 and PAGE <= offset and offset + up(size, PAGE) <= self.chunks_end
-            need(good if size else offset == 0, "a chunk's place")
+        for offset, size, wanted in ((e_offset, e_size, e_hash), (sm_offset, sm_size, sm_hash)):
+            good = offset % STEP == 0 and PAGE <= offset and offset + size <= self.chunks_end
+            need(good if size else offset == 0 and wanted == 0, "a chunk's place")
 
     def shard(self, form, elements, number):
         e_offset, sm_offset, e_hash, sm_hash, raw_hash, e_size, sm_size, codec, _ = self.shards[number]

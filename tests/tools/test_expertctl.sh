@@ -35,12 +35,12 @@ run 2 verify --threads 0 "$dir/m.efs"
 
 # info
 run 0 info "$dir/m.efs"
-for word in 'version 1' 'family' 'experts' 'cascade' 'BF16'; do says "$word"; done
+for word in 'version 2' 'family' 'experts' 'cascade' 'BF16'; do says "$word"; done
 run 0 info --json "$dir/m.efs"
 "$python" - "$dir/out" "$size" <<'P' || complain "info --json: $(cat "$dir/out")"
 import json, sys
 info = json.load(open(sys.argv[1]))
-assert info["store_bytes"] == int(sys.argv[2]) and info["experts"] > 0 and info["version"] == 1
+assert info["store_bytes"] == int(sys.argv[2]) and info["experts"] > 0 and info["version"] == 2
 assert sum(row["raw_bytes"] for row in info["report"]["rows"]) == info["source_bytes"]
 assert sum(codec["raw_bytes"] for codec in info["codecs"].values()) == info["source_bytes"]
 P
