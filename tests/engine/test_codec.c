@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #define MAX_ELEMENTS (64u << 10)
+#define SHARD_ELEMENTS (512u << 10) /* what the packer takes */
 
 static uint64_t random_state;
 
@@ -172,17 +173,23 @@ static void auto_keeps_the_cascade(void **state)
     (void)state;
     static const enum efs_format formats[] = {EFS_FORMAT_BF16, EFS_FORMAT_F16, EFS_FORMAT_F32, EFS_FORMAT_E4M3};
     static const enum content contents[] = {WEIGHTS, ONE_SCALE};
+    static const size_t sizes[] = {4096, 16384, MAX_ELEMENTS, SHARD_ELEMENTS};
+    struct efs_codec_scratch *small = scratch;
+    assert_int_equal(efs_codec_scratch_new(SHARD_ELEMENTS, &scratch), 0);
     random_state = 3;
     for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++)
         for (size_t c = 0; c < sizeof(contents) / sizeof(contents[0]); c++)
-            for (size_t n = 4096; n <= MAX_ELEMENTS; n *= 4) {
+            for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
                 struct shard s;
+                size_t n = sizes[i];
                 code(&s, formats[f], EFS_CHOOSE_AUTO, contents[c], n);
                 if (s.coded.codec != EFS_CODEC_CASCADE)
                     fail_msg("format %d, content %d, %zu elements: codec %u", (int)formats[f], (int)contents[c], n,
                              s.coded.codec);
                 release(&s);
             }
+    efs_codec_scratch_free(scratch);
+    scratch = small;
 }
 
 static void auto_leaves_the_cascade_for_much(void **state)
