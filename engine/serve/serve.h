@@ -234,6 +234,12 @@ void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
 
+/* ---- enough.c ---- */
+/* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
+ * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
+ * here, and the store is large enough to take it. A budget above what is available now is told in the log. */
+errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
+
 /* ---- room_ahead.c ---- */
 /* With lock held: something was wanted that was not there. If the chunk pool will soon want more segments, have their
  * pages ready. */
