@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -145,6 +146,11 @@ struct efs_store_info {
     uint32_t version, shard_elements;
     const char *report_json; /* what packing measured; lives as long as the store; not terminated */
     size_t report_bytes;
+    /* Of the store's file when it was opened: */
+    bool direct;    /* it can be read with O_DIRECT */
+    unsigned mode;  /* who may read it: bits of 0444; those that an access control list leaves in doubt are off */
+    unsigned group; /* gid of its group */
+    struct timespec mtime; /* when it was written */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
 
