@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,8 +31,17 @@ EFS_API const char *efs_version(void); /* "0.1.0" */
 /* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
 EFS_API const char *efs_cpu_path(void);
 /*
- * What budget_bytes = 0 would choose now: half of the smallest of MemAvailable of /proc/meminfo and, for every memory
- * cgroup (v2 or v1) that this process is in, its limit less what it uses without its page cache. Half, since the
+ * The memory that this process can have now. available_bytes: the smallest of MemAvailable of /proc/meminfo and, for
+ * every memory cgroup (v2 or v1) that it is in, its limit (v2: memory.high, too) less what it uses without its page
+ * cache. limit_bytes: above it processes are killed; the smallest of MemTotal and of the cgroups' limits.
+ */
+struct efs_memory {
+    uint64_t limit_bytes, available_bytes;
+    bool cgroup; /* limit_bytes is that of a cgroup */
+};
+EFS_API void efs_memory(struct efs_memory *memory);
+/*
+ * What budget_bytes = 0 would choose now: half of what is available. Half, since the
  * readers' page cache lives beside us, and a system without page cache is slower than one with a smaller pool.
  */
 EFS_API uint64_t efs_auto_budget(void);
@@ -136,6 +146,11 @@ struct efs_store_info {
     uint32_t version, shard_elements;
     const char *report_json; /* what packing measured; lives as long as the store; not terminated */
     size_t report_bytes;
+    /* Of the store's file when it was opened: */
+    bool direct;    /* it can be read with O_DIRECT */
+    unsigned mode;  /* who may read it: bits of 0444; those that an access control list leaves in doubt are off */
+    unsigned group; /* gid of its group */
+    struct timespec mtime; /* when it was written */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
 

@@ -41,8 +41,29 @@ static void write_all(int fd, const char *text, size_t bytes)
     }
 }
 
+static volatile pid_t to_tell; /* a signal handler has nowhere else to look */
+
+static void pass_on(int number)
+{
+    kill(to_tell, number);
+}
+
+/* The child is in a session of its own: what is meant to end us, as from a terminal, ends it, and it says so. */
+static void pass_signals_on(pid_t child)
+{
+    static const int passed[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = pass_on}, before;
+    to_tell = child;
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++) {
+        if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) { /* nohup stays in force */
+            sigaction(passed[i], &action, NULL);
+        }
+    }
+}
+
 __attribute__((noreturn)) static void parent(pid_t child, int fd)
 {
+    pass_signals_on(child);
     char text[2048];
     ssize_t bytes = read_all(fd, text, sizeof(text) - 1);
     text[bytes] = '\0';
@@ -54,7 +75,8 @@ __attribute__((noreturn)) static void parent(pid_t child, int fd)
         _exit(1);
     }
     int status = 0;
-    waitpid(child, &status, 0);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
     if (WIFSIGNALED(status)) {
         fprintf(stderr, "expertfs: the daemon was ended by signal %d (%s) before it was ready\n", WTERMSIG(status),
                 strsignal(WTERMSIG(status)));

@@ -276,7 +276,9 @@ struct efsd {
     pthread_t *thread_ids;
     struct timespec mtime; /* of all files: the store's */
     uid_t uid;
-    gid_t gid;
+    gid_t gid;                /* the store's */
+    mode_t mode;              /* of files: who may read the store, bits of 0444 */
+    bool restricted;          /* others may come, and some of them may not read: the kernel judges by mode */
     dev_t device;             /* st_dev of the mount; 0: not known */
     bool direct_io;           /* plain opens use direct_io */
     uint64_t readahead_bytes; /* in force in the kernel; 0: not known */
@@ -326,8 +328,15 @@ void efsd_session_end(struct efsd *daemon);
  * mount for nothing, so that it can be called before there are receiving threads. */
 void efsd_raise_readahead(struct efsd *daemon);
 
-/* serve.c: everything from a checked command line to the end of the mount. ready is called once, when the mount
- * answers. 0 after a clean end, or -errno with the reason in err. */
-errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg), void *arg, struct efs_error *err);
+/* Who waits for the mount is told once: that it answers, or that a signal came before (from another thread, and the
+ * process ends then). */
+struct efsd_starter {
+    void (*ready)(void *arg);
+    void (*given_up)(void *arg, const char *reason);
+    void *arg;
+};
+/* serve.c: everything from a checked command line to the end of the mount. 0 after a clean end, or -errno with the
+ * reason in err. */
+errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starter *starter, struct efs_error *err);
 
 #endif

@@ -2,26 +2,64 @@
 #include "handout_core.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "log.h"
 
 #define SESSIONS 16u
 #define SEND_BYTES (256 << 10)
+#define DEAF_MS 200
+#define TELL_SECONDS 60
 
 /* ---- the thread --------------------------------------------------------------------------------------------- */
 
+static void hear(struct efsd_handout *h, bool hears)
+{
+    struct epoll_event event = {.events = hears ? EPOLLIN : 0, .data.ptr = &h->socket};
+    epoll_ctl(h->epoll, EPOLL_CTL_MOD, h->socket.listening, &event);
+    h->deaf = !hears;
+}
+
+/*
+ * There is no descriptor for a client that waits. Left where it is, it would wake us again and again, and wait for an
+ * answer: so it is let in by a descriptor that is kept for this, and cut off, and opens files. If that fails, too, the
+ * socket is not looked at for a while.
+ */
+static void turn_away(struct efsd_handout *h)
+{
+    if (h->spare >= 0) {
+        close(h->spare);
+    }
+    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    bool none = fd < 0 && errno != EAGAIN && errno != ECONNABORTED;
+    if (fd >= 0) {
+        close(fd);
+    }
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (none || h->spare < 0) {
+        hear(h, false);
+    }
+    int64_t now = time(NULL);
+    if (now - h->told_away >= TELL_SECONDS) {
+        h->told_away = now;
+        efsd_log(EFS_LOG_WARNING, "clients of the hand-out are turned away, they open files: no descriptor is left "
+                                  "(RLIMIT_NOFILE)");
+    }
+}
+
 static void greet(struct efsd_handout *h)
 {
-    int fd = accept4(h->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
+    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
     if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            turn_away(h);
+        }
         return;
     }
     struct ucred who;
@@ -52,7 +90,10 @@ static void *run(void *arg)
     struct efsd_handout *h = arg;
     struct epoll_event event;
     for (;;) { /* one at a time: what one event ends is not in a list of others */
-        int n = epoll_wait(h->epoll, &event, 1, -1);
+        int n = epoll_wait(h->epoll, &event, 1, h->deaf ? DEAF_MS : -1);
+        if (h->deaf && n == 0) {
+            hear(h, true);
+        }
         if (n < 0 && errno != EINTR) {
             return NULL;
         }
@@ -62,7 +103,7 @@ static void *run(void *arg)
         if (event.data.ptr == &h->stop) {
             return NULL;
         }
-        if (event.data.ptr == &h->listening) {
+        if (event.data.ptr == &h->socket) {
             greet(h);
             continue;
         }
@@ -84,25 +125,6 @@ static errint_t watch(const struct efsd_handout *h, int fd, void *what)
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-/* A name that nobody can have taken before us: processes of other users could listen there. */
-static errint_t listen_somewhere(struct efsd_handout *h)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    uint64_t number;
-    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number)) {
-        return -EIO;
-    }
-    int bytes =
-        snprintf(h->address, sizeof(h->address), "expertfs-%d-%016llx", (int)getpid(), (unsigned long long)number);
-    memcpy(address.sun_path + 1, h->address, (size_t)bytes);
-    h->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
-    if (h->listening < 0 || bind(h->listening, (struct sockaddr *)&address, length) || listen(h->listening, 16)) {
-        return -errno;
-    }
-    return 0;
-}
-
 static errint_t find_nodes(struct efsd_handout *h)
 {
     const struct efsd_tree *tree = &h->daemon->tree;
@@ -115,7 +137,7 @@ static errint_t find_nodes(struct efsd_handout *h)
     return h->nodes ? 0 : -ENOMEM;
 }
 
-errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout)
+errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout, struct efs_error *err)
 {
     *handout = NULL;
     if (!daemon->kernel.passthrough) { /* there is no full pool, or nobody may have it */
@@ -123,21 +145,24 @@ errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout)
     }
     struct efsd_handout *h = calloc(1, sizeof(*h));
     if (!h) {
-        return -ENOMEM;
+        return efs_fail(err, -ENOMEM, "no memory");
     }
-    *h = (struct efsd_handout){.daemon = daemon, .listening = -1};
+    *h = (struct efsd_handout){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : find_nodes(h);
+    bool told = false;
     if (!rc) {
-        rc = listen_somewhere(h);
+        rc = efsd_socket_open(&h->socket, err);
+        told = rc != 0;
     }
     if (!rc) {
         rc = watch(h, h->stop, &h->stop);
     }
     if (!rc) {
-        rc = watch(h, h->listening, &h->listening);
+        rc = watch(h, h->socket.listening, &h->socket);
     }
     if (!rc) {
         rc = -pthread_create(&h->thread, NULL, run, h);
@@ -145,7 +170,7 @@ errint_t efsd_handout_start(struct efsd *daemon, struct efsd_handout **handout)
     }
     if (rc) {
         efsd_handout_free(h);
-        return rc;
+        return told ? rc : efs_fail(err, rc, "%s", strerror(-rc));
     }
     pthread_setname_np(h->thread, "efs-handout");
     *handout = h;
@@ -182,7 +207,8 @@ void efsd_handout_free(struct efsd_handout *h)
         close(s->fd);
         efsd_session_unref(s);
     }
-    const int all[] = {h->listening, h->epoll, h->stop};
+    efsd_socket_close(&h->socket);
+    const int all[] = {h->epoll, h->stop, h->spare};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (all[i] >= 0) {
             close(all[i]);
@@ -195,5 +221,5 @@ void efsd_handout_free(struct efsd_handout *h)
 
 const char *efsd_handout_address(const struct efsd_handout *h)
 {
-    return h ? h->address : "-";
+    return h ? h->socket.path : "-";
 }

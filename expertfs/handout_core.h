@@ -11,6 +11,7 @@
 
 #include "daemon.h"
 #include "handout.h"
+#include "handout_socket.h"
 
 struct efsd_held {
     struct efsd_session *session;
@@ -46,10 +47,13 @@ struct efsd_handout {
     struct efsd_session *sessions;
     uint32_t session_count;
     uint32_t *nodes; /* by expert: its file in the tree */
-    int listening, epoll, stop;
+    struct efsd_socket socket;
+    int epoll, stop;
+    int spare;         /* given up to turn a client away when there are no more descriptors */
+    bool deaf;         /* the thread's: the socket is not looked at for a moment */
+    int64_t told_away; /* the thread's: second in which that was logged last */
     pthread_t thread;
     bool started;
-    char address[64];
 };
 
 /* ---- handout_session.c ---- */

@@ -240,7 +240,8 @@ void efsd_handout_receive(struct efsd_session *s)
         }
         bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
         if (n > 0 && !good) {
-            efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off", s->handout->address);
+            efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",
+                     efsd_handout_address(s->handout));
         }
         if (!good) {
             efsd_handout_end(s);

@@ -1,8 +1,11 @@
 /* main.c - expertfs STORE MOUNTPOINT: the command line, foreground or background, exit status (0, 1, 2: usage). */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "background.h"
 #include "daemon.h"
@@ -92,6 +95,16 @@ static errint_t make_absolute(char **path, struct efs_error *err)
     return 0;
 }
 
+static int fail(const struct efs_error *err, int status_fd);
+
+static void tell_given_up(void *arg, const char *reason)
+{
+    const int *status_fd = arg;
+    struct efs_error err = {.text = ""};
+    efs_fail(&err, -EINTR, "%s", reason);
+    fail(&err, *status_fd);
+}
+
 static void tell_ready(void *arg)
 {
     int *status_fd = arg;
@@ -111,8 +124,24 @@ static int fail(const struct efs_error *err, int status_fd)
     return EXIT_FAILURE;
 }
 
+/*
+ * Standard files that are closed are opened on /dev/null: else the FUSE device would be one of them, and get messages,
+ * or be closed when the daemon leaves its terminal. A limit on the size of files (ulimit -f) becomes an error in place
+ * of a signal: memory files are files.
+ */
+static void rely_on_nothing(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) {
+            _exit(EXIT_FAILURE);
+        }
+    }
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 int main(int argc, char **argv)
 {
+    rely_on_nothing();
     const struct argp argp = {
         .options = argp_options,
         .parser = parse,
@@ -142,7 +171,8 @@ int main(int argc, char **argv)
         efsd_log_open(false);
     }
     if (!rc) {
-        rc = efsd_serve(&options, tell_ready, &status_fd, &err);
+        const struct efsd_starter starter = {tell_ready, tell_given_up, &status_fd};
+        rc = efsd_serve(&options, &starter, &err);
     }
     if (rc) {
         rc = fail(&err, status_fd);

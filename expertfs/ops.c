@@ -25,9 +25,17 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
     bool directory = n->kind == EFSD_DIRECTORY;
+    mode_t mode = daemon->mode;
+    if (directory) {
+        mode |= mode >> 2; /* who may read may enter */
+    }
+    /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
+    if (efsd_is_want(daemon, node) || (daemon->restricted && daemon->uid != 0)) {
+        mode |= 0200;
+    }
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
-        .st_mode = directory ? S_IFDIR | 0555 : S_IFREG | (efsd_is_want(daemon, node) ? 0644 : 0444),
+        .st_mode = (directory ? S_IFDIR : S_IFREG) | mode,
         .st_nlink = directory ? 2 + n->id : 1,
         .st_uid = daemon->uid,
         .st_gid = daemon->gid,

@@ -150,6 +150,18 @@ static errint_t take_mount(struct efsd_options *options, const char *name, const
     return 0;
 }
 
+bool efsd_options_mounts_with(const struct efsd_options *options, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (const char *at = options->mount; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, name, bytes) == 0 && (at[bytes] == '\0' || at[bytes] == ',')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static errint_t take_string(char **at, const char *value, struct efs_error *err)
 {
     char *copy = strdup(value);

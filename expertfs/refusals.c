@@ -4,7 +4,9 @@
  * The kernel does not know that nothing can be written: to a mount with the option ro it would also refuse the xattrs
  * and the file `want`, which tune it. So every request that would change a file or a name comes here and gets EROFS,
  * whoever asks. For the same reason the daemon, not the kernel, judges by modes (no default_permissions): who is not
- * root would get EACCES before EROFS, and the owner could not set the xattrs of files that are 0444.
+ * root would get EACCES before EROFS, and the owner could not set the xattrs of files that are 0444. Only where others
+ * may use the mount (allow_other) and not all of them may read the store does the kernel judge: it knows all groups of
+ * who asks, and names and sizes that it has looked up before are kept from those who may not see them, too.
  */
 #include "daemon.h"
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -14,6 +15,7 @@
 
 #include "handout.h"
 #include "log.h"
+#include "starting.h"
 
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
@@ -139,16 +141,28 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
     return rc;
 }
 
-static void read_times(struct efsd *daemon)
+/*
+ * Who may read the store may read the mount: who mounted it, the store's group and others as its mode says. Those who
+ * are shut out by the owner's part of it stay out, as the owner may be one of the others here.
+ */
+static void set_owner(struct efsd *daemon)
 {
-    struct stat st;
+    const unsigned store = daemon->info.mode, all = 0444;
     daemon->uid = geteuid();
-    daemon->gid = getegid();
+    daemon->gid = (gid_t)daemon->info.group;
     daemon->started = time(NULL);
-    if (stat(daemon->options.store, &st) == 0) {
-        daemon->mtime = st.st_mtim;
-    } else {
-        daemon->mtime.tv_sec = daemon->started;
+    daemon->mtime = daemon->info.mtime;
+    daemon->mode = (mode_t)(0400 | (store & 0400 ? store & 0044 : 0));
+    daemon->restricted = daemon->mode != all && efsd_options_mounts_with(&daemon->options, "allow_other");
+}
+
+/* As many open files as we may have: each expert that is decoded has one. */
+static void raise_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
     }
 }
 
@@ -168,7 +182,7 @@ static void choose_path(struct efsd *daemon)
              plain);
 }
 
-static errint_t start(struct efsd *daemon, struct efs_error *err)
+static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
 {
     daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -184,7 +198,7 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
         rc = build_tree(daemon, err);
     }
     if (!rc) {
-        read_times(daemon);
+        set_owner(daemon);
         size_t count = buffer_count(daemon->options.budget_bytes);
         rc = efsd_buffers_open(&daemon->buffers, count);
         if (!rc) {
@@ -194,6 +208,7 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
             efs_fail(err, rc, "no memory for %zu reply buffers", count);
         }
     }
+    efsd_starting_over(starting);
     if (!rc) {
         rc = efsd_session_mount(daemon, err);
     }
@@ -202,9 +217,10 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
     }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
-    rc = efsd_handout_start(daemon, &daemon->handout);
+    rc = efsd_handout_start(daemon, &daemon->handout, err);
     if (rc) { /* files do without */
-        efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", strerror(-rc));
+        efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", err->text);
+        err->text[0] = '\0';
     }
     rc = efsd_session_start(daemon, err);
     if (!rc && (rc = efsd_pagecache_start(daemon))) {
@@ -260,7 +276,7 @@ static void end(struct efsd *daemon)
     free(daemon);
 }
 
-errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg), void *arg, struct efs_error *err)
+errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starter *starter, struct efs_error *err)
 {
     struct efsd *daemon = calloc(1, sizeof(*daemon));
     if (!daemon) {
@@ -278,12 +294,21 @@ errint_t efsd_serve(const struct efsd_options *options, void (*ready)(void *arg)
     sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* threads inherit it */
     signal(SIGPIPE, SIG_IGN);
+    raise_files();
+    struct efsd_starting starting = {0};
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-    errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : start(daemon, err);
+    errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
+    if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg))) {
+        efs_fail(err, rc, "a thread that waits for signals: %s", strerror(-rc));
+    }
+    if (!rc) {
+        rc = start(daemon, &starting, err);
+    }
+    efsd_starting_over(&starting);
     if (!rc) {
         efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
                  daemon->path_note);
-        ready(arg);
+        starter->ready(starter->arg);
         wait_for_end(daemon, signal_fd);
     }
     end(daemon);

@@ -37,8 +37,9 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
     char fixed[128];
     char *list = NULL, *name = NULL;
-    /* rw and no default_permissions: see refusals.c */
-    snprintf(fixed, sizeof(fixed), "rw,nosuid,nodev,max_read=%u", EFSD_IO_BYTES);
+    /* rw, and default_permissions only where somebody must be kept out: see refusals.c */
+    snprintf(fixed, sizeof(fixed), "rw,nosuid,nodev,max_read=%u%s", EFSD_IO_BYTES,
+             daemon->restricted ? ",default_permissions" : "");
     bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&
               fuse_opt_add_opt(&list, fixed) == 0 && fuse_opt_add_opt_escaped(&list, name) == 0;
     if (ok) {

@@ -1,4 +1,4 @@
-/* limits_auto.c - the budget that the machine and its memory cgroups leave. */
+/* limits_auto.c - the memory that the machine and its memory cgroups have, and what they leave. */
 #include "libexpertfs.h"
 
 #include "sys.h"
@@ -46,18 +46,31 @@ static uint64_t number(const char *directory, const char *name, uint64_t fallbac
 
 /* The files of a kind of cgroup; in memory.stat the page cache, and the part of it that is tmpfs and memfds. */
 struct files {
-    const char *limit, *usage, *cache, *shared;
+    const char *limit, *high, *usage, *cache, *shared;
 };
-static const struct files v1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"},
-                          v2 = {"memory.max", "memory.current", "file", "shmem"};
+static const struct files v1 = {"memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_cache", "total_shmem"},
+                          v2 = {"memory.max", "memory.high", "memory.current", "file", "shmem"};
 
-/* What a cgroup leaves: limit - (usage - page cache). Page cache is given back on demand, memfds are not. */
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A limit; v1 says "no limit" by a huge number. */
+static uint64_t limit_of(const char *directory, const char *name)
+{
+    uint64_t limit = name ? number(directory, name, UINT64_MAX) : UINT64_MAX;
+    return limit >= (1ull << 60) ? UINT64_MAX : limit;
+}
+
+/* What a cgroup leaves: limit - (usage - page cache). Page cache is given back on demand, memfds are not. Above high
+ * nobody is killed, but slowed down until nothing goes on. */
 static uint64_t cgroup_leaves(const char *directory, const struct files *files)
 {
     char path[TEXT + 64], text[TEXT];
-    uint64_t limit = number(directory, files->limit, UINT64_MAX);
-    if (limit >= (1ull << 60)) /* v1 says "no limit" by a huge number */
-        return UINT64_MAX;
+    uint64_t limit = smaller(limit_of(directory, files->limit), limit_of(directory, files->high));
+    if (limit == UINT64_MAX)
+        return limit;
     uint64_t usage = number(directory, files->usage, 0);
     snprintf(path, sizeof(path), "%s/memory.stat", directory);
     slurp(path, text);
@@ -68,48 +81,53 @@ static uint64_t cgroup_leaves(const char *directory, const struct files *files)
 }
 
 /* All cgroups from this process's up to the root. */
-static uint64_t walk(const char *mount, const char *cgroup, const struct files *files)
+static void walk(const char *mount, const char *cgroup, const struct files *files, struct efs_memory *least)
 {
     char directory[TEXT];
-    uint64_t least = UINT64_MAX;
     int n = snprintf(directory, sizeof(directory), "%s%s", mount, cgroup);
     if (n < 0 || (size_t)n >= sizeof(directory))
-        return least;
+        return;
     for (;;) {
-        uint64_t leaves = cgroup_leaves(directory, files);
-        least = leaves < least ? leaves : least;
+        uint64_t limit = limit_of(directory, files->limit);
+        least->available_bytes = smaller(least->available_bytes, cgroup_leaves(directory, files));
+        least->cgroup |= limit < least->limit_bytes;
+        least->limit_bytes = smaller(least->limit_bytes, limit);
         char *slash = strrchr(directory, '/');
         if (!slash || (size_t)(slash - directory) < strlen(mount))
-            return least;
+            return;
         *slash = 0;
     }
 }
 
-static uint64_t cgroups_leave(void)
+static void look_at_cgroups(struct efs_memory *least)
 {
     char text[TEXT], *save = NULL;
-    uint64_t least = UINT64_MAX;
     slurp("/proc/self/cgroup", text);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!path)
             continue;
         *path++ = 0;
-        uint64_t leaves = UINT64_MAX;
         if (controllers[1] == 0)
-            leaves = walk("/sys/fs/cgroup", path, &v2);
+            walk("/sys/fs/cgroup", path, &v2, least);
         else if (strstr(controllers + 1, "memory"))
-            leaves = walk("/sys/fs/cgroup/memory", path, &v1);
-        least = leaves < least ? leaves : least;
+            walk("/sys/fs/cgroup/memory", path, &v1, least);
     }
-    return least;
+}
+
+void efs_memory(struct efs_memory *memory)
+{
+    char text[TEXT];
+    slurp("/proc/meminfo", text);
+    uint64_t total = field(text, "MemTotal:", UINT64_MAX / 1024);
+    *memory = (struct efs_memory){.limit_bytes = total * 1024,
+                                  .available_bytes = field(text, "MemAvailable:", 512 * 1024) * 1024};
+    look_at_cgroups(memory);
 }
 
 uint64_t efs_auto_budget(void)
 {
-    char text[TEXT];
-    slurp("/proc/meminfo", text);
-    uint64_t least = field(text, "MemAvailable:", 512 * 1024) * 1024, leaves = cgroups_leave();
-    least = leaves < least ? leaves : least;
-    return least / 2;
+    struct efs_memory memory;
+    efs_memory(&memory);
+    return memory.available_bytes / 2;
 }

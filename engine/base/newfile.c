@@ -3,9 +3,13 @@
 
 #include "sys.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TRIES 100000u /* names that others may hold */
@@ -15,12 +19,28 @@ static void make_name(struct efs_newfile *f, unsigned i)
     snprintf(f->temporary, sizeof(f->temporary), ".expertfs-%ld-%u.tmp", (long)getpid(), i);
 }
 
+/*
+ * Whoever writes a file that has a name meanwhile holds a lock on it, which ends with the process, however that ends:
+ * efs_newfile_clean() takes away those that nobody holds. It may come between our making the file and our locking it:
+ * then it has the lock, or the file is gone already, and we take another name. Where there are no locks (-errno other
+ * than EWOULDBLOCK), nothing is ever cleaned.
+ */
+static bool lock(int fd)
+{
+    struct stat st;
+    return efs_sys_flock(fd, LOCK_EX | LOCK_NB) != -EWOULDBLOCK && (efs_sys_fstat(fd, &st) < 0 || st.st_nlink > 0);
+}
+
 static int open_named(struct efs_newfile *f, int flags)
 {
     int fd = -EEXIST;
     for (unsigned i = 0; fd == -EEXIST && i < TRIES; i++) {
         make_name(f, i);
         fd = efs_sys_openat(f->dir, f->temporary, flags | O_CREAT | O_EXCL, 0666);
+        if (fd >= 0 && !lock(fd)) {
+            efs_sys_close(fd);
+            fd = -EEXIST;
+        }
     }
     if (fd == -EINVAL) /* some filesystems make the file before they refuse O_DIRECT */
         efs_sys_unlinkat(f->dir, f->temporary, 0);
@@ -33,6 +53,8 @@ errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
 {
     *f = (struct efs_newfile){.dir = dir, .fd = -1};
     int fd = efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666);
+    if (fd >= 0)
+        efs_sys_flock(fd, LOCK_EX | LOCK_NB); /* it may get a name before it gets its own: name_over() */
     if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
         fd = open_named(f, flags);
     if (fd < 0)
@@ -48,7 +70,11 @@ errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
     int fd = f->temporary[0] ? efs_sys_openat(f->dir, f->temporary, flags, 0) : efs_sys_open(self, flags, 0);
     if (fd < 0)
         return fd;
-    efs_sys_close(f->fd);
+    if (f->reopened)
+        efs_sys_close(f->fd);
+    else
+        f->lock_fd = f->fd; /* the lock is its, and would end with it */
+    f->reopened = true;
     f->fd = fd;
     return 0;
 }
@@ -113,5 +139,49 @@ void efs_newfile_close(struct efs_newfile *f)
     if (f->temporary[0])
         efs_sys_unlinkat(f->dir, f->temporary, 0);
     efs_sys_close(f->fd);
+    if (f->reopened)
+        efs_sys_close(f->lock_fd);
+    f->reopened = false;
     f->fd = -1;
+}
+
+/* ---- what killed processes left ----------------------------------------------------------------------------- */
+
+/* ".expertfs-NUMBER-NUMBER.tmp", as make_name() has it, and nothing else. */
+static bool is_ours(const char *name)
+{
+    long pid;
+    unsigned i;
+    char again[sizeof(((struct efs_newfile *)NULL)->temporary)];
+    if (sscanf(name, ".expertfs-%ld-%u", &pid, &i) != 2)
+        return false;
+    snprintf(again, sizeof(again), ".expertfs-%ld-%u.tmp", pid, i);
+    return strcmp(name, again) == 0;
+}
+
+static bool is_abandoned(int fd)
+{
+    struct stat st;
+    return efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+           efs_sys_flock(fd, LOCK_EX | LOCK_NB) == 0 && efs_sys_fstat(fd, &st) == 0 && st.st_nlink > 0;
+}
+
+unsigned efs_newfile_clean(int dir)
+{
+    unsigned count = 0;
+    int fd = efs_sys_openat(dir, ".", O_RDONLY | O_DIRECTORY, 0);
+    DIR *names = fd < 0 ? NULL : fdopendir(fd);
+    if (!names && fd >= 0)
+        efs_sys_close(fd);
+    for (const struct dirent *entry; names && (entry = readdir(names));) {
+        int file =
+            is_ours(entry->d_name) ? efs_sys_openat(dir, entry->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
+        if (file < 0)
+            continue;
+        count += is_abandoned(file) && efs_sys_unlinkat(dir, entry->d_name, 0) == 0;
+        efs_sys_close(file);
+    }
+    if (names)
+        closedir(names);
+    return count;
 }

@@ -1,8 +1,8 @@
 /*
  * newfile.h - a file that gets its name when all of it is written, and is gone if it never does.
  *
- * It has no name meanwhile (O_TMPFILE) where the filesystem can do so; else it is called .expertfs-*.tmp, which only a
- * killed process leaves behind.
+ * It has no name meanwhile (O_TMPFILE) where the filesystem can do so; else it is called .expertfs-PID-N.tmp, which
+ * only a killed process leaves behind. The next that writes there takes it away.
  */
 #ifndef EFS_NEWFILE_H
 #define EFS_NEWFILE_H
@@ -11,6 +11,8 @@
 
 struct efs_newfile {
     int dir, fd;        /* dir belongs to the caller until efs_newfile_close(); fd -1: none */
+    bool reopened;      /* lock_fd holds the lock in place of fd */
+    int lock_fd;
     char temporary[48]; /* name in dir; "" for a nameless file or one that got its name */
 };
 
@@ -22,5 +24,7 @@ errint_t efs_newfile_reopen(struct efs_newfile *file, int flags);
 errint_t efs_newfile_name(struct efs_newfile *file, const char *name, bool replace);
 /* Close fd, not dir; a file that was not named is gone. */
 void efs_newfile_close(struct efs_newfile *file);
+/* Take away what killed processes of this user left in dir, not what others are writing. How many that were. */
+unsigned efs_newfile_clean(int dir);
 
 #endif

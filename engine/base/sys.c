@@ -7,9 +7,11 @@
 #include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define RETRY(call)                                                                                                    \
@@ -39,6 +41,16 @@ int efs_sys_close(int fd)
 int efs_sys_fstat(int fd, struct stat *st)
 {
     return (int)RETRY(fstat(fd, st));
+}
+
+int efs_sys_has_acl(int fd)
+{
+    return fgetxattr(fd, "system.posix_acl_access", NULL, 0) > 0;
+}
+
+int efs_sys_flock(int fd, int operation)
+{
+    return (int)RETRY(flock(fd, operation));
 }
 
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)

@@ -16,6 +16,8 @@ int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
 int efs_sys_close(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
+int efs_sys_has_acl(int fd);              /* 1: it has more than a mode (POSIX), 0 */
+int efs_sys_flock(int fd, int operation); /* LOCK_NB with it: never waits */
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
 int efs_sys_fsync(int fd);
@@ -28,8 +30,8 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_memfd_create(const char *name, unsigned flags);
-/* Does anyone else have the file of this descriptor (opened for reading and writing) open or mapped? 0: nobody; -EAGAIN:
- * somebody; else it cannot be told (of memfds it cannot). */
+/* Does anyone else have the file of this descriptor (opened for reading and writing) open or mapped? 0: nobody;
+ * -EAGAIN: somebody; else it cannot be told (of memfds it cannot). */
 int efs_sys_unshared(int fd);
 /* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root. Needs CAP_SYS_ADMIN. */
 int efs_sys_huge_tmpfs(void);

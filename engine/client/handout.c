@@ -282,17 +282,47 @@ errint_t efs_handout_receive(struct efs_mount *m, const struct timespec *until)
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-/* "address: NAME": the name, or nothing. */
-static void read_address(int root, char name[108])
+/* "address: PATH": the path, or nothing. */
+static void read_address(int root, char path[PATH_MAX])
 {
-    char text[160];
-    int fd = efs_sys_openat(root, ".expertfs/handout", O_RDONLY, 0);
+    static const char name[] = "address: /";
+    char text[PATH_MAX + 64];
+    int fd = efs_sys_openat(root, ".expertfs/handout", O_RDONLY | O_NONBLOCK, 0);
     ssize_t n = fd < 0 ? -1 : efs_sys_pread(fd, text, sizeof(text) - 1, 0);
     if (fd >= 0)
         efs_sys_close(fd);
     text[n < 0 ? 0 : n] = '\0';
-    if (sscanf(text, "address: %106s", name) != 1 || strcmp(name, "-") == 0)
-        *name = '\0';
+    char *end = strchr(text, '\n');
+    *path = '\0';
+    if (strncmp(text, name, sizeof(name) - 1) == 0 && end && end - text < PATH_MAX) {
+        *end = '\0';
+        strcpy(path, text + sizeof(name) - 2);
+    }
+}
+
+/* An address has less room than a path: a long one is reached from its directory. */
+static errint_t connect_path(int fd, char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int directory = -1;
+    if (strlen(path) < sizeof(address.sun_path)) {
+        strcpy(address.sun_path, path);
+    } else {
+        char *slash = strrchr(path, '/');
+        *slash = '\0';
+        directory = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
+        int n = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", directory, slash + 1);
+        if (directory >= 0 && n >= (int)sizeof(address.sun_path)) {
+            efs_sys_close(directory);
+            directory = -ENAMETOOLONG;
+        }
+        if (directory < 0)
+            return directory;
+    }
+    errint_t rc = connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
+    if (directory >= 0)
+        efs_sys_close(directory);
+    return rc;
 }
 
 /* Is who listens there the one who mounted it, or root? */
@@ -307,18 +337,15 @@ static bool is_trusted(int fd, int root)
 
 struct efs_handout *efs_handout_connect(int root)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char name[108] = "";
-    read_address(root, name);
-    if (!*name)
+    char path[PATH_MAX];
+    read_address(root, path);
+    if (!*path)
         return NULL;
-    memcpy(address.sun_path + 1, name, strlen(name));
-    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
     struct efs_handout *h = efs_sys_calloc(1, sizeof(*h));
     int fd = h ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
     if (h)
         h->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0 || h->nudge < 0 || connect(fd, (struct sockaddr *)&address, length) < 0 || !is_trusted(fd, root)) {
+    if (fd < 0 || h->nudge < 0 || connect_path(fd, path) < 0 || !is_trusted(fd, root)) {
         if (fd >= 0)
             efs_sys_close(fd);
         if (h && h->nudge >= 0)

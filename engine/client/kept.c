@@ -27,7 +27,7 @@ static char *read_all(int root, const char *path)
 {
     size_t used = 0, room = READ_BYTES;
     char *text = efs_sys_malloc(room);
-    int fd = text ? efs_sys_openat(root, path, O_RDONLY, 0) : -1;
+    int fd = text ? efs_sys_openat(root, path, O_RDONLY | O_NONBLOCK, 0) : -1;
     ssize_t n = fd < 0 ? -1 : 0;
     while (n >= 0 && (n = efs_sys_pread(fd, text + used, room - used - 1, (uint64_t)used)) > 0) {
         used += (size_t)n;

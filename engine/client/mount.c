@@ -384,7 +384,7 @@ void efs_mount_release(struct efs_mount_request *request)
 static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *err)
 {
     char word[8] = "";
-    int fd = efs_sys_openat(m->root, ".expertfs/version", O_RDONLY, 0);
+    int fd = efs_sys_openat(m->root, ".expertfs/version", O_RDONLY | O_NONBLOCK, 0);
     errint_t rc = fd < 0 ? fd : 0;
     if (rc == 0) {
         ssize_t n = efs_sys_pread(fd, word, sizeof(word), 0);
@@ -394,7 +394,8 @@ static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *e
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
-    m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY, 0); /* others than who mounted do without */
+    m->want =
+        efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK, 0); /* others than who mounted do without */
     m->handout = m->want >= 0 ? efs_handout_connect(m->root) : NULL;
     m->openers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
     rc = efs_mount_threads_start(m);

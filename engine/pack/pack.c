@@ -38,7 +38,7 @@ static errint_t check_place(const char *src, const char *out, const struct efs_p
     to = parent ? realpath(parent, NULL) : NULL;
     if (!from || !to)
         rc = efs_fail(err, -errno, "%s: %s", from ? out : src, strerror(errno));
-    int fd = rc == 0 ? efs_sys_open(src, O_RDONLY, 0) : -1;
+    int fd = rc == 0 ? efs_sys_open(src, O_PATH, 0) : -1;
     if (fd >= 0) {
         int stat_rc = efs_sys_fstat(fd, &st);
         size_t n = strlen(from);

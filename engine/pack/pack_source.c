@@ -1,6 +1,7 @@
 /* pack_source.c - reads of the source files: past the page cache where possible, each file open only while it is read.
  */
 #include "pack.h"
+#include "regular.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -39,14 +40,21 @@ static errint_t fail_changed(const struct efs_pack_source *s, uint32_t file, str
                     s->catalog->root, s->catalog->files[file].path);
 }
 
+/* What the catalogue found to be a file may be a FIFO by now, or gone: -ESTALE then. */
+static int open_file(const struct efs_pack_source *s, uint32_t file, int flags, struct stat *st)
+{
+    int fd = efs_regular_open(s->root, s->catalog->files[file].path, flags, st);
+    bool other = fd == -ENOENT || fd == -EAGAIN || fd == -EISDIR || (fd < 0 && st->st_mode && !S_ISREG(st->st_mode));
+    return other ? -ESTALE : fd;
+}
+
 static errint_t look(const struct efs_pack_source *s, uint32_t file, struct stat *st, struct efs_error *err)
 {
-    int fd = efs_sys_openat(s->root, s->catalog->files[file].path, O_RDONLY, 0);
+    int fd = open_file(s, file, 0, st);
     if (fd < 0)
-        return fd == -ENOENT ? fail_changed(s, file, err) : fail(s, file, fd, "open", err);
-    int rc = efs_sys_fstat(fd, st);
+        return fd == -ESTALE ? fail_changed(s, file, err) : fail(s, file, fd, "open", err);
     efs_sys_close(fd);
-    return rc < 0 ? fail(s, file, rc, "stat", err) : 0;
+    return 0;
 }
 
 static bool same(const struct stat *a, const struct stat *b)
@@ -133,15 +141,19 @@ static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struc
     errint_t rc = 0;
     pthread_mutex_lock(&s->lock);
     if (f->fd < 0) {
-        const char *path = s->catalog->files[file].path;
+        struct stat now;
         f->direct = s->catalog->files[file].bytes >= DIRECT_MIN_BYTES;
-        f->fd = f->direct ? efs_sys_openat(s->root, path, O_RDONLY | O_DIRECT, 0) : -EINVAL;
+        f->fd = f->direct ? open_file(s, file, O_DIRECT, &now) : -EINVAL;
         if (f->fd < 0) {
             f->direct = false;
-            f->fd = efs_sys_openat(s->root, path, O_RDONLY, 0);
+            f->fd = open_file(s, file, 0, &now);
+        }
+        if (f->fd >= 0 && !same(&now, &f->seen)) {
+            efs_sys_close(f->fd);
+            f->fd = -ESTALE;
         }
         if (f->fd < 0) {
-            rc = fail(s, file, f->fd, "open", err);
+            rc = f->fd == -ESTALE ? fail_changed(s, file, err) : fail(s, file, f->fd, "open", err);
             f->fd = -1;
         }
     }
@@ -190,7 +202,8 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
         return rc;
     int got = read_some(fd, buffer, efs_page_up(need), need, begin);
     if (got == -EINVAL) { /* O_DIRECT was taken at open and is refused now */
-        int buffered = efs_sys_openat(s->root, s->catalog->files[file].path, O_RDONLY, 0);
+        struct stat now;
+        int buffered = open_file(s, file, 0, &now);
         if (buffered >= 0) {
             got = read_some(buffered, buffer, efs_page_up(need), need, begin);
             efs_sys_close(buffered);

@@ -10,6 +10,7 @@
 
 #include "hash.h"
 #include "state_file.h"
+#include "regular.h"
 #include "sys.h"
 
 #include <endian.h>
@@ -158,15 +159,12 @@ static const char *read_all(const uint8_t *data, struct efs_history *h)
 static errint_t read_file(const char *path, size_t expected, uint8_t **data, size_t *bytes, struct efs_error *err)
 {
     struct stat st;
-    int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    int fd = efs_regular_open_path(path, &st, err);
     if (fd < 0)
-        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
-    errint_t rc = efs_sys_fstat(fd, &st);
-    if (rc == 0 && !S_ISREG(st.st_mode))
-        rc = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
-    *bytes = rc == 0 && (uint64_t)st.st_size < expected ? (size_t)st.st_size : expected;
-    if (rc == 0 && !(*data = efs_sys_malloc(expected)))
-        rc = -ENOMEM;
+        return fd;
+    *bytes = (uint64_t)st.st_size < expected ? (size_t)st.st_size : expected;
+    *data = efs_sys_malloc(expected);
+    errint_t rc = *data ? 0 : -ENOMEM;
     if (rc == 0)
         rc = efs_sys_pread_all(fd, *data, *bytes, 0);
     if (rc == 0 && (uint64_t)st.st_size > expected)

@@ -4,6 +4,7 @@
 #include "libexpertfs.h"
 
 #include "state_file.h"
+#include "regular.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -100,10 +101,11 @@ static const char *read_json(const json_t *json, struct efs_profile *p)
 errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err)
 {
     json_error_t where;
+    struct stat st;
     *profile = (struct efs_profile){0};
-    int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = efs_regular_open_path(path, &st, err);
     if (fd < 0)
-        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+        return fd;
     json_t *json = json_loadfd(fd, JSON_REJECT_DUPLICATES, &where);
     efs_sys_close(fd);
     if (!json)

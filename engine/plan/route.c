@@ -7,6 +7,7 @@
  */
 #include "route.h"
 
+#include "regular.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -171,19 +172,14 @@ errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_er
     uint8_t *data = NULL;
     size_t bytes = 0;
     *route = (struct efs_route){0};
-    int fd = efs_sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = efs_regular_open_path(path, &st, err);
     if (fd < 0)
-        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
-    errint_t rc = efs_sys_fstat(fd, &st);
-    if (rc == 0 && !S_ISREG(st.st_mode))
-        rc = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
-    if (rc == 0 && (uint64_t)st.st_size > MAX_BYTES)
-        rc = -EFBIG;
+        return fd;
+    errint_t rc = (uint64_t)st.st_size > MAX_BYTES ? -EFBIG : 0;
     if (rc == 0)
         rc = read_to_end(fd, (size_t)st.st_size + 1, &data, &bytes);
     efs_sys_close(fd);
-    rc = rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc))
-                : efs_route_parse(path, data, bytes, route, err);
+    rc = rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : efs_route_parse(path, data, bytes, route, err);
     free(data);
     return rc;
 }

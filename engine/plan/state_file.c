@@ -67,6 +67,8 @@ errint_t efs_state_save(const char *path, const void *data, size_t bytes, struct
         return efs_fail(err, -EINVAL, "%s: not a path below a directory", path);
     memcpy(directory, path, strlen(path) + 1);
     int dir = open_directory(directory);
+    if (dir >= 0)
+        efs_newfile_clean(dir);
     errint_t rc = dir < 0 ? dir : efs_newfile_open(&file, dir, O_WRONLY | O_CLOEXEC);
     if (rc == 0)
         rc = efs_sys_pwrite_all(file.fd, data, bytes, 0);

@@ -85,7 +85,7 @@ static void missed(struct efs *fs, uint32_t object, enum pace pace)
     uint32_t group = fs->store->objects[object].group;
     if (group >= fs->store->expert_count || pace != PACE_RANDOM)
         return;
-    if (fs->expert_bytes[group] <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
+    if (fs->expert_bytes[group] <= efs_room_budget(fs) / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
 }
 

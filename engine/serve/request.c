@@ -316,7 +316,7 @@ errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     request->bring = true;
-    uint64_t bytes = 0, most = fs->options.budget_bytes / BRING_SHARE;
+    uint64_t bytes = 0, most = efs_room_budget(fs) / BRING_SHARE;
     for (uint32_t i = 0; fs->options.full_pool && i < count; i++) {
         bytes += efs_slot_bytes(fs, needs[i].expert);
         request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;

@@ -1,7 +1,7 @@
 /*
  * room.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
- * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment
- * and for efs_room_settle().
+ * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment,
+ * efs_room_settle() and efs_room_budget().
  */
 #include "serve.h"
 
@@ -24,6 +24,14 @@ void efs_room_set_budget(struct efs *fs, uint64_t bytes)
     fs->options.budget_bytes = bytes;
     fs->floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
     fs->ahead_max_bytes = segments * segment / 2;
+}
+
+uint64_t efs_room_budget(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    uint64_t bytes = fs->options.budget_bytes;
+    pthread_mutex_unlock(&fs->lock);
+    return bytes;
 }
 
 uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments)

@@ -175,6 +175,8 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
     if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
         efs_warm_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
+    if (!fs->budget_auto && (rc = efs_budget_check(fs, fs->options.budget_bytes, 0, err)) < 0)
+        return rc;
     rc = efs_gauge_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
                                  : efs_residency_build(fs, err);
     if (rc == 0)

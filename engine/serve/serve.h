@@ -146,7 +146,7 @@ struct efs {
     struct efs_warming *warming; /* NULL: off */
     uint32_t loads[EFS_LOADS];   /* under way */
     struct efs_gauge *gauge;     /* what reads and decodes take now */
-    int schedule;                /* enum efs_schedule_kind */
+    _Atomic int schedule;        /* enum efs_schedule_kind */
     bool budget_auto;            /* the user left the budget to us */
     uint64_t segments_leaving;   /* retiring */
     struct efs_retirement retirement;
@@ -206,7 +206,10 @@ void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed);
 /* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
 void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 
-/* ---- room.c: with lock held ---- */
+/* ---- room.c ---- */
+/* Without lock: the budget as it is now. efs_set() changes it under everybody's feet. */
+uint64_t efs_room_budget(struct efs *fs);
+/* With lock held: */
 uint64_t efs_room_used(const struct efs *fs);
 /* The same if the chunk pool had so many segments, should it have fewer. */
 uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments);
@@ -230,6 +233,12 @@ uint64_t efs_room_settle(struct efs *fs);
 void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */
 void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
+
+/* ---- enough.c ---- */
+/* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
+ * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
+ * here, and the store is large enough to take it. A budget above what is available now is told in the log. */
+errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
 /* ---- room_ahead.c ---- */
 /* With lock held: something was wanted that was not there. If the chunk pool will soon want more segments, have their

@@ -32,13 +32,13 @@ static void prefer_what_is(const struct efs_steward *s, struct efs_pools_request
 }
 
 static int make_plan(struct efs_steward *s, const struct efs_residency_tuning *tuning, uint64_t bytes, unsigned pools,
-                     const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
+                     double chosen, const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
 {
     const struct efs_profile *p = &s->profile;
     const struct efs_residency *r = s->fs->residency;
     struct efs_rates_now rates; /* as it is by now; what is read is decoded in any plan, what is kept coded in some */
     efs_gauge_now(s->fs->gauge, &rates, NULL, NULL);
-    int rc = efs_skew_learn(skew, &s->known, r->layers, r->width, r->config.chosen);
+    int rc = efs_skew_learn(skew, &s->known, r->layers, r->width, chosen);
     if (rc < 0)
         return rc;
     struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
@@ -91,13 +91,15 @@ void efs_steward_plan(struct efs_steward *s)
     struct efs_residency_tuning tuning = r->tuning;
     uint64_t bytes = r->pools_bytes;
     unsigned pools = pools_now(fs);
+    const double chosen = r->config.chosen;
     const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     submit = NULL;
     uint64_t begin = efs_now_ns();
-    int rc = bytes && (pools || tuning.fixed_plan) ? make_plan(s, &tuning, bytes, pools, product_ns, &skew, &plan)
-                                                   : -ENODATA;
+    int rc = bytes && (pools || tuning.fixed_plan)
+                 ? make_plan(s, &tuning, bytes, pools, chosen, product_ns, &skew, &plan)
+                 : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
     pthread_mutex_lock(&fs->lock);
     if (rc == 0 && !tuning.fixed_plan && !r->tuning.fixed_plan)

@@ -27,7 +27,7 @@ static void unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
 
 /* ---- budget ---- */
 
-static errint_t set_budget(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     uint64_t bytes;
     struct efs_disk_request *submit = NULL;
@@ -40,6 +40,11 @@ static errint_t set_budget(struct efs *fs, const char *value, uint64_t *held, st
     pthread_mutex_lock(&fs->lock);
     if (automatic) /* what the pools have is ours to take again */
         bytes += (efs_room_used(fs) - fs->fixed_bytes) / 2;
+    uint64_t held = efs_room_used(fs);
+    pthread_mutex_unlock(&fs->lock);
+    if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
+        return rc;
+    pthread_mutex_lock(&fs->lock);
     uint64_t floor = fs->fixed_bytes + fs->arena.segment_bytes;
     if (bytes < floor) {
         pthread_mutex_unlock(&fs->lock);
@@ -51,8 +56,8 @@ static errint_t set_budget(struct efs *fs, const char *value, uint64_t *held, st
     efs_steward_wake(fs);
     unlock_and_go_on(fs, submit);
     uint64_t over = efs_room_settle(fs);
-    if (held)
-        *held = over;
+    if (over_bytes)
+        *over_bytes = over;
     return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "hash.h"
 #include "kernels.h"
+#include "regular.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -129,26 +130,22 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
 
 static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
-    struct stat st;
-    store->fd = efs_sys_open(store->path, O_RDONLY, 0);
+    const struct stat *st = &store->seen;
+    store->fd = efs_regular_open_path(store->path, &store->seen, err);
     if (store->fd < 0)
-        return efs_fail(err, store->fd, "%s: cannot open: %s", store->path, strerror(-store->fd));
-    int rc = efs_sys_fstat(store->fd, &st);
-    if (rc < 0)
-        return efs_fail(err, rc, "%s: cannot stat: %s", store->path, strerror(-rc));
-    if (!S_ISREG(st.st_mode))
-        return efs_fail(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, "%s: not a regular file", store->path);
-    if ((uint64_t)st.st_size < sizeof(store->sb))
+        return store->fd;
+    if ((uint64_t)st->st_size < sizeof(store->sb))
         return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %lld bytes)", store->path,
-                        (long long)st.st_size);
-    rc = efs_sys_pread_all(store->fd, &store->sb, sizeof(store->sb), 0);
+                        (long long)st->st_size);
+    int rc = efs_sys_pread_all(store->fd, &store->sb, sizeof(store->sb), 0);
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the superblock: %s", store->path,
                         strerror(-rc));
-    store->direct_fd = efs_sys_open(store->path, O_RDONLY | O_DIRECT, 0);
+    /* the same file, whatever has its name by now: an index and chunks of two stores would be wrong bytes */
+    store->direct_fd = efs_regular_reopen(store->fd, store->path, O_RDONLY | O_DIRECT);
     if (store->direct_fd < 0)
         store->direct_fd = -1;
-    return check_superblock(&store->sb, (uint64_t)st.st_size, store->path, err);
+    return check_superblock(&store->sb, (uint64_t)st->st_size, store->path, err);
 }
 
 errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_error *err)
@@ -225,6 +222,13 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
              sm ? s->sm_bytes : s->e_bytes);
 }
 
+/* An access control list may give the group and others less than the mode says: they get nothing then. */
+static unsigned may_read(const struct efs_store *store)
+{
+    unsigned mode = store->seen.st_mode & 0444;
+    return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
+}
+
 void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
 {
     *info = (struct efs_store_info){
@@ -242,6 +246,10 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
         .shard_elements = store->sb.shard_elements,
         .report_json = store->report,
         .report_bytes = store->sb.tables[EFS_TABLE_REPORT].bytes,
+        .direct = store->direct_fd >= 0,
+        .mode = may_read(store),
+        .group = store->seen.st_gid,
+        .mtime = store->seen.st_mtim,
     };
     for (uint32_t g = 0; g < store->expert_count; g++) {
         const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;

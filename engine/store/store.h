@@ -10,10 +10,13 @@
 #include "layout.h"
 #include "libexpertfs.h"
 
+#include <sys/stat.h>
+
 struct efs_store {
     char *path;
-    int fd;        /* buffered */
-    int direct_fd; /* O_DIRECT, or -1 where the filesystem refuses it */
+    int fd;           /* buffered */
+    int direct_fd;    /* the same file with O_DIRECT, or -1 where the filesystem refuses it */
+    struct stat seen; /* of fd, when it was opened */
     struct efs_disk_superblock sb;
     void *index; /* all tables, as on disk */
     size_t index_bytes;

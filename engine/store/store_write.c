@@ -67,6 +67,8 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
         rc = open_directory(w, err);
     if (rc == 0)
         rc = check_existing(w, err);
+    if (rc == 0)
+        efs_newfile_clean(w->dir);
     if (rc == 0) {
         rc = efs_newfile_open(&w->file, w->dir, O_RDWR | O_DIRECT);
         if (rc == -EINVAL) {

@@ -35,6 +35,7 @@ struct efs_unpack_files {
     bool force, made_root;
     pthread_mutex_t lock;        /* guards all that follows */
     struct made_directory *made; /* the last first */
+    struct stat cleaned;         /* the directory that efs_newfile_clean() was in last */
     struct out_file files[];
 };
 
@@ -164,6 +165,11 @@ static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_err
     int dir = open_parent(u, path_of(u, file, path), true, &name);
     if (dir < 0)
         return fail(u, path, dir, "open its directory", err);
+    struct stat st; /* files come in the order of their names: a directory is cleaned about once */
+    if (efs_sys_fstat(dir, &st) == 0 && (st.st_ino != u->cleaned.st_ino || st.st_dev != u->cleaned.st_dev)) {
+        efs_newfile_clean(dir);
+        u->cleaned = st;
+    }
     errint_t rc = efs_newfile_open(&u->files[file].file, dir, O_RDWR);
     if (rc < 0) {
         efs_sys_close(dir);

@@ -81,9 +81,10 @@ def run(*command, **more):
                           timeout=more.pop("timeout", 120), **more)
 
 
-def as_nobody(commands, *arguments):
+def as_nobody(commands, *arguments, before=()):
     """The shell's commands run as nobody, in a mount namespace with a /dev/fuse that all may use: $1 is the daemon, $2
-    a folder of nobody's, $3 and on the arguments. What came of it; None, and a note, where this cannot be."""
+    a folder of nobody's, $3 and on the arguments. before: a command that root runs there first, and that runs the rest.
+    What came of it; None, and a note, where this cannot be."""
     if os.geteuid() or not shutil.which("fusermount3") or run("unshare", "-m", "setpriv", "true").returncode:
         note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
         return None
@@ -101,7 +102,7 @@ def as_nobody(commands, *arguments):
         shift
         exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c "$commands" sh "$@"
         """)
-    result = run("unshare", "-m", "sh", script, commands, copied, path, *arguments)
+    result = run("unshare", "-m", *before, "sh", script, commands, copied, path, *arguments)
     if result.returncode == 77 or "Permission denied" in result.stderr:
         note(f"left out: {result.stderr.strip()}")
         return None

@@ -3,6 +3,7 @@
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -64,7 +66,7 @@ struct mount_end {
     _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: what the client must not do */
     uint32_t told[TAGS], told_count; /* layers of which only experts that the client has were used */
     pthread_t thread;
-    char name[64];
+    char path[900];
 };
 
 static void reply(const struct mount_end *s, int fd, struct efs_handout_answer answer, int with)
@@ -178,9 +180,12 @@ static void *serve(void *arg)
 
 static void begin_end(struct mount_end *s, enum manner manner)
 {
+    /* every other one has a path that is longer than an address can be, and a blank in it */
+    static const char long_name[] = "a folder with a name that makes the path of the socket much longer than the one "
+                                    "hundred and eight bytes of an address";
     static unsigned number;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char text[100];
+    char text[1024];
     *s = (struct mount_end){.manner = manner, .window_base = 1};
     for (uint32_t e = 0; e < mount.experts; e++)
         s->window_bytes = mount.file_bytes[e] > s->window_bytes ? mount.file_bytes[e] : s->window_bytes;
@@ -192,13 +197,16 @@ static void begin_end(struct mount_end *s, enum manner manner)
         window->data = mmap(NULL, s->window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
         assert_ptr_not_equal(window->data, MAP_FAILED);
     }
-    snprintf(s->name, sizeof(s->name), "expertfs-test-%d-%u", (int)getpid(), ++number);
-    memcpy(address.sun_path + 1, s->name, strlen(s->name));
+    snprintf(s->path, sizeof(s->path), "%s/%s/end-%u", model.directory, number % 2 ? long_name : ".", number);
+    snprintf(text, sizeof(text), "%s/%s", model.directory, long_name);
+    assert_true(mkdir(text, 0700) == 0 || errno == EEXIST);
+    int folder = open(number % 2 ? text : model.directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/end-%u", folder, number++);
     s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(s->name));
-    assert_int_equal(bind(s->listening, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(bind(s->listening, (struct sockaddr *)&address, sizeof(address)), 0);
+    close(folder);
     assert_int_equal(listen(s->listening, 4), 0);
-    int bytes = snprintf(text, sizeof(text), "address: %s\n", s->name);
+    int bytes = snprintf(text, sizeof(text), "address: %s\n", s->path);
     fixture_mount_file(&mount, ".expertfs/handout", text, (size_t)bytes);
     assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
 }
@@ -363,7 +371,13 @@ static void test_threads(void **state)
 static void test_nobody(void **state)
 {
     (void)state;
-    const char *const texts[] = {"address: -\n", "address: expertfs-nobody-is-here\n", "", "what: x\n"};
+    const char *const texts[] = {"address: -\n",
+                                 "address: expertfs-nobody-is-here\n",
+                                 "address: /nowhere/at/all/handout\n",
+                                 "address: /dev/null\n",
+                                 "address: /no/end/of/line",
+                                 "",
+                                 "what: x\n"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         fixture_mount_file(&mount, ".expertfs/handout", texts[i], strlen(texts[i]));
         struct efs_client *client = open_client(0);

@@ -115,6 +115,37 @@ static void test_v1(void **state)
     budget_is(100 * MIB);
 }
 
+static void memory_is(uint64_t limit_bytes, uint64_t available_bytes, bool cgroup)
+{
+    struct efs_memory memory;
+    efs_memory(&memory);
+    assert_int_equal(memory.limit_bytes, limit_bytes);
+    assert_int_equal(memory.available_bytes, available_bytes);
+    assert_int_equal(memory.cgroup, cgroup);
+}
+
+/* Above a limit processes are killed; above memory.high they only stand still, so it is no limit, but leaves less. */
+static void test_limit(void **state)
+{
+    (void)state;
+    memory_is(16384 * MIB, 8192 * MIB, false);
+    put("proc/self/cgroup", "0::/user/mine\n");
+    put("sys/fs/cgroup/user/mine/memory.max", "max\n");
+    put("sys/fs/cgroup/user/mine/memory.current", "1048576\n");
+    memory_is(16384 * MIB, 8192 * MIB, false);
+    put("sys/fs/cgroup/user/memory.max", "1073741824\n");
+    put("sys/fs/cgroup/user/memory.current", "2097152\n");
+    memory_is(1024 * MIB, 1022 * MIB, true);
+    put("sys/fs/cgroup/user/mine/memory.high", "536870912\n");
+    memory_is(1024 * MIB, 511 * MIB, true);
+    put("sys/fs/cgroup/user/mine/memory.max", "2147483648\n");
+    memory_is(1024 * MIB, 511 * MIB, true);
+    put("proc/self/cgroup", "4:memory:/a\n");
+    put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "104857600\n");
+    put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "4194304\n");
+    memory_is(100 * MIB, 96 * MIB, true);
+}
+
 static void test_long_path(void **state)
 {
     (void)state;
@@ -134,6 +165,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_machine, begin, end),
         cmocka_unit_test_setup_teardown(test_v2, begin, end),
         cmocka_unit_test_setup_teardown(test_v1, begin, end),
+        cmocka_unit_test_setup_teardown(test_limit, begin, end),
         cmocka_unit_test_setup_teardown(test_long_path, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

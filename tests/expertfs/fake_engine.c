@@ -280,7 +280,15 @@ const struct efs_store *efs_get_store(const struct efs *fs)
 
 void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
 {
-    *info = (struct efs_store_info){.version = 1, .files = store->fs.file_count, .experts = store->fs.expert_count};
+    *info = (struct efs_store_info){.version = 1,
+                                    .files = store->fs.file_count,
+                                    .experts = store->fs.expert_count,
+                                    .mode = 0444,
+                                    .group = getegid()};
+    struct stat st;
+    if (stat(store->fs.root, &st) == 0) {
+        info->mtime = st.st_mtim;
+    }
     for (uint32_t i = 0; i < store->fs.file_count; i++) {
         info->source_bytes += store->fs.files[i].info.bytes;
     }

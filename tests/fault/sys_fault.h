@@ -33,5 +33,7 @@ extern const char *const fault_names[FAULT_CALLS];
 void fault_plan(enum fault_call call, unsigned nth, int error, bool forever);
 void fault_none(void);
 bool fault_happened(void); /* since fault_plan() */
+/* From now on there are no files without a name (O_TMPFILE), as on filesystems that have none. */
+void fault_named_files(bool on);
 
 #endif

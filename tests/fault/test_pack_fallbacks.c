@@ -8,11 +8,15 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -135,13 +139,98 @@ static void failing_writes(void **state)
     assert_int_equal(sweep(&new, FAULT_LINK, EIO), 0);
 }
 
+/* ---- killed ---- */
+
+/* Nobody can do anything about this one. */
+static bool die(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
+{
+    (void)arg, (void)done_bytes, (void)total_bytes;
+    if (strcmp(phase, "syncing") == 0)
+        kill(getpid(), SIGKILL);
+    return false;
+}
+
+/* A packer without nameless files is killed, as by kill -9. */
+static void kill_a_packer(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .progress = die};
+        struct efs_pack_report *report = calloc(1, sizeof(*report));
+        fault_named_files(true);
+        efs_pack(model.source, out, &options, report, NULL);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void put_empty(const char *name)
+{
+    fixture_file_below(model.directory, name, "", 0);
+}
+
+static bool is_there(const char *name)
+{
+    char path[400];
+    snprintf(path, sizeof(path), "%s/%s", model.directory, name);
+    return access(path, F_OK) == 0;
+}
+
+static void pack_once(void)
+{
+    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .force = true};
+    struct efs_pack_report *report = calloc(1, sizeof(*report));
+    struct efs_error err = {""};
+    assert_int_equal(efs_pack(model.source, out, &options, report, &err), 0);
+    free(report);
+    check_store(out);
+}
+
+/* What a killed packer leaves is taken away by the next, nameless files or not; what is not ours, or is being written,
+ * stays. */
+static void killed(void **state)
+{
+    (void)state;
+    static const char *const others[] = {".expertfs-1-0.tmp.bak", ".expertfs-x-0.tmp", ".expertfs-01-0.tmp",
+                                         ".expertfs-1-0", "a.tmp"};
+    fault_none();
+    for (unsigned named = 0; named < 2; named++) {
+        kill_a_packer();
+        assert_true(has_temporary(model.directory));
+        assert_int_equal(access(out, F_OK), -1);
+        fault_named_files(named);
+        pack_once();
+        fault_named_files(false);
+        assert_false(has_temporary(model.directory));
+        unlink(out);
+    }
+    put_empty(".expertfs-1-0.tmp"); /* as if it were being written by another: it holds the lock */
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        put_empty(others[i]);
+    char path[400];
+    snprintf(path, sizeof(path), "%s/.expertfs-1-0.tmp", model.directory);
+    int held = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    pack_once();
+    assert_true(is_there(".expertfs-1-0.tmp"));
+    close(held);
+    pack_once();
+    assert_false(is_there(".expertfs-1-0.tmp"));
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        assert_true(is_there(others[i]));
+        snprintf(path, sizeof(path), "%s/%s", model.directory, others[i]);
+        unlink(path);
+    }
+    unlink(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_nameless_files),
-        cmocka_unit_test(no_direct_io),
-        cmocka_unit_test(short_writes),
-        cmocka_unit_test(failing_writes),
+        cmocka_unit_test(no_nameless_files), cmocka_unit_test(no_direct_io), cmocka_unit_test(short_writes),
+        cmocka_unit_test(failing_writes),    cmocka_unit_test(killed),
     };
     return cmocka_run_group_tests_name("pack fallbacks", tests, setup, teardown);
 }

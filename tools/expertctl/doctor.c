@@ -146,30 +146,31 @@ static void look_at_memory(struct doctor *d)
 static void look_at_store(struct doctor *d, const char *path)
 {
     struct efs_store *store;
+    struct efs_store_info info;
     struct efs_error err = {""};
     errint_t rc = efs_store_open(path, &store, &err);
     if (rc < 0) {
         tell(d, WRONG, "store", "%s", err.text);
         return;
     }
+    efs_store_info(store, &info);
     efs_store_close(store);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    if (fd < 0)
-        tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT (%s): reads go through the page cache",
-             path, strerror(errno));
+    if (!info.direct)
+        tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);
     else
         tell(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
-    if (fd >= 0)
-        close(fd);
 }
 
 static void look_at_mount(struct doctor *d, const char *path)
 {
     char name[4200], line[1200], serving[1200] = "", reason[1200] = "", better[1200] = "";
     snprintf(name, sizeof(name), "%s/.expertfs/config", path);
-    FILE *f = fopen(name, "re");
+    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* in a mount it is a file; elsewhere it may be a FIFO */
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s)", path, name, strerror(errno));
+        if (fd >= 0)
+            close(fd);
         return;
     }
     while (fgets(line, sizeof(line), f)) {
@@ -182,6 +183,10 @@ static void look_at_mount(struct doctor *d, const char *path)
             snprintf(better, sizeof(better), "%s", line + 20);
     }
     fclose(f);
+    if (!*serving) {
+        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
+        return;
+    }
     bool best = strcmp(serving, "passthrough") == 0;
     tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
          best || strcmp(better, "-") == 0 ? "" : "; no passthrough: ", best || strcmp(better, "-") == 0 ? "" : better);

@@ -3,6 +3,7 @@
 
 #include "interrupt.h"
 #include "libexpertfs.h"
+#include "surroundings.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
 {
     static char name[64];
     const char *word = argc > 1 ? argv[1] : NULL;
+    tools_surroundings();
     argp_err_exit_status = CTL_USAGE;
     argp_program_version_hook = print_version;
     if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "help") == 0)) {

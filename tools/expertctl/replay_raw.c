@@ -26,9 +26,11 @@ static errint_t read_header(const char *path, json_t **header, uint64_t *base, u
     uint64_t length = 0;
     struct stat st;
     char *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = fd < 0 ? -errno : 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = fd < 0 ? -errno : 0;
     if (rc == 0 && fstat(fd, &st) != 0)
         rc = -errno;
+    if (rc == 0 && (!S_ISREG(st.st_mode) || st.st_size < 8))
+        rc = -EUCLEAN;
     if (rc == 0)
         rc = pread(fd, word, sizeof(word), 0) == (ssize_t)sizeof(word) ? 0 : -EUCLEAN;
     for (unsigned i = 0; rc == 0 && i < 8; i++)
@@ -165,7 +167,7 @@ static uint64_t resident_bytes(int fd, uint64_t file_bytes)
 uint64_t replay_drop_cache(const char *path)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return 0;
     uint64_t left = 0;

@@ -5,6 +5,7 @@
 #include "options.h"
 #include "progress.h"
 #include "size.h"
+#include "surroundings.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -136,6 +137,7 @@ int main(int argc, char **argv)
     struct efs_pack_report report;
     struct efs_error err = {""};
     struct tools_progress progress;
+    tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

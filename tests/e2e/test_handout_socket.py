@@ -1,0 +1,166 @@
+"""The hand-out's socket: its place, who may get there, what a killed daemon leaves, long paths, and a daemon that has no
+descriptor left for those who come."""
+import resource
+import socket
+import stat
+
+from e2e import *
+
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+base = scratch("run")
+os.environ["EXPERTFS_RUN"] = base
+
+
+def address_of(mount):
+    return mount.control("handout").removeprefix("address: ").rstrip("\n")
+
+
+def connect(path):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(30)
+    folder = os.open(os.path.dirname(path), os.O_PATH)
+    s.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    os.close(folder)
+    return s
+
+
+def is_served(path):
+    """A wrong packet is answered by cutting us off, not before."""
+    s = connect(path)
+    s.settimeout(0.5)
+    try:
+        return s.recv(64) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+mount = Mount(store)
+if not mount.passthrough():
+    mount.unmount()
+    skip("no passthrough here: nothing is handed out")
+print("-- where it is")
+address = address_of(mount)
+own = os.path.dirname(address)
+check("a path below the folder for it", address.startswith(base + "/"), address)
+for folder in (base, own):
+    seen = os.stat(folder)
+    check(f"{os.path.basename(folder)} is for who mounted", stat.S_IMODE(seen.st_mode) == 0o700 and seen.st_uid == os.geteuid())
+check("it is a socket that answers", stat.S_ISSOCK(os.stat(address).st_mode) and is_served(address))
+second = Mount(store)
+check("another mount has another", address_of(second) != address and is_served(address_of(second)) and is_served(address))
+second.unmount()
+check("and takes it away, and no more", os.listdir(base) == [os.path.basename(own)], os.listdir(base))
+if os.geteuid() == 0:
+    os.chmod(SCRATCH, 0o755)
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        try:
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(address)
+        except PermissionError:
+            os._exit(0)
+        os._exit(1)
+    check("others do not get there", os.waitpid(pid, 0)[1] == 0)
+abstract = [line.split()[-1] for line in open("/proc/net/unix") if f"@expertfs-{mount.daemon.pid}" in line]
+check("nothing can be had without the folder", not abstract, abstract)
+
+print("-- killed")
+mount.daemon.kill()
+mount.daemon.wait()
+check("what it made stays", os.path.exists(address))
+strange = [os.path.join(base, name) for name in ("mine", "1-2", "x-0000000000000000")]
+for path in strange:
+    os.mkdir(path)
+mount.abandon()
+mount = Mount(store, "nostate")  # nothing is measured: it has the same descriptors all the time
+check("the next mount takes it away, and nothing else",
+      sorted(os.listdir(base)) == sorted([os.path.basename(os.path.dirname(address_of(mount)))] + [os.path.basename(path) for path in strange]),
+      os.listdir(base))
+check("and has its own", is_served(address_of(mount)))
+
+print("-- no descriptor left")
+pid = mount.daemon.pid
+
+
+def thread():
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm") as file:
+            if file.read().strip() == "efs-handout":
+                return task
+    return None
+
+
+def state():
+    with open(f"/proc/{pid}/task/{thread()}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
+def limit(soft):
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+before, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+check("the daemon has raised its limit", before == hard, (before, hard))
+def numbers():
+    return [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
+
+
+held = [connect(address_of(mount))]
+wait_until(lambda: mount.count("fuse_handout_clients") >= 2)  # is_served() was one
+while max(numbers()) + 1 > len(numbers()) and len(held) < 14:
+    clients = mount.count("fuse_handout_clients")
+    held.append(connect(address_of(mount)))
+    check("a client is served", wait_until(lambda: mount.count("fuse_handout_clients") == clients + 1))
+check("each number has its descriptor", max(numbers()) + 1 == len(numbers()), sorted(numbers()))
+limit(len(numbers()))
+late = [connect(address_of(mount)) for _ in range(3)]
+got = []
+for s in late:
+    s.settimeout(20)
+    try:
+        got.append(s.recv(64))
+    except (TimeoutError, ConnectionError) as error:
+        got.append(error)
+check("who comes then is turned away, not left waiting", all(g == b"" or isinstance(g, ConnectionError) for g in got), got)
+check("nobody spins", wait_until(lambda: state() == "S", 5), state())
+limit(3)  # not even the one that is kept for this: a new descriptor would be 3 or more
+more = [connect(address_of(mount)) for _ in range(3)]
+check("nor with none at all", wait_until(lambda: state() == "S", 5) and wait_until(lambda: state() == "S", 5), state())
+limit(before)
+check("when there are some again, it serves", wait_until(lambda: is_served(address_of(mount))))
+for s in late + more + held:
+    s.close()
+check("files are served all the time", open(mount / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
+mount.unmount()
+for path in strange:
+    os.rmdir(path)
+check("nothing is left", os.listdir(base) == [], os.listdir(base))
+
+print("-- paths")
+long = scratch("run " + "x" * 150)
+mount = Mount(store, environment={"EXPERTFS_RUN": long})
+address = address_of(mount)
+check("a path longer than an address", address.startswith(long + "/") and len(address) > 150 and is_served(address), address)
+result = SANITIZED or run(sys.executable, os.path.join(ROOT, "tests/clients/ctypes_client.py"), program("libexpertfs.so.0"), mount.path, model)
+check("the library finds it", SANITIZED or (result.returncode == 0 and mount.count("fuse_handouts") > 0), result)  # Python has no sanitizer
+mount.unmount()
+open_to_all, others = scratch("open"), scratch("others")
+os.mkdir(open_to_all)
+os.chmod(open_to_all, 0o777)
+os.mkdir(others)
+cases = [("others may write there", open_to_all), ("no absolute path", "run"), ("a file", store)]
+if os.geteuid() == 0:
+    os.chown(others, 65534, 65534)
+    cases.append(("it belongs to another", others))
+for what, path in cases:
+    mount = Mount(store, environment={"EXPERTFS_RUN": path})
+    check(f"{what}: there is no socket, and the log says why", mount.control("handout") == "address: -\n" and
+          "not handed out over a socket" in mount.printed() and path in mount.printed(), mount.printed())
+    check("files are served", open(mount / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
+    mount.unmount()
+done()

@@ -1,0 +1,132 @@
+"""With allow_other others may come, but see and read no more than the store's own mode lets them: files, folders,
+control files and xattrs."""
+import errno
+import stat
+
+from e2e import *
+
+need_fuse()
+if os.geteuid():
+    skip("needs root, to become others")
+NOBODY, GROUP, OTHER_GROUP = 65534, 12345, 23456
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+store = make_store(model)
+os.chmod(SCRATCH, 0o755)
+
+
+def as_user(uid, groups, action):
+    """What an action of another user comes to: its value as text, or the name of its errno."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups(groups[1:])
+        os.setgid(groups[0])
+        os.setuid(uid)
+        try:
+            text = str(action())
+        except OSError as error:
+            text = errno.errorcode[error.errno]
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def actions(mount):
+    """name -> what it tries; each gives something else than an errno where it is allowed."""
+    def read(name):
+        return lambda: len(open(mount / name, "rb").read(16))
+    return {
+        "read a file": read("config.json"), "read a tensor file": read(large), "read an expert": read(expert),
+        "read a control file": read(".expertfs/config"), "read where the socket is": read(".expertfs/handout"),
+        "list the mount": lambda: len(os.listdir(mount.path)), "list experts": lambda: len(os.listdir(mount / "experts")),
+        "look at a file": lambda: os.stat(mount / "config.json").st_size, "go there": lambda: os.chdir(mount / "experts"),
+        "look at what was looked at before": lambda: os.stat(mount / expert).st_size,
+        "read an xattr": lambda: os.getxattr(mount / expert, "user.expertfs.state"),
+    }
+
+
+# The root of a mount can be looked at, and its own xattrs are the mount's: reading them is judged as for any file.
+large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
+expert = "experts/L01/E002.safetensors"
+for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o644, True, True), (0o604, False, True),
+                               (0o444, True, True), (0o044, False, False), (0o400, False, False)):
+    print(f"-- a store {mode:04o}")
+    os.chown(store, 0, GROUP)
+    os.chmod(store, mode)
+    mount = Mount(store, "allow_other")
+    bits = mode & 0o044 if mode & 0o400 else 0
+    shown = stat.S_IMODE(os.stat(mount / "config.json").st_mode), stat.S_IMODE(os.stat(mount / "experts").st_mode)
+    wanted = 0o400 | bits
+    check("files show it", shown == (wanted, wanted | wanted >> 2), [oct(n) for n in shown])
+    check("want shows it", stat.S_IMODE(os.stat(mount / ".expertfs/want").st_mode) == wanted | 0o200)
+    check("they are the mounter's and the store's group's", os.stat(mount / large)[4:6] == (0, GROUP))
+    open(mount / expert, "rb").read(10)
+    for who, uid, groups, allowed in (("others", NOBODY, [OTHER_GROUP], others),
+                                      ("the store's group", NOBODY, [GROUP], in_group),
+                                      ("who has the group among others", NOBODY, [OTHER_GROUP, GROUP], in_group)):
+        wrong = []
+        for what, action in actions(mount).items():
+            got = as_user(uid, groups, action)
+            if allowed == (got in errno.errorcode.values()) or not allowed and got != "EACCES":
+                wrong.append((what, got))
+        check(f"{who} {'may' if allowed else 'may not'}", not wrong, wrong)
+        got = as_user(uid, groups, lambda: os.setxattr(mount.path, "user.expertfs.budget", b"200M"))
+        check(f"{who} may not tune", got in ("EPERM", "EACCES"), got)
+        got = as_user(uid, groups, lambda: open(mount / ".expertfs/want", "w"))
+        check(f"{who} may not ask", got == "EACCES", got)
+    got = [as_user(0, [0], action) for action in actions(mount).values()]
+    check("who mounted may", not set(got) & set(errno.errorcode.values()), got)
+    os.setxattr(mount.path, "user.expertfs.budget", b"300M")
+    open(mount / ".expertfs/want", "w").write("1: 2\n")
+    try:
+        open(mount / "config.json", "r+b")
+        got = "opened"
+    except OSError as error:
+        got = errno.errorcode[error.errno]
+    check("writing is refused as ever", got == "EROFS", got)
+    mount.unmount()
+
+print("-- without allow_other, and an access control list")
+os.chmod(store, 0o600)
+mount = Mount(store)
+check("the mode is shown", stat.S_IMODE(os.stat(mount / "config.json").st_mode) == 0o400)
+check("others cannot even look", as_user(NOBODY, [NOBODY], lambda: os.stat(mount / "config.json")) == "EACCES")
+mount.unmount()
+os.chmod(store, 0o644)
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, bits, who) for tag, bits, who in (
+    (1, 6, 0xFFFFFFFF), (2, 0, NOBODY), (4, 4, 0xFFFFFFFF), (16, 4, 0xFFFFFFFF), (32, 4, 0xFFFFFFFF)))
+try:
+    os.setxattr(store, "system.posix_acl_access", acl)  # a user who may not, though others may
+except OSError as error:
+    note(f"left out: no access control lists here ({error.strerror})")
+else:
+    mount = Mount(store, "allow_other")
+    check("whom a list may shut out is shut out", as_user(NOBODY, [OTHER_GROUP], actions(mount)["read a file"]) == "EACCES")
+    mount.unmount()
+
+print("-- mounted by a user")
+os.chmod(store, 0o600)
+os.chown(store, NOBODY, GROUP)
+with open(scratch("fuse.conf"), "w") as file:
+    file.write("user_allow_other\n")
+with open(scratch("bind.sh"), "w") as file:
+    file.write('mount --bind "$1" /etc/fuse.conf && shift && exec "$@"')
+result = as_nobody("""
+    "$1" -o allow_other "$3" "$2" || exit 1
+    stat -c "%a %u %g" "$2/config.json" "$2/experts"
+    setfattr -n user.expertfs.budget -v 300M "$2" && getfattr --only-values -n user.expertfs.budget "$2" && echo
+    setfattr -n user.expertfs.pin -v C "$2/$4" && echo pinned
+    echo "1: 2" >"$2/.expertfs/want" && echo asked
+    (: >>"$2/config.json") 2>/dev/null || echo unwritten
+    kill "$(sed -n "s/^pid: //p" "$2/.expertfs/config")"
+    for i in $(seq 500); do grep -q " $2 " /proc/mounts || break; sleep 0.02; done
+    """, store, expert, before=("sh", scratch("bind.sh"), scratch("fuse.conf")))
+if result is not None:
+    lines = result.stdout.split("\n")
+    check("his mount shows the store's mode, and lets him tune", lines[:6] == [f"600 {NOBODY} {GROUP}", f"700 {NOBODY} {GROUP}", "314572800",
+          "pinned", "asked", "unwritten"], result)
+done()

@@ -1,0 +1,109 @@
+"""What is no file where a file is expected: FIFOs, sockets, devices and directories are refused at once, with a message
+that names them and exit status 1; and a mount that cannot begin is ended by a signal."""
+import signal
+import socket
+
+from e2e import *
+
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+store = make_store(model)
+folder = scratch("folder")
+os.mkdir(folder)
+fifo, listening, link = scratch("fifo"), scratch("socket"), scratch("link")
+os.mkfifo(fifo)
+os.symlink(fifo, link)
+server = socket.socket(socket.AF_UNIX)
+server.bind(listening)
+kinds = [("a FIFO", fifo), ("a FIFO", link), ("a socket", listening), ("a character device", "/dev/zero"),
+         ("a directory", folder)]
+if os.geteuid() == 0:
+    os.mknod(scratch("block"), 0o600 | 0o060000, os.makedev(7, 255))  # no such device: opening it would fail
+    kinds.append(("a block device", scratch("block")))
+
+
+def refused(what, says, *command, status=1):
+    """It ends by itself, at once, with a message."""
+    try:
+        result = run(*command, timeout=30)
+    except subprocess.TimeoutExpired:
+        check(f"{what}: refused", False, "it hangs")
+        return
+    check(f"{what}: refused", result.returncode == status and says in result.stderr + result.stdout,
+          (result.returncode, result.stdout[-500:], result.stderr))
+
+
+ctl, pack, mountit = program("expertctl"), program("mkexpertfs"), program("expertfs")
+for kind, path in kinds:
+    print(f"-- {kind}: {os.path.basename(path)}")
+    says = f"not a regular file but {kind}"
+    for command in ("info", "verify", "profile"):
+        refused(f"expertctl {command}", says, ctl, command, path)
+    refused("expertctl unpack", says, ctl, "unpack", path, scratch("unpacked"))
+    refused("expertfs", says, mountit, path, folder)
+    refused("expertfs -f", says, mountit, "-f", path, folder)
+    refused("expertfs, as history", says, mountit, "-o", f"history={path}", store, folder)
+    refused("expertctl replay, as trace", says, ctl, "replay", "--simulate", "--store", store, path)
+    if kind != "a directory":
+        refused("expertctl doctor", says, ctl, "doctor", path)
+        refused("mkexpertfs, as source", "neither a file nor a directory", pack, path, scratch("out.efs"))
+        refused("mkexpertfs -f, as store", "is no regular file" if not os.path.islink(path) else "", pack, "-f", model, path,
+                status=0 if os.path.islink(path) else 1)
+        if path == link:  # it is replaced, not what it leads to
+            os.remove(link)
+            os.symlink(fifo, link)
+        inside = scratch("inside")
+        os.mkdir(inside)
+        os.symlink(path, f"{inside}/model.safetensors")
+        refused("mkexpertfs, inside the source", "model.safetensors: neither a file nor a directory", pack, inside,
+                scratch("out.efs"))
+        refused("expertfs, as mountpoint", "not a directory", mountit, store, path)
+        shutil.rmtree(inside)
+check("nothing was made", not any(os.path.exists(scratch(name)) for name in ("out.efs", "unpacked")))
+check("what a link led to is still there", all(os.path.lexists(path) for _, path in kinds))
+
+odd = scratch("odd")
+os.makedirs(f"{odd}/.expertfs")
+for name in ("config", "version", "want", "handout"):
+    os.mkfifo(f"{odd}/.expertfs/{name}")
+refused("expertctl doctor, a folder that looks like a mount", "no expertfs mounted there", ctl, "doctor", odd)
+server.close()
+
+
+def ended_by(number, flags):
+    """A mountpoint in a mount whose daemon does not answer: the new daemon waits for it, until a signal comes."""
+    new = subprocess.Popen([mountit, *flags, store, silent.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    tasks = lambda: subprocess.run(["pgrep", "-f", f"{mountit} .*{silent.path}"], capture_output=True, text=True).stdout.split()
+    # it has blocked the signals, and waits in the kernel for an answer
+    wait_until(lambda: any("fuse" in where(pid) or "request_wait" in where(pid) for pid in tasks() if int(pid) != silent.daemon.pid))
+    new.send_signal(number)
+    try:
+        out, err = new.communicate(timeout=30)
+        check(f"{number.name} {' '.join(flags)} ends a mount that cannot begin",
+              new.returncode == 1 and "nothing was mounted" in err and err.count("\n") == 1, (new.returncode, out, err))
+    except subprocess.TimeoutExpired:
+        check(f"{number.name} {' '.join(flags)} ends a mount that cannot begin", False, "it goes on")
+        for pid in tasks():
+            if int(pid) != silent.daemon.pid:
+                os.kill(int(pid), signal.SIGKILL)
+        new.communicate()
+
+
+def where(pid):
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+need_fuse()
+print("-- a mountpoint that does not answer")
+silent = Mount(store, "nopassthrough")
+silent.daemon.send_signal(signal.SIGSTOP)
+for number in (signal.SIGTERM, signal.SIGINT):
+    for flags in ([], ["-f"]):
+        ended_by(number, flags)
+silent.daemon.send_signal(signal.SIGCONT)
+check("the other mount goes on", open(silent / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
+silent.unmount()
+done()

@@ -1,0 +1,179 @@
+/*
+ * A mount that is tuned while it is asked: every setting is changed and read by some threads while others name experts
+ * and plans are made. What comes is the packed bytes; under ThreadSanitizer no two threads meet without a lock.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "waiting.h"
+
+#define LAYERS 3u
+#define EXPERTS 8u
+#define ROUNDS 200u
+#define MIB (1ull << 20)
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_store(&model, LAYERS, EXPERTS, 64, 256);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+struct crowd {
+    struct efs *fs;
+    atomic_uint refused; /* of what should have been taken */
+};
+
+static void expect(struct crowd *c, errint_t rc)
+{
+    c->refused += rc != 0;
+}
+
+static void *set_budget(void *arg)
+{
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < ROUNDS; n++)
+        expect(c, efs_set(c->fs, "budget", n % 2 ? "96M" : "128M", NULL, NULL));
+    return NULL;
+}
+
+static void *set_policy(void *arg)
+{
+    static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
+        expect(c, efs_set(c->fs, "delta", n % 2 ? "auto" : "2", NULL, NULL));
+    }
+    return NULL;
+}
+
+static void *set_the_rest(void *arg)
+{
+    static const char *const pairs[][2] = {
+        {"plan", "F=10,C=70,S=10,E=10"}, {"pools", "CS"},      {"plan", "auto"},    {"pools", "FCSE"}, {"goal", "io"},
+        {"schedule", "paper"},           {"goal", "makespan"}, {"schedule", "best"}};
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        expect(c, efs_set(c->fs, pairs[n % 8][0], pairs[n % 8][1], NULL, NULL));
+        expect(c, efs_pin(c->fs, n % (LAYERS * EXPERTS), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
+    }
+    return NULL;
+}
+
+static void *look(void *arg)
+{
+    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
+    static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        char value[256], *text;
+        size_t bytes;
+        struct efs_stats stats;
+        struct efs_pool_info pool;
+        struct efs_expert_info info;
+        expect(c, efs_get(c->fs, names[n % 7], value, sizeof(value)));
+        if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
+            free(text);
+        efs_stats(c->fs, &stats);
+        expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool));
+        expect(c, efs_expert_info(c->fs, n % (LAYERS * EXPERTS), &info));
+    }
+    return NULL;
+}
+
+static void *want(void *arg)
+{
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < 10 * ROUNDS; n++) { /* each is short */
+        char line[64];
+        int bytes = snprintf(line, sizeof(line), "%u: %u*2 %u\n", n % LAYERS, n % EXPERTS, (n + 3) % EXPERTS);
+        expect(c, efs_want(c->fs, line, (size_t)bytes, NULL));
+    }
+    return NULL;
+}
+
+static void *request(void *arg)
+{
+    struct crowd *c = arg;
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        const uint32_t first = n % LAYERS * EXPERTS;
+        const struct efs_need needs[] = {{first + n % EXPERTS, 1}, {first + (n + 1) % EXPERTS, 3}};
+        const struct efs_tensor *tensors;
+        struct efs_request *r;
+        uint32_t count;
+        expect(c, efs_request_begin(c->fs, needs, 2, n % 2 ? EFS_FORM_ANY : EFS_FORM_CODED, &r, NULL));
+        expect(c, efs_request_wait(r));
+        expect(c, efs_request_tensors(r, n % 2, &tensors, &count));
+        efs_request_release(r);
+    }
+    return NULL;
+}
+
+static void *read_files(void *arg)
+{
+    struct crowd *c = arg;
+    uint8_t *data = malloc(MIB);
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        struct efs_expert_info info;
+        expect(c, efs_expert_info(c->fs, n * 7 % (LAYERS * EXPERTS), &info));
+        c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
+    }
+    free(data);
+    return NULL;
+}
+
+static void tune_and_ask(const struct efs_options *options)
+{
+    void *(*const work[])(void *) = {set_budget, set_budget, set_policy, set_the_rest, look,
+                                     want,       want,       request,    request,      read_files};
+    enum { THREADS = sizeof(work) / sizeof(work[0]) };
+    pthread_t threads[THREADS];
+    struct crowd c = {.fs = fixture_open(&model, *options)};
+    for (unsigned t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, work[t], &c), 0);
+    for (unsigned t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    assert_int_equal(c.refused, 0);
+    assert_true(fixture_check_files(&model, c.fs) > 0);
+    efs_close(c.fs);
+}
+
+static void test_coded(void **state)
+{
+    (void)state;
+    tune_and_ask(&(struct efs_options){.budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
+}
+
+static void test_full(void **state)
+{
+    (void)state;
+    tune_and_ask(&(struct efs_options){
+        .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .full_pool = true, .lease_wait = true});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_coded), cmocka_unit_test(test_full)};
+    return cmocka_run_group_tests_name("tuned while it is asked", tests, setup, teardown);
+}

@@ -1,0 +1,16 @@
+/* surroundings.c - see surroundings.h. */
+#include "surroundings.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void tools_surroundings(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            _exit(EXIT_FAILURE);
+    signal(SIGXFSZ, SIG_IGN);
+}

@@ -1,0 +1,14 @@
+/*
+ * surroundings.h - what a program may not rely on from who started it: three open files, and signals that only end it.
+ */
+#ifndef TOOLS_SURROUNDINGS_H
+#define TOOLS_SURROUNDINGS_H
+
+/*
+ * First thing in main(). Standard files that are closed are opened on /dev/null: else the next file that is opened, a
+ * store that is being written, say, would be standard output. A limit on the size of files (ulimit -f) becomes an error
+ * of the write in place of a signal that kills.
+ */
+void tools_surroundings(void);
+
+#endif
