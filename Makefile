@@ -47,6 +47,8 @@ INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
 INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+# What reads checkpoints of others takes the engine's readers.
+$(BUILD)/obj/tools/common/foreign.o: INC_tools += -Iengine/source -Iengine/store
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
 

@@ -2,6 +2,8 @@
 
 Every comparison alternates the candidates ROUNDS times in one run and tells the ratio of the medians, beside the bar it
 is held to. Each figure names its command, so that it can be run alone. Nothing here passes or fails.
+
+What depends on how weights are spread is measured on each kind of them (weights.py), and the worst is told.
 """
 import json
 import os
@@ -12,6 +14,8 @@ import struct
 import subprocess
 import sys
 import time
+
+import weights
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -33,14 +37,32 @@ def say(text):
     print(f"   {text}", flush=True)
 
 
+def each_kind(figure):
+    """figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights, a row each, and the worst of
+    each what: the largest where the bar is an upper one, else the smallest. name tells checkpoints apart."""
+    told = {}
+    for kind, given in weights.kinds(WORK, say):
+        for what, (value, bar, note) in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
+            row(f"{what}, {kind}", value, bar, note)
+            told.setdefault(what, []).append((float(value), value, bar, kind))
+    for what, values in told.items():
+        if len(values) > 1:
+            worst = (max if values[0][2].startswith("<") else min)(values)
+            row(f"{what}: the worst", worst[1], worst[2], f"{worst[3]} of {len(values)}")
+
+
 def row(name, value, bar, note=""):
     rows.append((name, value, bar, note))
     print(f"   {name:58} {value:>8}   {bar:14} {note}", flush=True)
 
 
 def ratio(name, ours, theirs, bar, note=""):
+    row(name, *ratio_of(ours, theirs, bar, note))
+
+
+def ratio_of(ours, theirs, bar, note=""):
     ours, theirs = statistics.median(ours), statistics.median(theirs)
-    row(name, f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip())
+    return f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip()
 
 
 def model(name, *args):
@@ -126,24 +148,80 @@ def stat(where=MOUNT, name="stat"):
 
 # ---- sections --------------------------------------------------------------------------------------------------------
 
+BOUNDS = {"normal": {"bf16": "<= 1.011"}, "scaled": {"bf16": "<= 1.008"},
+          "real": {"bf16": "<= 1.006", "f16": "<= 1.005", "fp8": "<= 1.013"}}
+
+
+def over_bound(report, tensor_class):
+    """Coded bytes over the bytes at the entropy bound of one table a tensor, of the rows of a class whose tensors are
+    large on average: not the scales of FP8."""
+    rows = [r for r in report["rows"]
+            if r["class"] == tensor_class and r["elements"] and r["raw_bytes"] / r["tensors"] >= 1 << 19]
+    return sum(r["coded_bytes"] for r in rows) / sum(r["bound_bytes"] for r in rows)
+
+
+def store_over_bound(report):
+    """The whole store's file over the same; what has no bound counts as it is stored."""
+    return report["store_bytes"] / sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
+
+
+def of_checkpoint(report):
+    return f"store {report['store_bytes'] / report['source_bytes']:.3f} of the checkpoint"
+
+
 def size():
-    """mkexpertfs --json on mkmodel's checkpoints: store bytes over the bytes at the entropy bound of each tensor."""
-    for dtype, bar in (("bf16", "<= 1.015"), ("f16", "<= 1.03"), ("fp8", "<= 1.03")):
-        source = model(f"size-{dtype}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "3", "--experts", "16",
-                       "--hidden", "2048", "--intermediate", "768", "--vocab", "16384")
-        _, report = pack(source)
-        bound = sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
-        row(f"packed size over the entropy bound, {dtype}", f"{report['store_bytes'] / bound:.4f}", bar,
-            f"{report['store_bytes'] / report['source_bytes']:.3f} of the checkpoint")
+    """mkexpertfs --json: packed bytes over the bytes at the entropy bound of each tensor, and the whole store over it.
+
+    Tensors of 1 MiB and more are the experts of mkmodel's checkpoints (1.5 to 3 MiB each), and those of the trained
+    model that are so large, packed alone; its own weights are rounded to the type, not drawn."""
+    for dtype in ("bf16", "f16", "fp8"):
+        def figure(kind, given, name, dtype=dtype):
+            source = model(f"size-{dtype}{name}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "2",
+                           "--experts", "16", "--hidden", "2048", "--intermediate", "768", "--vocab", "16384",
+                           "--weights", given)
+            report = pack(source)[1]
+            discard(source)
+            bar = BOUNDS.get(kind, {}).get(dtype, "")
+            return {f"tensors of 1 MiB and more over the bound, {dtype}":
+                    (f"{over_bound(report, 'expert'):.4f}", bar, of_checkpoint(report)),
+                    f"whole store over the bound, {dtype}": (f"{store_over_bound(report):.4f}", "", "")}
+        each_kind(figure)
+    for dtype, source, large in weights.trained(WORK, say):
+        report, only_large = pack(source)[1], pack(large)[1]
+        discard(source)
+        discard(large)
+        row(f"trained model, tensors of 1 MiB and more, {dtype}", f"{over_bound(only_large, 'dense'):.4f}",
+            BOUNDS["real"][dtype], "")
+        row(f"trained model, whole store, {dtype}", f"{store_over_bound(report):.4f}", "<= 1.008" if dtype == "bf16"
+            else "", of_checkpoint(report))
+
+
+def discard(source):
+    """A checkpoint and its store that no other section reads."""
+    shutil.rmtree(source)
+    os.unlink(source + ".efs")
 
 
 def kernels():
-    """bench_kernels --json: decode and merge, memory to memory, one thread, over memcpy of the same bytes."""
-    for result in json.loads(run(tool("bench_kernels"), "--json", f"--rounds={ROUNDS}")):
-        bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if result["format"] == "bf16" else ""
-        row(f"decode + merge over memcpy, {result['format']}, {result['path']}", f"{result['stream_ratio']:.2f}", bar,
-            f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
-            f"encode {result['encode_gbs']:.2f} GB/s")
+    """bench_kernels --json: decode and merge, memory to memory, one thread, over memcpy of the same bytes. The trained
+    model's matrices are taken as they are, again and again."""
+    def figure(_, given, __):
+        out = {}
+        for result in json.loads(run(tool("bench_kernels"), "--json", f"--rounds={ROUNDS}", "--weights", given)):
+            bf16 = result["format"] == "bf16"
+            bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if bf16 else ""
+            out[f"decode + merge over memcpy, {result['format']}, {result['path']}"] = (
+                f"{result['stream_ratio']:.2f}", bar,
+                f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
+                f"encode {result['encode_gbs']:.2f} GB/s")
+        return out
+    each_kind(figure)
+
+
+def demo(given, name):
+    """The demo checkpoint with those weights, and its store."""
+    source = model(f"demo{name}", "--preset", "demo", "--weights", given)
+    return source, packed(source)
 
 
 def big_files(directory):
@@ -153,20 +231,21 @@ def big_files(directory):
 
 def cold():
     """A fresh mount, the first large file read from its start by pread of 1 MiB; fio reads the original."""
-    source = model("demo", "--preset", "demo")
-    store = packed(source)
-    for name in [os.path.basename(big_files(source)[0])]:
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        file = os.path.basename(big_files(source)[0])
         raw, ours, mapped, buffered = [], [], [], []
         for _ in range(ROUNDS):
-            raw.append(fio(os.path.join(source, name)))
+            raw.append(fio(os.path.join(source, file)))
             with Mounted(store):
-                ours.append(rate("--keep-cache", os.path.join(MOUNT, name)))
+                ours.append(rate("--keep-cache", os.path.join(MOUNT, file)))
             with Mounted(store):
-                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, name)))
-            buffered.append(rate(os.path.join(source, name)))
-        ratio("cold file through the mount, read, over fio O_DIRECT", ours, raw, ">= 1.3 (1.5)")
-        ratio("cold file through the mount, mmap, over fio O_DIRECT", mapped, raw, "")
-        ratio("cold file through the mount, read, over buffered read", ours, buffered, "")
+                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, file)))
+            buffered.append(rate(os.path.join(source, file)))
+        return {"cold file, read, over fio O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
+                "cold file, mmap, over fio O_DIRECT": ratio_of(mapped, raw, ""),
+                "cold file, read, over buffered read": ratio_of(ours, buffered, "")}
+    each_kind(figure)
 
 
 def expert_pieces(source):
@@ -207,27 +286,28 @@ def write_list(path, items):
 
 def experts():
     """64 experts in random order, 4 at a time: expert files of a fresh mount, O_DIRECT reads of the same tensors."""
-    source = model("demo", "--preset", "demo")
-    store = packed(source)
-    where = expert_pieces(source)
-    keys = sorted(where)
-    random.Random(1).shuffle(keys)
-    keys = keys[:64]
-    raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
-    write_list(raw_list, [merged(where[k]) for k in keys])
-    write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
-    raw, ours, plain, mapped = [], [], [], []
-    for _ in range(ROUNDS):
-        raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
-        with Mounted(store):
-            ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-        with Mounted(store):
-            mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
-        with Mounted(store, "budget=auto,nopassthrough"):
-            plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-    ratio("cold experts, random, 4 at a time, over O_DIRECT", ours, raw, ">= 1.3 (1.5)")
-    ratio("the same, mapped", mapped, raw, "")
-    ratio("the same, without passthrough", plain, raw, "")
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        where = expert_pieces(source)
+        keys = sorted(where)
+        random.Random(1).shuffle(keys)
+        keys = keys[:64]
+        raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
+        write_list(raw_list, [merged(where[k]) for k in keys])
+        write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
+        raw, ours, plain, mapped = [], [], [], []
+        for _ in range(ROUNDS):
+            raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
+            with Mounted(store):
+                ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+            with Mounted(store):
+                mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
+            with Mounted(store, "budget=auto,nopassthrough"):
+                plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+        return {"cold experts, 4 at a time, over O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
+                "the same, mapped": ratio_of(mapped, raw, ""),
+                "the same, without passthrough": ratio_of(plain, raw, "")}
+    each_kind(figure)
 
 
 def hot():
@@ -268,23 +348,26 @@ def hot():
 
 
 def packing():
-    """mkexpertfs on the demo checkpoint, cold page cache; the limit is reading it and writing two thirds of it."""
-    source = model("demo", "--preset", "demo")
-    ours, reads, writes = [], [], []
-    scratch = os.path.join(WORK, "write.tmp")
-    for _ in range(ROUNDS):
-        files = big_files(source)
-        reads.append(rate("--mode", "direct", *files))
-        out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
-                  "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
-        writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
-        os.unlink(scratch)
-        _, report = pack(source)
-        ours.append(report["source_bytes"] / report["seconds"] / 1e9)
-    read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
-    limit = 1 / (1 / read + 0.677 / write)
-    row("packing, GB/s of input", f"{rate_:.2f}", ">= 0.8",
-        f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")
+    """mkexpertfs on the demo checkpoint, cold page cache; the limit is reading it and writing its store."""
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        share = os.path.getsize(store) / sum(map(os.path.getsize, big_files(source)))
+        ours, reads, writes = [], [], []
+        scratch = os.path.join(WORK, "write.tmp")
+        for _ in range(ROUNDS):
+            reads.append(rate("--mode", "direct", *big_files(source)))
+            out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
+                      "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
+            writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
+            os.unlink(scratch)
+            report = pack(source)[1]
+            ours.append(report["source_bytes"] / report["seconds"] / 1e9)
+        read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
+        limit = 1 / (1 / read + share / write)
+        return {"packing, GB/s of input": (
+            f"{rate_:.2f}", ">= 0.8",
+            f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")}
+    each_kind(figure)
 
 
 def mount():
