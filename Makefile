@@ -170,7 +170,7 @@ help:
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
-	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
+	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"

@@ -37,23 +37,22 @@ def say(text):
     print(f"   {text}", flush=True)
 
 
-def each_kind(figure):
+def each_kind(figure, worst):
     """figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights, a row each, and the worst of
-    each what: the largest where the bar is an upper one, else the smallest. name tells checkpoints apart."""
+    each what: worst is max or min. name tells checkpoints apart."""
     told = {}
     for kind, given in weights.kinds(WORK, say):
         for what, (value, bar, note) in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
             row(f"{what}, {kind}", value, bar, note)
             told.setdefault(what, []).append((float(value), value, bar, kind))
     for what, values in told.items():
-        if len(values) > 1:
-            worst = (max if values[0][2].startswith("<") else min)(values)
-            row(f"{what}: the worst", worst[1], worst[2], f"{worst[3]} of {len(values)}")
+        _, value, bar, kind = worst(values)
+        row(f"{what}: the worst", value, bar, f"{kind}, of {len(values)} kinds")
 
 
 def row(name, value, bar, note=""):
     rows.append((name, value, bar, note))
-    print(f"   {name:58} {value:>8}   {bar:14} {note}", flush=True)
+    print(f"   {name:66} {value:>8}   {bar:14} {note}", flush=True)
 
 
 def ratio(name, ours, theirs, bar, note=""):
@@ -185,7 +184,7 @@ def size():
             return {f"tensors of 1 MiB and more over the bound, {dtype}":
                     (f"{over_bound(report, 'expert'):.4f}", bar, of_checkpoint(report)),
                     f"whole store over the bound, {dtype}": (f"{store_over_bound(report):.4f}", "", "")}
-        each_kind(figure)
+        each_kind(figure, max)
     for dtype, source, large in weights.trained(WORK, say):
         report, only_large = pack(source)[1], pack(large)[1]
         discard(source)
@@ -215,7 +214,7 @@ def kernels():
                 f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
                 f"encode {result['encode_gbs']:.2f} GB/s")
         return out
-    each_kind(figure)
+    each_kind(figure, min)
 
 
 def demo(given, name):
@@ -245,7 +244,7 @@ def cold():
         return {"cold file, read, over fio O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
                 "cold file, mmap, over fio O_DIRECT": ratio_of(mapped, raw, ""),
                 "cold file, read, over buffered read": ratio_of(ours, buffered, "")}
-    each_kind(figure)
+    each_kind(figure, min)
 
 
 def expert_pieces(source):
@@ -307,7 +306,7 @@ def experts():
         return {"cold experts, 4 at a time, over O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
                 "the same, mapped": ratio_of(mapped, raw, ""),
                 "the same, without passthrough": ratio_of(plain, raw, "")}
-    each_kind(figure)
+    each_kind(figure, min)
 
 
 def hot():
@@ -367,7 +366,7 @@ def packing():
         return {"packing, GB/s of input": (
             f"{rate_:.2f}", ">= 0.8",
             f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")}
-    each_kind(figure)
+    each_kind(figure, min)
 
 
 def mount():
