@@ -116,7 +116,7 @@ $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c) $(SRC_common)) $(BUILD)/lib
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 
-TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%)
+TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%) $(BUILD)/tests/engine/mkstore
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
