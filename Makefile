@@ -198,7 +198,7 @@ san:
 bench:
 	@tools/setup build test bench
 	@tools/setup-python basic
-	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory -j$$(nproc) all $(BUILD)/tests/engine/mkstore
 	@tools/bench/run
 
 # BENCH_COMPUTE: options of tools/bench/compute, BENCH_TPOT: of tools/bench/tpot, which needs TRACES as bench-replay does

@@ -192,6 +192,30 @@ static void test_floor(void **state)
     }
 }
 
+/* What is reserved later counts as well: who has not got the room for it is told, and what would be enough. */
+static void test_reserve(void **state)
+{
+    (void)state;
+    if (!written)
+        skip();
+    struct efs_options options = {.workers = 2, .no_state = true, .per_file_bytes = 100};
+    struct efs_error err = {""};
+    struct efs *fs;
+    char byte;
+    options.budget_bytes = asked_for(options);
+    assert_int_equal(efs_open(place.store, &options, &fs, &err), 0);
+    assert_int_equal(read_wait(fs, 0, NULL, 0, &byte, 1), 1);
+    assert_int_equal(efs_reserve(fs, 0, &err), 0);
+    assert_int_equal(efs_reserve(fs, 2 * MIB, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "ask for budget="));
+    efs_close(fs);
+    options.budget_bytes += 3 * MIB;
+    assert_int_equal(efs_open(place.store, &options, &fs, &err), 0);
+    assert_int_equal(efs_reserve(fs, 2 * MIB, &err), 0);
+    assert_int_equal(read_wait(fs, 0, NULL, 0, &byte, 1), 1);
+    efs_close(fs);
+}
+
 static char *lines[2000];
 static unsigned line_count;
 
@@ -237,7 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_far_reads), cmocka_unit_test(test_expert_files), cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_floor),     cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_floor),     cmocka_unit_test(test_reserve),      cmocka_unit_test(test_verify),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

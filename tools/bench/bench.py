@@ -6,6 +6,7 @@ is held to. Each figure names its command, so that it can be run alone. Nothing 
 What depends on how weights are spread is measured on each kind of them (weights.py), and the worst is told.
 """
 import json
+import mmap
 import os
 import random
 import shutil
@@ -391,6 +392,96 @@ def mount():
     row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
 
 
+LARGE = (("60 GB", "--layers=48", "--experts=128", "--hidden=2048", "--inner=768", "--distinct=64"),
+         ("600 GB", "--layers=60", "--experts=384", "--hidden=4096", "--inner=1056", "--distinct=32"))
+STRETCH = 256 << 20  # bytes read at either end
+
+
+def stretch(path, from_end, mapped):
+    """GB/s of reading STRETCH bytes of a file by 1 MiB, from its first byte or up to its last."""
+    buffer = mmap.mmap(-1, 1 << 20)
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = (size - STRETCH if from_end else 0) & ~((1 << 20) - 1)
+        begin = time.monotonic()
+        if mapped:
+            with mmap.mmap(file.fileno(), STRETCH, prot=mmap.PROT_READ, offset=first) as view:
+                for at in range(0, STRETCH, 4096):
+                    view[at]
+        else:
+            for at in range(first, first + STRETCH, 1 << 20):
+                assert os.preadv(file.fileno(), [buffer], at) > 0
+        return STRETCH / (time.monotonic() - begin) / 1e9
+
+
+def daemon_memory(store):
+    """Resident MiB of the daemon that serves a store."""
+    pid = run("pgrep", "-n", "-f", f"expertfs {store}").strip()
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:"))
+
+
+def floor_mib(store):
+    said = subprocess.run([tool("expertfs"), "-f", store, MOUNT, "-o", "budget=1M,nostate"], stderr=subprocess.PIPE,
+                          text=True).stderr
+    return int(said.split("ask for budget=")[1].split("M")[0])
+
+
+def large_store(name, *options):
+    store = os.path.join(WORK, "large-" + name.replace(" ", "") + ".efs")
+    if not os.path.exists(store):
+        run(os.path.join(BUILD, "tests/engine/mkstore"), *options, store)
+    about = json.loads(run(tool("expertctl"), "info", "--json", store))
+    gb, experts = about["source_bytes"] / 1e9, about["experts"]
+    os.makedirs(MOUNT, exist_ok=True)
+    seconds, listing, memory, plans = [], [], [], []
+    near, far, near_mapped, far_mapped = [], [], [], []
+    for turn in range(ROUNDS):
+        begin = time.monotonic()
+        with Mounted(store, "budget=4G,nostate"):
+            with open(os.path.join(MOUNT, "config.json"), "rb") as f:
+                assert f.read(1)
+            seconds.append(time.monotonic() - begin)
+            while int(stat()["plans"]) == 0:
+                time.sleep(0.02)
+            plans.append(int(stat(name="plan")["planning_ns"]) / 1e6)
+            memory.append(daemon_memory(store))
+            begin = time.monotonic()
+            run("ls", "-R", MOUNT)
+            listing.append(time.monotonic() - begin)
+            files = big_files(MOUNT)
+        for mapped, ours, theirs in ((False, far, near), (True, far_mapped, near_mapped)):
+            for at_end, rates in ((True, ours), (False, theirs))[::1 if turn % 2 else -1]:
+                with Mounted(store, "budget=4G,nostate"):
+                    rates.append(stretch(files[-1 if at_end else 0], at_end, mapped))
+    def each(value, unit):
+        return f"{value / gb * 1e3:.2f} {unit} a TB, {value / experts * 1e3:.2f} a thousand experts"
+    second, mib, listed = map(statistics.median, (seconds, memory, listing))
+    floor = floor_mib(store)
+    row(f"{name}, {experts} experts: mount until the first byte, s", f"{second:.3f}", "<= 0.3", each(second, "s"))
+    row(f"{name}: ls -R, s", f"{listed:.3f}", "", each(listed, "s"))
+    row(f"{name}: resident memory of an idle mount, MiB", f"{mib:.0f}", "", each(mib, "MiB"))
+    row(f"{name}: index, MiB", f"{about['index_bytes'] / 2**20:.1f}", "", each(about["index_bytes"] / 2**20, "MiB"))
+    row(f"{name}: least budget, MiB", f"{floor}", "", each(floor, "MiB"))
+    row(f"{name}: planning, ms", f"{statistics.median(plans):.1f}", "<= 100")
+    ratio(f"{name}: cold read, far end over near end", far, near, ">= 0.9")
+    ratio(f"{name}: cold mapping, far end over near end", far_mapped, near_mapped, ">= 0.9")
+    return store, gb
+
+
+def large():
+    """Stores of 60 and 600 GB whose experts share the chunks of a few (tests/engine/mkstore.c): what grows with size."""
+    stores = [large_store(*one) for one in LARGE]
+    store, gb = stores[0]
+    rates = []
+    for _ in range(min(ROUNDS, 3)):
+        begin = time.monotonic()
+        run(tool("expertctl"), "verify", "--quiet", store)
+        rates.append(gb / (time.monotonic() - begin))
+    row("60 GB: verify, GB of checkpoint a second", f"{statistics.median(rates):.1f}", "",
+        "chunks that are shared are read once for those beside each other")
+
+
 def client():
     """bench_client: from naming 8 experts of a layer to pointers to their tensors, all full, of a mount mapped before."""
     store = packed(model("demo", "--preset", "demo"))
@@ -523,7 +614,7 @@ def states():
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "client": client, "peers": peers, "states": states}
+            "mount": mount, "large": large, "client": client, "peers": peers, "states": states}
 
 
 def main():
