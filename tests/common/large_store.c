@@ -239,7 +239,7 @@ static errint_t write_chunk(struct making *m, const uint8_t *chunk, size_t bytes
 {
     *offset = bytes ? m->writer.offset : 0;
     *hash = bytes ? efs_hash(chunk, bytes) : 0;
-    return efs_store_writer_append_bytes(&m->writer, chunk, bytes, err);
+    return bytes ? efs_store_writer_append(&m->writer, chunk, bytes, err) : 0;
 }
 
 /* Code a group and write its chunks where the writer is: all E-chunks, then all SM-chunks. */
@@ -297,6 +297,15 @@ static void share(struct efs_pack_plan *plan, uint32_t group, uint32_t coded)
     }
 }
 
+/* Go on at a page from `place` on; a hole before it. */
+static errint_t go_to(struct making *m, uint64_t place, struct efs_error *err)
+{
+    errint_t rc = efs_store_writer_page(&m->writer, err);
+    if (rc == 0 && efs_page_up(place) > m->writer.offset)
+        m->writer.offset = m->writer.synced = efs_page_up(place);
+    return rc;
+}
+
 static errint_t write_groups(struct making *m, struct efs_error *err)
 {
     const struct large_store *s = m->store;
@@ -306,15 +315,15 @@ static errint_t write_groups(struct making *m, struct efs_error *err)
     for (uint32_t g = 0; g < distinct && rc == 0; g++) {
         if (g == 1 && spread == 0) /* as much as the first one took, for each */
             spread = (m->writer.offset - begin) * all;
-        uint64_t place = g ? begin + spread / distinct * g / EFS_ALIGN * EFS_ALIGN : (begin = m->writer.offset);
-        if (place > m->writer.offset)
-            m->writer.offset = m->writer.synced = place; /* a hole */
-        rc = write_group(m, g, err);
+        begin = g ? begin : m->writer.offset;
+        rc = go_to(m, begin + spread / distinct * g, err);
+        if (rc == 0)
+            rc = write_group(m, g, err);
     }
     for (uint64_t g = distinct; g < all; g++)
         share(&m->plan, (uint32_t)g, (uint32_t)(g % distinct));
-    if (spread > m->writer.offset - begin)
-        m->writer.offset = m->writer.synced = (begin + spread) / EFS_ALIGN * EFS_ALIGN;
+    if (rc == 0)
+        rc = go_to(m, begin + spread, err);
     for (uint32_t g = (uint32_t)all; g < m->plan.group_count && rc == 0; g++)
         rc = write_group(m, g, err);
     return rc;

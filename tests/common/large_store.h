@@ -1,10 +1,10 @@
 /*
  * large_store.h - a store of any size that takes little disk: few experts are coded, all the others name their chunks.
  *
- * Nothing in the format forbids that shards share chunks: each names its own by offset, and a reader follows. The
- * experts that are there lie evenly spread over a file of the size that the store would have, with holes between them,
- * so that offsets are as large as in the real thing. The checkpoint is of Qwen3-MoE's names: three BF16 matrices an
- * expert, a router and two norms a layer, config.json.
+ * Several shards may have the same chunk (expertfs-store(5)): each names its own by offset. The experts that are there
+ * lie evenly spread over a file of the size that the store would have, with holes between them, so that offsets are as
+ * large as in the real thing. The checkpoint is of Qwen3-MoE's names: three BF16 matrices an expert, a router and two
+ * norms a layer, config.json.
  */
 #ifndef EFS_LARGE_STORE_H
 #define EFS_LARGE_STORE_H

@@ -239,7 +239,7 @@ static void test_verify(void **state)
     assert_int_equal(efs_store_verify(store, false, 2, NULL, keep_line, NULL, &damaged, &err), 0);
     assert_int_equal(damaged, 0);
     /* in the first E-chunk of distinct expert 7, which the last one shares */
-    fixture_damage(place.store, (9ull << 40) / 12 * 7 / 4096 * 4096 + 4096 + 100);
+    fixture_damage(place.store, 4096 + ((9ull << 40) / 12 * 7 + 4095) / 4096 * 4096 + 100);
     assert_int_equal(efs_store_verify(store, false, 2, NULL, keep_line, NULL, &damaged, &err), -EUCLEAN);
     efs_store_close(store);
     assert_int_equal(damaged, 1667); /* 19999 = 7 + 12 * 1666 */
