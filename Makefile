@@ -47,6 +47,8 @@ INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
 INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+# What reads checkpoints of others takes the engine's readers.
+$(BUILD)/obj/tools/common/foreign.o: INC_tools += -Iengine/source -Iengine/store
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
 
@@ -114,7 +116,7 @@ $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c) $(SRC_common)) $(BUILD)/lib
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 
-TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%)
+TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%) $(BUILD)/tests/engine/mkstore
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
@@ -168,7 +170,7 @@ help:
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
-	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 8 GiB of disk"
+	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
@@ -196,7 +198,7 @@ san:
 bench:
 	@tools/setup build test bench
 	@tools/setup-python basic
-	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory -j$$(nproc) all $(BUILD)/tests/engine/mkstore
 	@tools/bench/run
 
 # BENCH_COMPUTE: options of tools/bench/compute, BENCH_TPOT: of tools/bench/tpot, which needs TRACES as bench-replay does

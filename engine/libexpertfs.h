@@ -179,6 +179,7 @@ struct efs_options {
     unsigned workers;         /* decode threads L; 0: all cores */
     uint64_t readahead_bytes; /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
     uint64_t reserved_bytes;  /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
+    uint64_t per_file_bytes;  /* the same, for each file that is served: its names and the like */
     bool full_pool;           /* keep leased experts in memfds (for passthrough and the client runtime) */
     bool lease_wait;          /* all leased and no room: true wait, false -ENOMEM */
     bool prealloc;            /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
@@ -197,8 +198,9 @@ EFS_API errint_t efs_open(const char *store_path, const struct efs_options *opti
                           struct efs_error *err);
 /* Finish or fail (-ECANCELED) what is under way, join all threads, free everything. No other call may be active. */
 EFS_API void efs_close(struct efs *fs);
-/* The caller holds bytes more than it said in reserved_bytes: they count in the budget from now on. */
-EFS_API void efs_reserve(struct efs *fs, uint64_t bytes);
+/* The caller holds bytes more than it said in reserved_bytes: they count in the budget from now on. -ENOMEM with the
+ * floor in err: the budget is below it now, and nothing can be read until it is raised. */
+EFS_API errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
 EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
 
 /*

@@ -20,7 +20,8 @@
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
-#define NAMES_BYTES (2u << 20)    /* set aside for the tree (20,000 experts: 1.5 MiB), ranges and open files */
+#define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
+#define NAME_BYTES 128u           /* for each file: tree and ranges (20,000 experts: 2.2 MiB) */
 #define MIB (UINT64_C(1) << 20)
 
 const char *efsd_serving_path(const struct efsd *daemon)
@@ -63,6 +64,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .budget_bytes = options->budget_bytes,
         .reserved_bytes = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES +
                           (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
+        .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->prefetch_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
@@ -136,9 +138,12 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
     if (!rc && efsd_pagecache_init(daemon)) {
         rc = efs_fail(err, -ENOMEM, "no memory for the ranges of %u files", files);
     }
+    if (rc) {
+        return rc;
+    }
     uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);
-    efs_reserve(daemon->fs, names_bytes > NAMES_BYTES ? names_bytes - NAMES_BYTES : 0);
-    return rc;
+    uint64_t said = NAMES_BYTES + (uint64_t)NAME_BYTES * files;
+    return efs_reserve(daemon->fs, names_bytes > said ? names_bytes - said : 0, err);
 }
 
 /*

@@ -78,32 +78,58 @@ static uint64_t fixed_bytes(const struct efs *fs)
     const struct efs_store *s = fs->store;
     uint64_t threads =
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
-    return PROCESS_BYTES + fs->options.reserved_bytes + s->index_bytes + fs->view.memory_bytes + threads +
-           EFS_STACK_BYTES + (uint64_t)s->shard_count * sizeof(struct efs_unit) + /* at most a unit a shard */
-           (uint64_t)s->object_count * sizeof(uint32_t) +
+    return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
+           s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES +
+           (uint64_t)efs_units_count(fs) * sizeof(struct efs_unit) + (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
            (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
            efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
 
-/* Sizes of units and segments follow from the budget: small budgets take small bites. */
-static errint_t size_pools(struct efs *fs, struct efs_error *err)
+/* Sizes of units and segments follow from the budget: small budgets take small bites, and there are slots for all of a
+ * large one. Sets the size of units and what is fixed with it; returns the size of a segment. */
+static uint64_t size_units(struct efs *fs, uint64_t budget)
 {
-    uint64_t budget = fs->options.budget_bytes, shard = largest_shard(fs->store);
-    fs->fixed_bytes = fixed_bytes(fs);
-    uint64_t segment = budget / 32 > SEGMENT_BYTES_MAX ? SEGMENT_BYTES_MAX : budget / 32;
+    uint64_t shard = largest_shard(fs->store), segment = budget / 32;
+    segment = segment > SEGMENT_BYTES_MAX ? SEGMENT_BYTES_MAX : segment;
     segment = segment < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : segment;
     segment = segment < 2 * shard ? 2 * shard : segment;
+    segment = segment < budget / SEGMENTS_MAX ? budget / SEGMENTS_MAX : segment;
     segment = round_up(segment, HUGE_PAGE);
     fs->unit_max_bytes = segment / 4 < UNIT_BYTES_MAX ? segment / 4 : UNIT_BYTES_MAX;
-    uint64_t floor = fs->fixed_bytes + segment;
-    if (budget < floor)
-        return efs_fail(err, -ENOMEM,
-                        "%s: a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
-                        "pool %llu MiB): ask for budget=%lluM or more",
-                        fs->store->path, (unsigned long long)(budget / MIB),
-                        (unsigned long long)((floor + MIB - 1) / MIB), (unsigned long long)(fs->fixed_bytes / MIB),
-                        (unsigned long long)(segment / MIB), (unsigned long long)((floor + MIB - 1) / MIB));
+    fs->fixed_bytes = fixed_bytes(fs);
+    return segment;
+}
+
+static errint_t below_floor(const struct efs *fs, uint64_t fixed, uint64_t floor, struct efs_error *err)
+{
+    unsigned long long whole = (floor + MIB - 1) / MIB;
+    return efs_fail(err, -ENOMEM,
+                    "%s: a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
+                    "pool %llu MiB): ask for budget=%lluM or more",
+                    fs->store->path, (unsigned long long)(fs->options.budget_bytes / MIB), whole,
+                    (unsigned long long)(fixed / MIB), whole - fixed / MIB, whole);
+}
+
+/* The least budget, whole MiB, that is enough for the sizes that follow from it. */
+static uint64_t floor_budget(struct efs *fs)
+{
+    uint64_t least = 0, floor = MIB;
+    while (least < floor) {
+        least = floor;
+        uint64_t segment = size_units(fs, least);
+        floor = round_up(fs->fixed_bytes + segment, MIB);
+    }
+    return least;
+}
+
+static errint_t size_pools(struct efs *fs, struct efs_error *err)
+{
+    uint64_t budget = fs->options.budget_bytes, segment = size_units(fs, budget);
+    if (budget < fs->fixed_bytes + segment) {
+        uint64_t floor = floor_budget(fs);
+        return below_floor(fs, fs->fixed_bytes, floor, err);
+    }
     uint64_t most = (budget - fs->fixed_bytes) / segment;
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
@@ -267,14 +293,18 @@ const char *efs_cpu_path(void)
     return efs_cpu_name();
 }
 
-void efs_reserve(struct efs *fs, uint64_t bytes)
+errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
     struct efs_disk_request *submit = NULL;
+    errint_t rc = 0;
     pthread_mutex_lock(&fs->lock);
     fs->fixed_bytes += bytes;
+    if (fs->options.budget_bytes < fs->fixed_bytes + fs->arena.segment_bytes)
+        rc = below_floor(fs, fs->fixed_bytes, fs->fixed_bytes + fs->arena.segment_bytes, err);
     efs_room_shrink(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
+    return rc;
 }
 
 const struct efs_store *efs_get_store(const struct efs *fs)

@@ -160,6 +160,8 @@ struct efs {
 };
 
 /* ---- unit.c ---- */
+/* How many there are with fs->unit_max_bytes, which is known first. */
+uint32_t efs_units_count(const struct efs *fs);
 errint_t efs_units_build(struct efs *fs, struct efs_error *err);
 /* true: the unit is in memory and referenced; false: waiter->job comes later. */
 bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);

@@ -38,15 +38,15 @@ static uint16_t unit_length(const struct efs *fs, uint32_t first, uint32_t end)
     return (uint16_t)n;
 }
 
-/* One pass to count, one to fill. */
-static uint32_t lay_units(struct efs *fs, struct efs_unit *units)
+/* One pass to count, one to fill units and the first unit of each object. */
+static uint32_t lay_units(const struct efs *fs, struct efs_unit *units, uint32_t *object_unit)
 {
     uint32_t n = 0;
     for (uint32_t o = 0; o < fs->store->object_count; o++) {
         const struct efs_disk_object *object = &fs->store->objects[o];
         uint32_t end = object->shard_first + object->shard_count;
         if (units)
-            fs->object_unit[o] = n;
+            object_unit[o] = n;
         for (uint32_t s = object->shard_first; s < end; n++) {
             uint16_t length = unit_length(fs, s, end);
             if (units) {
@@ -60,18 +60,23 @@ static uint32_t lay_units(struct efs *fs, struct efs_unit *units)
         }
     }
     if (units)
-        fs->object_unit[fs->store->object_count] = n;
+        object_unit[fs->store->object_count] = n;
     return n;
+}
+
+uint32_t efs_units_count(const struct efs *fs)
+{
+    return lay_units(fs, NULL, NULL);
 }
 
 errint_t efs_units_build(struct efs *fs, struct efs_error *err)
 {
-    fs->unit_count = lay_units(fs, NULL);
+    fs->unit_count = efs_units_count(fs);
     fs->units = efs_sys_calloc(fs->unit_count + 1u, sizeof(*fs->units));
     fs->object_unit = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     if (!fs->units || !fs->object_unit)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of units", fs->store->path);
-    lay_units(fs, fs->units);
+    lay_units(fs, fs->units, fs->object_unit);
     efs_lru_init(&fs->kept_units, &fs->units[0].link, sizeof(struct efs_unit));
     efs_lru_init(&fs->loose_units, &fs->units[0].link, sizeof(struct efs_unit));
     fs->starved_tail = &fs->starved;

@@ -188,14 +188,46 @@ uint32_t efs_store_shard_elements(const struct efs_store *store, const struct ef
     return left < store->sb.shard_elements ? (uint32_t)left : store->sb.shard_elements;
 }
 
-/* The file that holds byte `offset` of the object: the first extent that covers it. Linear: for messages only. */
+/* The extent of a file that covers the byte at file_offset; NULL: the file is shorter. */
+static const struct efs_disk_extent *extent_at(const struct efs_store *store, uint32_t file, uint64_t file_offset)
+{
+    const struct efs_disk_file *f = &store->files[file];
+    const struct efs_disk_extent *x = &store->extents[f->extent_first];
+    uint32_t low = 0, high = f->extent_count;
+    if (file_offset >= f->bytes)
+        return NULL;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (x[middle].file_offset <= file_offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &x[low];
+}
+
+static bool covers(const struct efs_disk_extent *x, uint32_t object, uint64_t offset)
+{
+    return x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes;
+}
+
+/* The file that holds byte `offset` of the object. Where it is a tensor's, the tensor says where; else all extents are
+ * looked through: a store that is damaged all over names every chunk, and most are of tensors. */
 static const struct efs_disk_extent *extent_of(const struct efs_store *store, uint32_t object, uint64_t offset,
                                                uint32_t *file)
 {
+    const struct efs_disk_object *o = &store->objects[object];
+    if (o->tensor != EFS_NONE) {
+        const struct efs_disk_tensor *t = &store->tensors[o->tensor];
+        const struct efs_disk_extent *x = extent_at(store, t->file, t->file_offset + o->tensor_offset + offset);
+        *file = t->file;
+        if (x && covers(x, object, offset))
+            return x;
+    }
     for (uint32_t f = 0; f < store->file_count; f++)
         for (uint32_t i = 0; i < store->files[f].extent_count; i++) {
             const struct efs_disk_extent *x = &store->extents[store->files[f].extent_first + i];
-            if (x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes) {
+            if (covers(x, object, offset)) {
                 *file = f;
                 return x;
             }

@@ -19,8 +19,8 @@ from pathlib import Path
 class Options(ctypes.Structure):
     """The first fields of struct efs_options; the others are zero, their default, in the room behind."""
     _fields_ = [("budget_bytes", c_uint64), ("workers", c_uint), ("readahead_bytes", c_uint64),
-                ("reserved_bytes", c_uint64), ("full_pool", c_bool), ("lease_wait", c_bool), ("prealloc", c_bool),
-                ("no_direct", c_bool), ("others", c_char * 512)]
+                ("reserved_bytes", c_uint64), ("per_file_bytes", c_uint64), ("full_pool", c_bool),
+                ("lease_wait", c_bool), ("prealloc", c_bool), ("no_direct", c_bool), ("others", c_char * 512)]
 
 
 class Error(ctypes.Structure):

@@ -268,9 +268,10 @@ void efs_close(struct efs *fs)
     free(fs);
 }
 
-void efs_reserve(struct efs *fs, uint64_t bytes)
+errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
-    (void)fs, (void)bytes;
+    (void)fs, (void)bytes, (void)err;
+    return 0;
 }
 
 const struct efs_store *efs_get_store(const struct efs *fs)

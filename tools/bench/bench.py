@@ -2,8 +2,11 @@
 
 Every comparison alternates the candidates ROUNDS times in one run and tells the ratio of the medians, beside the bar it
 is held to. Each figure names its command, so that it can be run alone. Nothing here passes or fails.
+
+What depends on how weights are spread is measured on each kind of them (weights.py), and the worst is told.
 """
 import json
+import mmap
 import os
 import random
 import shutil
@@ -12,6 +15,8 @@ import struct
 import subprocess
 import sys
 import time
+
+import weights
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -33,14 +38,31 @@ def say(text):
     print(f"   {text}", flush=True)
 
 
+def each_kind(figure, worst):
+    """figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights, a row each, and the worst of
+    each what: worst is max or min. name tells checkpoints apart."""
+    told = {}
+    for kind, given in weights.kinds(WORK, say):
+        for what, (value, bar, note) in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
+            row(f"{what}, {kind}", value, bar, note)
+            told.setdefault(what, []).append((float(value), value, bar, kind))
+    for what, values in told.items():
+        _, value, bar, kind = worst(values)
+        row(f"{what}: the worst", value, bar, f"{kind}, of {len(values)} kinds")
+
+
 def row(name, value, bar, note=""):
     rows.append((name, value, bar, note))
-    print(f"   {name:58} {value:>8}   {bar:14} {note}", flush=True)
+    print(f"   {name:66} {value:>8}   {bar:14} {note}", flush=True)
 
 
 def ratio(name, ours, theirs, bar, note=""):
+    row(name, *ratio_of(ours, theirs, bar, note))
+
+
+def ratio_of(ours, theirs, bar, note=""):
     ours, theirs = statistics.median(ours), statistics.median(theirs)
-    row(name, f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip())
+    return f"{ours / theirs:.2f}", bar, f"{ours:.2f} over {theirs:.2f} GB/s {note}".strip()
 
 
 def model(name, *args):
@@ -126,24 +148,80 @@ def stat(where=MOUNT, name="stat"):
 
 # ---- sections --------------------------------------------------------------------------------------------------------
 
+BOUNDS = {"normal": {"bf16": "<= 1.011"}, "scaled": {"bf16": "<= 1.008"},
+          "real": {"bf16": "<= 1.006", "f16": "<= 1.005", "fp8": "<= 1.013"}}
+
+
+def over_bound(report, tensor_class):
+    """Coded bytes over the bytes at the entropy bound of one table a tensor, of the rows of a class whose tensors are
+    large on average: not the scales of FP8."""
+    rows = [r for r in report["rows"]
+            if r["class"] == tensor_class and r["elements"] and r["raw_bytes"] / r["tensors"] >= 1 << 19]
+    return sum(r["coded_bytes"] for r in rows) / sum(r["bound_bytes"] for r in rows)
+
+
+def store_over_bound(report):
+    """The whole store's file over the same; what has no bound counts as it is stored."""
+    return report["store_bytes"] / sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
+
+
+def of_checkpoint(report):
+    return f"store {report['store_bytes'] / report['source_bytes']:.3f} of the checkpoint"
+
+
 def size():
-    """mkexpertfs --json on mkmodel's checkpoints: store bytes over the bytes at the entropy bound of each tensor."""
-    for dtype, bar in (("bf16", "<= 1.015"), ("f16", "<= 1.03"), ("fp8", "<= 1.03")):
-        source = model(f"size-{dtype}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "3", "--experts", "16",
-                       "--hidden", "2048", "--intermediate", "768", "--vocab", "16384")
-        _, report = pack(source)
-        bound = sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
-        row(f"packed size over the entropy bound, {dtype}", f"{report['store_bytes'] / bound:.4f}", bar,
-            f"{report['store_bytes'] / report['source_bytes']:.3f} of the checkpoint")
+    """mkexpertfs --json: packed bytes over the bytes at the entropy bound of each tensor, and the whole store over it.
+
+    Tensors of 1 MiB and more are the experts of mkmodel's checkpoints (1.5 to 3 MiB each), and those of the trained
+    model that are so large, packed alone; its own weights are rounded to the type, not drawn."""
+    for dtype in ("bf16", "f16", "fp8"):
+        def figure(kind, given, name, dtype=dtype):
+            source = model(f"size-{dtype}{name}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "2",
+                           "--experts", "16", "--hidden", "2048", "--intermediate", "768", "--vocab", "16384",
+                           "--weights", given)
+            report = pack(source)[1]
+            discard(source)
+            bar = BOUNDS.get(kind, {}).get(dtype, "")
+            return {f"tensors of 1 MiB and more over the bound, {dtype}":
+                    (f"{over_bound(report, 'expert'):.4f}", bar, of_checkpoint(report)),
+                    f"whole store over the bound, {dtype}": (f"{store_over_bound(report):.4f}", "", "")}
+        each_kind(figure, max)
+    for dtype, source, large in weights.trained(WORK, say):
+        report, only_large = pack(source)[1], pack(large)[1]
+        discard(source)
+        discard(large)
+        row(f"trained model, tensors of 1 MiB and more, {dtype}", f"{over_bound(only_large, 'dense'):.4f}",
+            BOUNDS["real"][dtype], "")
+        row(f"trained model, whole store, {dtype}", f"{store_over_bound(report):.4f}", "<= 1.008" if dtype == "bf16"
+            else "", of_checkpoint(report))
+
+
+def discard(source):
+    """A checkpoint and its store that no other section reads."""
+    shutil.rmtree(source)
+    os.unlink(source + ".efs")
 
 
 def kernels():
-    """bench_kernels --json: decode and merge, memory to memory, one thread, over memcpy of the same bytes."""
-    for result in json.loads(run(tool("bench_kernels"), "--json", f"--rounds={ROUNDS}")):
-        bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if result["format"] == "bf16" else ""
-        row(f"decode + merge over memcpy, {result['format']}, {result['path']}", f"{result['stream_ratio']:.2f}", bar,
-            f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
-            f"encode {result['encode_gbs']:.2f} GB/s")
+    """bench_kernels --json: decode and merge, memory to memory, one thread, over memcpy of the same bytes. The trained
+    model's matrices are taken as they are, again and again."""
+    def figure(_, given, __):
+        out = {}
+        for result in json.loads(run(tool("bench_kernels"), "--json", f"--rounds={ROUNDS}", "--weights", given)):
+            bf16 = result["format"] == "bf16"
+            bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if bf16 else ""
+            out[f"decode + merge over memcpy, {result['format']}, {result['path']}"] = (
+                f"{result['stream_ratio']:.2f}", bar,
+                f"{result['stream_gbs']:.1f} over {result['memcpy_gbs']:.1f} GB/s, limit {result['limit_ratio']:.2f}; "
+                f"encode {result['encode_gbs']:.2f} GB/s")
+        return out
+    each_kind(figure, min)
+
+
+def demo(given, name):
+    """The demo checkpoint with those weights, and its store."""
+    source = model(f"demo{name}", "--preset", "demo", "--weights", given)
+    return source, packed(source)
 
 
 def big_files(directory):
@@ -153,20 +231,21 @@ def big_files(directory):
 
 def cold():
     """A fresh mount, the first large file read from its start by pread of 1 MiB; fio reads the original."""
-    source = model("demo", "--preset", "demo")
-    store = packed(source)
-    for name in [os.path.basename(big_files(source)[0])]:
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        file = os.path.basename(big_files(source)[0])
         raw, ours, mapped, buffered = [], [], [], []
         for _ in range(ROUNDS):
-            raw.append(fio(os.path.join(source, name)))
+            raw.append(fio(os.path.join(source, file)))
             with Mounted(store):
-                ours.append(rate("--keep-cache", os.path.join(MOUNT, name)))
+                ours.append(rate("--keep-cache", os.path.join(MOUNT, file)))
             with Mounted(store):
-                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, name)))
-            buffered.append(rate(os.path.join(source, name)))
-        ratio("cold file through the mount, read, over fio O_DIRECT", ours, raw, ">= 1.3 (1.5)")
-        ratio("cold file through the mount, mmap, over fio O_DIRECT", mapped, raw, "")
-        ratio("cold file through the mount, read, over buffered read", ours, buffered, "")
+                mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, file)))
+            buffered.append(rate(os.path.join(source, file)))
+        return {"cold file, read, over fio O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
+                "cold file, mmap, over fio O_DIRECT": ratio_of(mapped, raw, ""),
+                "cold file, read, over buffered read": ratio_of(ours, buffered, "")}
+    each_kind(figure, min)
 
 
 def expert_pieces(source):
@@ -207,27 +286,28 @@ def write_list(path, items):
 
 def experts():
     """64 experts in random order, 4 at a time: expert files of a fresh mount, O_DIRECT reads of the same tensors."""
-    source = model("demo", "--preset", "demo")
-    store = packed(source)
-    where = expert_pieces(source)
-    keys = sorted(where)
-    random.Random(1).shuffle(keys)
-    keys = keys[:64]
-    raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
-    write_list(raw_list, [merged(where[k]) for k in keys])
-    write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
-    raw, ours, plain, mapped = [], [], [], []
-    for _ in range(ROUNDS):
-        raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
-        with Mounted(store):
-            ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-        with Mounted(store):
-            mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
-        with Mounted(store, "budget=auto,nopassthrough"):
-            plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
-    ratio("cold experts, random, 4 at a time, over O_DIRECT", ours, raw, ">= 1.3 (1.5)")
-    ratio("the same, mapped", mapped, raw, "")
-    ratio("the same, without passthrough", plain, raw, "")
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        where = expert_pieces(source)
+        keys = sorted(where)
+        random.Random(1).shuffle(keys)
+        keys = keys[:64]
+        raw_list, our_list = os.path.join(WORK, "raw.list"), os.path.join(WORK, "ours.list")
+        write_list(raw_list, [merged(where[k]) for k in keys])
+        write_list(our_list, [[(0, 0, f"{MOUNT}/experts/L{l:02}/E{e:03}.safetensors")] for l, e in keys])
+        raw, ours, plain, mapped = [], [], [], []
+        for _ in range(ROUNDS):
+            raw.append(rate("--pieces", "--threads", "4", "--mode", "direct", raw_list))
+            with Mounted(store):
+                ours.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+            with Mounted(store):
+                mapped.append(rate("--pieces", "--keep-cache", "--threads", "4", "--mode", "mmap", our_list))
+            with Mounted(store, "budget=auto,nopassthrough"):
+                plain.append(rate("--pieces", "--keep-cache", "--threads", "4", our_list))
+        return {"cold experts, 4 at a time, over O_DIRECT": ratio_of(ours, raw, ">= 1.3 (1.5)"),
+                "the same, mapped": ratio_of(mapped, raw, ""),
+                "the same, without passthrough": ratio_of(plain, raw, "")}
+    each_kind(figure, min)
 
 
 def hot():
@@ -268,23 +348,26 @@ def hot():
 
 
 def packing():
-    """mkexpertfs on the demo checkpoint, cold page cache; the limit is reading it and writing two thirds of it."""
-    source = model("demo", "--preset", "demo")
-    ours, reads, writes = [], [], []
-    scratch = os.path.join(WORK, "write.tmp")
-    for _ in range(ROUNDS):
-        files = big_files(source)
-        reads.append(rate("--mode", "direct", *files))
-        out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
-                  "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
-        writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
-        os.unlink(scratch)
-        _, report = pack(source)
-        ours.append(report["source_bytes"] / report["seconds"] / 1e9)
-    read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
-    limit = 1 / (1 / read + 0.677 / write)
-    row("packing, GB/s of input", f"{rate_:.2f}", ">= 0.8",
-        f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")
+    """mkexpertfs on the demo checkpoint, cold page cache; the limit is reading it and writing its store."""
+    def figure(_, given, name):
+        source, store = demo(given, name)
+        share = os.path.getsize(store) / sum(map(os.path.getsize, big_files(source)))
+        ours, reads, writes = [], [], []
+        scratch = os.path.join(WORK, "write.tmp")
+        for _ in range(ROUNDS):
+            reads.append(rate("--mode", "direct", *big_files(source)))
+            out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
+                      "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
+            writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
+            os.unlink(scratch)
+            report = pack(source)[1]
+            ours.append(report["source_bytes"] / report["seconds"] / 1e9)
+        read, write, rate_ = statistics.median(reads), statistics.median(writes), statistics.median(ours)
+        limit = 1 / (1 / read + share / write)
+        return {"packing, GB/s of input": (
+            f"{rate_:.2f}", ">= 0.8",
+            f"disk's limit {limit:.2f} (read {read:.2f}, write {write:.2f} GB/s, one after the other)")}
+    each_kind(figure, min)
 
 
 def mount():
@@ -307,6 +390,96 @@ def mount():
                 resident += [int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:")]
     row("mount of 20,000 experts until the first byte, s", f"{statistics.median(seconds):.3f}", "<= 0.3")
     row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
+
+
+LARGE = (("60 GB", "--layers=48", "--experts=128", "--hidden=2048", "--inner=768", "--distinct=64"),
+         ("600 GB", "--layers=60", "--experts=384", "--hidden=4096", "--inner=1056", "--distinct=32"))
+STRETCH = 256 << 20  # bytes read at either end
+
+
+def stretch(path, from_end, mapped):
+    """GB/s of reading STRETCH bytes of a file by 1 MiB, from its first byte or up to its last."""
+    buffer = mmap.mmap(-1, 1 << 20)
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = (size - STRETCH if from_end else 0) & ~((1 << 20) - 1)
+        begin = time.monotonic()
+        if mapped:
+            with mmap.mmap(file.fileno(), STRETCH, prot=mmap.PROT_READ, offset=first) as view:
+                for at in range(0, STRETCH, 4096):
+                    view[at]
+        else:
+            for at in range(first, first + STRETCH, 1 << 20):
+                assert os.preadv(file.fileno(), [buffer], at) > 0
+        return STRETCH / (time.monotonic() - begin) / 1e9
+
+
+def daemon_memory(store):
+    """Resident MiB of the daemon that serves a store."""
+    pid = run("pgrep", "-n", "-f", f"expertfs {store}").strip()
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:"))
+
+
+def floor_mib(store):
+    said = subprocess.run([tool("expertfs"), "-f", store, MOUNT, "-o", "budget=1M,nostate"], stderr=subprocess.PIPE,
+                          text=True).stderr
+    return int(said.split("ask for budget=")[1].split("M")[0])
+
+
+def large_store(name, *options):
+    store = os.path.join(WORK, "large-" + name.replace(" ", "") + ".efs")
+    if not os.path.exists(store):
+        run(os.path.join(BUILD, "tests/engine/mkstore"), *options, store)
+    about = json.loads(run(tool("expertctl"), "info", "--json", store))
+    gb, experts = about["source_bytes"] / 1e9, about["experts"]
+    os.makedirs(MOUNT, exist_ok=True)
+    seconds, listing, memory, plans = [], [], [], []
+    near, far, near_mapped, far_mapped = [], [], [], []
+    for turn in range(ROUNDS):
+        begin = time.monotonic()
+        with Mounted(store, "budget=4G,nostate"):
+            with open(os.path.join(MOUNT, "config.json"), "rb") as f:
+                assert f.read(1)
+            seconds.append(time.monotonic() - begin)
+            while int(stat()["plans"]) == 0:
+                time.sleep(0.02)
+            plans.append(int(stat(name="plan")["planning_ns"]) / 1e6)
+            memory.append(daemon_memory(store))
+            begin = time.monotonic()
+            run("ls", "-R", MOUNT)
+            listing.append(time.monotonic() - begin)
+            files = big_files(MOUNT)
+        for mapped, ours, theirs in ((False, far, near), (True, far_mapped, near_mapped)):
+            for at_end, rates in ((True, ours), (False, theirs))[::1 if turn % 2 else -1]:
+                with Mounted(store, "budget=4G,nostate"):
+                    rates.append(stretch(files[-1 if at_end else 0], at_end, mapped))
+    def each(value, unit):
+        return f"{value / gb * 1e3:.2f} {unit} a TB, {value / experts * 1e3:.2f} a thousand experts"
+    second, mib, listed = map(statistics.median, (seconds, memory, listing))
+    floor = floor_mib(store)
+    row(f"{name}, {experts} experts: mount until the first byte, s", f"{second:.3f}", "<= 0.3", each(second, "s"))
+    row(f"{name}: ls -R, s", f"{listed:.3f}", "", each(listed, "s"))
+    row(f"{name}: resident memory of an idle mount, MiB", f"{mib:.0f}", "", each(mib, "MiB"))
+    row(f"{name}: index, MiB", f"{about['index_bytes'] / 2**20:.1f}", "", each(about["index_bytes"] / 2**20, "MiB"))
+    row(f"{name}: least budget, MiB", f"{floor}", "", each(floor, "MiB"))
+    row(f"{name}: planning, ms", f"{statistics.median(plans):.1f}", "<= 100")
+    ratio(f"{name}: cold read, far end over near end", far, near, ">= 0.9")
+    ratio(f"{name}: cold mapping, far end over near end", far_mapped, near_mapped, ">= 0.9")
+    return store, gb
+
+
+def large():
+    """Stores of 60 and 600 GB whose experts share the chunks of a few (tests/engine/mkstore.c): what grows with size."""
+    stores = [large_store(*one) for one in LARGE]
+    store, gb = stores[0]
+    rates = []
+    for _ in range(min(ROUNDS, 3)):
+        begin = time.monotonic()
+        run(tool("expertctl"), "verify", "--quiet", store)
+        rates.append(gb / (time.monotonic() - begin))
+    row("60 GB: verify, GB of checkpoint a second", f"{statistics.median(rates):.1f}", "",
+        "chunks that are shared are read once for those beside each other")
 
 
 def client():
@@ -441,7 +614,7 @@ def states():
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "client": client, "peers": peers, "states": states}
+            "mount": mount, "large": large, "client": client, "peers": peers, "states": states}
 
 
 def main():

@@ -39,6 +39,8 @@ struct options {
     size_t raw_bytes;
     unsigned rounds, threads, offset;
     const char *path, *format; /* NULL: all */
+    const char *kind;          /* of weights */
+    struct weights weights;
     bool json;
 };
 
@@ -157,23 +159,23 @@ static double run(const struct data *d, enum work work, unsigned threads)
 
 /* ---- measuring ------------------------------------------------------------------------------------------------ */
 
-static void make_data(struct data *d, enum efs_format format, size_t raw_bytes, unsigned offset)
+static void make_data(struct data *d, enum efs_format format, const struct options *o)
 {
     d->format = format;
     d->element_bytes = efs_format_bytes(format);
-    d->elements = raw_bytes / d->element_bytes;
+    d->elements = o->raw_bytes / d->element_bytes;
     d->raw_bytes = d->elements * d->element_bytes;
     d->shards = (d->elements + SHARD_ELEMENTS - 1) / SHARD_ELEMENTS;
     d->chunk_room = (efs_cascade_bound(SHARD_ELEMENTS) + 4095) / 4096 * 4096;
     d->sm_room = (efs_sm_bytes(format, SHARD_ELEMENTS) + 4095) / 4096 * 4096;
     d->raw = memory(d->raw_bytes);
     d->back_room = memory(d->raw_bytes + 4096);
-    d->back = d->back_room + offset;
+    d->back = d->back_room + o->offset;
     d->e = memory(d->elements);
     d->sm = memory(d->shards * d->sm_room + 4096);
     d->chunks = memory(d->shards * d->chunk_room);
     d->chunk_bytes = calloc(d->shards, sizeof(*d->chunk_bytes));
-    if (d->chunk_bytes == NULL || weights_make(format, d->raw, d->elements, 1) != 0)
+    if (d->chunk_bytes == NULL || weights_make(&o->weights, format, d->raw, d->elements, 1) != 0)
         die("weights");
 }
 
@@ -252,7 +254,7 @@ static void bench_format(const struct options *o, unsigned f, bool *first)
     static double rates[PATHS][WORK_COUNT][ROUNDS_MAX];
     struct data d;
 
-    make_data(&d, formats[f].format, o->raw_bytes, o->offset);
+    make_data(&d, formats[f].format, o);
     for (unsigned round = 0; round < o->rounds; round++) {
         for (unsigned p = 0; p < PATHS; p++) {
             if ((o->path && strcmp(o->path, path_names[p]) != 0) || !efs_cpu_force(path_names[p]))
@@ -284,10 +286,12 @@ static const char help[] =
     "  -o, --offset=N    decode to N bytes past a page's begin (0; tensors in a file lie anywhere)\n"
     "  -f, --format=F    only bf16, f16, f32, e4m3, e5m2 or bytes\n"
     "  -p, --path=P      only scalar, avx2, avx512 or neon\n"
+    "  -w, --weights=W   scaled (default: normal, a log-normal scale for each row), normal (one scale), heavy\n"
+    "                    (Student's t, row scales), or a checkpoint: the elements of its matrices in their order\n"
     "  -j, --json        print JSON\n"
     "  -h, --help        print this\n"
     "\n"
-    "Weights are normal, with a log-normal scale for each row; bytes are the exponents of BF16 ones.\n"
+    "Bytes are the exponents of BF16 weights. The bound is that of one table for all.\n"
     "Columns: size of raw; over the entropy bound; then GB/s of raw bytes: memcpy, reading alone, writing\n"
     "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming;\n"
     "limit: the ratio that reading the coded bytes or writing the raw ones alone would have, the slower of them.\n";
@@ -305,21 +309,18 @@ static unsigned number(const char *text, unsigned min, unsigned max)
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
-        {"mib", required_argument, NULL, 'm'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"threads", required_argument, NULL, 't'},
-        {"offset", required_argument, NULL, 'o'},
-        {"format", required_argument, NULL, 'f'},
-        {"path", required_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"mib", required_argument, NULL, 'm'},     {"rounds", required_argument, NULL, 'r'},
+        {"threads", required_argument, NULL, 't'}, {"offset", required_argument, NULL, 'o'},
+        {"format", required_argument, NULL, 'f'},  {"path", required_argument, NULL, 'p'},
+        {"weights", required_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
     };
-    struct options o = {.raw_bytes = 512u << 20, .rounds = 7, .threads = 1};
+    struct options o = {.raw_bytes = 512u << 20, .rounds = 7, .threads = 1, .kind = "scaled"};
+    struct efs_error err = {""};
     bool first = true;
     int c;
 
-    while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:jh", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:w:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
             o.raw_bytes = (size_t)number(optarg, 1, 1u << 16) << 20;
@@ -339,6 +340,9 @@ int main(int argc, char **argv)
         case 'p':
             o.path = optarg;
             break;
+        case 'w':
+            o.kind = optarg;
+            break;
         case 'j':
             o.json = true;
             break;
@@ -349,6 +353,11 @@ int main(int argc, char **argv)
             fputs("Try 'bench_kernels --help'.\n", stderr);
             return 2;
         }
+    }
+    if (weights_open(o.kind, &o.weights, &err) < 0) {
+        fprintf(stderr, "bench_kernels: --weights: %s\n", err.text);
+        weights_close(&o.weights);
+        return 1;
     }
     if (o.json)
         printf("[");
@@ -361,6 +370,7 @@ int main(int argc, char **argv)
     }
     if (o.json)
         printf("\n]\n");
+    weights_close(&o.weights);
     if (first) {
         fprintf(stderr, "bench_kernels: no such format or path here\n");
         return 1;

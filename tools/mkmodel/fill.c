@@ -28,10 +28,10 @@ static int grow(void **memory, size_t *room, size_t bytes)
     return *memory ? 0 : -ENOMEM;
 }
 
-/* One tensor in eight has heavy tails. */
-static enum mk_shape shape_of(uint64_t key)
+/* One tensor in eight has heavy tails, of heavy weights all have. */
+static enum mk_shape shape_of(enum mk_weights weights, uint64_t key)
 {
-    uint64_t draw = mk_mix(key ^ UINT64_C(0x7461696c73)) % 24;
+    uint64_t draw = mk_mix(key ^ UINT64_C(0x7461696c73)) % (weights == MK_HEAVY ? 3 : 24);
     return draw < 3 ? (enum mk_shape)(MK_STUDENT4 + draw) : MK_NORMAL;
 }
 
@@ -45,20 +45,32 @@ static uint64_t source_row(const struct mk_tensor *tensor, uint64_t row)
     return row - in + (in % 2) * (head / 2) + in / 2;
 }
 
-/* Elements [first, first + count) of a row of a part, as floats; count <= CHUNK. out takes CHUNK + 2. Returns where
- * in out they begin. */
-static const float *row_floats(const struct mk_tables *tables, const struct mk_tensor *tensor, uint64_t part,
-                               uint64_t row, uint64_t first, size_t count, float *out)
+/* What a part's values are drawn from if that is a given checkpoint's; else NULL. */
+static const struct mk_distribution *drawn_from(const struct mk_tables *tables, const struct mk_tensor *tensor,
+                                                uint64_t part)
+{
+    return tables->weights == MK_SAMPLED ? mk_samples_choose(tables->samples, tensor->kind, tensor->keys[part]) : NULL;
+}
+
+/* Elements [first, first + count) of a row of a part, as floats; count <= CHUNK. drawn is what drawn_from() says of
+ * the part. out takes CHUNK + 2. Returns where in out they begin. */
+static const float *row_floats(const struct mk_tables *tables, const struct mk_tensor *tensor,
+                               const struct mk_distribution *drawn, uint64_t part, uint64_t row, uint64_t first,
+                               size_t count, float *out)
 {
     uint64_t key = tensor->keys[part], row_key = mk_mix(key ^ mk_mix(source_row(tensor, row) + 1));
     enum mk_shape shape = MK_NORMAL;
     float scale = tensor->scale;
-    if (tensor->fill == MK_FILL_WEIGHT || tensor->fill == MK_FILL_SCALE) {
-        shape = shape_of(key);
+    size_t odd = first % 2;
+    if (drawn) {
+        mk_samples_row(drawn, row_key, first / 2, (count + odd + 1) / 2, tensor->precision != MK_BF16, out);
+        return out + odd;
+    }
+    if ((tensor->fill == MK_FILL_WEIGHT || tensor->fill == MK_FILL_SCALE) && tables->weights != MK_PLAIN) {
+        shape = shape_of(tables->weights, key);
         double z = mk_pick(tables->half[MK_NORMAL], (uint32_t)(mk_mix(~row_key) >> 32));
         scale *= (float)mk_exp(ROW_SIGMA * z - ROW_SIGMA * ROW_SIGMA / 2);
     }
-    size_t odd = first % 2;
     mk_random_row(tables->half[shape], row_key, first / 2, (count + odd + 1) / 2, scale, out);
     if (tensor->fill == MK_FILL_NORM)
         for (size_t i = 0; i < count + odd; i++)
@@ -99,12 +111,18 @@ static void fill_elements(const struct mk_tables *tables, const struct mk_tensor
 {
     float floats[CHUNK + 2];
     uint32_t element = mk_dtype_bytes(tensor->dtype);
+    uint64_t part = UINT64_MAX;
+    const struct mk_distribution *drawn = NULL;
     while (count) {
         uint64_t row = first / tensor->columns, column = first % tensor->columns;
         uint64_t n = tensor->columns - column;
         n = n > CHUNK ? CHUNK : n;
         n = n > count ? count : n;
-        const float *values = row_floats(tables, tensor, row / tensor->rows, row % tensor->rows, column, n, floats);
+        if (row / tensor->rows != part) {
+            part = row / tensor->rows;
+            drawn = drawn_from(tables, tensor, part);
+        }
+        const float *values = row_floats(tables, tensor, drawn, part, row % tensor->rows, column, n, floats);
         convert(tensor, values, n, out);
         out += n * element;
         first += n;
@@ -142,12 +160,14 @@ static int fill_band(const struct mk_tables *tables, const struct mk_tensor *ten
     for (uint64_t i = 0; i < blocks; i++)
         scratch->largest[i] = 0x1p-100f; /* no division by zero, ever */
     float chunk[CHUNK + 2];
+    const struct mk_distribution *drawn = drawn_from(tables, tensor, 0);
     for (uint64_t row = 0; row < rows; row++) {
         float *line = scratch->floats + row * tensor->columns;
         for (uint64_t column = 0; column < tensor->columns; column += CHUNK) {
             uint64_t n = tensor->columns - column;
             n = n > CHUNK ? CHUNK : n;
-            memcpy(line + column, row_floats(tables, tensor, 0, first + row, column, n, chunk), n * sizeof(float));
+            const float *values = row_floats(tables, tensor, drawn, 0, first + row, column, n, chunk);
+            memcpy(line + column, values, n * sizeof(float));
         }
         for (uint64_t block = 0; block < blocks; block++)
             scratch->largest[block] = largest_of(line, block, tensor->columns, scratch->largest[block]);

@@ -12,6 +12,7 @@
 #include "interrupt.h"
 #include "outdir.h"
 #include "progress.h"
+#include "samples.h"
 #include "size.h"
 
 /* The C library looks for this by name, so it must be visible. */
@@ -27,7 +28,8 @@ enum {
     KEY_SHARD,
     KEY_SIZE,
     KEY_SEED,
-    KEY_SPLIT
+    KEY_SPLIT,
+    KEY_WEIGHTS
 };
 
 static const struct argp_option options[] = {
@@ -38,6 +40,11 @@ static const struct argp_option options[] = {
     {"dtype", KEY_DTYPE, "TYPE", 0,
      "bf16 (default), f16, f32, or fp8 with 128x128 block scales (qwen3-moe, "
      "deepseek-v2)",
+     1},
+    {"weights", KEY_WEIGHTS, "KIND|FILE", 0,
+     "scaled (default: normal, rows of different scales, some tensors with heavy tails), normal (one scale a tensor), "
+     "heavy (heavy tails everywhere), or a checkpoint, a file or a directory, whose tensors' BF16 values are drawn "
+     "from; a file in the working directory with one of these names is ./NAME",
      1},
     {"seed", KEY_SEED, "N", 0, "another seed, other weights (default 0)", 1},
     {0, 0, 0, 0, "Sizes:", 2},
@@ -60,6 +67,8 @@ static const struct argp_option options[] = {
 struct arguments {
     struct mk_model model;
     const char *preset, *out;
+    enum mk_weights weights;
+    const char *sampled; /* for MK_SAMPLED */
     unsigned threads;
     bool force, quiet;
 };
@@ -103,6 +112,15 @@ static void take_name(struct argp_state *state, int key, const char *text, struc
     argp_error(state, "--dtype: '%s' is not known", text);
 }
 
+static void take_weights(const char *text, struct arguments *arguments)
+{
+    static const char *const kinds[MK_SAMPLED] = {"scaled", "normal", "heavy"};
+    arguments->weights = MK_SCALED;
+    while (arguments->weights < MK_SAMPLED && strcmp(kinds[arguments->weights], text) != 0)
+        arguments->weights++;
+    arguments->sampled = text;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
@@ -116,6 +134,9 @@ static error_t parse(int key, char *text, struct argp_state *state)
         break;
     case KEY_PRESET:
         arguments->preset = text;
+        break;
+    case KEY_WEIGHTS:
+        take_weights(text, arguments);
         break;
     case KEY_SEED:
         if (!tools_number_parse(text, 0, INT64_MAX, &model->seed))
@@ -189,6 +210,7 @@ struct made {
     struct mk_plan plan, gguf;
     struct mk_tokenizer tokenizer;
     struct mk_files files;
+    struct mk_samples samples;
 };
 
 static int make(const struct mk_model *model, struct made *made)
@@ -206,6 +228,7 @@ static int make(const struct mk_model *model, struct made *made)
 
 static void made_free(struct made *made)
 {
+    mk_samples_free(&made->samples);
     mk_files_free(&made->files);
     mk_tokenizer_free(&made->tokenizer);
     mk_plan_free(&made->gguf);
@@ -220,6 +243,8 @@ static int write_files(const struct arguments *arguments, const struct made *mad
     if (!tables)
         return -ENOMEM;
     mk_tables_init(tables);
+    tables->weights = arguments->weights;
+    tables->samples = &made->samples;
     struct tools_progress progress;
     tools_progress_init(&progress, arguments->quiet);
     struct mk_writer writer = {
@@ -275,6 +300,8 @@ int main(int argc, char **argv)
     }
     tools_interrupt_catch();
     struct made made = {0};
+    if (arguments.weights == MK_SAMPLED && !rc)
+        rc = mk_samples_read(arguments.sampled, &made.samples, &error);
     if (!rc)
         rc = make(&arguments.model, &made);
     if (!rc)

@@ -96,6 +96,7 @@ static struct mk_tensor *add(struct mk_plan *plan, enum mk_role role, enum mk_fi
         return NULL;
     tensor->role = role;
     tensor->fill = fill;
+    tensor->kind = fill == MK_FILL_NORM ? MK_KIND_NORM : fill == MK_FILL_BIAS ? MK_KIND_BIAS : mk_kind_of(name, 2);
     tensor->layer = layer;
     tensor->rows = rows;
     tensor->columns = columns;
@@ -124,6 +125,7 @@ static void add_block_scales(struct mk_plan *plan, uint32_t scaled)
         return;
     const struct mk_tensor *tensor = &plan->tensors[scaled]; /* mk_plan_new() may have moved it */
     scales->fill = MK_FILL_SCALE;
+    scales->kind = tensor->kind;
     scales->dtype = MK_F32;
     scales->layer = tensor->layer;
     scales->expert = tensor->expert;

@@ -5,6 +5,7 @@
 #define MKMODEL_PLAN_H
 
 #include "model.h"
+#include "samples.h"
 
 /* What a tensor is for; the GGUF names follow from it. */
 enum mk_role {
@@ -28,7 +29,7 @@ enum mk_role {
 };
 
 enum mk_fill {
-    MK_FILL_WEIGHT, /* rows with scales of log-normal spread, some tensors heavy-tailed */
+    MK_FILL_WEIGHT, /* as enum mk_weights says */
     MK_FILL_NORM,   /* near 1 */
     MK_FILL_BIAS,   /* near 0 */
     MK_FILL_SCALE   /* the block scales of an FP8 tensor */
@@ -42,6 +43,7 @@ struct mk_tensor {
     enum mk_dtype dtype;
     enum mk_dtype precision; /* values are rounded to this before they are stored as dtype */
     enum mk_fill fill;
+    enum mk_kind kind;
     uint32_t dims;
     uint64_t shape[4]; /* slowest first */
     uint64_t bytes;

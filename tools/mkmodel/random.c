@@ -2,9 +2,6 @@
 
 #include <math.h>
 
-/* Weyl constant: the generator's counter steps by it (Steele, Lea, Flood: splittable generators, 2014). */
-#define WEYL UINT64_C(0x9e3779b97f4a7c15)
-
 double mk_exp(double x)
 {
     const double ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
@@ -65,17 +62,17 @@ void mk_tables_init(struct mk_tables *tables)
 
 uint64_t mk_key(uint64_t seed, const char *name)
 {
-    uint64_t key = mk_mix(seed + WEYL);
+    uint64_t key = mk_mix(seed + MK_WEYL);
     for (; *name; name++)
-        key = mk_mix((key ^ (unsigned char)*name) + WEYL);
+        key = mk_mix((key ^ (unsigned char)*name) + MK_WEYL);
     return key;
 }
 
 void mk_random_row(const float *half, uint64_t key, uint64_t first_pair, size_t pairs, float scale, float *out)
 {
-    uint64_t counter = key + first_pair * WEYL;
+    uint64_t counter = key + first_pair * MK_WEYL;
     for (size_t i = 0; i < pairs; i++) {
-        counter += WEYL;
+        counter += MK_WEYL;
         uint64_t bits = mk_mix(counter);
         out[2 * i] = mk_pick(half, (uint32_t)bits) * scale;
         out[2 * i + 1] = mk_pick(half, (uint32_t)(bits >> 32)) * scale;

@@ -14,14 +14,30 @@
 /* Distributions of a tensor's elements before its row scales; each has variance 1. */
 enum mk_shape { MK_NORMAL, MK_STUDENT4, MK_STUDENT5, MK_STUDENT6, MK_SHAPES };
 
+/* Weyl constant: the generator's counter steps by it (Steele, Lea, Flood: splittable generators, 2014). */
+#define MK_WEYL UINT64_C(0x9e3779b97f4a7c15)
+
 #define MK_CELLS 32768u /* quantiles of the half-distribution |x|; the cells have equal probability */
+
+/* How weights are spread. */
+enum mk_weights {
+    MK_SCALED,  /* rows with scales of log-normal spread, one tensor in eight heavy-tailed */
+    MK_PLAIN,   /* normal, one scale a tensor */
+    MK_HEAVY,   /* as scaled, all tensors heavy-tailed: Student's t of 4 to 6 degrees of freedom */
+    MK_SAMPLED, /* as the tensors of a given checkpoint */
+};
+
+struct mk_samples;
 
 /* Quantiles of |x|: half[s][i] = the i/MK_CELLS quantile; the last one stands for a tail of 1/64 cell. */
 struct mk_tables {
     float half[MK_SHAPES][MK_CELLS + 1];
+    /* the caller's: what is drawn from them */
+    enum mk_weights weights;
+    const struct mk_samples *samples; /* for MK_SAMPLED */
 };
 
-/* Fill the tables (tens of milliseconds). */
+/* Fill the quantiles (tens of milliseconds). */
 void mk_tables_init(struct mk_tables *tables);
 
 /* e to the x, for |x| < 700, to about 1e-15 relative. */

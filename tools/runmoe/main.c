@@ -224,7 +224,9 @@ static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
             return efs_fail(err, -EINVAL, "token %u of the prompt: the vocabulary has %u", a->prompt[i], c->vocab);
     size_t logits_bytes = (size_t)a->batch * c->vocab * sizeof(float);
     uint64_t more = forward_bytes(&r->model, positions, a->batch) + logits_bytes;
-    efs_reserve(r->model.fs, more); /* so that all stays within the budget */
+    rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
+    if (rc < 0)
+        return rc;
     a->options.reserved_bytes += more;
     r->logits = malloc(logits_bytes);
     rc = r->logits ? forward_start(&r->model, a->threads, positions, a->batch, &r->forward) : -ENOMEM;

