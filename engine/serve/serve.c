@@ -111,6 +111,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
+    fs->streams.window = fs->options.readahead_bytes;
     /* the budget may be raised later: as many segments as the whole store could fill */
     uint64_t whole = fs->store->sb.store_bytes / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
