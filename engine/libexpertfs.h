@@ -209,7 +209,8 @@ EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_f
  * found among the requests of all handles that have one, however their reads are cut and mixed, and read ahead.
  */
 struct efs_stream {
-    bool alone; /* in order, but in other hands: what comes next is not brought, nor the rest of an expert */
+    bool alone;   /* in order, but in other hands: what comes next is not brought, nor the rest of an expert */
+    bool through; /* known to go through the file once, in order, maybe with gaps: need not be found out */
 };
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */

@@ -184,7 +184,7 @@ static struct efs_step step_of(struct efs *fs, const struct efs_stream *s, uint3
     if (!s || s->alone)
         return step;
     pthread_mutex_lock(&fs->lock);
-    efs_streams_note(&fs->streams, file, offset, len, group, &step);
+    efs_streams_note(&fs->streams, file, offset, len, group, s->through, &step);
     if (step.scan_begins)
         each_unit(fs, file, step.scan_from, offset + len, pass, NULL);
     pthread_mutex_unlock(&fs->lock);

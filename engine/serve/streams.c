@@ -20,7 +20,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* It goes on, and does not only hop: where it went lately, a quarter was read. */
 static bool is_sure(const struct efs_walk *w)
 {
-    return w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE;
+    return w->told || (w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE);
 }
 
 static bool is_live(const struct efs_streams *s, const struct efs_walk *w)
@@ -166,7 +166,7 @@ static bool is_scan(const struct efs_streams *s, const struct efs_walk *w)
     return fresh >= s->window / 2;
 }
 
-void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
+void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, size_t bytes, uint32_t group, bool scan,
                       struct efs_step *step)
 {
     struct efs_walk *w = find(s, file, offset);
@@ -174,6 +174,8 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
         w = begin(s, file, offset);
     s->clock += bytes;
     w->used = s->clock;
+    w->told |= scan;
+    w->scan |= scan;
     go_on(w, offset, bytes, group);
     join(s, w);
     s->live = 0;
@@ -210,7 +212,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
      */
     uint64_t window = least(each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
-    *to = w->end + least(window, FIRST_TIMES * w->fresh);
+    *to = w->end + (w->told ? window : least(window, FIRST_TIMES * w->fresh));
     for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before him, threads have read already what is theirs */
         const struct efs_walk *v = &s->walks[i];
         if (!is_stream(s, v) || v->file != w->file || v->begin < w->end)
