@@ -221,14 +221,13 @@ EFS_API uint32_t efs_file_count(const struct efs *fs);
 EFS_API bool efs_view_hidden(const struct efs *fs);
 EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info);
 
-/* One open handle's memory of where it read, for read-ahead. Owned by the caller; zero it first. */
+/*
+ * Who reads through an open handle. Owned by the caller; zero it first. Readers that go through a file in order are
+ * found among the requests of all handles that have one, however their reads are cut and mixed, and read ahead.
+ */
 struct efs_stream {
-    uint64_t next_offset; /* where a sequential reader would go on */
-    uint64_t ahead_until; /* read-ahead was asked for up to here */
-    uint64_t run_begin;   /* where this sequential run began */
-    uint32_t run;         /* sequential reads so far */
-    uint32_t group;       /* 1 + the group (expert, tensor) it reads, UINT32_MAX once there were several; 0: none yet */
-    uint32_t busy;        /* a call is looking at it */
+    bool alone;   /* in order, but in other hands: what comes next is not brought, nor the rest of an expert */
+    bool through; /* known to go through the file once, in order, maybe with gaps: need not be found out */
 };
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */
@@ -237,8 +236,8 @@ typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
 /*
  * Read up to len bytes of file at offset into dst (less at the end of the file, 0 past it). done is called exactly
  * once, from this thread before the call returns (all was in memory) or from a worker. Never blocks on I/O. dst must
- * stay valid until done. stream may be NULL (no read-ahead) and is touched only inside the call; calls of several
- * threads may share one.
+ * stay valid until done. stream may be NULL (no read-ahead: reads without order) and is only looked at, inside the
+ * call; calls of several threads may share one.
  */
 EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
                       efs_done_fn *done, void *arg);
@@ -566,16 +565,16 @@ struct efs_client_options {
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
-/* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open. NULL
- * is fine. */
+/* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open.
+ * NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: it is a mount. */
 EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs: as efs_request_begin(), but by the numbers of experts/L03/E017.safetensors:
- * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket or
- * by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
+ * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket
+ * or by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
  * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert; of one
  * that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
  */

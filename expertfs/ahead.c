@@ -64,7 +64,7 @@ bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_
     efsd_count(&daemon->counters.ahead_hit_bytes, state == HERE ? a->bytes : 0);
     answered = true; /* or will be: go on meanwhile */
     if (state == HERE) {
-        efsd_reply_read(daemon, req, 0, a->data, a->bytes);
+        efsd_reply_read(daemon, req, 0, a->data + efsd_answer_begin(a->bytes), a->bytes);
         pthread_mutex_lock(&buffers->lock);
         a->state = FREE;
         pthread_mutex_unlock(&buffers->lock);
@@ -90,7 +90,7 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     }
     efsd_count(&daemon->counters.ahead_hit_bytes, bytes);
     answered = true;
-    efsd_reply_read(daemon, a->req, error, a->data, bytes);
+    efsd_reply_read(daemon, a->req, error, a->data + efsd_answer_begin(a->bytes), bytes);
     pthread_mutex_lock(&buffers->lock);
     a->state = FREE;
     pthread_mutex_unlock(&buffers->lock);
@@ -157,7 +157,7 @@ void efsd_ahead_go_on(struct efsd *daemon, struct efsd_open *open)
     while (answered && (a = begin(daemon, open))) {
         answered = false;
         efsd_count(&daemon->counters.aheads, 1);
-        efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, a->offset, a->data, a->bytes, ahead_done,
-                 a);
+        efs_read(daemon->fs, daemon->tree.nodes[open->node].id, &open->stream, a->offset,
+                 a->data + efsd_answer_begin(a->bytes), a->bytes, ahead_done, a);
     }
 }

@@ -25,6 +25,8 @@
 
 /* Largest read that the kernel sends, and the size of a reply buffer. */
 #define EFSD_IO_BYTES (1u << 20)
+#define EFSD_PAGE_BYTES 4096u
+#define EFSD_CUT_BYTES (128u << 10) /* of this length a request may be one that was cut */
 
 /* ---- reply buffers (buffers.c) ------------------------------------------------------------------------------ */
 
@@ -33,7 +35,8 @@ struct efsd_open;
 
 /* A buffer and the read that it answers; owned by whoever took it. */
 struct efsd_buffer {
-    uint8_t *data; /* EFSD_IO_BYTES, page-aligned */
+    uint8_t *data;  /* EFSD_IO_BYTES, page-aligned */
+    uint8_t *begin; /* of the answer, in data */
     struct efsd_buffer *next;
     struct efsd *daemon;
     struct efsd_open *open;
@@ -64,6 +67,17 @@ struct efsd_buffers {
     uint64_t turn;
     const struct efsd_open *reader; /* of the last large read; maybe gone: only compared */
 };
+
+/*
+ * Where the answer to a request begins in a buffer. The kernel cuts a long read where a page of the reader's buffer
+ * ends: the length tells how far behind a page that begins. An answer that begins as far behind one is copied whole
+ * pages at a time; else each is copied in two parts, which is slow where they are a byte or two apart. Any place is
+ * right.
+ */
+static inline size_t efsd_answer_begin(size_t bytes)
+{
+    return bytes < EFSD_CUT_BYTES ? 0 : (EFSD_PAGE_BYTES - bytes % EFSD_PAGE_BYTES) % EFSD_PAGE_BYTES;
+}
 
 errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count);
 void efsd_buffers_close(struct efsd_buffers *buffers);

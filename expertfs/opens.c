@@ -60,7 +60,7 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
         return NULL;
     }
     open->node = node;
-    open->faults.stream = (struct efs_stream){.run = UINT32_MAX, .busy = 1};
+    open->faults.stream = (struct efs_stream){.alone = true};
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     list_add(&daemon->opens.answered, open);

@@ -22,7 +22,7 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     struct efsd_buffer *buffer = arg;
     struct efsd *daemon = buffer->daemon;
     struct efsd_open *open = buffer->open;
-    efsd_reply_read(daemon, buffer->req, error, buffer->data, bytes);
+    efsd_reply_read(daemon, buffer->req, error, buffer->begin, bytes);
     if (!error) {
         efsd_ahead_answered();
     }
@@ -73,8 +73,9 @@ static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->req = req;
+    buffer->begin = buffer->data + efsd_answer_begin(bytes);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream_of(open, bytes, offset, cached), offset,
-             buffer->data, bytes, read_done, buffer);
+             buffer->begin, bytes, read_done, buffer);
 }
 
 /* Either way one reference to open is given up. */

@@ -89,7 +89,7 @@ static void piece_done(struct efs_fill_piece *p)
     if (p->waiter.error < 0) {
         fill->error = p->waiter.error;
     } else if (fill->slot) {
-        efs_unit_first_to_go(fill->fs, p->waiter.unit, false); /* the same bytes are full now */
+        efs_unit_first_to_go(fill->fs, p->waiter.unit); /* the same bytes are full now */
         efs_unit_put(fill->fs, p->waiter.unit);
     }
     fill_less(fill);

@@ -12,14 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEQUENTIAL_RUN 2         /* reads in a row that make a reader sequential */
-#define REORDER_BYTES (4u << 20) /* the kernel may send a reader's requests a little out of order */
-#define SCAN_BYTES (32u << 20)   /* a run of that length through several experts or tensors is a scan of the file */
-#define WHOLE_EXPERT_SHARE 8     /* a first touch brings the whole expert if it is at most 1/8 of the budget */
-
-/* How a reader goes through its file. A scan is served from a few units in turn: it would push out what others need,
- * and comes back for nothing. */
-enum pace { PACE_RANDOM, PACE_SEQUENTIAL, PACE_SCAN };
+#define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
 
 struct read;
 struct piece {
@@ -29,7 +22,6 @@ struct piece {
     uint64_t begin; /* in the object */
     size_t bytes;
     uint8_t *dst;
-    bool passed; /* a scan leaves the unit behind */
 };
 
 struct read {
@@ -72,25 +64,23 @@ static void piece_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     errint_t rc = p->waiter.error;
     if (rc == 0) {
         rc = efs_unit_decode(fs, p->waiter.unit, p->begin, p->bytes, p->dst, false, scratch);
-        if (p->passed)
-            efs_unit_first_to_go(fs, p->waiter.unit, true);
         efs_unit_put(fs, p->waiter.unit);
     }
     piece_end(p, rc);
 }
 
 /* A miss: the expert's other units come too, unless the reader is going through the file anyway. */
-static void missed(struct efs *fs, uint32_t object, enum pace pace)
+static void missed(struct efs *fs, uint32_t object, enum efs_pace pace)
 {
     uint32_t group = fs->store->objects[object].group;
-    if (group >= fs->store->expert_count || pace != PACE_RANDOM)
+    if (group >= fs->store->expert_count || pace != EFS_PACE_RANDOM)
         return;
     if (fs->expert_bytes[group] <= efs_room_budget(fs) / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
 }
 
 /* An object's bytes: from the full pool if the expert is there, else unit by unit. Returns pieces that can run now. */
-static void read_object(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst, enum pace pace,
+static void read_object(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst, enum efs_pace pace,
                         struct piece ***ready)
 {
     struct efs *fs = r->fs;
@@ -103,12 +93,11 @@ static void read_object(struct read *r, const struct efs_segment_at *at, size_t 
             r->error = -ENOMEM;
             return;
         }
-        *p = (struct piece){
-            .read = r, .begin = begin, .bytes = n, .dst = dst + done, .passed = pace == PACE_SCAN && begin + n == end};
+        *p = (struct piece){.read = r, .begin = begin, .bytes = n, .dst = dst + done};
         p->waiter.unit = unit;
         p->waiter.job.run = piece_run;
         atomic_fetch_add(&r->remaining, 1);
-        if (efs_unit_get(fs, unit, &p->waiter)) {
+        if (efs_unit_get_paced(fs, unit, pace, n, &p->waiter)) {
             efs_count(&fs->stats, reads_c, 1);
             **ready = p;
             *ready = &p->next_ready;
@@ -156,11 +145,14 @@ static void read_header(struct read *r, uint32_t file, uint64_t offset, size_t b
     free(header);
 }
 
-/* Start loading what a sequential reader will want next. */
-static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to)
+/* Lock held: what to do with the units of a part of a file, in order, until one cannot. Where it ended. */
+typedef bool unit_fn(struct efs *fs, uint32_t unit, struct efs_disk_request **submit);
+
+static uint64_t each_unit(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, unit_fn *visit,
+                          struct efs_disk_request **submit)
 {
-    uint64_t size = efs_view_bytes(&fs->view, file);
-    for (uint64_t at = from; at < to && at < size;) {
+    uint64_t size = efs_view_bytes(&fs->view, file), at = from;
+    while (at < to && at < size) {
         struct efs_segment_at seg;
         efs_view_at(&fs->view, file, at, &seg);
         uint64_t step = seg.bytes;
@@ -169,54 +161,55 @@ static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to
             uint32_t unit = efs_unit_at(fs, seg.object, seg.object_offset, &end);
             if (end - seg.object_offset < step)
                 step = end - seg.object_offset;
-            efs_unit_ahead(fs, unit, true);
+            if (!visit(fs, unit, submit))
+                break;
         }
         at += step;
     }
+    return at;
 }
 
-static enum pace pace_of(const struct efs_stream *s)
+static bool pass(struct efs *fs, uint32_t unit, struct efs_disk_request **submit)
 {
-    if (!s || __atomic_load_n(&s->run, __ATOMIC_RELAXED) < SEQUENTIAL_RUN)
-        return PACE_RANDOM;
-    uint64_t run =
-        __atomic_load_n(&s->next_offset, __ATOMIC_RELAXED) - __atomic_load_n(&s->run_begin, __ATOMIC_RELAXED);
-    bool several = __atomic_load_n(&s->group, __ATOMIC_RELAXED) == UINT32_MAX;
-    return several && run >= SCAN_BYTES ? PACE_SCAN : PACE_SEQUENTIAL;
+    (void)submit;
+    efs_unit_pass(fs, unit);
+    return true;
 }
 
-/* Note where the reader is (group: of its first byte, or EFS_NONE), and read ahead. Fields are set by one thread at a
- * time and looked at by others without harm. */
-static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t offset, size_t len, uint32_t group)
+/* Whose read is it, and how does he go through the file? group: of the first byte, or EFS_NONE. */
+static struct efs_step step_of(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
+                               uint32_t group)
 {
-    if (!s || __atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQUIRE))
-        return; /* another thread is at it: one of them is enough */
-    uint64_t end = offset + len, distance = offset > s->next_offset ? offset - s->next_offset : s->next_offset - offset;
-    uint32_t run = distance <= REORDER_BYTES && s->run < UINT32_MAX ? s->run + 1 : 0;
-    __atomic_store_n(&s->run, run, __ATOMIC_RELAXED);
-    if (run == 0) {
-        __atomic_store_n(&s->run_begin, offset, __ATOMIC_RELAXED);
-        __atomic_store_n(&s->group, 0, __ATOMIC_RELAXED);
-        s->ahead_until = end;
-    }
-    if (group != EFS_NONE && s->group != group + 1)
-        __atomic_store_n(&s->group, s->group ? UINT32_MAX : group + 1, __ATOMIC_RELAXED);
-    if (run == 0 || end > s->next_offset)
-        __atomic_store_n(&s->next_offset, end, __ATOMIC_RELAXED);
-    uint64_t from = s->ahead_until > end ? s->ahead_until : end, to = end + fs->options.readahead_bytes;
-    bool more = run >= SEQUENTIAL_RUN && to > from + fs->options.readahead_bytes / 8; /* in steps, not each time */
-    if (more)
-        s->ahead_until = to;
-    __atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE);
-    if (more)
-        read_ahead(fs, file, from, to);
+    struct efs_step step = {.pace = s && s->alone ? EFS_PACE_SEQUENTIAL : EFS_PACE_RANDOM};
+    if (!s || s->alone)
+        return step;
+    pthread_mutex_lock(&fs->lock);
+    efs_streams_note(&fs->streams, file, offset, len, group, s->through, &step);
+    if (step.scan_begins)
+        each_unit(fs, file, step.scan_from, offset + len, pass, NULL);
+    pthread_mutex_unlock(&fs->lock);
+    return step;
+}
+
+/* Start loading what the reader will want next. */
+static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t file)
+{
+    struct efs_disk_request *submit = NULL;
+    uint64_t from, to;
+    if (step->pace == EFS_PACE_RANDOM || !step->serial)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    if (efs_streams_ahead(&fs->streams, step, &from, &to))
+        efs_streams_went(&fs->streams, step, each_unit(fs, file, from, to, efs_unit_ahead_passing, &submit));
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
 }
 
 /* Bytes of an expert are asked for: its use counts, unless the reader goes through the whole file. */
-static void touch(struct efs *fs, const struct efs_segment_at *at, size_t bytes, enum pace pace)
+static void touch(struct efs *fs, const struct efs_segment_at *at, size_t bytes, enum efs_pace pace)
 {
     uint32_t expert = fs->store->objects[at->object].group;
-    if (expert >= fs->store->expert_count || pace == PACE_SCAN)
+    if (expert >= fs->store->expert_count || pace == EFS_PACE_SCAN)
         return;
     pthread_mutex_lock(&fs->lock);
     efs_residency_read(fs, expert, bytes);
@@ -257,8 +250,10 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     *r = (struct read){.fs = fs, .done = done, .arg = arg, .bytes = len, .remaining = 1};
     efs_active_begin(fs);
     struct piece *ready = NULL, **tail = &ready;
-    enum pace pace = pace_of(stream);
-    uint32_t group = EFS_NONE;
+    struct efs_segment_at first;
+    efs_view_at(&fs->view, file, offset, &first);
+    uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
+    struct efs_step step = step_of(fs, stream, file, offset, len, group);
     for (size_t at = 0; at < len && r->error == 0;) {
         struct efs_segment_at seg;
         efs_view_at(&fs->view, file, offset + at, &seg);
@@ -271,16 +266,14 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
             else
                 read_header(r, file, offset + at, n, out);
         } else {
-            if (group == EFS_NONE)
-                group = fs->store->objects[seg.object].group;
-            touch(fs, &seg, n, pace);
+            touch(fs, &seg, n, step.pace);
             if (!read_full(r, &seg, n, out))
-                read_object(r, &seg, n, out, pace, &tail);
+                read_object(r, &seg, n, out, step.pace, &tail);
         }
         at += n;
     }
     *tail = NULL;
-    follow(fs, stream, file, offset, len, group);
+    read_ahead(fs, &step, file);
     run_ready(ready);
     read_end(r);
 }

@@ -137,8 +137,9 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
-    /* the budget may be raised later: as many segments as the whole store could fill; an object's two halves may begin and
-     * end inside of pages that others use, too */
+    fs->streams.window = fs->options.readahead_bytes;
+    /* the budget may be raised later: as many segments as the whole store could fill; an object's two halves may begin
+     * and end inside of pages that others use, too */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;
     uint64_t whole = pages / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;

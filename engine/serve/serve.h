@@ -2,6 +2,7 @@
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *
  *   read.c       a read request, cut in pieces, one a unit      full.c   expert files in memfds
+ *   streams.c    who goes through a file in order
  *   lease.c      leases on them    request.c  a layer's experts, named at once
  *   execute.c    brings experts as one schedule, in the order of order.c
  *   unit*.c      units: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
@@ -22,6 +23,7 @@
 #include "clock.h"
 #include "stats.h"
 #include "store.h"
+#include "streams.h"
 #include "view.h"
 #include "workers.h"
 
@@ -36,7 +38,7 @@ enum efs_half { EFS_HALF_E = 1, EFS_HALF_SM = 2 };
  * SM-chunks are too. An expert's tensor is one unit, or several if it is large.
  */
 enum efs_unit_state { EFS_UNIT_REST, EFS_UNIT_STARVED, EFS_UNIT_LOADING };
-enum efs_unit_list { EFS_LIST_NONE, EFS_LIST_KEPT, EFS_LIST_LOOSE };
+enum efs_unit_list { EFS_LIST_NONE, EFS_LIST_KEPT, EFS_LIST_LOOSE, EFS_LIST_PASSING };
 
 #define EFS_UNIT_SHARDS 64
 
@@ -48,9 +50,12 @@ struct efs_unit {
     uint8_t list;              /* enum efs_unit_list */
     bool doomed;               /* damaged: drop when the last reference goes */
     bool spare;                /* loose, and the first to go, before the pool grows */
-    bool streamed;             /* came by the read-ahead of a sequential reader */
+    bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
     uint32_t refs;             /* users of the memory; a unit with users is whole and not evicted */
     uint32_t ahead_bytes;      /* that were read ahead and not used yet */
+    uint32_t passing_bytes;    /* that it counts in what streams have in passing; 0: it is not theirs */
+    uint32_t passed_bytes;     /* raw bytes of it that were read since it came */
+    uint64_t passing_clock;    /* efs_streams.clock when it was read, or read ahead for a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
     struct efs_link link;     /* of its list */
@@ -120,7 +125,9 @@ struct efs {
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* signalled when active reaches 0 while closing */
     struct efs_arena arena;
-    struct efs_lru kept_units, loose_units;
+    struct efs_lru kept_units, loose_units, passing_units;
+    struct efs_streams streams;
+    uint64_t passing_bytes; /* of all units */
     struct efs_unit *starved, **starved_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
     struct efs_full *full;                 /* by expert, as lease_handles */
@@ -170,9 +177,11 @@ void efs_unit_put(struct efs *fs, uint32_t unit);
  * error, reads on *submit. */
 bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter, struct efs_unit_waiter **failed,
                   struct efs_disk_request **submit);
-/* Start loading without waiting, if there is room for read-ahead. streamed: for a sequential reader. */
-void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed);
-/* The same for the units of a group. */
+/* The same for bytes of it and a reader of that pace: what a scan brings is in passing, what others ask for is not any
+ * more. */
+bool efs_unit_get_paced(struct efs *fs, uint32_t unit, enum efs_pace pace, size_t bytes,
+                        struct efs_unit_waiter *waiter);
+/* Start loading the units of a group without waiting, as far as there is room for read-ahead. */
 void efs_group_ahead(struct efs *fs, uint32_t group);
 /* Raw bytes [begin, begin + bytes) of the unit's object, all inside the unit, into dst; the unit is referenced.
  * Chunks are checked before their first use. 0, -EUCLEAN. */
@@ -197,14 +206,17 @@ bool efs_units_loading(const struct efs *fs, uint32_t expert); /* or waiting for
  * all there are have users. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare);
+/* Lock held: start loading it for a stream. false: it has all the memory that streams may take. */
+bool efs_unit_ahead_passing(struct efs *fs, uint32_t unit, struct efs_disk_request **submit);
+/* Lock held: it came for a stream, which has turned out to be a scan: it is in passing. */
+void efs_unit_pass(struct efs *fs, uint32_t unit);
 /* Drop the oldest kept unit without users, and tell the books. false: none. */
 bool efs_units_evict_kept(struct efs *fs);
 void efs_unit_starve(struct efs *fs, uint32_t unit); /* it waits for memory, in line */
 void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
 void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
-/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows.
- * only_streamed: only if a sequential reader brought it, else others may want it. */
-void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed);
+/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows. */
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit);
 /* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
 void efs_units_leave_segment(struct efs *fs, uint32_t segment);
 

@@ -79,6 +79,7 @@ errint_t efs_units_build(struct efs *fs, struct efs_error *err)
     lay_units(fs, fs->units, fs->object_unit);
     efs_lru_init(&fs->kept_units, &fs->units[0].link, sizeof(struct efs_unit));
     efs_lru_init(&fs->loose_units, &fs->units[0].link, sizeof(struct efs_unit));
+    efs_lru_init(&fs->passing_units, &fs->units[0].link, sizeof(struct efs_unit));
     fs->starved_tail = &fs->starved;
     return 0;
 }

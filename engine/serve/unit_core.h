@@ -84,6 +84,19 @@ void efs_unit_settle(struct efs *fs, uint32_t unit);
 /* It was used: it does not count as read ahead any more. */
 void efs_unit_used(struct efs *fs, struct efs_unit *u);
 
+/* ---- unit_pass.c ---- */
+/* It is in passing from now on, or is not; the caller enlists it. */
+void efs_unit_set_passing(struct efs *fs, struct efs_unit *u, bool passing);
+/* A reader of that pace asks for bytes of it. */
+void efs_unit_asked(struct efs *fs, uint32_t unit, enum efs_pace pace, size_t bytes);
+/* Drop what streams have left behind, oldest first, until bytes more are within their quota; wanted: also what was read
+ * in part. false: there is no more of it, and it is not enough. */
+bool efs_units_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
+/* Drop the oldest unit without users that is in passing: what nobody comes for any more, also what was read in part, or
+ * any. */
+enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
+enum efs_evicted efs_units_evict_passing(struct efs *fs, enum efs_passing what);
+
 /* ---- unit_load.c ---- */
 /* Blocks for these halves, which the unit does not have. 0; -EAGAIN: others hold the memory; -ENOMEM: the system has
  * none and nothing will be freed. */

@@ -1,7 +1,8 @@
 /*
  * unit_keep.c - which halves of units stay in memory. What the policy keeps (unit.keep) stands in one list, all else in
- * another: *loose* units, of dense tensors, of experts that are not kept, and halves that their expert lost. Loose
- * halves stay as long as nobody needs their memory, and go oldest first.
+ * two others: *loose* units, of dense tensors, of experts that are not kept, and halves that their expert lost; and
+ * what is *passing*, of scans (unit_pass.c). Loose halves stay as long as nobody needs their memory, and go oldest
+ * first.
  */
 #include "unit_core.h"
 
@@ -19,8 +20,8 @@ void efs_unit_delist(struct efs *fs, uint32_t unit)
     struct efs_unit *u = &fs->units[unit];
     if (u->list == EFS_LIST_KEPT)
         efs_lru_remove(&fs->kept_units, unit);
-    else if (u->list == EFS_LIST_LOOSE)
-        efs_lru_remove(&fs->loose_units, unit);
+    else if (u->list != EFS_LIST_NONE)
+        efs_lru_remove(u->list == EFS_LIST_PASSING ? &fs->passing_units : &fs->loose_units, unit);
     u->list = EFS_LIST_NONE;
 }
 
@@ -32,8 +33,11 @@ void efs_unit_enlist(struct efs *fs, uint32_t unit)
         return;
     bool loose = loose_halves(u) != 0;
     u->spare = u->spare && loose;
-    u->list = loose ? EFS_LIST_LOOSE : EFS_LIST_KEPT;
-    efs_lru_insert(loose ? &fs->loose_units : &fs->kept_units, unit, !u->spare);
+    u->list = !loose ? EFS_LIST_KEPT : u->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_LOOSE;
+    efs_lru_insert(!loose             ? &fs->kept_units
+                   : u->passing_bytes ? &fs->passing_units
+                                      : &fs->loose_units,
+                   unit, !u->spare);
 }
 
 void efs_unit_used(struct efs *fs, struct efs_unit *u)
@@ -54,8 +58,10 @@ void efs_unit_drop(struct efs *fs, uint32_t unit, unsigned halves)
     if (whole && (u->have & halves))
         fs->unit_ready_count--;
     u->have &= (uint8_t)~halves;
-    if (u->have == 0)
+    if (u->have == 0) {
         u->doomed = u->spare = u->streamed = false;
+        efs_unit_set_passing(fs, u, false);
+    }
     efs_unit_enlist(fs, unit);
 }
 
@@ -70,7 +76,7 @@ static void give_up(struct efs *fs, uint32_t unit, unsigned halves)
         efs_residency_lost(fs, fs->store->objects[u->object].group);
 }
 
-enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare)
+static enum efs_evicted evict_loose(struct efs *fs, bool only_spare)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
     for (uint32_t i = fs->loose_units.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->loose_units, i)) {
@@ -84,6 +90,23 @@ enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare)
         result = EFS_EVICTED_IN_USE;
     }
     return result;
+}
+
+/* What streams left behind goes before others, what they wait for after. */
+enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare)
+{
+    if (only_spare)
+        return evict_loose(fs, true);
+    enum efs_evicted passed = efs_units_evict_passing(fs, EFS_PASSING_LEFT), loose;
+    if (passed == EFS_EVICTED_ONE)
+        return passed;
+    loose = evict_loose(fs, false);
+    if (loose == EFS_EVICTED_ONE)
+        return loose;
+    enum efs_evicted ahead = efs_units_evict_passing(fs, EFS_PASSING_READ);
+    if (ahead != EFS_EVICTED_ONE)
+        ahead = efs_units_evict_passing(fs, EFS_PASSING_ALL);
+    return ahead != EFS_EVICTED_NONE ? ahead : loose != EFS_EVICTED_NONE ? loose : passed;
 }
 
 /* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
@@ -108,6 +131,8 @@ void efs_units_keep(struct efs *fs, uint32_t expert, unsigned halves)
         uint8_t keep = (uint8_t)(halves & u->needs);
         if (u->keep != keep) {
             u->keep = keep;
+            if (keep)
+                efs_unit_set_passing(fs, u, false);
             efs_unit_enlist(fs, i);
         }
     }
@@ -203,15 +228,17 @@ static bool leave_one(struct efs *fs, const struct efs_lru *list, uint32_t segme
 
 void efs_units_leave_segment(struct efs *fs, uint32_t segment)
 {
-    while (leave_one(fs, &fs->loose_units, segment) || leave_one(fs, &fs->kept_units, segment))
+    while (leave_one(fs, &fs->passing_units, segment) || leave_one(fs, &fs->loose_units, segment) ||
+           leave_one(fs, &fs->kept_units, segment))
         ;
 }
 
-void efs_unit_first_to_go(struct efs *fs, uint32_t unit, bool only_streamed)
+void efs_unit_first_to_go(struct efs *fs, uint32_t unit)
 {
     pthread_mutex_lock(&fs->lock);
     struct efs_unit *u = &fs->units[unit];
-    if (u->list == EFS_LIST_LOOSE && (u->streamed || !only_streamed)) {
+    if (u->list == EFS_LIST_LOOSE || u->list == EFS_LIST_PASSING) {
+        efs_unit_set_passing(fs, u, false);
         u->spare = true;
         efs_unit_enlist(fs, unit);
     }

@@ -120,6 +120,7 @@ void efs_unit_loaded(struct efs *fs, uint32_t unit, unsigned halves, errint_t er
     if (error < 0) {
         efs_unit_used(fs, u);
         free_halves(fs, u, halves);
+        efs_unit_set_passing(fs, u, u->passing_bytes && u->have);
     } else {
         u->have |= (uint8_t)halves;
         fs->unit_ready_count += u->have == u->needs;
@@ -206,6 +207,8 @@ errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct 
         return -ENOMEM;
     errint_t rc = why == EFS_LOAD_WARM ? place_in_empty(fs, unit, halves) : efs_unit_place(fs, unit, halves);
     if (rc < 0) {
+        if (rc != -EAGAIN && u->have == 0)
+            efs_unit_set_passing(fs, u, false);
         free(load);
         return rc;
     }
@@ -225,7 +228,7 @@ errint_t efs_unit_load(struct efs *fs, uint32_t unit, enum efs_load why, struct 
     u->state = EFS_UNIT_LOADING;
     fs->active++;
     fs->loads[why]++;
-    if (why != EFS_LOAD_AHEAD)
+    if (why != EFS_LOAD_AHEAD && !u->passing_bytes)
         efs_room_ahead(fs);
     efs_room_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
     return 0;
@@ -280,16 +283,28 @@ void efs_units_retry(struct efs *fs, struct efs_disk_request **submit)
 
 /* ---- asking for units ---- */
 
-bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
+static bool get(struct efs *fs, uint32_t unit, const enum efs_pace *pace, size_t bytes, struct efs_unit_waiter *waiter)
 {
     struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
     struct efs_unit_waiter *failed = NULL;
+    if (pace)
+        efs_unit_asked(fs, unit, *pace, bytes);
     bool here = efs_unit_ask(fs, unit, waiter, &failed, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_unit_push_waiters(fs, failed, failed ? failed->error : 0);
     efs_disk_submit_all(fs, submit);
     return here;
+}
+
+bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter)
+{
+    return get(fs, unit, NULL, 0, waiter);
+}
+
+bool efs_unit_get_paced(struct efs *fs, uint32_t unit, enum efs_pace pace, size_t bytes, struct efs_unit_waiter *waiter)
+{
+    return get(fs, unit, &pace, bytes, waiter);
 }
 
 bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter, struct efs_unit_waiter **failed,
@@ -335,28 +350,49 @@ void efs_unit_put(struct efs *fs, uint32_t unit)
     efs_disk_submit_all(fs, submit);
 }
 
-void efs_unit_ahead(struct efs *fs, uint32_t unit, bool streamed)
+/* Never more than half of the pool's first segments ahead: what was read ahead must not push itself out. */
+static bool ahead(struct efs *fs, struct efs_unit *u, size_t bytes, struct efs_disk_request **submit)
+{
+    if (fs->starved || fs->closing || fs->ahead_bytes + bytes > fs->ahead_max_bytes ||
+        efs_unit_load(fs, (uint32_t)(u - fs->units), EFS_LOAD_AHEAD, submit) < 0)
+        return false;
+    u->ahead_bytes = (uint32_t)bytes;
+    fs->ahead_bytes += bytes;
+    efs_count(&fs->stats, readahead_units, 1);
+    return true;
+}
+
+bool efs_unit_ahead_passing(struct efs *fs, uint32_t unit, struct efs_disk_request **submit)
 {
     struct efs_unit *u = &fs->units[unit];
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    if (u->state != EFS_UNIT_REST || u->have == u->needs)
+        return true;
     size_t bytes = efs_unit_span(fs, u, u->needs & ~(unsigned)u->have);
-    /* never more than half of the pool's first segments ahead: what was read ahead must not push itself out */
-    if (u->state == EFS_UNIT_REST && u->have != u->needs && !fs->starved && !fs->closing &&
-        fs->ahead_bytes + bytes <= fs->ahead_max_bytes && efs_unit_load(fs, unit, EFS_LOAD_AHEAD, &submit) == 0) {
-        u->ahead_bytes = (uint32_t)bytes;
-        u->streamed = streamed;
-        fs->ahead_bytes += bytes;
-        efs_count(&fs->stats, readahead_units, 1);
+    if (!efs_units_pass_on(fs, bytes, false))
+        return false;
+    bool theirs = u->have == 0;
+    if (theirs)
+        efs_unit_set_passing(fs, u, true);
+    bool begun = ahead(fs, u, bytes, submit);
+    if (theirs) {
+        efs_unit_set_passing(fs, u, begun);
+        u->streamed = begun;
+        u->passed_bytes = 0;
+        u->passing_clock = fs->streams.clock;
     }
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    return begun;
 }
 
 void efs_group_ahead(struct efs *fs, uint32_t group)
 {
     const struct efs_disk_group *g = &fs->store->groups[group];
-    for (uint32_t o = g->object_first; o < g->object_first + g->object_count; o++)
-        for (uint32_t u = fs->object_unit[o]; u < fs->object_unit[o + 1]; u++)
-            efs_unit_ahead(fs, u, false);
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = fs->object_unit[g->object_first]; i < fs->object_unit[g->object_first + g->object_count]; i++) {
+        struct efs_unit *u = &fs->units[i];
+        if (u->state == EFS_UNIT_REST && u->have != u->needs)
+            ahead(fs, u, efs_unit_span(fs, u, u->needs & ~(unsigned)u->have), &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
 }

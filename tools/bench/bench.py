@@ -16,12 +16,14 @@ import subprocess
 import sys
 import time
 
+import readers as reader_matrix
 import weights
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
+QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # of the reader matrix: fewer sizes and cells, one turn each
 MOUNT = os.path.join(WORK, "mnt")
 rows = []
 
@@ -613,14 +615,20 @@ def states():
             f"k {plan['chosen']}, pools {plan['allowed']}, {plan['skew']}")
 
 
+def readers():
+    """The reader matrix (readers.py): a cold file by all ways to read it; READERS and READER_KIB choose some."""
+    source = model("demo", "--preset", "demo")
+    reader_matrix.run(sys.modules[__name__], source, packed(source), QUICK)
+
+
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "large": large, "client": client, "peers": peers, "states": states}
+            "mount": mount, "large": large, "client": client, "peers": peers, "states": states, "readers": readers}
 
 
 def main():
-    chosen = sys.argv[1:] or list(SECTIONS)
+    chosen = [name for name in sys.argv[1:] if name != "--quick"] or list(SECTIONS)
     if any(name not in SECTIONS for name in chosen):
-        sys.exit(f"usage: tools/bench/run [{' '.join(SECTIONS)}]...")
+        sys.exit(f"usage: tools/bench/run [--quick] [{' '.join(SECTIONS)}]...")
     os.makedirs(WORK, exist_ok=True)
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "?")

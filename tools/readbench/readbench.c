@@ -5,10 +5,13 @@
  * each other without an empty line between them are one item (an expert whose tensors lie apart), taken by one thread.
  *
  * Ways: pread (1 MiB buffered or FUSE direct reads, one after the other), direct (O_DIRECT through io_uring, depth 8),
- * mmap (map, copy every page's bytes), all of them with any number of threads that take the next file. Prints bytes,
- * seconds and GB/s of each round's median, or JSON.
+ * mmap (map, copy every page's bytes), all of them with any number of threads that take the next file. With --team the
+ * threads read each file together (team.h), in these and other ways. Prints bytes, seconds and GB/s of each round's
+ * median, or JSON.
  */
 #include "clock.h"
+#include "options.h"
+#include "team.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -44,6 +47,9 @@ struct bench {
     unsigned threads, rounds;
     bool json, keep; /* keep: do not drop the page cache first */
     bool pieces;     /* the arguments are lists of pieces */
+    const char *mode;
+    bool teams; /* threads read each file together */
+    struct team team;
     char **files;
     int file_count;
     struct item *items;
@@ -55,7 +61,9 @@ struct bench {
 
 const char *argp_program_version = "readbench " EFS_VERSION_STRING;
 static const struct argp_option options[] = {
-    {"mode", 'm', "pread|direct|mmap", 0, "how to read (pread)", 0},
+    {"mode", 'm', "pread|direct|mmap", 0, "how to read (pread); with --team pread|read|readv|mmap|sendfile", 0},
+    {"team", 'T', "shared|own", 0, "threads read each file together: the next block of one descriptor, or parts", 0},
+    {"shift", 's', "BYTES", 0, "with --team: buffers begin so far behind a page's begin (0)", 0},
     {"block", 'b', "KIB", 0, "bytes of one read, in KiB (1024)", 0},
     {"threads", 't', "N", 0, "files read at once (1)", 0},
     {"rounds", 'r', "N", 0, "read all N times, tell the median (1)", 0},
@@ -65,14 +73,35 @@ static const struct argp_option options[] = {
     {0},
 };
 
+/* What a mode is depends on --team, which may come later. */
+static void set_mode(struct bench *b, const struct argp_state *state)
+{
+    static const char *const names[] = {[WAY_PREAD] = "pread", [WAY_DIRECT] = "direct", [WAY_MMAP] = "mmap"};
+    const char *const *known = b->teams ? team_ways : names;
+    unsigned count = b->teams ? TEAM_WAYS : WAY_MMAP + 1, i = 0;
+    while (b->mode && i < count && strcmp(b->mode, known[i]) != 0)
+        i++;
+    if (i == count)
+        argp_error(state, "unknown mode '%s'", b->mode);
+    b->way = b->teams ? WAY_PREAD : (enum way)i;
+    b->team.way = (enum team_way)i;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct bench *b = state->input;
     switch (key) {
     case 'm':
-        b->way = strcmp(arg, "mmap") == 0 ? WAY_MMAP : strcmp(arg, "direct") == 0 ? WAY_DIRECT : WAY_PREAD;
-        if (b->way == WAY_PREAD && strcmp(arg, "pread") != 0)
-            argp_error(state, "unknown mode '%s'", arg);
+        b->mode = arg;
+        return 0;
+    case 'T':
+        b->teams = true;
+        b->team.own = strcmp(arg, "own") == 0;
+        if (!b->team.own && strcmp(arg, "shared") != 0)
+            argp_error(state, "--team is shared or own");
+        return 0;
+    case 's':
+        b->team.shift = tools_option_number(state, "shift", arg, 0, 1u << 20);
         return 0;
     case 'b':
         b->block = strtoul(arg, NULL, 10) * 1024;
@@ -98,6 +127,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_usage(state);
+        return 0;
+    case ARGP_KEY_END:
+        set_mode(b, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -256,6 +288,26 @@ static void add_list(struct bench *b, const char *list)
     fclose(f);
 }
 
+/* Threads read each file together, one after the other. */
+static double team_seconds(struct bench *b)
+{
+    b->team.block = b->block;
+    b->team.threads = b->threads;
+    drop_cache(b);
+    b->bytes = 0;
+    double begin = tools_now_s();
+    for (int i = 0; i < b->file_count && !b->failed; i++) {
+        uint64_t bytes = 0;
+        int rc = team_read(&b->team, b->files[i], &bytes);
+        b->bytes += bytes;
+        if (rc < 0) {
+            fprintf(stderr, "readbench: %s: %s\n", b->files[i], strerror(-rc));
+            b->failed = 1;
+        }
+    }
+    return tools_now_s() - begin;
+}
+
 static double round_seconds(struct bench *b)
 {
     pthread_t threads[64];
@@ -284,7 +336,8 @@ int main(int argc, char **argv)
     const struct argp argp = {options, parse, "FILE...", "Read files in one way and tell how fast.", NULL, NULL, NULL};
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &b);
-    if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || b.block < 4096 || b.block % 4096)
+    if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || (b.teams && b.threads > TEAM_MOST) || b.block < 4096 ||
+        b.block % 4096)
         return fprintf(stderr, "readbench: rounds, threads or block out of range\n"), 2;
     for (int i = 0; i < b.file_count; i++)
         if (b.pieces)
@@ -295,7 +348,7 @@ int main(int argc, char **argv)
     if (!seconds)
         return 1;
     for (unsigned i = 0; i < b.rounds && !b.failed; i++)
-        seconds[i] = round_seconds(&b);
+        seconds[i] = b.teams ? team_seconds(&b) : round_seconds(&b);
     qsort(seconds, b.rounds, sizeof(*seconds), by_value);
     double median = seconds[b.rounds / 2], rate = (double)b.bytes / median / 1e9;
     free(seconds);

@@ -1,0 +1,425 @@
+/*
+ * Readers that go through a file in order, however their requests are cut and mixed: each pattern is a list of requests
+ * made from a seed, played one after the other through efs_read(), with a stream a descriptor. Bytes are compared
+ * always; what else is asserted are counters: each unit comes once, most of them ahead, and a reader takes no more
+ * memory than its read-ahead window. Readers without order bring nothing that nobody asked for.
+ */
+#include "fixture.h"
+#include "waiting.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define KIB 1024ull
+#define MIB (1024 * KIB)
+#define WINDOW (16 * MIB)
+#define BUDGET (320 * MIB)
+#define HANDLES 8
+#define EXPERTS 96 /* 3 layers x 32, each of 1.5 MiB */
+
+static struct fixture model;
+static unsigned char *whole;
+static uint64_t size, store_bytes;
+
+struct request {
+    uint64_t offset;
+    size_t bytes;
+    unsigned handle;
+};
+
+struct list {
+    struct request *at;
+    size_t count, room;
+};
+
+static void add(struct list *list, unsigned handle, uint64_t offset, uint64_t bytes)
+{
+    if (offset >= size)
+        return;
+    if (list->count == list->room) {
+        list->room = list->room ? 2 * list->room : 1024;
+        list->at = realloc(list->at, list->room * sizeof(list->at[0]));
+        assert_non_null(list->at);
+    }
+    bytes = size - offset < bytes ? size - offset : bytes;
+    list->at[list->count++] = (struct request){offset, (size_t)bytes, handle};
+}
+
+/* As the kernel sends a read of that length: at most 1 MiB at once, cut where the buffer's pages end. */
+static void add_cut(struct list *list, unsigned handle, uint64_t offset, uint64_t bytes, uint64_t shift)
+{
+    while (bytes) {
+        uint64_t most = shift ? MIB - shift : MIB, part = bytes < most ? bytes : most;
+        add(list, handle, offset, part);
+        offset += part;
+        bytes -= part;
+    }
+}
+
+/* ---- patterns ---- */
+
+struct pattern {
+    const char *name;
+    void (*make)(struct list *list, const struct pattern *p, uint64_t *seed);
+    uint64_t block, shift;
+    unsigned threads, handles;
+    unsigned streams; /* ways through the file at once, as memory is concerned */
+};
+
+static void in_order(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    (void)seed;
+    for (uint64_t at = 0; at < size; at += p->block)
+        add_cut(list, 0, at, p->block, p->shift);
+}
+
+static void any_length(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    for (uint64_t at = 0; at < size;) {
+        uint64_t bytes = 1 + fixture_random(seed) % p->block;
+        add_cut(list, 0, at, bytes, p->shift);
+        at += bytes;
+    }
+}
+
+/* Small steps back and, where they are allowed, small gaps, which another look fills in: all bytes are read. */
+static void back_and_over(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    for (uint64_t at = 0; at < size; at += p->block) {
+        uint64_t gap = fixture_random(seed) % (96 * KIB), back = fixture_random(seed) % (256 * KIB);
+        add(list, 0, at + gap, p->block - gap);
+        add(list, 0, at, gap ? gap : 1);
+        if (fixture_random(seed) % 4 == 0)
+            add(list, 0, at > back ? at - back : 0, back + 1);
+    }
+}
+
+/* What decodes ahead asks for the next block before the reader asks for the last bytes of this one. */
+static void tail_late(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    (void)seed;
+    add(list, 0, 0, p->block - p->shift);
+    for (uint64_t at = 0; at < size; at += p->block) {
+        add(list, 0, at + p->block, p->block - p->shift);
+        add(list, 0, at + p->block - p->shift, p->shift);
+    }
+}
+
+/* Threads take the next block of the file in turn, of one descriptor or each of its own; any of them may be next, but
+ * none is kept waiting for long. */
+static void in_turn(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    struct list cut[HANDLES] = {{0}};
+    size_t done[HANDLES] = {0};
+    uint64_t next = 0, went[HANDLES] = {0}, slowest = 0;
+    unsigned left = p->threads;
+    while (left) {
+        unsigned t = (unsigned)(fixture_random(seed) % p->threads);
+        while (went[t] > slowest + 3 || went[t] == UINT64_MAX)
+            t = (t + 1) % p->threads;
+        if (done[t] == cut[t].count && next < size) {
+            cut[t].count = done[t] = 0;
+            add_cut(&cut[t], p->handles > 1 ? t : 0, next, p->block, p->shift);
+            next += p->block;
+        }
+        if (done[t] < cut[t].count) {
+            const struct request *r = &cut[t].at[done[t]++];
+            add(list, r->handle, r->offset, r->bytes);
+            went[t]++;
+        } else { /* it has ended */
+            went[t] = UINT64_MAX;
+            left--;
+        }
+        slowest = UINT64_MAX - 3;
+        for (unsigned i = 0; i < p->threads; i++)
+            slowest = went[i] < slowest ? went[i] : slowest;
+    }
+    for (unsigned t = 0; t < p->threads; t++)
+        free(cut[t].at);
+}
+
+/* Each thread goes through its own part. */
+static void parts(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    uint64_t part = (size + p->threads - 1) / p->threads, at[HANDLES] = {0}, left = p->threads;
+    while (left) {
+        unsigned t = (unsigned)(fixture_random(seed) % p->threads);
+        if (at[t] >= part)
+            continue;
+        uint64_t bytes = part - at[t] < p->block ? part - at[t] : p->block;
+        add_cut(list, p->handles > 1 ? t : 0, t * part + at[t], bytes, p->shift);
+        at[t] += bytes;
+        left -= at[t] >= part;
+    }
+}
+
+/* One goes through the file, and looks up something short elsewhere all the time. */
+static void with_lookups(struct list *list, const struct pattern *p, uint64_t *seed)
+{
+    for (uint64_t at = 0; at < size; at += p->block) {
+        add_cut(list, 0, at, p->block, p->shift);
+        for (unsigned i = 0; i < 4; i++) /* in the first tensor: what is brought for it is small */
+            add(list, 0, fixture_random(seed) % (64 * KIB), 512);
+    }
+}
+
+static const struct pattern patterns[] = {
+    {"1 MiB", in_order, MIB, 0, 1, 1, 1},
+    {"4 KiB", in_order, 4 * KIB, 0, 1, 1, 1},
+    {"8 MiB", in_order, 8 * MIB, 0, 1, 1, 1},
+    {"1 MiB cut 16 bytes before its end", in_order, MIB, 16, 1, 1, 1},
+    {"1 MiB cut 1 byte before its end", in_order, MIB, 1, 1, 1, 1},
+    {"8 MiB cut", in_order, 8 * MIB, 4080, 1, 1, 1},
+    {"any length to 3 MiB", any_length, 3 * MIB, 0, 1, 1, 1},
+    {"any length to 3 MiB, cut", any_length, 3 * MIB, 777, 1, 1, 1},
+    {"any length to 20 KiB", any_length, 20 * KIB, 0, 1, 1, 1},
+    {"small gaps and steps back", back_and_over, MIB, 0, 1, 1, 1},
+    {"the tail of a cut block late", tail_late, MIB, 16, 1, 1, 1},
+    {"2 threads in turn, one descriptor", in_turn, MIB, 0, 2, 1, 1},
+    {"8 threads in turn, one descriptor", in_turn, MIB, 0, 8, 1, 1},
+    {"8 threads in turn, cut", in_turn, MIB, 16, 8, 1, 1},
+    {"8 threads in turn, 64 KiB", in_turn, 64 * KIB, 0, 8, 1, 1},
+    {"4 threads in turn, 8 MiB cut", in_turn, 8 * MIB, 16, 4, 1, 4},
+    {"8 threads in turn, 4 MiB", in_turn, 4 * MIB, 0, 8, 1, 8},
+    {"4 threads in turn, own descriptors", in_turn, MIB, 0, 4, 4, 1},
+    {"8 threads in turn, 4 MiB, own descriptors", in_turn, 4 * MIB, 16, 8, 8, 8},
+    {"2 places, one descriptor", parts, MIB, 0, 2, 1, 2},
+    {"2 places, cut", parts, MIB, 16, 2, 1, 2},
+    {"2 places, 32 KiB", parts, 32 * KIB, 0, 2, 1, 2},
+    {"8 parts, one descriptor", parts, MIB, 0, 8, 1, 8},
+    {"8 parts, own descriptors", parts, MIB, 16, 8, 8, 8},
+    {"1 MiB with short lookups between", with_lookups, MIB, 0, 1, 1, 1},
+};
+
+/* ---- playing them ---- */
+
+static struct efs *open_model(uint64_t budget)
+{
+    return fixture_open(&model, (struct efs_options){
+                                    .budget_bytes = budget, .workers = 2, .readahead_bytes = WINDOW, .no_state = true});
+}
+
+static uint32_t file_named(struct efs *fs, const char *path)
+{
+    struct efs_file_info info;
+    for (uint32_t i = 0; i < efs_file_count(fs); i++)
+        if (efs_file_info(fs, i, &info) == 0 && strcmp(info.path, path) == 0)
+            return i;
+    fail_msg("no %s", path);
+    return 0;
+}
+
+/* What was started on the side has ended. */
+static struct efs_stats rested(struct efs *fs)
+{
+    struct efs_stats s;
+    do
+        efs_stats(fs, &s);
+    while (s.inflight);
+    return s;
+}
+
+struct played {
+    uint64_t disk_bytes, most_used, readahead_units, pool_bytes;
+};
+
+static struct played play(struct efs *fs, const struct list *list, unsigned char *buffer)
+{
+    struct efs_stream streams[HANDLES] = {{0}};
+    struct efs_stats before = rested(fs), s = before;
+    uint32_t file = file_named(fs, "model.safetensors");
+    struct played played = {0};
+    for (size_t i = 0; i < list->count; i++) {
+        const struct request *r = &list->at[i];
+        assert_int_equal(read_wait(fs, file, &streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
+        assert_memory_equal(buffer, whole + r->offset, r->bytes);
+        if (i % 8 == 0 || r->bytes >= 64 * KIB) {
+            efs_stats(fs, &s);
+            played.most_used = s.chunk_used_bytes > played.most_used ? s.chunk_used_bytes : played.most_used;
+        }
+    }
+    s = rested(fs);
+    played.disk_bytes = s.disk_bytes - before.disk_bytes;
+    played.readahead_units = s.readahead_units - before.readahead_units;
+    played.pool_bytes = s.chunk_pool_bytes;
+    return played;
+}
+
+static unsigned experts_in(struct efs *fs, bool untouched)
+{
+    unsigned found = 0;
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        struct efs_expert_info expert;
+        assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+        found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
+    }
+    return found;
+}
+
+/* A window, and two when there are several streams; a third of one, coded, and two or three experts of each, that were
+ * read before they were known for a scan. */
+static uint64_t memory_of(unsigned streams)
+{
+    return (streams > 1 ? 2 * WINDOW : WINDOW) + WINDOW / 3 + 3 * MIB * streams;
+}
+
+/* Each unit once; but where a thread comes to where another one began, or is late, three may come again. */
+static uint64_t disk_of(unsigned threads)
+{
+    return store_bytes + (threads > 1 ? 3 * threads * 400 * KIB : 0);
+}
+
+static void test_orders(void **state)
+{
+    (void)state;
+    unsigned char *buffer = malloc(8 * MIB);
+    unsigned bad = 0;
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+        const struct pattern *p = &patterns[i];
+        for (uint64_t seed = 1; seed <= 2; seed++) {
+            struct efs *fs = open_model(BUDGET);
+            struct list list = {0};
+            uint64_t state_of_seed = seed;
+            p->make(&list, p, &state_of_seed);
+            struct played played = play(fs, &list, buffer);
+            bool once = played.disk_bytes <= disk_of(p->threads), ahead = played.readahead_units >= EXPERTS * 3 * 3 / 4;
+            bool small = played.most_used <= memory_of(p->streams);
+            if (!once || !ahead || !small) {
+                bad++;
+                print_message("%s, seed %u: %.2f of the store read, %u units ahead, %.1f MiB of memory at most%s%s%s\n",
+                              p->name, (unsigned)seed, (double)played.disk_bytes / (double)store_bytes,
+                              (unsigned)played.readahead_units, (double)played.most_used / (double)MIB,
+                              once ? "" : "; LOADED TWICE", ahead ? "" : "; NOT AHEAD",
+                              small ? "" : "; TOO MUCH MEMORY");
+            }
+            free(list.at);
+            efs_close(fs);
+        }
+    }
+    free(buffer);
+    assert_int_equal(bad, 0);
+}
+
+/* What was there before is there after, though the scan needs all memory that is left. */
+static void test_hot_stay(void **state)
+{
+    (void)state;
+    unsigned char *buffer = malloc(8 * MIB);
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+        struct efs *fs = open_model(112 * MIB);
+        struct list list = {0};
+        uint64_t seed = 5;
+        char path[100];
+        for (uint32_t e = 0; e < 8; e++) {
+            struct efs_file_info info;
+            snprintf(path, sizeof(path), "experts/L01/E%03u.safetensors", 3 * e);
+            uint32_t file = file_named(fs, path);
+            assert_int_equal(efs_file_info(fs, file, &info), 0);
+            assert_int_equal(read_wait(fs, file, NULL, 0, buffer, info.bytes), info.bytes);
+        }
+        patterns[i].make(&list, &patterns[i], &seed);
+        play(fs, &list, buffer);
+        for (uint32_t e = 0; e < 8; e++) {
+            struct efs_expert_info expert;
+            assert_int_equal(efs_expert_info(fs, 32 + 3 * e, &expert), 0);
+            if (expert.state != 'C')
+                fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
+        }
+        free(list.at);
+        efs_close(fs);
+    }
+    free(buffer);
+}
+
+/* Readers without order: only experts that were asked for come, each once, and they stay. */
+static void test_random_is_no_stream(void **state)
+{
+    (void)state;
+    unsigned char *buffer = malloc(8 * MIB);
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (uint64_t most = 4 * KIB; most <= MIB; most *= 16) {
+            struct efs *fs = open_model(BUDGET);
+            struct list list = {0};
+            uint64_t random = seed, asked = 0;
+            for (unsigned i = 0; i < 24; i++) { /* lengths as of a reader's blocks: often the same */
+                uint64_t bytes = fixture_random(&random) % 2 ? most : 1 + fixture_random(&random) % most;
+                add(&list, i % 3, fixture_random(&random) % size, bytes);
+            }
+            struct played played = play(fs, &list, buffer);
+            if (experts_in(fs, true) != 0)
+                fail_msg("seed %u, reads to %llu bytes: %u experts came that nobody asked for", (unsigned)seed,
+                         (unsigned long long)most, experts_in(fs, true));
+            for (uint32_t e = 0; e < EXPERTS; e++) {
+                struct efs_expert_info expert;
+                assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+                asked += expert.touches ? expert.coded_bytes : 0;
+            }
+            assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */
+            played = play(fs, &list, buffer);
+            assert_int_equal(played.disk_bytes, 0);
+            free(list.at);
+            efs_close(fs);
+        }
+    free(buffer);
+}
+
+/* Random reads beside a scan, of the same descriptor: the scan is followed, and the random reads bring no more. */
+static void test_random_beside_a_scan(void **state)
+{
+    (void)state;
+    unsigned char *buffer = malloc(8 * MIB);
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        struct efs *fs = open_model(BUDGET);
+        struct list list = {0};
+        uint64_t random = seed;
+        for (uint64_t at = 0; at < size; at += MIB) {
+            add_cut(&list, 0, at, MIB, 16);
+            if (at / MIB % 2)
+                add(&list, 0, fixture_random(&random) % size, 4 * KIB);
+        }
+        struct played played = play(fs, &list, buffer);
+        assert_true(played.readahead_units >= EXPERTS * 3 / 2);
+        assert_true(played.disk_bytes <= 2 * store_bytes);
+        free(list.at);
+        efs_close(fs);
+    }
+    free(buffer);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    char path[400];
+    size_t bytes;
+    fixture_store(&model, 3, 32, 512, 512);
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    whole = fixture_read(path, &bytes);
+    size = bytes;
+    free(fixture_read(model.store, &bytes));
+    store_bytes = bytes;
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    free(whole);
+    fixture_end(&model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_hot_stay),
+        cmocka_unit_test(test_random_is_no_stream),
+        cmocka_unit_test(test_random_beside_a_scan),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

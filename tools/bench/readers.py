@@ -1,0 +1,110 @@
+"""The reader matrix of tools/bench: how a cold file is read through the mount, and from ext4.
+
+A row is one kind of access and one request size; its cells are what should not matter: where the buffer begins in its
+page, how many threads read the file together, and whether they share a descriptor and take the next block in turn, or
+go through a part each by a descriptor of their own. Each turn of a cell reads the original, with nothing of it in the
+page cache, and the same file through a new mount.
+"""
+import json
+import os
+import statistics
+import subprocess
+
+KINDS = ("pread", "read", "readv", "mmap", "sendfile")
+SIZES = (4, 16, 64, 256, 1024, 8192)  # KiB
+SHIFTS = {0: "aligned", 16: "+16", 1: "odd"}
+TEAMS = ((1, "shared"), (2, "shared"), (4, "shared"), (8, "shared"), (2, "own"), (4, "own"), (8, "own"))
+QUICK_SIZES = (64, 1024)
+QUICK_TEAMS = ((1, "shared"), (4, "shared"), (4, "own"))
+
+
+def drop(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def fio(path, *options):
+    out = subprocess.run(["fio", "--name=r", f"--filename={path}", "--readonly", "--rw=read", "--bs=1M",
+                          "--output-format=json", *options], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(out)["jobs"][0]["read"]["bw_bytes"] / 1e9
+
+
+def cells(quick):
+    """(shift, threads, descriptors) of a row."""
+    if quick:
+        return [(shift, threads, team) for threads, team in QUICK_TEAMS for shift in SHIFTS
+                if shift == 16 or threads == 1 or team == "shared"]
+    return [(shift, threads, team) for threads, team in TEAMS for shift in SHIFTS]
+
+
+def rates(bench, store, raw, where, kind, size, cell, rounds):
+    """GB/s of the mount and of ext4, medians of rounds in turn."""
+    shift, threads, team = cell
+    how = ("--keep-cache", "--mode", kind, "--block", str(size), "--shift", str(shift), "--threads", str(threads),
+           "--team", team)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        drop(raw)
+        theirs.append(bench.rate(*how, raw))
+        drop(store)
+        with bench.Mounted(store, "budget=auto,nostate"):
+            ours.append(bench.rate(*how, where))
+    return statistics.median(ours), statistics.median(theirs)
+
+
+def name_of(cell):
+    shift, threads, team = cell
+    return f"{SHIFTS[shift]}, {threads} thread{'s' * (threads > 1)}{f', {team}' * (threads > 1)}"
+
+
+def psync(bench, store, raw, where, rounds):
+    """fio, one thread that reads 1 MiB at a time, cold, over O_DIRECT of the original by io_uring."""
+    ours, theirs = [], []
+    for _ in range(rounds):
+        theirs.append(fio(raw, "--direct=1", "--ioengine=io_uring", "--iodepth=8"))
+        drop(store)
+        with bench.Mounted(store, "budget=auto,nostate"):
+            ours.append(fio(where, "--ioengine=psync", "--invalidate=0"))
+    bench.ratio("fio psync 1 MiB, cold, over fio O_DIRECT of the original", ours, theirs, ">= 1.3 (1.5)")
+
+
+def unaligned(bench, store, raw, where, rounds):
+    """pread of 1 MiB by one thread: into buffers that do not begin with a page, over those that do."""
+    told = {shift: [] for shift in SHIFTS}
+    for _ in range(rounds):
+        for shift in SHIFTS:
+            drop(store)
+            with bench.Mounted(store, "budget=auto,nostate"):
+                told[shift].append(bench.rate("--keep-cache", "--team", "shared", "--shift", str(shift), where))
+    for shift in (16, 1):
+        bench.ratio(f"pread 1 MiB, cold, buffer {SHIFTS[shift]} over aligned", told[shift], told[0], ">= 0.95")
+
+
+def matrix(bench, store, raw, where, kinds, sizes, quick, rounds):
+    print("\n| access | request | best cell, GB/s | worst over best | ext4, median GB/s | ours over ext4 |\n"
+          "|---|---|---|---|---|---|", flush=True)
+    for kind in kinds:
+        for size in sizes:
+            found = {cell: rates(bench, store, raw, where, kind, size, cell, rounds) for cell in cells(quick)}
+            best = max(found, key=lambda cell: found[cell][0])
+            worst = min(found, key=lambda cell: found[cell][0])
+            ours, theirs = (statistics.median(pair[i] for pair in found.values()) for i in (0, 1))
+            what = f"{size} KiB" if size < 1024 else f"{size // 1024} MiB"
+            print(f"| {kind} | {what} | {found[best][0]:.2f} ({name_of(best)}) | "
+                  f"{found[worst][0] / found[best][0]:.2f} ({name_of(worst)}) | {theirs:.2f} | {ours / theirs:.2f} |",
+                  flush=True)
+            if not quick:
+                for cell, (our, their) in sorted(found.items()):
+                    bench.say(f"{kind} {what}, {name_of(cell)}: {our:.2f}, ext4 {their:.2f}")
+
+
+def run(bench, source, store, quick):
+    raw = bench.big_files(source)[0]
+    where = os.path.join(bench.MOUNT, os.path.basename(raw))
+    kinds = os.environ.get("READERS", " ".join(KINDS)).split()
+    sizes = [int(size) for size in os.environ.get("READER_KIB", "").split()] or (QUICK_SIZES if quick else SIZES)
+    psync(bench, store, raw, where, bench.ROUNDS)
+    unaligned(bench, store, raw, where, bench.ROUNDS)
+    matrix(bench, store, raw, where, kinds, sizes, quick, 1 if quick else min(bench.ROUNDS, 3))
