@@ -80,8 +80,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
            (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
            (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
-           efs_warm_bytes(&fs->options, s) +
-           efs_record_bytes();
+           efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites. */
