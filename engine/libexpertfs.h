@@ -243,23 +243,29 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
                       efs_done_fn *done, void *arg);
 
 /*
- * Lease an expert's file in full: it is decoded into a memfd that has the file's own offsets, and stays there,
+ * Lease an expert's file in full: it is decoded into a file in memory that has the file's own offsets, and stays there,
  * unchanged, until every lease on it was released. done gets the lease (to be released once for each call) or an error.
- * Leases that are still held at efs_close() end with it: the memfd is closed, never changed.
+ * Leases that are still held at efs_close() end with it: the file is closed, never changed.
  */
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
-/* The memfd, owned by the engine: whoever maps it sees this expert for as long as he likes. -EBUSY: it is a window. */
+/* The same for efs_lease_window(): memory of the one use that nobody holds is left for that of the other. */
+EFS_API void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
+/*
+ * The file, for reading, owned by the engine: whoever opens or maps it, or moves its pages elsewhere, sees this expert
+ * for as long as he likes. Nobody can open it for writing. -EBUSY: it is a window; -errno.
+ */
 EFS_API int efs_lease_fd(const struct efs_lease *lease);
 /*
- * The same memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever
- * comes there next; he must hold a lease on what he reads. number tells windows apart and is never given again. -EBUSY:
- * its descriptor was given out by efs_lease_fd().
+ * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
+ * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
+ * apart and is never given again. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of its own
+ * (CAP_SYS_ADMIN).
  */
 struct efs_window {
     uint32_t number;
-    int fd; /* owned by the engine; valid while the lease is held; to be mapped for reading only */
+    int fd; /* owned by the engine, valid while the lease is held, for reading; nobody can open it for writing */
     uint64_t bytes;
 };
 EFS_API errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
@@ -282,6 +288,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(leases_c, counter, "", "leases filled from chunks that were in memory")                                          \
     X(leases_m, counter, "", "leases that waited for the disk")                                                        \
     X(leases_shared, counter, "", "leases that joined one being filled")                                               \
+    X(leases_moved, counter, "",                                                                                       \
+      "leases that had the expert brought again, from memory of a window to a file's or back")                         \
     X(lease_errors, counter, "", "leases that ended in an error")                                                      \
     X(lease_waits, counter, "", "leases that waited for room")                                                         \
     X(disk_reads, counter, "", "reads of the store submitted")                                                         \
@@ -309,6 +317,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(kept_lost, counter, "", "units that were to be kept and had to go for lack of memory, or were damaged")          \
     X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
+    X(memory_short, counter, "",                                                                                       \
+      "times that memory within the budget was not taken, since the cgroup or the machine had none left")              \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
