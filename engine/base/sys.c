@@ -117,6 +117,11 @@ int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
     return 0;
 }
 
+int64_t efs_sys_seek_hole(int fd, uint64_t offset)
+{
+    return RETRY(lseek(fd, (off_t)offset, SEEK_HOLE));
+}
+
 int efs_sys_syncfs(int fd)
 {
     return (int)RETRY(syncfs(fd));

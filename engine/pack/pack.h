@@ -12,6 +12,8 @@
  *   pack_index.c    tables and superblock
  *   pack_report.c   what was measured
  *   pack_verify.c   the written store against the sources
+ *
+ * reclaim.h has what packs a checkpoint in its own place.
  */
 #ifndef EFS_PACK_H
 #define EFS_PACK_H
@@ -90,6 +92,8 @@ errint_t efs_pack_source_read(struct efs_pack_source *source, uint32_t file, uin
                               size_t new_bytes, uint8_t *buffer, const uint8_t **data, struct efs_error *err);
 /* All bytes were read: forget that, so that they can be read again. */
 void efs_pack_source_rewind(struct efs_pack_source *source);
+/* bytes of a file will not be read: it is closed when all others were. Before reads begin. */
+void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_t bytes);
 /* -ESTALE when a file is no longer what it was at efs_pack_source_open(). */
 errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_error *err);
 /* Whether this file is one of the sources. */
@@ -180,7 +184,7 @@ struct efs_pack_pipe {
     pthread_mutex_t turn; /* guards cursor, taken_bytes, full; taken before lock */
     struct efs_pack_cursor cursor;
     uint64_t taken_bytes;
-    bool full; /* the limit was reached */
+    bool full;              /* the limit was reached */
     pthread_mutex_t lock;   /* guards all that follows */
     pthread_cond_t room;    /* the ring has room again, or stop */
     pthread_cond_t coded;   /* the first run is coded, or all were taken, or stop */
