@@ -327,15 +327,13 @@ static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
     return rc == 0 ? open_writer(r, err) : rc;
 }
 
-/* The last step's freeing may have been cut short, and of files whose beginning came late: all of it once more. */
+/* The last step's freeing may have been cut short: once more. Those before it were finished when it was told of. */
 static errint_t free_again(struct efs_reclaim *r, struct efs_error *err)
 {
     if (r->step_count == 0)
         return 0;
     errint_t rc = efs_reclaim_shards(r, &r->steps[r->step_count - 1], EFS_RECLAIM_STORED, err);
-    for (uint32_t o = 0; o < r->plan.object_count; o++)
-        r->files[r->plan.places[o].file].touched |= r->stored[o] > 0;
-    return rc == 0 ? efs_reclaim_free(r, err) : rc;
+    return rc == 0 ? efs_reclaim_free(r, true, err) : rc;
 }
 
 /* The store has its name: the sources go, if it is what it should be. */

@@ -160,8 +160,9 @@ errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, 
 
 /* One step forward. -ENOSPC: not begun, for want of room, or taken back. */
 errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err);
-/* Free what is stored in the files that are touched. */
-errint_t efs_reclaim_free(struct efs_reclaim *r, struct efs_error *err);
+/* Free what is stored in the files that are touched. again: an earlier run may have been in the midst of them, so the
+ * times of all of them are put back. */
+errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *err);
 /* The bytes that efs_reclaim_free() would free now in all files, where r->stored stands for what is in the store. */
 uint64_t efs_reclaim_would_free(struct efs_reclaim *r, uint32_t block_bytes);
 /* Undo the last step. */

@@ -123,8 +123,9 @@ static errint_t look_at(struct efs_reclaim *r, uint32_t file, dev_t device, stru
                       "here first",
                       full, real);
     int fd = rc == 0 ? efs_sys_open(full, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
-    if (rc == 0)
-        rc = fd < 0 ? efs_fail(err, fd, "%s: cannot open: %s", full, strerror(-fd)) : efs_sys_fstat(fd, &st);
+    int seen = fd >= 0 ? efs_sys_fstat(fd, &st) : fd;
+    if (rc == 0 && seen < 0)
+        rc = efs_fail(err, seen, "%s: cannot open: %s", full, strerror(-seen));
     bool whole = rc == 0 && efs_sys_seek_hole(fd, 0) >= st.st_size;
     if (fd >= 0)
         efs_sys_close(fd);

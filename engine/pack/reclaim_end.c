@@ -50,17 +50,19 @@ errint_t efs_reclaim_name(struct efs_reclaim *r, struct efs_pack_report *report,
 }
 
 /* The file, if it is the one that was packed. */
-static void remove_source(const struct efs_reclaim *r, uint32_t file)
+static errint_t remove_source(const struct efs_reclaim *r, uint32_t file, struct efs_error *err)
 {
     struct stat st;
     const char *path = r->catalog.files[file].path;
     int fd = efs_sys_openat(r->root_dir, path, O_PATH | O_NOFOLLOW, 0);
-    if (fd < 0)
-        return;
-    bool same = efs_sys_fstat(fd, &st) == 0 && st.st_ino == r->files[file].inode;
-    efs_sys_close(fd);
-    if (same)
-        efs_sys_unlinkat(r->root_dir, path, 0);
+    if (fd == -ENOENT || fd == -ENOTDIR)
+        return 0;
+    int rc = fd < 0 ? fd : efs_sys_fstat(fd, &st);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (rc == 0 && st.st_ino == r->files[file].inode)
+        rc = efs_sys_unlinkat(r->root_dir, path, 0);
+    return rc < 0 ? efs_fail(err, rc, "%s/%s: is stored, and cannot be removed: %s", r->root, path, strerror(-rc)) : 0;
 }
 
 /* Directories that are empty now, from the innermost out. */
@@ -79,8 +81,11 @@ static void remove_directories(const struct efs_reclaim *r)
 
 errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err)
 {
-    for (uint32_t f = 0; f < r->catalog.file_count; f++)
-        remove_source(r, f);
+    for (uint32_t f = 0; f < r->catalog.file_count; f++) {
+        errint_t told = remove_source(r, f, err);
+        if (told < 0)
+            return told;
+    }
     remove_directories(r);
     int rc = efs_sys_fsync(r->root_dir);
     if (rc < 0 && rc != -EINVAL)
@@ -90,11 +95,29 @@ errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err
     return 0;
 }
 
+/* A part of a store that has no other name, and is no longer needed, is empty before its journal goes. */
+static int empty_store(const struct efs_reclaim *r)
+{
+    struct stat st;
+    int fd = efs_sys_openat(r->dir, EFS_RECLAIM_STORE, O_WRONLY | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return fd == -ENOENT ? 0 : fd;
+    int rc = efs_sys_fstat(fd, &st);
+    if (rc == 0 && st.st_nlink == 1 && st.st_size > 0) {
+        rc = efs_sys_ftruncate(fd, 0);
+        if (rc == 0)
+            rc = efs_sys_fsync(fd);
+    }
+    efs_sys_close(fd);
+    return rc;
+}
+
 errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err)
 {
     const char *slash = strrchr(r->folder, '/');
-    /* The journal first: a folder without one holds nothing that is needed. */
-    int rc = efs_sys_unlinkat(r->dir, EFS_RECLAIM_JOURNAL, 0);
+    int rc = empty_store(r);
+    if (rc == 0) /* then the journal: a folder without one holds nothing that is needed */
+        rc = efs_sys_unlinkat(r->dir, EFS_RECLAIM_JOURNAL, 0);
     if (rc == 0 || rc == -ENOENT)
         rc = efs_sys_fsync(r->dir);
     if (rc == 0 || rc == -EINVAL)

@@ -108,19 +108,20 @@ static errint_t free_in(struct efs_reclaim *r, uint32_t file, int fd, uint32_t b
     return 0;
 }
 
-errint_t efs_reclaim_free(struct efs_reclaim *r, struct efs_error *err)
+errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *err)
 {
     uint64_t unused;
     uint32_t block = BLOCK_MIN;
     efs_sys_free_bytes(r->root_dir, &unused, &block);
     block = sane_block(block);
     for (uint32_t f = 0; f < r->plan.file_count; f++) {
-        if (!r->files[f].touched || !first_block_is_stored(r, f, block))
+        bool goes = r->files[f].touched && first_block_is_stored(r, f, block);
+        if (!goes && !(again && r->files[f].touched))
             continue;
         int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
         if (fd < 0)
             return fd;
-        errint_t rc = free_in(r, f, fd, block, err);
+        errint_t rc = goes ? free_in(r, f, fd, block, err) : 0;
         if (rc < 0) {
             efs_sys_close(fd);
             return rc;

@@ -127,6 +127,6 @@ errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err)
     if (rc == 0)
         rc = journal_step(r, &step, err);
     if (rc == 0)
-        rc = efs_reclaim_free(r, err);
+        rc = efs_reclaim_free(r, false, err);
     return rc;
 }

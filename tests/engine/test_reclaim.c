@@ -24,37 +24,13 @@ static struct fixture model;
 static char out[320], folder[340], path[400];
 static struct efs_pack_report report;
 
-/* A checkpoint whose experts begin in one file and end in the next, with files of all sizes. */
-static void make_source(void)
-{
-    static const struct fixture_tensor first[] = {
-        {"model.embed_tokens.weight", "BF16", 2, {300, 128}, 76800},
-        {"model.layers.0.mlp.experts.0.gate_proj.weight", "BF16", 2, {160, 128}, 40960},
-        {"model.layers.0.mlp.experts.0.up_proj.weight", "BF16", 2, {160, 128}, 40960},
-        {"model.layers.0.mlp.experts.1.gate_proj.weight", "BF16", 2, {160, 128}, 40960},
-    };
-    static const struct fixture_tensor second[] = {
-        {"model.layers.0.mlp.experts.1.up_proj.weight", "BF16", 2, {160, 128}, 40960},
-        {"model.layers.0.mlp.experts.0.down_proj.weight", "BF16", 2, {128, 160}, 40960},
-        {"model.layers.0.mlp.experts.1.down_proj.weight", "BF16", 2, {128, 160}, 40960},
-        {"model.norm.weight", "F32", 1, {129}, 516},
-    };
-    unsigned char odd[5001];
-    memset(odd, 7, sizeof(odd));
-    fixture_safetensors(&model, "model-1.safetensors", first, 4, 1);
-    fixture_safetensors(&model, "model-2.safetensors", second, 4, 2);
-    fixture_file(&model, "config.json", "{\"model_type\": \"qwen3_moe\"}\n", 28);
-    fixture_file(&model, "sub/deeper/odd.bin", odd, sizeof(odd));
-    fixture_file(&model, "sub/empty.txt", "", 0);
-}
-
 /* The source, the store that packing beside it gives, and a copy of the source. */
 static int setup(void **state)
 {
     (void)state;
     char command[900];
     fixture_begin(&model);
-    make_source();
+    fixture_spread(&model);
     fixture_pack(&model, NULL);
     snprintf(command, sizeof(command), "cp -a '%s' '%s/copy'", model.source, model.directory);
     assert_int_equal(system(command), 0);

@@ -24,6 +24,8 @@ enum fault_call {
     FAULT_MPROTECT,
     FAULT_MBIND,
     FAULT_HUGE_BYTES,
+    FAULT_FALLOCATE,
+    FAULT_FREE_BYTES, /* error 0: nothing is free */
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];
@@ -33,5 +35,11 @@ extern const char *const fault_names[FAULT_CALLS];
 void fault_plan(enum fault_call call, unsigned nth, int error, bool forever);
 void fault_none(void);
 bool fault_happened(void); /* since fault_plan() */
+
+/* From now on the process ends, with POWER_EXIT, at the nth call that changes files; lose: as when the power fails,
+ * with what was not synced lost. nth 0: calls are only counted. */
+#define POWER_EXIT 99
+void fault_power(unsigned nth, bool lose);
+unsigned fault_power_calls(void); /* so far; no more of it from now on */
 
 #endif
