@@ -96,6 +96,9 @@ struct efs_reclaim {
 typedef void efs_reclaim_shard_fn(void *arg, uint32_t object, uint32_t shard, bool last_of_object);
 void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step, efs_reclaim_shard_fn *each,
                       void *arg);
+/* Moves a cursor over one run, as packing would at most make it: calls each, adds up what the run has and may take. */
+uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
+                              efs_reclaim_shard_fn *each, void *arg);
 /* Raw bytes of a shard, and where they begin in its object. */
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 uint64_t efs_reclaim_shard_offset(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);

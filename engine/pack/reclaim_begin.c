@@ -201,38 +201,27 @@ static errint_t check_holes(const struct efs_reclaim *r, struct efs_error *err)
 
 /* ---- room ---------------------------------------------------------------------------------------------------- */
 
-struct trial {
-    struct efs_reclaim *r;
-    uint64_t raw, shards; /* of the step */
-};
-
-static void try_shard(struct trial *t, const struct efs_pack_cursor *at)
+static void try_shard(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
 {
-    size_t bytes = efs_reclaim_shard_bytes(&t->r->plan, at->object, at->shard);
-    t->raw += bytes;
-    t->shards++;
-    t->r->stored[at->object] += bytes;
-    t->r->files[t->r->plan.places[at->object].file].touched = true;
+    struct efs_reclaim *r = arg;
+    (void)last_of_object;
+    r->stored[object] += efs_reclaim_shard_bytes(&r->plan, object, shard);
+    r->files[r->plan.places[object].file].touched = true;
 }
 
-/* The most that steps of about step_bytes take beside the sources, as if nothing were saved by coding. */
+/* The most that steps of step_bytes take beside the sources, as if nothing were saved by coding. */
 static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t block)
 {
     uint64_t used = 0, peak = 0, freed = 0;
     struct efs_pack_cursor at;
-    struct trial t = {.r = r};
     efs_pack_cursor_begin(&r->plan, &at);
     while (!efs_pack_cursor_at_end(&r->plan, &at)) {
-        try_shard(&t, &at);
-        efs_pack_cursor_step(&r->plan, &at);
-        if (t.raw < step_bytes + EFS_RUN_BYTES && !efs_pack_cursor_at_end(&r->plan, &at))
-            continue; /* the last run of a step may go past its end by as much */
-        used += efs_reclaim_coded_most(t.raw, t.shards);
-        peak = used > freed && used - freed > peak ? used - freed : peak;
-        freed += efs_reclaim_would_free(r, block);
-        t = (struct trial){.r = r};
         for (size_t f = 0; f < r->catalog.file_count; f++)
             r->files[f].touched = false;
+        for (uint64_t raw = 0; raw < step_bytes && !efs_pack_cursor_at_end(&r->plan, &at);)
+            used += efs_reclaim_run_most(&r->plan, &at, &raw, try_shard, r);
+        peak = used > freed && used - freed > peak ? used - freed : peak;
+        freed += efs_reclaim_would_free(r, block);
     }
     memset(r->stored, 0, r->plan.object_count * sizeof(*r->stored));
     memset(r->freed, 0, r->plan.object_count * sizeof(*r->freed));

@@ -27,6 +27,23 @@ void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim
     }
 }
 
+uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
+                              efs_reclaim_shard_fn *each, void *arg)
+{
+    uint64_t raw = 0, shards = 0;
+    for (uint32_t order = at->order; !efs_pack_cursor_at_end(plan, at) && at->order == order; shards++) {
+        size_t bytes = efs_reclaim_shard_bytes(plan, at->object, at->shard);
+        if (shards > 0 && raw + bytes > EFS_RUN_BYTES)
+            break;
+        raw += bytes;
+        if (each)
+            each(arg, at->object, at->shard, false);
+        efs_pack_cursor_step(plan, at);
+    }
+    *raw_bytes += raw;
+    return efs_reclaim_coded_most(raw, shards);
+}
+
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
 {
     return efs_pack_shard_elements(plan, object, shard) *

@@ -33,25 +33,10 @@ errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct e
     return 0;
 }
 
-/* What the next run may take: a step has at least one. */
-static uint64_t next_run_most(const struct efs_reclaim *r)
-{
-    const struct efs_pack_plan *plan = &r->plan;
-    struct efs_pack_cursor at = r->state.cursor;
-    uint64_t raw = 0, shards = 0;
-    while (at.order == r->state.cursor.order) {
-        raw += efs_reclaim_shard_bytes(plan, at.object, at.shard);
-        if (shards > 0 && raw > EFS_RUN_BYTES)
-            break;
-        shards++;
-        efs_pack_cursor_step(plan, &at);
-    }
-    return efs_reclaim_coded_most(raw, shards);
-}
-
 static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct efs_error *err)
 {
-    uint64_t room = 0, run = next_run_most(r);
+    struct efs_pack_cursor at = r->state.cursor;
+    uint64_t room = 0, raw = 0, run = efs_reclaim_run_most(&r->plan, &at, &raw, NULL, NULL);
     errint_t rc = efs_reclaim_room(r, &room, err);
     if (rc == 0 && room < run + r->step_bytes) { /* some filesystems give freed blocks back late */
         efs_sys_syncfs(r->root_dir);

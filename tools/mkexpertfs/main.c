@@ -18,6 +18,7 @@ enum { EXIT_USAGE = 2 };
 #define SHARD_STEP_BYTES (16u << 10) /* a block of 8192 elements */
 #define SHARD_BYTES_MAX (8u << 20)
 #define THREADS_MAX 1024
+#define STEP_BYTES_MIN (1u << 20)
 
 struct arguments {
     const char *src, *out;
@@ -26,7 +27,17 @@ struct arguments {
     bool quiet, json;
 };
 
-enum { OPT_CODEC = 256, OPT_SHARD_SIZE, OPT_JSON, OPT_VERIFY, OPT_RECLAIM, OPT_RESUME, OPT_UNDO, OPT_DRY_RUN };
+enum {
+    OPT_CODEC = 256,
+    OPT_SHARD_SIZE,
+    OPT_JSON,
+    OPT_VERIFY,
+    OPT_RECLAIM,
+    OPT_RESUME,
+    OPT_UNDO,
+    OPT_DRY_RUN,
+    OPT_STEP
+};
 
 static const struct argp_option options[] = {
     {"codec", OPT_CODEC, "NAME", 0, "How exponents are coded: auto (default), cascade, zstd, lz4 or raw (not at all)",
@@ -42,6 +53,10 @@ static const struct argp_option options[] = {
     {"reclaim", OPT_RECLAIM, NULL, 0,
      "Pack SRC in its own place, for a disk that cannot hold both: SRC is freed as OUT grows, and removed", 0},
     {"dry-run", OPT_DRY_RUN, NULL, 0, "With --reclaim: tell whether it can be done and what room it takes", 0},
+    {"step", OPT_STEP, "SIZE", 0,
+     "With --reclaim and --resume: free about SIZE of SRC at a time, 1M or more (default 256M, or less where room is "
+     "short)",
+     0},
     {"yes", 'y', NULL, 0, "With --reclaim: do not ask", 0},
     {"resume", OPT_RESUME, NULL, 0, "Go on with a --reclaim that was interrupted; SRC may be left out", 0},
     {"undo", OPT_UNDO, NULL, 0, "Go back: give SRC again what was freed in it, and remove the rest", 0},
@@ -76,6 +91,8 @@ static void check_arguments(struct arguments *a, const struct argp_state *state)
     }
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
         argp_error(state, "--reclaim replaces nothing: without --force");
+    if (a->options.reclaim_step_bytes && a->reclaim.mode != RECLAIM_BEGIN && a->reclaim.mode != RECLAIM_RESUME)
+        argp_error(state, "--step goes with --reclaim or --resume");
     if (a->reclaim.mode != RECLAIM_BEGIN && (a->reclaim.dry_run || a->reclaim.yes))
         argp_error(state, "--%s goes with --reclaim", a->reclaim.dry_run ? "dry-run" : "yes");
 }
@@ -112,6 +129,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         if (a->reclaim.mode > RECLAIM_BEGIN)
             argp_error(state, "only one of --resume and --undo");
         a->reclaim.mode = key == OPT_RESUME ? RECLAIM_RESUME : RECLAIM_UNDO;
+        return 0;
+    case OPT_STEP:
+        if (!tools_size_parse(value, &number) || number < STEP_BYTES_MIN)
+            argp_error(state, "--step %s: 1M or more", value);
+        a->options.reclaim_step_bytes = number;
         return 0;
     case OPT_DRY_RUN:
         a->reclaim.dry_run = true;

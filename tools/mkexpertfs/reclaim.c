@@ -8,20 +8,20 @@
 #include <string.h>
 #include <unistd.h>
 
-static void tell_need(const char *src, const char *out, const struct efs_reclaim_need *need)
+static void tell_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
 {
     char bytes[16], most[16], left[16];
-    printf("%s: %llu files, %s, would become %s and be removed; at most %s more are needed at a time, %s are free\n",
-           src, (unsigned long long)need->files, tools_size_print(need->source_bytes, bytes, sizeof(bytes)), out,
-           tools_size_print(need->need_bytes, most, sizeof(most)),
-           tools_size_print(need->free_bytes, left, sizeof(left)));
+    fprintf(stream,
+            "%s: %llu files, %s, would become %s and be removed; at most %s more are needed at a time, %s are free\n",
+            src, (unsigned long long)need->files, tools_size_print(need->source_bytes, bytes, sizeof(bytes)), out,
+            tools_size_print(need->need_bytes, most, sizeof(most)),
+            tools_size_print(need->free_bytes, left, sizeof(left)));
 }
 
 /* Whether the user typed yes. */
 static bool ask(const char *out)
 {
     char answer[16] = "";
-    fflush(stdout);
     fprintf(stderr,
             "The source is freed step by step: from the first on, only what is left of it and %s.reclaim\n"
             "together are the checkpoint. Nothing else may write to it meanwhile. Type yes to begin: ",
@@ -41,7 +41,7 @@ static errint_t begin(const struct reclaim *reclaim, const char *src, const char
     errint_t rc = efs_reclaim_look(src, out, options, &need, err);
     if (rc < 0)
         return rc;
-    tell_need(src, out, &need);
+    tell_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
     if (need.need_bytes > need.free_bytes)
         return efs_fail(err, -ENOSPC, "%s: that is too little room", out);
     if (reclaim->dry_run)
