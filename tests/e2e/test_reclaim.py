@@ -102,7 +102,8 @@ def killed(out, records, *arguments, number=signal.SIGKILL):
     began = bytes_now()
     process = subprocess.Popen([program("mkexpertfs"), "-q", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True)
-    while process.poll() is None and bytes_now() < began + 512 * records:
+    while process.poll() is None and (records > 0 and not began or bytes_now() < began + 512 * records):
+        began = began or bytes_now()  # the first record is the source's catalogue
         time.sleep(0.001)
     time.sleep(random.random() / 50)  # anywhere in a step
     if process.poll() is None:

@@ -182,8 +182,8 @@ static void power_lost_forward(void **state)
 static void killed_resume(void **state)
 {
     (void)state;
-    assert_true(killed("resume, then resume", some_steps, resume, resume, true) > 40);
-    assert_true(killed("resume, then undo", some_steps, resume, undo, true) > 40);
+    assert_true(killed("resume, then resume", some_steps, resume, resume, true) > 25);
+    assert_true(killed("resume, then undo", some_steps, resume, undo, true) > 25);
 }
 
 static void killed_undo(void **state)
