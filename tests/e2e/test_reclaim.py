@@ -176,10 +176,10 @@ for kind, size, options in (("ext4", 256, ("-q",)), ("xfs", 320, ("-q",)), ("btr
           digests(f"{place}/model") == whole and os.listdir(place).count("out.efs.reclaim") == 0, told)
     step = ("--reclaim", "--yes", "--step=4M", f"{place}/model", f"{place}/out.efs")
     out = f"{place}/out.efs"
-    if killed(out, 40, *step) is None:
+    if killed(out, 8, *step) is None:
         note(f"{kind}: it was done before it could be killed")
-        small_model(f"{place}/model")
         os.unlink(out)
+        small_model(f"{place}/model")
     else:
         back = mkexpertfs("--undo", f"{place}/out.efs")
         check(f"{kind}: undone, with times", back.returncode == 0 and digests(f"{place}/model") == whole, back.stderr)
@@ -245,7 +245,7 @@ for kind, options in (("ext4", ("-q",)), ("xfs", ("-q",))):
         disk = Disk("power", 320 << 20, kind, options, "loop" + (",commit=300" if kind == "ext4" else ""))
         small_model(disk / "model")
         run("sync", "-f", disk.path)
-        killed(disk / "out.efs", 12 * attempt, "--reclaim", "--yes", "--step=2M", disk / "model", disk / "out.efs")
+        killed(disk / "out.efs", 3 * attempt, "--reclaim", "--yes", "--step=2M", disk / "model", disk / "out.efs")
         after = Disk("after", 0, mount="loop" + (",nouuid" if kind == "xfs" else ""), made_from=disk.image)
         way = "--resume" if attempt % 2 else "--undo"
         told = mkexpertfs(way, after / "model", after / "out.efs")
@@ -278,7 +278,7 @@ beside = os.path.getsize(packed)
 told = mkexpertfs(disk / "model", disk / "out.efs")
 check("it cannot be packed beside its source there", told.returncode == 1 and "No space left" in told.stderr, told.stderr)
 note(run(program("mkexpertfs"), "--reclaim", "--dry-run", disk / "model", disk / "out.efs").stdout.strip())
-if killed(disk / "out.efs", 150, "--reclaim", "--yes", disk / "model", disk / "out.efs") is None:
+if killed(disk / "out.efs", 20, "--reclaim", "--yes", disk / "model", disk / "out.efs") is None:
     note("it was done before it could be killed")
     run("rm", "-rf", disk / "out.efs")
     run(program("mkmodel"), "-q", "--preset", "demo", disk / "model")
@@ -314,7 +314,7 @@ watch, rounds = Watch(disk), 0
 while (os.path.exists(disk / "out.efs.reclaim") or not os.path.exists(disk / "out.efs")) and rounds < 60:
     rounds += 1
     again = ("--resume",) if os.path.exists(disk / "out.efs.reclaim") else ("--reclaim", "--yes", disk / "model")
-    killed(disk / "out.efs", 40 * rounds, *again, disk / "out.efs")
+    killed(disk / "out.efs", 15 * rounds, *again, disk / "out.efs")
 most = watch.end()
 check(f"gone on with {rounds} times, the store is the one that is packed beside the source",
       os.path.exists(disk / "out.efs") and digest(disk / "out.efs") == digest(packed))
