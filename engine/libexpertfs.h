@@ -99,6 +99,7 @@ struct efs_pack_options {
     bool verify;             /* decode and compare everything before the store gets its name */
     efs_progress_fn *progress;
     void *progress_arg;
+    uint64_t reclaim_step_bytes; /* efs_reclaim(): bytes of the source in a step, about; 0: as there is room */
 };
 
 /* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */
@@ -128,6 +129,43 @@ struct efs_pack_report {
  */
 EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_pack_report *report, struct efs_error *err);
+
+/*
+ * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
+ * synced, read back from the disk and compared, told to a journal, and freed in the source files (holes are punched).
+ * The work lies in the folder OUT.reclaim. At every moment all bytes are in the source and that folder together,
+ * whatever ends the process or the machine. At the end out appears, and the source and the folder are removed.
+ *
+ * Refused, before anything is done: links among the source (-ELOOP, -EMLINK), files that others have open (-EBUSY,
+ * where the system tells), another filesystem than that of out (-EXDEV), one that cannot punch holes (-EOPNOTSUPP), too
+ * little room (-ENOSPC), an out or OUT.reclaim that exists (-EEXIST; options->force counts for nothing here). Nothing
+ * else may write to the source meanwhile; -ESTALE where that is noticed. An error or cancelling (-ECANCELED) before the
+ * first step was freed leaves nothing behind; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; uses at
+ * most 512 MiB. The store has the bytes that efs_pack() would give it.
+ */
+EFS_API errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                             struct efs_pack_report *report, struct efs_error *err);
+struct efs_reclaim_need {
+    uint64_t source_bytes, files;
+    uint64_t free_bytes; /* on the disk now */
+    uint64_t need_bytes; /* that may be taken at a time beside the source, if coding saved nothing */
+};
+/* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
+EFS_API errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
+                                  struct efs_reclaim_need *need, struct efs_error *err);
+/*
+ * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
+ * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
+ * was changed; -EWOULDBLOCK: another process is at it.
+ */
+EFS_API errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                                    struct efs_pack_report *report, struct efs_error *err);
+/* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
+ * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
+EFS_API errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
+                                  struct efs_error *err);
+/* Whether out has an OUT.reclaim. */
+EFS_API bool efs_reclaim_unfinished(const char *out);
 
 /* ---- looking into a store ----------------------------------------------------------------------------------- */
 

@@ -7,12 +7,14 @@
 #include <numaif.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -109,6 +111,52 @@ int efs_sys_unlinkat(int dir, const char *path, int flags)
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode)
 {
     return (int)RETRY(mkdirat(dir, path, mode));
+}
+
+int efs_sys_set_mtime(int fd, const struct timespec *mtime)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, *mtime};
+    return (int)RETRY(futimens(fd, times));
+}
+
+int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
+{
+    struct statvfs st;
+    int rc = (int)RETRY(fstatvfs(fd, &st));
+    if (rc < 0)
+        return rc;
+    *bytes = (uint64_t)st.f_bavail * st.f_frsize;
+    *block_bytes = (uint32_t)st.f_frsize;
+    return 0;
+}
+
+int64_t efs_sys_seek_hole(int fd, uint64_t offset)
+{
+    return RETRY(lseek(fd, (off_t)offset, SEEK_HOLE));
+}
+
+int efs_sys_syncfs(int fd)
+{
+    return (int)RETRY(syncfs(fd));
+}
+
+int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes)
+{
+    return -posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED);
+}
+
+int efs_sys_lock(int fd)
+{
+    return (int)RETRY(flock(fd, LOCK_EX | LOCK_NB));
+}
+
+int efs_sys_alone(int fd)
+{
+    fcntl(fd, F_SETSIG, SIGURG); /* one who opens it in between is told by a signal that nobody dies of */
+    if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+        return -errno;
+    fcntl(fd, F_SETLEASE, F_UNLCK);
+    return 0;
 }
 
 int efs_sys_memfd_create(const char *name, unsigned flags)

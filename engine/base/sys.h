@@ -29,6 +29,21 @@ int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, i
 int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to);
 int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
+/* Set the time of the last change, and leave that of the last use. */
+int efs_sys_set_mtime(int fd, const struct timespec *mtime);
+/* Bytes that this process may still write to the filesystem of a file or directory, and the unit that it gives out. */
+int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
+/* Where the first hole at or after offset begins, which is the end of a file that has none. */
+int64_t efs_sys_seek_hole(int fd, uint64_t offset);
+/* Everything of the filesystem to disk, which is when some of them give freed blocks back. */
+int efs_sys_syncfs(int fd);
+/* Drop clean pages of the range from memory, so that it is read from the disk. */
+int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
+/* Lock a file against others who do the same, until it is closed. -EWOULDBLOCK: another process has it. */
+int efs_sys_lock(int fd);
+/* Whether others have the file of fd open or mapped: 0 nobody, -EAGAIN somebody, else it cannot be told. Descriptors of
+ * this process count, but for fd itself. */
+int efs_sys_alone(int fd);
 int efs_sys_memfd_create(const char *name, unsigned flags);
 int efs_sys_add_seals(int fd, int seals);
 /* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root, and *reading, one of the

@@ -16,7 +16,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static errint_t check_options(const struct efs_pack_options *options, struct efs_error *err)
+errint_t efs_pack_check_options(const struct efs_pack_options *options, struct efs_error *err)
 {
     uint32_t n = options->shard_elements;
     if (n != 0 && (n < EFS_SHARD_ELEMENTS_MIN || n > EFS_SHARD_ELEMENTS_MAX || n % EFS_BLOCK != 0))
@@ -27,9 +27,8 @@ static errint_t check_options(const struct efs_pack_options *options, struct efs
     return 0;
 }
 
-/* A store below its own source would be packed the next time, and a source must not be replaced by its store. */
-static errint_t check_place(const char *src, const char *out, const struct efs_pack_source *source,
-                            struct efs_error *err)
+errint_t efs_pack_check_place(const char *src, const char *out, const struct efs_pack_source *source,
+                              struct efs_error *err)
 {
     char *slash = strrchr(out, '/'), *parent = NULL, *from = realpath(src, NULL), *to = NULL;
     struct stat st;
@@ -65,6 +64,8 @@ struct job {
     struct efs_pack_source *source;
     struct efs_store_writer writer;
     struct efs_pack_plan plan;
+    struct efs_pack_state state;
+    bool has_state;
     double *entropy_bits;
 };
 
@@ -85,7 +86,10 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     j->entropy_bits = efs_sys_calloc((size_t)j->plan.object_count + 1, sizeof(double));
     if (!j->entropy_bits)
         return efs_fail(err, -ENOMEM, "%s: no memory", out);
-    rc = efs_pack_run(&j->plan, j->source, &j->writer, options, j->entropy_bits, err);
+    j->has_state = true;
+    if (efs_pack_state_begin(&j->plan, j->entropy_bits, &j->state) < 0)
+        return efs_fail(err, -ENOMEM, "%s: no memory", out);
+    rc = efs_pack_run(&j->plan, j->source, &j->writer, options, &j->state, UINT64_MAX, err);
     if (rc < 0)
         return rc;
     uint64_t total = j->plan.source_bytes;
@@ -108,7 +112,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
     double began = seconds();
     memset(report, 0, sizeof(*report));
-    errint_t rc = check_options(options, err);
+    errint_t rc = efs_pack_check_options(options, err);
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
     if (existing >= 0) {
@@ -121,12 +125,14 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
         return rc;
     rc = efs_pack_source_open(&j.catalog, &j.source, err);
     if (rc == 0)
-        rc = check_place(src, out, j.source, err);
+        rc = efs_pack_check_place(src, out, j.source, err);
     if (rc == 0)
         rc = pack(&j, out, report, err);
     report->seconds = seconds() - began;
     efs_store_writer_close(&j.writer);
     efs_pack_source_close(j.source);
+    if (j.has_state)
+        efs_pack_state_free(&j.plan, &j.state);
     efs_pack_plan_free(&j.plan);
     efs_catalog_free(&j.catalog);
     free(j.entropy_bits);

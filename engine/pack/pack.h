@@ -12,6 +12,8 @@
  *   pack_index.c    tables and superblock
  *   pack_report.c   what was measured
  *   pack_verify.c   the written store against the sources
+ *
+ * reclaim.h has what packs a checkpoint in its own place.
  */
 #ifndef EFS_PACK_H
 #define EFS_PACK_H
@@ -69,6 +71,9 @@ enum efs_format efs_pack_field(const struct efs_pack_plan *plan, uint32_t object
 /* Elements of a shard of an object. */
 size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 
+/* -EINVAL: what options name cannot be. */
+errint_t efs_pack_check_options(const struct efs_pack_options *options, struct efs_error *err);
+
 /* ---- sources ------------------------------------------------------------------------------------------------ */
 
 struct efs_pack_source; /* the files of a catalogue, open as needed. Thread-safe. */
@@ -87,11 +92,19 @@ errint_t efs_pack_source_read(struct efs_pack_source *source, uint32_t file, uin
                               size_t new_bytes, uint8_t *buffer, const uint8_t **data, struct efs_error *err);
 /* All bytes were read: forget that, so that they can be read again. */
 void efs_pack_source_rewind(struct efs_pack_source *source);
+/* bytes of a file will not be read: it is closed when all others were. Before reads begin. */
+void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_t bytes);
 /* -ESTALE when a file is no longer what it was at efs_pack_source_open(). */
 errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_error *err);
 /* Whether this file is one of the sources. */
 bool efs_pack_source_has(const struct efs_pack_source *source, dev_t device, ino_t inode);
 void efs_pack_source_close(struct efs_pack_source *source);
+/*
+ * Whether src may be packed into a store called out: a store below its own source would be packed the next time, and a
+ * source must not be replaced by its store. source: src, open. -EINVAL, or what the system says.
+ */
+errint_t efs_pack_check_place(const char *src, const char *out, const struct efs_pack_source *source,
+                              struct efs_error *err);
 
 /* ---- pipeline ----------------------------------------------------------------------------------------------- */
 
@@ -126,6 +139,11 @@ struct efs_pack_tallies {
 };
 errint_t efs_pack_tallies_init(struct efs_pack_tallies *tallies, uint32_t object_count, double *entropy_bits);
 void efs_pack_tallies_free(struct efs_pack_tallies *tallies, uint32_t object_count);
+/* What was counted of an object so far; false: nothing, or all of its shards were. */
+bool efs_pack_tally_get(struct efs_pack_tallies *tallies, uint32_t object, uint64_t counts[256]);
+/* Go on from there, with left shards to come. -ENOMEM. */
+errint_t efs_pack_tally_set(struct efs_pack_tallies *tallies, uint32_t object, uint32_t left,
+                            const uint64_t counts[256]);
 /* Add one of an object's shard_count shards. -ENOMEM. */
 errint_t efs_pack_tally(struct efs_pack_tallies *tallies, uint32_t object, uint32_t shard_count,
                         const uint64_t counts[256]);
@@ -149,14 +167,24 @@ struct efs_pack_cursor {
     struct efs_pack_run *run; /* that has begun and goes on with this shard, or NULL */
 };
 
+/* How far a packing is, between two calls of efs_pack_run(). */
+struct efs_pack_state {
+    struct efs_pack_cursor cursor;
+    struct efs_pack_tallies tallies;
+    uint64_t done_bytes; /* of the sources */
+};
+
 struct efs_pack_pipe {
     struct efs_pack_plan *plan;
     struct efs_pack_source *source;
     struct efs_store_writer *writer;
-    struct efs_pack_tallies tallies;
+    struct efs_pack_tallies *tallies;
     size_t buffer_bytes;  /* of each thread's raw buffer */
-    pthread_mutex_t turn; /* guards cursor; taken before lock */
+    uint64_t limit_bytes; /* no run begins when so many bytes of the sources were taken */
+    pthread_mutex_t turn; /* guards cursor, taken_bytes, full; taken before lock */
     struct efs_pack_cursor cursor;
+    uint64_t taken_bytes;
+    bool full;              /* the limit was reached */
     pthread_mutex_t lock;   /* guards all that follows */
     pthread_cond_t room;    /* the ring has room again, or stop */
     pthread_cond_t coded;   /* the first run is coded, or all were taken, or stop */
@@ -173,16 +201,30 @@ struct efs_pack_pipe {
 };
 
 /* Place the cursor on the first shard. */
-void efs_pack_cursor_begin(struct efs_pack_pipe *pipe);
+void efs_pack_cursor_begin(const struct efs_pack_plan *plan, struct efs_pack_cursor *cursor);
+/* Move it to the next one; its run ends with the last shard of that. */
+void efs_pack_cursor_step(const struct efs_pack_plan *plan, struct efs_pack_cursor *cursor);
+static inline bool efs_pack_cursor_at_end(const struct efs_pack_plan *plan, const struct efs_pack_cursor *cursor)
+{
+    return cursor->order == plan->group_count;
+}
 /*
  * Take the next batch, with memory for the chunks of the runs that begin in it; waits for that. false: there is none,
  * or the pipe was stopped.
  */
 bool efs_pack_take(struct efs_pack_pipe *pipe, struct efs_pack_batch *batch);
 
-/* Read, code and write all shards; fills plan->shards and entropy_bits (plan->object_count doubles). Blocks. */
+/* At the first shard. entropy_bits: plan->object_count doubles, of the caller. state is to be freed, also on error. */
+errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state);
+void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state *state);
+/*
+ * Read, code and write shards from the state's cursor on: fills plan->shards and the state's entropy_bits. Runs begin
+ * until limit_bytes bytes of the sources were taken (UINT64_MAX: all; at least one), and are finished. After an error
+ * the state is of no use. Blocks.
+ */
 errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
-                      const struct efs_pack_options *options, double *entropy_bits, struct efs_error *err);
+                      const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
+                      struct efs_error *err);
 /* Remember the first failure and stop all threads. */
 void efs_pack_pipe_fail(struct efs_pack_pipe *pipe, errint_t rc, const struct efs_error *err);
 void *efs_pack_write_thread(void *pipe);

@@ -78,7 +78,7 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
     if (rc == 0 && field != EFS_FORMAT_BYTES) {
         if (field != format)
             efs_exponent_counts(field, raw, (size_t)o->bytes / efs_format_bytes(field), coded.counts, t->scratch);
-        rc = efs_pack_tally(&t->pipe->tallies, part->object, o->shard_count, coded.counts);
+        rc = efs_pack_tally(t->pipe->tallies, part->object, o->shard_count, coded.counts);
     }
     if (rc < 0)
         return efs_fail(err, rc, "cannot code a shard: %s", strerror(-rc));
@@ -230,7 +230,6 @@ static void init(struct efs_pack_pipe *p)
     pthread_cond_init(&p->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     p->last = &p->first;
-    efs_pack_cursor_begin(p);
 }
 
 static void destroy(struct efs_pack_pipe *p)
@@ -240,7 +239,6 @@ static void destroy(struct efs_pack_pipe *p)
         p->first = run->next;
         free(run);
     }
-    efs_pack_tallies_free(&p->tallies, p->plan->object_count);
     efs_pack_ring_free(&p->ring);
     pthread_mutex_destroy(&p->turn);
     pthread_mutex_destroy(&p->lock);
@@ -250,10 +248,29 @@ static void destroy(struct efs_pack_pipe *p)
     pthread_cond_destroy(&p->changed);
 }
 
-errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
-                      const struct efs_pack_options *options, double *entropy_bits, struct efs_error *err)
+errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state)
 {
-    struct efs_pack_pipe pipe = {.plan = plan, .source = source, .writer = writer};
+    *state = (struct efs_pack_state){0};
+    efs_pack_cursor_begin(plan, &state->cursor);
+    return efs_pack_tallies_init(&state->tallies, plan->object_count, entropy_bits);
+}
+
+void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state *state)
+{
+    efs_pack_tallies_free(&state->tallies, plan->object_count);
+}
+
+errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
+                      const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
+                      struct efs_error *err)
+{
+    struct efs_pack_pipe pipe = {.plan = plan,
+                                 .source = source,
+                                 .writer = writer,
+                                 .tallies = &state->tallies,
+                                 .cursor = state->cursor,
+                                 .done_bytes = state->done_bytes,
+                                 .limit_bytes = limit_bytes};
     unsigned coding = options->threads ? options->threads : efs_cores(), count;
     unsigned long write_id = 0;
     if (coding > THREADS_MAX)
@@ -262,9 +279,7 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     pipe.may_code = coding;
     count = size_threads(&pipe, coding);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
-    errint_t rc = efs_pack_tallies_init(&pipe.tallies, plan->object_count, entropy_bits);
-    if (rc == 0)
-        rc = efs_pack_ring_init(&pipe.ring, EFS_PACK_RING_BYTES);
+    errint_t rc = efs_pack_ring_init(&pipe.ring, EFS_PACK_RING_BYTES);
     if (rc == 0)
         rc = threads ? start(&pipe, threads, count, &write_id) : -ENOMEM;
     if (rc < 0) {
@@ -283,6 +298,8 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     }
     free(threads);
     rc = pipe.rc;
+    state->cursor = pipe.cursor;
+    state->done_bytes = pipe.done_bytes;
     if (rc < 0)
         efs_fail(err, rc, "%s", pipe.err.text);
     destroy(&pipe);

@@ -95,6 +95,11 @@ void efs_pack_source_rewind(struct efs_pack_source *s)
         s->files[f].left_bytes = s->catalog->files[f].bytes;
 }
 
+void efs_pack_source_skip(struct efs_pack_source *s, uint32_t file, uint64_t bytes)
+{
+    s->files[file].left_bytes -= bytes;
+}
+
 errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *err)
 {
     for (uint32_t f = 0; f < s->catalog->file_count; f++) {

@@ -26,35 +26,27 @@ static size_t sm_room(const struct efs_disk_object *o, size_t elements)
     return o->format == EFS_FORMAT_BYTES ? 0 : efs_chunk_up(efs_sm_bytes((enum efs_format)o->format, elements));
 }
 
-static bool at_end(const struct efs_pack_pipe *p)
-{
-    return p->cursor.order == p->plan->group_count;
-}
-
 /* The first group at or after cursor.order that has objects. */
-static void enter_group(struct efs_pack_pipe *p)
+static void enter_group(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
 {
-    const struct efs_pack_plan *plan = p->plan;
-    struct efs_pack_cursor *at = &p->cursor;
-    while (!at_end(p) && plan->groups[plan->order[at->order]].object_count == 0)
+    while (!efs_pack_cursor_at_end(plan, at) && plan->groups[plan->order[at->order]].object_count == 0)
         at->order++;
-    if (at_end(p))
+    if (efs_pack_cursor_at_end(plan, at))
         return;
     at->object = plan->groups[plan->order[at->order]].object_first;
     at->shard = plan->objects[at->object].shard_first;
 }
 
-void efs_pack_cursor_begin(struct efs_pack_pipe *p)
+void efs_pack_cursor_begin(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
 {
-    p->cursor = (struct efs_pack_cursor){0};
-    enter_group(p);
+    *at = (struct efs_pack_cursor){0};
+    enter_group(plan, at);
 }
 
-static void step(struct efs_pack_pipe *p)
+void efs_pack_cursor_step(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
 {
-    struct efs_pack_cursor *at = &p->cursor;
-    const struct efs_disk_object *o = &p->plan->objects[at->object];
-    const struct efs_disk_group *g = &p->plan->groups[o->group];
+    const struct efs_disk_object *o = &plan->objects[at->object];
+    const struct efs_disk_group *g = &plan->groups[o->group];
     at->shard++;
     if (at->run && at->shard == at->run->shard_first + at->run->shard_count)
         at->run = NULL;
@@ -64,7 +56,13 @@ static void step(struct efs_pack_pipe *p)
     if (at->object < g->object_first + g->object_count)
         return;
     at->order++;
-    enter_group(p);
+    enter_group(plan, at);
+}
+
+/* Nothing more is to be taken in this call. */
+static bool at_end(const struct efs_pack_pipe *p)
+{
+    return p->full || efs_pack_cursor_at_end(p->plan, &p->cursor);
 }
 
 struct run_size {
@@ -178,6 +176,9 @@ static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
                           (uint64_t)(p->cursor.shard - o->shard_first) * plan->shard_elements * width;
         struct run_size size = {0};
         if (!p->cursor.run) {
+            p->full = p->taken_bytes >= p->limit_bytes;
+            if (p->full)
+                break;
             size = measure_run(p);
             new_room += size.e_bytes + size.sm_bytes;
             if (batch->count > 0 && new_room > BATCH_ROOM)
@@ -188,7 +189,8 @@ static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
         if (!p->cursor.run && !begin_run(p, &size))
             return false;
         batch->parts[batch->count++] = (struct efs_pack_part){p->cursor.run, offset, p->cursor.object, p->cursor.shard};
-        step(p);
+        p->taken_bytes += efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width;
+        efs_pack_cursor_step(plan, &p->cursor);
     }
     return batch->count > 0;
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct efs_pack_tally {
     uint32_t left; /* shards to come */
@@ -24,6 +25,30 @@ void efs_pack_tallies_free(struct efs_pack_tallies *t, uint32_t object_count)
         free(t->by_object[o]);
     free(t->by_object);
     pthread_mutex_destroy(&t->lock);
+}
+
+bool efs_pack_tally_get(struct efs_pack_tallies *t, uint32_t object, uint64_t counts[256])
+{
+    pthread_mutex_lock(&t->lock);
+    const struct efs_pack_tally *tally = t->by_object[object];
+    if (tally)
+        memcpy(counts, tally->counts, sizeof(tally->counts));
+    pthread_mutex_unlock(&t->lock);
+    return tally != NULL;
+}
+
+errint_t efs_pack_tally_set(struct efs_pack_tallies *t, uint32_t object, uint32_t left, const uint64_t counts[256])
+{
+    struct efs_pack_tally *tally = efs_sys_calloc(1, sizeof(*tally));
+    if (!tally)
+        return -ENOMEM;
+    tally->left = left;
+    memcpy(tally->counts, counts, sizeof(tally->counts));
+    pthread_mutex_lock(&t->lock);
+    free(t->by_object[object]);
+    t->by_object[object] = tally;
+    pthread_mutex_unlock(&t->lock);
+    return 0;
 }
 
 errint_t efs_pack_tally(struct efs_pack_tallies *t, uint32_t object, uint32_t shard_count, const uint64_t counts[256])

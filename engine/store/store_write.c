@@ -92,6 +92,63 @@ static errint_t leave_direct(struct efs_store_writer *w)
     return rc;
 }
 
+/* The written part of the page that is to be filled further. */
+static errint_t load_page(struct efs_store_writer *w)
+{
+    w->filled = w->offset % EFS_ALIGN;
+    if (w->filled == 0)
+        return 0;
+    for (size_t done = 0; done < w->filled;) {
+        ssize_t n = efs_sys_pread(w->file.fd, w->buffer + done, EFS_ALIGN - done, w->offset - w->filled + done);
+        if (n == -EINVAL && w->direct)
+            n = leave_direct(w);
+        else if (n == 0)
+            n = -EIO;
+        if (n < 0)
+            return (errint_t)n;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static errint_t resume(struct efs_store_writer *w, int dir, const char *name, struct efs_error *err)
+{
+    struct stat st;
+    w->dir = efs_sys_openat(dir, ".", O_RDONLY | O_DIRECTORY, 0);
+    if (w->dir < 0)
+        return fail(w, w->dir, "open the directory of", err);
+    int fd = efs_sys_openat(dir, name, O_RDWR | O_DIRECT | O_NOFOLLOW, 0);
+    if (fd == -EINVAL) {
+        w->direct = false;
+        fd = efs_sys_openat(dir, name, O_RDWR | O_NOFOLLOW, 0);
+    }
+    if (fd < 0)
+        return fail(w, fd, "open", err);
+    w->file = (struct efs_newfile){.dir = w->dir, .fd = fd};
+    int rc = efs_sys_fstat(fd, &st);
+    if (rc == 0 && w->offset > EFS_ALIGN && (uint64_t)st.st_size < w->offset)
+        return efs_fail(err, -EUCLEAN, "%s: has %lld bytes, of %llu that were written", w->path, (long long)st.st_size,
+                        (unsigned long long)w->offset);
+    if (rc == 0)
+        rc = load_page(w);
+    if (rc == 0 && (uint64_t)st.st_size > w->offset)
+        rc = efs_sys_ftruncate(w->file.fd, w->offset);
+    return rc < 0 ? fail(w, rc, "go on with", err) : 0;
+}
+
+errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char *name, const char *path,
+                                 uint64_t offset, struct efs_error *err)
+{
+    *w = (struct efs_store_writer){
+        .dir = -1, .file = {.fd = -1}, .direct = true, .offset = offset, .synced = efs_page_down(offset)};
+    w->path = strdup(path);
+    w->buffer = efs_sys_aligned_alloc(EFS_ALIGN, BUFFER_BYTES);
+    errint_t rc = w->path && w->buffer ? resume(w, dir, name, err) : efs_fail(err, -ENOMEM, "%s: no memory", path);
+    if (rc < 0)
+        efs_store_writer_close(w);
+    return rc;
+}
+
 /* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
 static void bound_dirty(struct efs_store_writer *w)
 {
@@ -167,6 +224,19 @@ errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err
 {
     errint_t rc = put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
     return rc < 0 ? rc : flush(w, err);
+}
+
+errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err)
+{
+    errint_t rc = flush(w, err);
+    if (rc == 0 && w->filled > 0) { /* the last page is written again when it is full */
+        memset(w->buffer + w->filled, 0, EFS_ALIGN - w->filled);
+        rc = write_pages(w, EFS_ALIGN, w->offset - w->filled, err);
+    }
+    if (rc < 0)
+        return rc;
+    rc = efs_sys_fsync(w->file.fd);
+    return rc < 0 ? fail(w, rc, "sync", err) : 0;
 }
 
 errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_disk_superblock *sb,

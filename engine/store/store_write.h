@@ -26,12 +26,21 @@ struct efs_store_writer {
  * EFS_ALIGN bytes are left for the superblock. On success writer is to be closed.
  */
 errint_t efs_store_writer_open(struct efs_store_writer *writer, const char *path, bool force, struct efs_error *err);
+/*
+ * Go on with a store that has a name already, in the directory dir (which stays the caller's), offset bytes of which
+ * are written (a multiple of EFS_CHUNK_ALIGN); what is behind them is cut off. path: for messages. Such a writer is
+ * never committed, and what it wrote stays. -EUCLEAN: the file has less.
+ */
+errint_t efs_store_writer_resume(struct efs_store_writer *writer, int dir, const char *name, const char *path,
+                                 uint64_t offset, struct efs_error *err);
 /* Append bytes (a chunk, a table), then zero bytes up to the next multiple of EFS_CHUNK_ALIGN; writer->offset before is
  * where they are. They are copied; whole pages are written now and then. Blocks. -ENOSPC, -EIO, ... */
 errint_t efs_store_writer_append(struct efs_store_writer *writer, const void *data, size_t bytes,
                                  struct efs_error *err);
 /* Go on at a page: append zero bytes up to the next multiple of EFS_ALIGN, and write all that was appended. */
 errint_t efs_store_writer_page(struct efs_store_writer *writer, struct efs_error *err);
+/* All that was appended to disk; what is appended next goes on where that ends. */
+errint_t efs_store_writer_sync(struct efs_store_writer *writer, struct efs_error *err);
 /* Write the superblock and sync everything. */
 errint_t efs_store_writer_finish(struct efs_store_writer *writer, const struct efs_disk_superblock *sb,
                                  struct efs_error *err);

@@ -143,6 +143,29 @@ void fixture_moe(const struct fixture *f, unsigned layers, unsigned experts, uns
     free(t);
 }
 
+void fixture_spread(const struct fixture *f)
+{
+    static const struct fixture_tensor first[] = {
+        {"model.embed_tokens.weight", "BF16", 2, {300, 128}, 76800},
+        {"model.layers.0.mlp.experts.0.gate_proj.weight", "BF16", 2, {160, 128}, 40960},
+        {"model.layers.0.mlp.experts.0.up_proj.weight", "BF16", 2, {160, 128}, 40960},
+        {"model.layers.0.mlp.experts.1.gate_proj.weight", "BF16", 2, {160, 128}, 40960},
+    };
+    static const struct fixture_tensor second[] = {
+        {"model.layers.0.mlp.experts.1.up_proj.weight", "BF16", 2, {160, 128}, 40960},
+        {"model.layers.0.mlp.experts.0.down_proj.weight", "BF16", 2, {128, 160}, 40960},
+        {"model.layers.0.mlp.experts.1.down_proj.weight", "BF16", 2, {128, 160}, 40960},
+        {"model.norm.weight", "F32", 1, {129}, 516},
+    };
+    unsigned char odd[5001];
+    memset(odd, 7, sizeof(odd));
+    fixture_safetensors(f, "model-1.safetensors", first, 4, 1);
+    fixture_safetensors(f, "model-2.safetensors", second, 4, 2);
+    fixture_file(f, "config.json", "{\"model_type\": \"qwen3_moe\"}\n", 28);
+    fixture_file(f, "sub/deeper/odd.bin", odd, sizeof(odd));
+    fixture_file(f, "sub/empty.txt", "", 0);
+}
+
 void fixture_pack(const struct fixture *f, const struct efs_pack_options *options)
 {
     struct efs_error err = {""};

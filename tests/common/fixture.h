@@ -30,6 +30,8 @@ void fixture_safetensors(const struct fixture *fixture, const char *path, const 
                          unsigned count, unsigned seed);
 /* layers x experts of three BF16 tensors rows x columns each, a dense tensor, norms of odd sizes, config.json. */
 void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
+/* A small checkpoint whose experts begin in one file and end in the next, with files of all sizes. */
+void fixture_spread(const struct fixture *fixture);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
 /* These three at once: a begun fixture with a packed store of such experts. */
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);

@@ -6,6 +6,11 @@
 #define efs_sys_pwrite real_pwrite
 #define efs_sys_fsync real_fsync
 #define efs_sys_ftruncate real_ftruncate
+#define efs_sys_fallocate real_fallocate
+#define efs_sys_unlinkat real_unlinkat
+#define efs_sys_mkdirat real_mkdirat
+#define efs_sys_set_mtime real_set_mtime
+#define efs_sys_free_bytes real_free_bytes
 #define efs_sys_linkat real_linkat
 #define efs_sys_renameat real_renameat
 #define efs_sys_memfd_create real_memfd_create
@@ -32,6 +37,11 @@
 #undef efs_sys_pwrite
 #undef efs_sys_fsync
 #undef efs_sys_ftruncate
+#undef efs_sys_fallocate
+#undef efs_sys_unlinkat
+#undef efs_sys_mkdirat
+#undef efs_sys_set_mtime
+#undef efs_sys_free_bytes
 #undef efs_sys_linkat
 #undef efs_sys_renameat
 #undef efs_sys_memfd_create
@@ -55,11 +65,15 @@
 
 #include "sys_fault.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
-const char *const fault_names[FAULT_CALLS] = {
-    "open", "fstat",  "pread",      "pwrite",    "fsync",        "ftruncate", "link",  "memfd",      "huge tmpfs",
-    "mmap", "memory", "uring init", "uring pin", "uring result", "mprotect",  "mbind", "huge bytes", "seals"};
+#include "sys_power.h"
+
+const char *const fault_names[FAULT_CALLS] = {"open",      "fstat",      "pread",     "pwrite",       "fsync",
+                                              "ftruncate", "link",       "memfd",     "huge tmpfs",   "mmap",
+                                              "memory",    "uring init", "uring pin", "uring result", "mprotect",
+                                              "mbind",     "huge bytes", "seals",     "fallocate",    "free bytes"};
 
 static struct {
     enum fault_call call;
@@ -87,6 +101,20 @@ void fault_none(void)
 bool fault_happened(void)
 {
     return plan.hits > 0;
+}
+
+void fault_power(unsigned nth, bool lose)
+{
+    power.nth = nth;
+    power.lose = lose;
+    power.seen = power.count = 0;
+    power.armed = true;
+}
+
+unsigned fault_power_calls(void)
+{
+    power.armed = false;
+    return power.seen;
 }
 
 static bool fails(enum fault_call call)
@@ -138,6 +166,8 @@ ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
 
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
 {
+    power_step();
+    power_remember(fd, NULL, offset, bytes);
     if (!fails(FAULT_PWRITE))
         return real_pwrite(fd, buf, bytes, offset);
     return plan.error ? -plan.error : real_pwrite(fd, buf, half(bytes), offset);
@@ -145,22 +175,65 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
 
 int efs_sys_fsync(int fd)
 {
-    return fails(FAULT_FSYNC) ? -plan.error : real_fsync(fd);
+    power_step();
+    int rc = fails(FAULT_FSYNC) ? -plan.error : real_fsync(fd);
+    if (rc == 0)
+        power_synced(fd);
+    return rc;
 }
 
 int efs_sys_ftruncate(int fd, uint64_t bytes)
 {
+    power_step();
+    power_remember(fd, NULL, bytes, UINT64_MAX);
     return fails(FAULT_FTRUNCATE) ? -plan.error : real_ftruncate(fd, bytes);
 }
 
 int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
 {
-    return fails(FAULT_LINK) ? -plan.error : real_linkat(from_dir, from, to_dir, to, flags);
+    power_step();
+    int rc = fails(FAULT_LINK) ? -plan.error : real_linkat(from_dir, from, to_dir, to, flags);
+    if (rc == 0)
+        power_remember(to_dir, to, 0, 0);
+    return rc;
 }
 
 int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
     return fails(FAULT_LINK) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
+}
+
+int efs_sys_fallocate(int fd, int mode, uint64_t offset, uint64_t bytes)
+{
+    power_step();
+    return fails(FAULT_FALLOCATE) ? -plan.error : real_fallocate(fd, mode, offset, bytes);
+}
+
+int efs_sys_unlinkat(int dir, const char *path, int flags)
+{
+    power_step();
+    return real_unlinkat(dir, path, flags);
+}
+
+int efs_sys_mkdirat(int dir, const char *path, mode_t mode)
+{
+    power_step();
+    return real_mkdirat(dir, path, mode);
+}
+
+int efs_sys_set_mtime(int fd, const struct timespec *mtime)
+{
+    power_step();
+    return real_set_mtime(fd, mtime);
+}
+
+int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
+{
+    bool none = fails(FAULT_FREE_BYTES);
+    int rc = real_free_bytes(fd, bytes, block_bytes);
+    if (none && !plan.error)
+        *bytes = 0;
+    return none && plan.error ? -plan.error : rc;
 }
 
 int efs_sys_memfd_create(const char *name, unsigned flags)

@@ -25,6 +25,8 @@ enum fault_call {
     FAULT_MBIND,
     FAULT_HUGE_BYTES,
     FAULT_SEALS,
+    FAULT_FALLOCATE,
+    FAULT_FREE_BYTES, /* error 0: nothing is free */
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];
@@ -36,5 +38,11 @@ void fault_none(void);
 bool fault_happened(void); /* since fault_plan() */
 /* From now on there are no files without a name (O_TMPFILE), as on filesystems that have none. */
 void fault_named_files(bool on);
+
+/* From now on the process ends, with POWER_EXIT, at the nth call that changes files; lose: as when the power fails,
+ * with what was not synced lost. nth 0: calls are only counted. */
+#define POWER_EXIT 99
+void fault_power(unsigned nth, bool lose);
+unsigned fault_power_calls(void); /* so far; no more of it from now on */
 
 #endif

@@ -19,14 +19,26 @@ enum { EXIT_USAGE = 2 };
 #define SHARD_STEP_BYTES (16u << 10) /* a block of 8192 elements */
 #define SHARD_BYTES_MAX (8u << 20)
 #define THREADS_MAX 1024
+#define STEP_BYTES_MIN (1u << 20)
 
 struct arguments {
     const char *src, *out;
     struct efs_pack_options options;
+    struct reclaim reclaim;
     bool quiet, json;
 };
 
-enum { OPT_CODEC = 256, OPT_SHARD_SIZE, OPT_JSON, OPT_VERIFY };
+enum {
+    OPT_CODEC = 256,
+    OPT_SHARD_SIZE,
+    OPT_JSON,
+    OPT_VERIFY,
+    OPT_RECLAIM,
+    OPT_RESUME,
+    OPT_UNDO,
+    OPT_DRY_RUN,
+    OPT_STEP
+};
 
 static const struct argp_option options[] = {
     {"codec", OPT_CODEC, "NAME", 0, "How exponents are coded: auto (default), cascade, zstd, lz4 or raw (not at all)",
@@ -39,6 +51,16 @@ static const struct argp_option options[] = {
      0},
     {"force", 'f', NULL, 0, "Replace OUT if it exists", 0},
     {"verify", OPT_VERIFY, NULL, 0, "Decode everything and compare it with SRC before OUT appears", 0},
+    {"reclaim", OPT_RECLAIM, NULL, 0,
+     "Pack SRC in its own place, for a disk that cannot hold both: SRC is freed as OUT grows, and removed", 0},
+    {"dry-run", OPT_DRY_RUN, NULL, 0, "With --reclaim: tell whether it can be done and what room it takes", 0},
+    {"step", OPT_STEP, "SIZE", 0,
+     "With --reclaim and --resume: free about SIZE of SRC at a time, 1M or more (default 256M, or less where room is "
+     "short)",
+     0},
+    {"yes", 'y', NULL, 0, "With --reclaim: do not ask", 0},
+    {"resume", OPT_RESUME, NULL, 0, "Go on with a --reclaim that was interrupted; SRC may be left out", 0},
+    {"undo", OPT_UNDO, NULL, 0, "Go back: give SRC again what was freed in it, and remove the rest", 0},
     {"quiet", 'q', NULL, 0, "No progress and no table", 0},
     {"json", OPT_JSON, NULL, 0, "Print the closing table as JSON", 0},
     {0},
@@ -56,6 +78,24 @@ static enum efs_codec_choice parse_codec(const char *name, struct argp_state *st
             return (enum efs_codec_choice)i;
     argp_error(state, "--codec %s: must be auto, cascade, zstd, lz4 or raw", name);
     return EFS_CHOOSE_AUTO;
+}
+
+/* At the end: SRC is not needed where the store tells it. */
+static void check_arguments(struct arguments *a, const struct argp_state *state)
+{
+    bool again = a->reclaim.mode > RECLAIM_BEGIN;
+    if (state->arg_num < (again ? 1u : 2u))
+        argp_error(state, again ? "OUT is needed" : "SRC and OUT are needed");
+    if (state->arg_num == 1) {
+        a->out = a->src;
+        a->src = NULL;
+    }
+    if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
+        argp_error(state, "--reclaim replaces nothing: without --force");
+    if (a->options.reclaim_step_bytes && a->reclaim.mode != RECLAIM_BEGIN && a->reclaim.mode != RECLAIM_RESUME)
+        argp_error(state, "--step goes with --reclaim or --resume");
+    if (a->reclaim.mode != RECLAIM_BEGIN && (a->reclaim.dry_run || a->reclaim.yes))
+        argp_error(state, "--%s goes with --reclaim", a->reclaim.dry_run ? "dry-run" : "yes");
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state)
@@ -81,6 +121,27 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_VERIFY:
         a->options.verify = true;
         return 0;
+    case OPT_RECLAIM:
+        if (a->reclaim.mode == RECLAIM_NONE)
+            a->reclaim.mode = RECLAIM_BEGIN;
+        return 0;
+    case OPT_RESUME:
+    case OPT_UNDO:
+        if (a->reclaim.mode > RECLAIM_BEGIN)
+            argp_error(state, "only one of --resume and --undo");
+        a->reclaim.mode = key == OPT_RESUME ? RECLAIM_RESUME : RECLAIM_UNDO;
+        return 0;
+    case OPT_STEP:
+        if (!tools_size_parse(value, &number) || number < STEP_BYTES_MIN)
+            argp_error(state, "--step %s: 1M or more", value);
+        a->options.reclaim_step_bytes = number;
+        return 0;
+    case OPT_DRY_RUN:
+        a->reclaim.dry_run = true;
+        return 0;
+    case 'y':
+        a->reclaim.yes = true;
+        return 0;
     case 'q':
         a->quiet = true;
         return 0;
@@ -96,8 +157,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "more than SRC and OUT");
         return 0;
     case ARGP_KEY_END:
-        if (state->arg_num < 2)
-            argp_error(state, "SRC and OUT are needed");
+        check_arguments(a, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -110,14 +170,17 @@ static void print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "mkexpertfs (expertfs) %s\n", efs_version());
 }
 
-static int report_failure(errint_t rc, const struct efs_error *err)
+static int report_failure(const struct arguments *a, errint_t rc, const struct efs_error *err)
 {
-    if (rc == -ECANCELED && tools_interrupted()) {
-        fprintf(stderr, "mkexpertfs: interrupted; nothing was left behind\n");
-        return TOOLS_EXIT_INTERRUPTED;
-    }
-    fprintf(stderr, "mkexpertfs: %s\n", err->text[0] ? err->text : strerror(-rc));
-    return EXIT_FAILURE;
+    bool interrupted = rc == -ECANCELED && tools_interrupted();
+    bool left = a->reclaim.mode != RECLAIM_NONE && efs_reclaim_unfinished(a->out);
+    if (interrupted)
+        fprintf(stderr, "mkexpertfs: interrupted%s\n", left ? "" : "; nothing was left behind");
+    else
+        fprintf(stderr, "mkexpertfs: %s\n", err->text[0] ? err->text : strerror(-rc));
+    if (left)
+        reclaim_tell_left(a->out);
+    return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)
@@ -125,10 +188,11 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         options,
         parse_option,
-        "SRC OUT",
+        "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT",
         "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly into the "
         "store OUT, which expertfs mounts.\v"
-        "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. Exit "
+        "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. With "
+        "--reclaim it leaves OUT.reclaim, which together with what is left of SRC holds everything. Exit "
         "status: 0 packed, 1 failed, 2 wrong usage, 130 interrupted.",
         NULL,
         NULL,
@@ -146,15 +210,20 @@ int main(int argc, char **argv)
     tools_progress_init(&progress, a.quiet);
     a.options.progress = tools_progress_tell;
     a.options.progress_arg = &progress;
-    errint_t rc = efs_pack(a.src, a.out, &a.options, &report, &err);
+    bool done = true;
+    errint_t rc = a.reclaim.mode == RECLAIM_NONE
+                      ? efs_pack(a.src, a.out, &a.options, &report, &err)
+                      : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
     tools_progress_clear(&progress);
     if (rc < 0)
-        return report_failure(rc, &err);
+        return report_failure(&a, rc, &err);
+    if (!done)
+        return EXIT_SUCCESS;
     if (report.notice[0] && !a.quiet)
         fprintf(stderr, "mkexpertfs: note: %s\n", report.notice);
     if (a.json) {
         if (!print_report_json(&report, a.out))
-            return report_failure(-ENOMEM, &err);
+            return report_failure(&a, -ENOMEM, &err);
     } else if (!a.quiet) {
         print_report(&report, a.out);
     }

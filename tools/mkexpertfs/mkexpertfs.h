@@ -4,6 +4,23 @@
 
 #include "libexpertfs.h"
 
+/* What to do with the source, and the words of the command line. */
+enum reclaim_mode { RECLAIM_NONE, RECLAIM_BEGIN, RECLAIM_RESUME, RECLAIM_UNDO };
+struct reclaim {
+    enum reclaim_mode mode;
+    bool yes, dry_run;
+};
+/*
+ * Pack src in its own place, go on with that, or go back; asks the user first where that destroys the source. src may
+ * be NULL but for RECLAIM_BEGIN. *done: report has what was packed. 0, -errno with err, or -ECANCELED: the user said
+ * no.
+ */
+errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
+                     const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
+                     struct efs_error *err);
+/* On standard error: what is left of a reclaiming that ended early, and the commands that go on from there. */
+void reclaim_tell_left(const char *out);
+
 /* The closing table, and a line of sizes and speed, on stdout. */
 void print_report(const struct efs_pack_report *report, const char *out);
 /* The same as one JSON object. false: no memory. */

@@ -1,0 +1,413 @@
+/* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the order of the work, and what of it is left
+ * when it ends early. */
+#include "reclaim.h"
+#include "source.h"
+#include "store.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
+                          struct efs_error *err)
+{
+    return efs_fail(err, rc, "%s/%s: cannot %s: %s", r->folder, name, what, strerror(-rc));
+}
+
+bool efs_reclaim_cancelled(const struct efs_reclaim *r)
+{
+    return r->options.progress &&
+           r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");
+}
+
+/* ---- places -------------------------------------------------------------------------------------------------- */
+
+static errint_t begin(struct efs_reclaim *r, const char *out, const struct efs_pack_options *options,
+                      struct efs_error *err)
+{
+    *r = (struct efs_reclaim){.options = *options, .parent = -1, .dir = -1, .root_dir = -1, .journal = -1};
+    r->writer = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}};
+    r->step_bytes = options->reclaim_step_bytes ? options->reclaim_step_bytes : EFS_RECLAIM_STEP_BYTES;
+    r->out = strdup(out);
+    if (!r->out || asprintf(&r->folder, "%s" EFS_RECLAIM_SUFFIX, out) < 0) {
+        r->folder = NULL;
+        return efs_fail(err, -ENOMEM, "%s: no memory", out);
+    }
+    char *slash = strrchr(r->out, '/');
+    r->name = slash ? slash + 1 : r->out;
+    if (r->name[0] == '\0' || strcmp(r->name, ".") == 0 || strcmp(r->name, "..") == 0)
+        return efs_fail(err, -EISDIR, "%s: is a directory; name the store's file", out);
+    char *parent = slash ? strndup(r->out, slash == r->out ? 1 : (size_t)(slash - r->out)) : strdup(".");
+    r->parent = parent ? efs_sys_open(parent, O_RDONLY | O_DIRECTORY, 0) : -ENOMEM;
+    errint_t rc =
+        r->parent < 0 ? efs_fail(err, r->parent, "%s: cannot open its directory: %s", out, strerror(-r->parent)) : 0;
+    free(parent);
+    return rc;
+}
+
+static void end(struct efs_reclaim *r)
+{
+    efs_store_writer_close(&r->writer);
+    efs_pack_source_close(r->source);
+    if (r->has_state)
+        efs_pack_state_free(&r->plan, &r->state);
+    efs_pack_plan_free(&r->plan);
+    efs_catalog_free(&r->catalog);
+    const int fds[] = {r->journal, r->dir, r->root_dir, r->parent};
+    for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+        if (fds[i] >= 0)
+            efs_sys_close(fds[i]);
+    free(r->entropy_bits);
+    free(r->stored);
+    free(r->freed);
+    free(r->files);
+    free(r->steps);
+    free(r->root);
+    free(r->folder);
+    free(r->out);
+}
+
+static const char *folder_name(const struct efs_reclaim *r)
+{
+    const char *slash = strrchr(r->folder, '/');
+    return slash ? slash + 1 : r->folder;
+}
+
+/* The folder and its journal, locked. -ENOENT: there is none. */
+static errint_t open_folder(struct efs_reclaim *r, struct efs_error *err)
+{
+    r->dir = efs_sys_openat(r->parent, folder_name(r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+    if (r->dir < 0)
+        return efs_fail(err, r->dir, "%s: %s", r->folder,
+                        r->dir == -ENOENT ? "no reclaiming that was interrupted is here" : strerror(-r->dir));
+    int rc = efs_sys_lock(r->dir);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: %s", r->folder,
+                        rc == -EWOULDBLOCK ? "another mkexpertfs is at work on it" : strerror(-rc));
+    r->journal = efs_sys_openat(r->dir, EFS_RECLAIM_JOURNAL, O_RDWR | O_NOFOLLOW, 0);
+    if (r->journal < 0 && r->journal != -ENOENT)
+        return efs_reclaim_fail(r, r->journal, EFS_RECLAIM_JOURNAL, "open", err);
+    return 0;
+}
+
+static bool store_stat(const struct efs_reclaim *r, int dir, const char *name, struct stat *st)
+{
+    int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
+    bool there = fd >= 0 && efs_sys_fstat(fd, st) == 0;
+    (void)r;
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return there;
+}
+
+/* Whether the store has its name already, so that only removing is left. */
+static bool is_named(const struct efs_reclaim *r)
+{
+    struct stat store, out;
+    if (!store_stat(r, r->parent, r->name, &out))
+        return false;
+    return !store_stat(r, r->dir, EFS_RECLAIM_STORE, &store) ||
+           (store.st_ino == out.st_ino && store.st_dev == out.st_dev);
+}
+
+/* A folder whose journal tells of nothing: nothing was freed then, or all is done. Else -EEXIST. */
+static errint_t clear_folder(struct efs_reclaim *r, struct efs_error *err)
+{
+    struct stat store = {0};
+    bool there = store_stat(r, r->dir, EFS_RECLAIM_STORE, &store);
+    if (there && store.st_size > 0 && store.st_nlink < 2)
+        return efs_fail(err, -EUCLEAN, "%s: has a store and no journal that tells what it is", r->folder);
+    return efs_reclaim_remove_folder(r, err);
+}
+
+/* ---- a new one ----------------------------------------------------------------------------------------------- */
+
+/* What an earlier run left: nothing, or it is in the way. */
+static errint_t check_earlier(struct efs_reclaim *r, struct efs_error *err)
+{
+    struct stat st;
+    if (store_stat(r, r->parent, r->name, &st))
+        return efs_fail(err, -EEXIST, "%s: exists already; --reclaim replaces nothing", r->out);
+    if (!store_stat(r, r->parent, folder_name(r), &st))
+        return 0;
+    struct efs_reclaim earlier;
+    errint_t rc = begin(&earlier, r->out, &r->options, err);
+    if (rc == 0)
+        rc = open_folder(&earlier, err);
+    if (rc == 0) {
+        rc = earlier.journal < 0 ? -ENODATA : efs_reclaim_load(&earlier, err);
+        if (rc == -ENODATA)
+            rc = clear_folder(&earlier, err);
+        else if (rc == 0)
+            rc = efs_fail(err, -EEXIST,
+                          "%s: an earlier run is not finished: --resume goes on with it, --undo goes back", r->folder);
+    }
+    end(&earlier);
+    return rc;
+}
+
+static errint_t make_folder(struct efs_reclaim *r, struct efs_error *err)
+{
+    int rc = efs_sys_mkdirat(r->parent, folder_name(r), 0777);
+    if (rc == 0) {
+        r->dir = efs_sys_openat(r->parent, folder_name(r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+        rc = r->dir < 0 ? r->dir : efs_sys_lock(r->dir);
+    }
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot make: %s", r->folder, strerror(-rc));
+    int store = efs_sys_openat(r->dir, EFS_RECLAIM_STORE, O_RDWR | O_CREAT | O_EXCL, 0666);
+    if (store < 0)
+        return efs_reclaim_fail(r, store, EFS_RECLAIM_STORE, "make", err);
+    efs_sys_close(store);
+    r->journal = efs_sys_openat(r->dir, EFS_RECLAIM_JOURNAL, O_RDWR | O_CREAT | O_EXCL, 0666);
+    if (r->journal < 0)
+        return efs_reclaim_fail(r, r->journal, EFS_RECLAIM_JOURNAL, "make", err);
+    return 0;
+}
+
+/* The catalogue is on disk, under names that are on disk, before anything else happens. */
+static errint_t begin_journal(struct efs_reclaim *r, struct efs_error *err)
+{
+    struct efs_bytes record = {0};
+    efs_reclaim_put_begin(r, &record);
+    /* room for the steps' records, so that a full disk never keeps one from being written; not all filesystems can */
+    uint64_t shards = r->plan.shard_count * (sizeof(*r->plan.shards) + sizeof(double));
+    int rc = efs_sys_fallocate(r->journal, FALLOC_FL_KEEP_SIZE, 0, record.count + shards + 4 * EFS_ALIGN);
+    if (rc == -ENOSPC) {
+        free(record.data);
+        return efs_reclaim_fail(r, rc, EFS_RECLAIM_JOURNAL, "make room for", err);
+    }
+    errint_t told = efs_reclaim_journal_add(r, EFS_RECLAIM_BEGIN, &record, err);
+    free(record.data);
+    if (told < 0)
+        return told;
+    rc = efs_sys_fsync(r->dir);
+    if (rc == 0 || rc == -EINVAL)
+        rc = efs_sys_fsync(r->parent);
+    return rc < 0 && rc != -EINVAL ? efs_fail(err, rc, "%s: cannot sync: %s", r->folder, strerror(-rc)) : 0;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------- */
+
+static uint64_t written_end(const struct efs_reclaim *r)
+{
+    return r->step_count ? r->steps[r->step_count - 1].store_end : EFS_ALIGN;
+}
+
+static errint_t go_on(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
+{
+    errint_t rc = 0;
+    while (rc == 0 && !efs_pack_cursor_at_end(&r->plan, &r->state.cursor))
+        rc = efs_reclaim_forward(r, err);
+    /* What no step tells of only takes room. But a record that may have reached the disk keeps what it tells of. */
+    if (rc < 0 && !r->journal_unsure)
+        efs_sys_ftruncate(r->writer.file.fd, written_end(r));
+    if (rc == 0)
+        rc = efs_reclaim_name(r, report, err);
+    if (rc == 0)
+        rc = efs_reclaim_remove_sources(r, err);
+    return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
+}
+
+static errint_t open_writer(struct efs_reclaim *r, struct efs_error *err)
+{
+    char path[4200];
+    snprintf(path, sizeof(path), "%.4000s/" EFS_RECLAIM_STORE, r->folder);
+    return efs_store_writer_resume(&r->writer, r->dir, EFS_RECLAIM_STORE, path, written_end(r), err);
+}
+
+static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *out,
+                          const struct efs_pack_options *options, struct efs_reclaim_need *need, struct efs_error *err)
+{
+    errint_t rc = begin(r, out, options, err);
+    *need = (struct efs_reclaim_need){0};
+    if (rc == 0)
+        rc = efs_pack_check_options(options, err);
+    if (rc == 0)
+        rc = check_earlier(r, err);
+    return rc == 0 ? efs_reclaim_prepare(r, src, need, err) : rc;
+}
+
+errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
+                          struct efs_reclaim_need *need, struct efs_error *err)
+{
+    struct efs_reclaim r;
+    errint_t rc = begin_new(&r, src, out, options, need, err);
+    end(&r);
+    return rc;
+}
+
+errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                     struct efs_pack_report *report, struct efs_error *err)
+{
+    struct efs_reclaim r;
+    struct efs_reclaim_need need;
+    double began = seconds();
+    memset(report, 0, sizeof(*report));
+    errint_t rc = begin_new(&r, src, out, options, &need, err);
+    if (rc == 0 && need.need_bytes > need.free_bytes)
+        rc = efs_fail(err, -ENOSPC, "%s: may need %llu MiB of disk at a time, %llu MiB are free", out,
+                      (unsigned long long)(need.need_bytes >> 20) + 1, (unsigned long long)(need.free_bytes >> 20));
+    if (rc == 0) {
+        rc = make_folder(&r, err);
+        if (rc == 0)
+            rc = begin_journal(&r, err);
+        if (rc == 0)
+            rc = open_writer(&r, err);
+        if (rc == 0)
+            rc = go_on(&r, report, err);
+        if (rc < 0 && r.dir >= 0 && r.step_count == 0 && !r.journal_unsure)
+            efs_reclaim_remove_folder(&r, NULL); /* nothing was freed */
+    }
+    report->seconds = seconds() - began;
+    end(&r);
+    return rc;
+}
+
+/* ---- again --------------------------------------------------------------------------------------------------- */
+
+/* What the folder tells of, with the sources as they are now. src: where they are, NULL: where they were. */
+static errint_t open_again(struct efs_reclaim *r, const char *src, const char *out,
+                           const struct efs_pack_options *options, struct efs_error *err)
+{
+    errint_t rc = begin(r, out, options, err);
+    if (rc == 0)
+        rc = open_folder(r, err);
+    if (rc < 0)
+        return rc;
+    if (r->journal < 0) {
+        rc = clear_folder(r, err);
+        return rc < 0 ? rc : efs_fail(err, -ENODATA, "%s: nothing is left to be done", out);
+    }
+    if (src) {
+        struct efs_catalog found = {0};
+        if (efs_source_walk(src, &found, NULL) == 0) /* else it may be gone: all of it was stored */
+            r->root = realpath(found.root, NULL);
+        efs_catalog_free(&found);
+    }
+    if (rc == 0)
+        rc = efs_reclaim_load(r, err);
+    if (rc == -ENODATA && clear_folder(r, err) == 0)
+        return efs_fail(err, rc, "%s: was interrupted before anything was done; begin anew with --reclaim", out);
+    if (rc < 0)
+        return rc;
+    r->root_dir = efs_sys_open(r->root, O_RDONLY | O_DIRECTORY, 0);
+    if (r->root_dir < 0 && !is_named(r))
+        return efs_fail(err, r->root_dir, "%s: cannot open the source: %s", r->root, strerror(-r->root_dir));
+    return 0;
+}
+
+static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
+{
+    for (size_t f = 0; f < r->catalog.file_count; f++)
+        r->files[f].touched = false;
+    if (r->step_count) /* the last step may have been at its files when it was interrupted */
+        efs_reclaim_touch(r, &r->steps[r->step_count - 1]);
+    errint_t rc = efs_reclaim_check_files(r, err);
+    if (rc == 0)
+        rc = efs_reclaim_check_rest(r, err);
+    if (rc == 0)
+        rc = efs_reclaim_check_alone(r, err);
+    if (rc == 0)
+        rc = efs_pack_source_open(&r->catalog, &r->source, err);
+    for (uint32_t o = 0; rc == 0 && o < r->plan.object_count; o++)
+        efs_pack_source_skip(r->source, r->plan.places[o].file, r->stored[o]);
+    return rc == 0 ? open_writer(r, err) : rc;
+}
+
+/* The last step's freeing may have been cut short: once more. Those before it were finished when it was told of. */
+static errint_t free_again(struct efs_reclaim *r, struct efs_error *err)
+{
+    if (r->step_count == 0)
+        return 0;
+    errint_t rc = efs_reclaim_shards(r, &r->steps[r->step_count - 1], EFS_RECLAIM_STORED, err);
+    return rc == 0 ? efs_reclaim_free(r, true, err) : rc;
+}
+
+/* The store has its name: the sources go, if it is what it should be. */
+static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
+{
+    struct efs_store *store;
+    errint_t rc = efs_store_open(r->out, &store, err);
+    if (rc < 0)
+        return rc;
+    efs_pack_report(&r->plan, r->entropy_bits, report);
+    report->store_bytes = store->sb.store_bytes;
+    if (store->sb.source_bytes != r->plan.source_bytes || store->shard_count != r->plan.shard_count)
+        rc = efs_fail(err, -EEXIST, "%s: is another store; move it away", r->out);
+    efs_store_close(store);
+    int synced = efs_sys_fsync(r->parent);
+    if (rc == 0 && synced < 0 && synced != -EINVAL)
+        rc = efs_fail(err, synced, "%s: cannot sync its directory: %s", r->out, strerror(-synced));
+    if (rc == 0 && r->root_dir >= 0)
+        rc = efs_reclaim_remove_sources(r, err);
+    return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
+}
+
+errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                            struct efs_pack_report *report, struct efs_error *err)
+{
+    struct efs_reclaim r;
+    double began = seconds();
+    memset(report, 0, sizeof(*report));
+    errint_t rc = open_again(&r, src, out, options, err);
+    if (rc == 0 && is_named(&r)) {
+        rc = finish_named(&r, report, err);
+    } else if (rc == 0) {
+        rc = check_again(&r, err);
+        if (rc == 0)
+            rc = free_again(&r, err);
+        if (rc == 0)
+            rc = go_on(&r, report, err);
+    }
+    report->seconds = seconds() - began;
+    end(&r);
+    return rc;
+}
+
+errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
+                          struct efs_error *err)
+{
+    struct efs_reclaim r;
+    errint_t rc = open_again(&r, src, out, options, err);
+    if (rc == 0 && is_named(&r))
+        rc = efs_fail(err, -EEXIST, "%s: is complete: --resume tidies up, `expertctl unpack` makes the files again",
+                      out);
+    if (rc == 0)
+        rc = check_again(&r, err);
+    for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* files are read now and then: none stays open */
+        efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
+    while (rc == 0 && r.step_count > 0) {
+        if (options->progress && options->progress(options->progress_arg, r.plan.source_bytes - r.state.done_bytes,
+                                                   r.plan.source_bytes, "restoring"))
+            rc = efs_fail(err, -ECANCELED, "interrupted");
+        else
+            rc = efs_reclaim_back(&r, err);
+    }
+    if (rc == 0)
+        rc = efs_reclaim_remove_folder(&r, err);
+    end(&r);
+    return rc;
+}
+
+bool efs_reclaim_unfinished(const char *out)
+{
+    struct efs_reclaim r;
+    struct efs_pack_options options = {0};
+    struct stat st;
+    bool there = begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
+    end(&r);
+    return there;
+}

@@ -1,0 +1,308 @@
+/* reclaim_begin.c - what is looked at before anything is done: whose the files are, what the disk can do, what room the
+ * work takes. */
+#include "reclaim.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_BYTES (256u << 10)
+
+int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool any_time, struct efs_error *err)
+{
+    const struct efs_reclaim_file *seen = &r->files[file];
+    const char *path = r->catalog.files[file].path;
+    struct stat st;
+    int fd = efs_sys_openat(r->root_dir, path, flags | O_NOFOLLOW | O_NONBLOCK, 0);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s/%s: cannot open: %s", r->root, path, strerror(-fd));
+    int rc = efs_sys_fstat(fd, &st);
+    if (rc == 0 && (st.st_ino != seen->inode || (uint64_t)st.st_size != r->catalog.files[file].bytes))
+        rc = efs_fail(err, -ESTALE, "%s/%s: is no longer the file that it was at the start", r->root, path);
+    else if (rc == 0 && !any_time &&
+             (st.st_mtim.tv_sec != seen->mtime.tv_sec || st.st_mtim.tv_nsec != seen->mtime.tv_nsec))
+        rc = efs_fail(err, -ESTALE,
+                      "%s/%s: was changed since the start. If its bytes are what they were, `touch -d @%lld.%09ld` "
+                      "puts its time back",
+                      r->root, path, (long long)seen->mtime.tv_sec, seen->mtime.tv_nsec);
+    else if (rc < 0)
+        efs_fail(err, rc, "%s/%s: cannot stat: %s", r->root, path, strerror(-rc));
+    if (rc < 0) {
+        efs_sys_close(fd);
+        return rc;
+    }
+    return fd;
+}
+
+errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+{
+    int rc = efs_sys_set_mtime(fd, &r->files[file].mtime);
+    if (rc == 0)
+        rc = efs_sys_fsync(fd);
+    efs_sys_drop_cache(fd, 0, 0);
+    efs_sys_close(fd);
+    return rc < 0 ? efs_fail(err, rc, "%s/%s: cannot sync: %s", r->root, r->catalog.files[file].path, strerror(-rc))
+                  : 0;
+}
+
+errint_t efs_reclaim_check_files(struct efs_reclaim *r, struct efs_error *err)
+{
+    for (uint32_t f = 0; f < r->catalog.file_count; f++) {
+        int fd = efs_reclaim_open(r, f, O_RDONLY, r->files[f].touched, err);
+        if (fd < 0)
+            return fd;
+        efs_sys_close(fd);
+    }
+    return 0;
+}
+
+static errint_t check_rest_of(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+{
+    const struct efs_disk_file *f = &r->plan.files[file];
+    for (uint32_t i = f->extent_first; i < f->extent_first + f->extent_count; i++) {
+        const struct efs_disk_extent *x = &r->plan.extents[i];
+        uint64_t begin = x->file_offset + r->stored[x->object], end = x->file_offset + x->bytes;
+        int64_t hole = begin < end ? efs_sys_seek_hole(fd, begin) : INT64_MAX;
+        if (hole >= 0 && (uint64_t)hole < end)
+            return efs_fail(err, -EUCLEAN,
+                            "%s/%s: has a hole at offset %lld, which %s/" EFS_RECLAIM_JOURNAL " does not tell of: that "
+                            "is damaged or not the newest",
+                            r->root, r->catalog.files[file].path, (long long)hole, r->folder);
+    }
+    return 0;
+}
+
+errint_t efs_reclaim_check_rest(struct efs_reclaim *r, struct efs_error *err)
+{
+    errint_t rc = 0;
+    for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++) {
+        int fd = r->files[f].whole ? efs_reclaim_open(r, f, O_RDONLY, true, err) : -1;
+        if (!r->files[f].whole)
+            continue;
+        rc = fd < 0 ? fd : check_rest_of(r, f, fd, err);
+        if (fd >= 0)
+            efs_sys_close(fd);
+    }
+    return rc;
+}
+
+errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err)
+{
+    for (uint32_t f = 0; f < r->catalog.file_count; f++) {
+        int fd = efs_reclaim_open(r, f, O_RDWR, true, err);
+        if (fd < 0)
+            return fd;
+        int rc = efs_sys_alone(fd);
+        efs_sys_close(fd);
+        if (rc == -EAGAIN)
+            return efs_fail(err, -EBUSY, "%s/%s: another program has it open or mapped; end that first", r->root,
+                            r->catalog.files[f].path);
+    }
+    return 0;
+}
+
+/* What one file is like. A name that others may have, too, is refused: what goes here would go there. */
+static errint_t look_at(struct efs_reclaim *r, uint32_t file, dev_t device, struct efs_error *err)
+{
+    const char *path = r->catalog.files[file].path;
+    char *full = NULL, *real = NULL;
+    struct stat st;
+    errint_t rc = 0;
+    if (asprintf(&full, "%s%s%s", r->root, strcmp(r->root, "/") == 0 ? "" : "/", path) < 0)
+        return efs_fail(err, -ENOMEM, "%s: no memory", path);
+    real = realpath(full, NULL);
+    if (!real)
+        rc = efs_fail(err, -errno, "%s: %s", full, strerror(errno));
+    else if (strcmp(full, real) != 0)
+        rc = efs_fail(err, -ELOOP,
+                      "%s: is a symbolic link to %s, which may have other names. --reclaim takes files alone: move it "
+                      "here first",
+                      full, real);
+    int fd = rc == 0 ? efs_sys_open(full, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
+    int seen = fd >= 0 ? efs_sys_fstat(fd, &st) : fd;
+    if (rc == 0 && seen < 0)
+        rc = efs_fail(err, seen, "%s: cannot open: %s", full, strerror(-seen));
+    bool whole = rc == 0 && efs_sys_seek_hole(fd, 0) >= st.st_size;
+    if (fd >= 0)
+        efs_sys_close(fd);
+    if (rc == 0 && st.st_nlink > 1)
+        rc = efs_fail(err, -EMLINK, "%s: has %lu names (hard links); --reclaim would take it from all of them", full,
+                      (unsigned long)st.st_nlink);
+    else if (rc == 0 && st.st_dev != device)
+        rc = efs_fail(err, -EXDEV,
+                      "%s: lies on another filesystem than %s: freeing it makes no room there. Pack without --reclaim",
+                      full, r->out);
+    if (rc == 0)
+        r->files[file] = (struct efs_reclaim_file){.inode = st.st_ino, .mtime = st.st_mtim, .whole = whole};
+    free(real);
+    free(full);
+    return rc;
+}
+
+static int compare_inodes(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* No file under two paths, as a bind mount would show it. */
+static errint_t check_inodes(const struct efs_reclaim *r, struct efs_error *err)
+{
+    size_t count = r->catalog.file_count;
+    uint64_t *inodes = efs_sys_malloc((count + 1) * sizeof(*inodes));
+    errint_t rc = 0;
+    if (!inodes)
+        return efs_fail(err, -ENOMEM, "%s: no memory", r->root);
+    for (size_t f = 0; f < count; f++)
+        inodes[f] = r->files[f].inode;
+    qsort(inodes, count, sizeof(*inodes), compare_inodes);
+    for (size_t f = 1; rc == 0 && f < count; f++)
+        if (inodes[f] == inodes[f - 1])
+            rc = efs_fail(err, -EMLINK, "%s: a file of it is there twice (inode %llu)", r->root,
+                          (unsigned long long)inodes[f]);
+    free(inodes);
+    return rc;
+}
+
+/* Whether the filesystem of the sources and the store can punch holes, tried on a file of our own. */
+static errint_t check_holes(const struct efs_reclaim *r, struct efs_error *err)
+{
+    struct efs_newfile file;
+    struct stat before = {0}, after = {0};
+    uint8_t *data = efs_sys_calloc(1, PROBE_BYTES);
+    if (!data)
+        return efs_fail(err, -ENOMEM, "%s: no memory", r->out);
+    memset(data, 1, PROBE_BYTES);
+    int rc = efs_newfile_open(&file, r->parent, O_RDWR);
+    if (rc == 0) {
+        rc = efs_sys_pwrite_all(file.fd, data, PROBE_BYTES, 0);
+        if (rc == 0)
+            rc = efs_sys_fsync(file.fd);
+        if (rc == 0)
+            rc = efs_sys_fstat(file.fd, &before);
+        if (rc == 0)
+            rc = efs_sys_fallocate(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PROBE_BYTES);
+        if (rc == 0)
+            rc = efs_sys_fstat(file.fd, &after);
+        efs_newfile_close(&file);
+    }
+    free(data);
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS || (rc == 0 && after.st_blocks >= before.st_blocks))
+        return efs_fail(err, -EOPNOTSUPP,
+                        "%s: its filesystem cannot free parts of files (punch holes), so --reclaim cannot work there",
+                        r->out);
+    return rc < 0 ? efs_fail(err, rc, "%s: cannot try whether holes can be punched there: %s", r->out, strerror(-rc))
+                  : 0;
+}
+
+/* ---- room ---------------------------------------------------------------------------------------------------- */
+
+static void try_shard(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
+{
+    struct efs_reclaim *r = arg;
+    (void)last_of_object;
+    r->stored[object] += efs_reclaim_shard_bytes(&r->plan, object, shard);
+    r->files[r->plan.places[object].file].touched = true;
+}
+
+/* The most that steps of step_bytes take beside the sources, as if nothing were saved by coding. */
+static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t block)
+{
+    uint64_t used = 0, peak = 0, freed = 0;
+    struct efs_pack_cursor at;
+    efs_pack_cursor_begin(&r->plan, &at);
+    while (!efs_pack_cursor_at_end(&r->plan, &at)) {
+        for (size_t f = 0; f < r->catalog.file_count; f++)
+            r->files[f].touched = false;
+        for (uint64_t raw = 0; raw < step_bytes && !efs_pack_cursor_at_end(&r->plan, &at);)
+            used += efs_reclaim_run_most(&r->plan, &at, &raw, try_shard, r);
+        peak = used > freed && used - freed > peak ? used - freed : peak;
+        freed += efs_reclaim_would_free(r, block);
+    }
+    memset(r->stored, 0, r->plan.object_count * sizeof(*r->stored));
+    memset(r->freed, 0, r->plan.object_count * sizeof(*r->freed));
+    return peak;
+}
+
+/* The largest step for which there is room. */
+static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, struct efs_error *err)
+{
+    uint64_t room, step = r->step_bytes;
+    uint32_t block;
+    errint_t rc = efs_reclaim_room(r, &room, err);
+    if (rc < 0)
+        return rc;
+    int told = efs_sys_free_bytes(r->parent, &need->free_bytes, &block);
+    if (told < 0)
+        return efs_fail(err, told, "%s: cannot tell what is free on its disk: %s", r->out, strerror(-told));
+    uint64_t peak = peak_bytes(r, step, block);
+    while (peak > room && step > 1) {
+        step = step > (16u << 20) ? step / 2 : 1;
+        peak = peak_bytes(r, step, block);
+    }
+    r->step_bytes = step;
+    need->source_bytes = r->plan.source_bytes;
+    need->files = r->plan.file_count;
+    need->need_bytes = peak + (need->free_bytes - room);
+    return 0;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------- */
+
+errint_t efs_reclaim_plan(struct efs_reclaim *r, struct efs_error *err)
+{
+    uint32_t shard_elements = r->options.shard_elements ? r->options.shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
+    errint_t rc = efs_pack_plan(&r->plan, &r->catalog, r->options.codec, shard_elements, err);
+    if (rc < 0)
+        return rc;
+    r->entropy_bits = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(double));
+    r->stored = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
+    r->freed = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
+    r->has_state = true;
+    rc = efs_pack_state_begin(&r->plan, r->entropy_bits, &r->state);
+    if (rc < 0 || !r->entropy_bits || !r->stored || !r->freed)
+        return efs_fail(err, -ENOMEM, "%s: no memory", r->out);
+    return 0;
+}
+
+errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_reclaim_need *need,
+                             struct efs_error *err)
+{
+    struct stat st, parent;
+    errint_t rc = efs_catalog_read(src, &r->catalog, err);
+    if (rc < 0)
+        return rc;
+    r->root = realpath(r->catalog.root, NULL);
+    r->files = efs_sys_calloc(r->catalog.file_count + 1, sizeof(*r->files));
+    if (!r->root || !r->files)
+        return efs_fail(err, r->root ? -ENOMEM : -errno, "%s: %s", src, r->root ? "no memory" : strerror(errno));
+    int fd = efs_sys_open(src, O_PATH, 0);
+    rc = fd < 0 ? fd : efs_sys_fstat(fd, &st);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    r->root_dir = efs_sys_open(r->root, O_RDONLY | O_DIRECTORY, 0);
+    if (rc == 0)
+        rc = r->root_dir < 0 ? r->root_dir : efs_sys_fstat(r->parent, &parent);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot open: %s", src, strerror(-rc));
+    r->whole_directory = S_ISDIR(st.st_mode);
+    for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++)
+        rc = look_at(r, f, parent.st_dev, err);
+    if (rc == 0)
+        rc = check_inodes(r, err);
+    if (rc == 0)
+        rc = efs_reclaim_check_alone(r, err);
+    if (rc == 0)
+        rc = efs_pack_source_open(&r->catalog, &r->source, err);
+    if (rc == 0)
+        rc = efs_pack_check_place(src, r->out, r->source, err);
+    if (rc == 0)
+        rc = check_holes(r, err);
+    if (rc == 0)
+        rc = efs_reclaim_plan(r, err);
+    return rc == 0 ? find_room(r, need, err) : rc;
+}

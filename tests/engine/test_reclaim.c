@@ -1,0 +1,492 @@
+/*
+ * Packing in the place of the source: the store is the one that packing beside it gives, whatever the steps and
+ * wherever it was interrupted; going back gives the files back; what must not be taken is refused before anything is
+ * done.
+ */
+#include "fixture.h"
+#include "libexpertfs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct fixture model;
+static char out[320], folder[340], path[400];
+static struct efs_pack_report report;
+
+/* The source, the store that packing beside it gives, and a copy of the source. */
+static int setup(void **state)
+{
+    (void)state;
+    char command[900];
+    fixture_begin(&model);
+    fixture_spread(&model);
+    fixture_pack(&model, NULL);
+    snprintf(command, sizeof(command), "cp -a '%s' '%s/copy'", model.source, model.directory);
+    assert_int_equal(system(command), 0);
+    snprintf(out, sizeof(out), "%s/out.efs", model.directory);
+    snprintf(folder, sizeof(folder), "%s.reclaim", out);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+/* Cancels when it was asked so often; 0: never. */
+static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *phase)
+{
+    unsigned *left = arg;
+    (void)phase;
+    assert_true(done <= total);
+    return *left > 0 && --*left == 0;
+}
+
+static struct efs_pack_options options_of(uint64_t step_bytes)
+{
+    return (struct efs_pack_options){.threads = 2, .shard_elements = 8192, .reclaim_step_bytes = step_bytes};
+}
+
+static int run(const char *format, const char *a, const char *b)
+{
+    char command[2000];
+    snprintf(command, sizeof(command), format, a, b);
+    return system(command);
+}
+
+/* Names, bytes, times and modes are those of the copy. */
+static void assert_source_is_whole(void)
+{
+    char copy[300];
+    snprintf(copy, sizeof(copy), "%s/copy", model.directory);
+    assert_int_equal(run("diff -r '%s' '%s'", model.source, copy), 0);
+    assert_int_equal(run("a=$(cd '%s' && find . -type f -printf '%%p %%s %%m %%T@\\n' | sort); "
+                         "b=$(cd '%s' && find . -type f -printf '%%p %%s %%m %%T@\\n' | sort); [ \"$a\" = \"$b\" ]",
+                         model.source, copy),
+                     0);
+}
+
+static void assert_done(void)
+{
+    assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
+    assert_int_equal(access(folder, F_OK), -1);
+    assert_int_equal(access(model.source, F_OK), -1);
+}
+
+static void expect(errint_t got, errint_t want, const struct efs_error *err)
+{
+    if (got != want)
+        fail_msg("%d, not %d: %s", got, want, err->text);
+    if (want < 0)
+        assert_true(err->text[0]);
+}
+
+static void in_steps_of(uint64_t bytes)
+{
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(bytes);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), 0, &err);
+    assert_int_equal(report.experts, 2);
+    assert_done();
+}
+
+static void one_step(void **state)
+{
+    (void)state;
+    in_steps_of(0);
+}
+
+static void many_steps(void **state)
+{
+    (void)state;
+    in_steps_of(1);
+}
+
+/* Interrupted after each step, gone on with in a process of its own so to say, with other threads. */
+static void interrupted(void **state)
+{
+    (void)state;
+    unsigned cancels = 0, left;
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    left = 2;
+    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
+    for (; rc == -ECANCELED; cancels++) {
+        assert_true(cancels < 50);
+        assert_true(efs_reclaim_unfinished(out));
+        assert_int_equal(access(out, F_OK), -1);
+        options.threads = 1 + cancels % 3;
+        left = 2;
+        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
+    }
+    expect(rc, 0, &err);
+    assert_true(cancels >= 4);
+    assert_false(efs_reclaim_unfinished(out));
+    assert_int_equal(report.experts, 2);
+    assert_done();
+}
+
+static void cancelled_before_anything(void **state)
+{
+    (void)state;
+    unsigned left = 1;
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    assert_false(efs_reclaim_unfinished(out));
+    assert_source_is_whole();
+}
+
+static uint64_t disk_bytes(const char *directory)
+{
+    char command[900], text[40] = "";
+    snprintf(command, sizeof(command), "sync -f '%s'; du -s -B1 '%s'", directory, directory);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_non_null(fgets(text, sizeof(text), pipe));
+    pclose(pipe);
+    return strtoull(text, NULL, 10);
+}
+
+/* Steps are really freed, and their files no longer pass for checkpoints: the beginning goes first. */
+static void steps_are_freed(void **state)
+{
+    (void)state;
+    unsigned left = 4;
+    size_t bytes;
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    uint64_t before = disk_bytes(model.source);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    assert_true(disk_bytes(model.source) + 60000 < before);
+    snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
+    unsigned char *data = fixture_read(path, &bytes);
+    for (unsigned i = 0; i < 4096; i++)
+        assert_int_equal(data[i], 0);
+    free(data);
+}
+
+static void undone(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    for (unsigned steps = 2; steps < 7; steps++) {
+        unsigned left = steps;
+        struct efs_pack_options options = options_of(1);
+        options.progress = cancel_after;
+        options.progress_arg = &left;
+        expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+        for (left = 2; efs_reclaim_undo(NULL, out, &options, &err) == -ECANCELED; left = 2)
+            assert_true(efs_reclaim_unfinished(out));
+        assert_false(efs_reclaim_unfinished(out));
+        assert_source_is_whole();
+    }
+}
+
+/* Forward, some steps back, forward again. */
+static void back_and_forth(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    unsigned left = 6;
+    struct efs_pack_options options = options_of(1);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    left = 3;
+    expect(efs_reclaim_undo(NULL, out, &options, &err), -ECANCELED, &err);
+    left = 3;
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ECANCELED, &err);
+    left = 0;
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
+    assert_done();
+}
+
+/* An object of more than one run: its entropy is counted over steps. */
+static void large_object(void **state)
+{
+    (void)state;
+    static const struct fixture_tensor tensor[] = {{"model.embed_tokens.weight", "BF16", 2, {45000, 1024}, 92160000}};
+    struct efs_error err = {""};
+    unsigned left;
+    fixture_safetensors(&model, "model-3.safetensors", tensor, 1, 3);
+    struct efs_pack_options options = {.threads = 2, .force = true};
+    fixture_pack(&model, &options);
+    options = (struct efs_pack_options){.reclaim_step_bytes = 1, .progress = cancel_after, .progress_arg = &left};
+    left = 1000;
+    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
+    for (; rc == -ECANCELED; left = 12)
+        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
+    expect(rc, 0, &err);
+    assert_done();
+}
+
+/* A single file, by a path that is relative. */
+static void one_file(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1), plain = {.threads = 2, .shard_elements = 8192, .force = true};
+    snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
+    expect(efs_pack(path, model.store, &plain, &report, &err), 0, &err);
+    expect(efs_reclaim(path, out, &options, &report, &err), 0, &err);
+    assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+static void refuse(errint_t want, const char *words)
+{
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    struct efs_reclaim_need need;
+    expect(efs_reclaim_look(model.source, out, &options, &need, &err), want, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), want, &err);
+    if (!strstr(err.text, words))
+        fail_msg("no '%s' in: %s", words, err.text);
+    assert_false(efs_reclaim_unfinished(out));
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    char other[700];
+    snprintf(path, sizeof(path), "%s/config.json", model.source);
+    snprintf(other, sizeof(other), "%s/linked", model.directory);
+    assert_int_equal(link(path, other), 0);
+    refuse(-EMLINK, "hard links");
+    assert_int_equal(unlink(other), 0);
+
+    snprintf(other, sizeof(other), "%s/other.json", model.source);
+    assert_int_equal(symlink("config.json", other), 0);
+    refuse(-ELOOP, "symbolic link");
+    assert_int_equal(unlink(other), 0);
+
+    int fd = open(out, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    refuse(-EEXIST, "exists");
+    assert_int_equal(unlink(out), 0);
+    assert_source_is_whole();
+}
+
+/* Where the system tells that somebody has a file open: from another process, since leases look at those alike. */
+static void file_in_use(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
+    int fd = open(path, O_RDWR), mine = open(path, O_RDONLY);
+    assert_true(fd >= 0 && mine >= 0);
+    bool tells = fcntl(fd, F_SETLEASE, F_WRLCK) < 0 && errno == EAGAIN;
+    close(fd);
+    if (!tells) {
+        close(mine);
+        skip();
+    }
+    refuse(-EBUSY, "open or mapped");
+    close(mine);
+    assert_source_is_whole();
+    in_steps_of(1);
+}
+
+/* Two at a time, and a second one over what the first left. */
+static void earlier_run(void **state)
+{
+    (void)state;
+    unsigned left = 3;
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    options = options_of(1);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -EEXIST, &err);
+    assert_non_null(strstr(err.text, "--resume"));
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
+    assert_done();
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ENOENT, &err);
+}
+
+static void interrupt_after(unsigned left)
+{
+    struct efs_error err = {""};
+    struct efs_pack_options options = options_of(1);
+    options.progress = cancel_after;
+    options.progress_arg = &left;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+}
+
+static errint_t resume(const char *src, struct efs_error *err)
+{
+    struct efs_pack_options options = options_of(1);
+    return efs_reclaim_resume(src, out, &options, &report, err);
+}
+
+/* The source was written to while nobody looked: told, also by undo, and nothing is lost by that. */
+static void source_changed(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct stat st;
+    struct efs_pack_options options = options_of(1);
+    interrupt_after(3);
+    snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
+    assert_int_equal(stat(path, &st), 0);
+    int fd = open(path, O_WRONLY);
+    const struct timespec now[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000}};
+    assert_int_equal(futimens(fd, now), 0);
+    expect(resume(NULL, &err), -ESTALE, &err);
+    assert_non_null(strstr(err.text, "touch -d"));
+    expect(efs_reclaim_undo(NULL, out, &options, &err), -ESTALE, &err);
+    const struct timespec then[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
+    assert_int_equal(futimens(fd, then), 0);
+    close(fd);
+    assert_int_equal(run("cp '%s' '%s.new'", path, path), 0);
+    assert_int_equal(run("touch -r '%s' '%s.new'", path, path), 0);
+    assert_int_equal(run("mv '%s' '%s.old'", path, path), 0);
+    assert_int_equal(run("mv '%s.new' '%s'", path, path), 0);
+    expect(resume(NULL, &err), -ESTALE, &err);
+    assert_int_equal(run("mv '%s.old' '%s'", path, path), 0);
+    expect(resume(NULL, &err), 0, &err);
+    assert_done();
+}
+
+/* The source was moved: its new place is told. */
+static void source_moved(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    interrupt_after(3);
+    snprintf(path, sizeof(path), "%s/moved", model.directory);
+    assert_int_equal(rename(model.source, path), 0);
+    expect(resume(NULL, &err), -ENOENT, &err);
+    expect(resume(path, &err), 0, &err);
+    assert_done();
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* A journal that lacks a step, or is damaged anywhere, is refused: what it told of is gone in the source. */
+static void journal_damage(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    size_t bytes, last = 0;
+    unsigned records = 0;
+    interrupt_after(4);
+    snprintf(path, sizeof(path), "%s/journal", folder);
+    unsigned char *journal = fixture_read(path, &bytes);
+    for (size_t at = 0; at < bytes; at += 512) {
+        if (memcmp(journal + at, "efsrecl1", 8) != 0)
+            continue;
+        for (unsigned part = 0; part < 128; part += 33) { /* header and payload */
+            fixture_damage(path, at + part);
+            expect(resume(NULL, &err), -EUCLEAN, &err);
+            fixture_damage(path, at + part);
+        }
+        records++;
+        last = at;
+    }
+    free(journal);
+    assert_int_equal(records, 4);
+    assert_int_equal(run("cp '%s' '%s.all'", path, path), 0);
+    assert_int_equal(truncate(path, (off_t)last + 100), 0);
+    expect(resume(NULL, &err), -EUCLEAN, &err);
+    assert_non_null(strstr(err.text, "hole"));
+    assert_int_equal(truncate(path, (off_t)last), 0);
+    expect(resume(NULL, &err), -EUCLEAN, &err);
+    assert_int_equal(run("mv '%s.all' '%s'", path, path), 0);
+    expect(resume(NULL, &err), 0, &err);
+    assert_done();
+}
+
+/* A byte of the partial store is damaged: seen before more is freed, when the last step is looked at again. */
+static void store_damage(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct stat st;
+    struct efs_pack_options options = options_of(1);
+    interrupt_after(4);
+    snprintf(path, sizeof(path), "%s/store", folder);
+    assert_int_equal(stat(path, &st), 0);
+    fixture_damage(path, (uint64_t)st.st_size - 4096);
+    expect(resume(NULL, &err), -EUCLEAN, &err);
+    expect(efs_reclaim_undo(NULL, out, &options, &err), -EUCLEAN, &err);
+    fixture_damage(path, (uint64_t)st.st_size - 4096);
+    assert_int_equal(truncate(path, st.st_size - 4096), 0);
+    expect(resume(NULL, &err), -EUCLEAN, &err);
+}
+
+/* The store that is not finished is never taken for one. */
+static void partial_is_no_store(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_store *store;
+    interrupt_after(4);
+    snprintf(path, sizeof(path), "%s/store", folder);
+    assert_true(efs_store_open(path, &store, &err) < 0);
+}
+
+/* A file that came into the source later is not ours to remove. */
+static void later_files_stay(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    interrupt_after(3);
+    fixture_file(&model, "sub/notes.txt", "mine", 4);
+    expect(resume(NULL, &err), 0, &err);
+    assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
+    snprintf(path, sizeof(path), "%s/sub/notes.txt", model.source);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(fixture_names(model.source), 3);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(one_step),
+        TEST(many_steps),
+        TEST(interrupted),
+        TEST(cancelled_before_anything),
+        TEST(steps_are_freed),
+        TEST(undone),
+        TEST(back_and_forth),
+        TEST(large_object),
+        TEST(one_file),
+        TEST(refusals),
+        TEST(file_in_use),
+        TEST(earlier_run),
+        TEST(source_changed),
+        TEST(source_moved),
+        TEST(journal_damage),
+        TEST(store_damage),
+        TEST(partial_is_no_store),
+        TEST(later_files_stay),
+    };
+    if (access("/dev/shm", W_OK) == 0) /* many syncs; test_reclaim.py is on a disk */
+        setenv("TMPDIR", "/dev/shm", 0);
+    return cmocka_run_group_tests_name("reclaim", tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/*
+ * Packing in the place of the source is killed, and the power fails, at each call that changes a file; then it is gone
+ * on with, which must give the store, or undone, which must give the source. The same when calls fail.
+ */
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "sweep.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define KILLS_MOST 1000 /* more is a loop that never ends */
+
+static struct fixture model;
+static char out[320], folder[340], copy[300];
+static struct efs_pack_report report;
+
+static int setup(void **state)
+{
+    char command[900];
+    (void)state;
+    fault_none();
+    fixture_begin(&model);
+    fixture_spread(&model);
+    fixture_pack(&model, NULL);
+    snprintf(out, sizeof(out), "%s/out.efs", model.directory);
+    snprintf(folder, sizeof(folder), "%s.reclaim", out);
+    snprintf(copy, sizeof(copy), "%s/copy", model.directory);
+    snprintf(command, sizeof(command), "cp -a '%s' '%s'", model.source, copy);
+    assert_int_equal(system(command), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static int run(const char *format, const char *a, const char *b, const char *c)
+{
+    char command[2000];
+    snprintf(command, sizeof(command), format, a, b, c);
+    return system(command);
+}
+
+static void begin_anew(void)
+{
+    assert_int_equal(run("rm -rf '%s' '%s' '%s'", model.source, out, folder), 0);
+    assert_int_equal(run("cp -a '%s' '%s'", copy, model.source, ""), 0);
+}
+
+/* ---- what is killed ------------------------------------------------------------------------------------------- */
+
+static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *phase)
+{
+    unsigned *left = arg;
+    (void)done, (void)total, (void)phase;
+    return *left > 0 && --*left == 0;
+}
+
+static struct efs_pack_options in_small_steps(unsigned *left)
+{
+    return (struct efs_pack_options){
+        .threads = 1, .shard_elements = 8192, .reclaim_step_bytes = 1, .progress = cancel_after, .progress_arg = left};
+}
+
+static errint_t forward(struct efs_error *err)
+{
+    unsigned never = 0;
+    struct efs_pack_options options = in_small_steps(&never);
+    return efs_reclaim(model.source, out, &options, &report, err);
+}
+
+static errint_t resume(struct efs_error *err)
+{
+    unsigned never = 0;
+    struct efs_pack_options options = in_small_steps(&never);
+    return efs_reclaim_resume(NULL, out, &options, &report, err);
+}
+
+static errint_t undo(struct efs_error *err)
+{
+    unsigned never = 0;
+    struct efs_pack_options options = in_small_steps(&never);
+    return efs_reclaim_undo(NULL, out, &options, err);
+}
+
+static void nothing(void)
+{
+}
+
+static void some_steps(void)
+{
+    unsigned left = 7;
+    struct efs_error err = {""};
+    struct efs_pack_options options = in_small_steps(&left);
+    assert_int_equal(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED);
+}
+
+/* ---- what comes after ----------------------------------------------------------------------------------------- */
+
+static bool source_is_whole(void)
+{
+    return run("diff -r '%s' '%s' >%s", model.source, copy, "/dev/null") == 0;
+}
+
+static bool is_packed(void)
+{
+    return run("cmp -s '%s' '%s' && ! [ -e '%s' ]", out, model.store, folder) == 0 && access(model.source, F_OK) < 0;
+}
+
+/* What the user can do; then all is stored, or all is back, and no third thing. */
+static void finish(errint_t (*operation)(struct efs_error *), const char *what, unsigned nth)
+{
+    struct efs_error err = {""}, again = {""};
+    errint_t rc = operation(&err);
+    if (rc < 0 && access(out, F_OK) == 0) /* undone too late: tidied up */
+        rc = resume(&again);
+    if (rc < 0 && rc != -ENOENT && rc != -ENODATA && rc != -EEXIST)
+        fail_msg("%s, killed at call %u: %s; %s", what, nth, err.text, again.text);
+    if (access(folder, F_OK) == 0)
+        fail_msg("%s, killed at call %u: the folder stays: %s", what, nth, err.text);
+    if (!(access(out, F_OK) == 0 ? is_packed() : source_is_whole()))
+        fail_msg("%s, killed at call %u: bytes are lost", what, nth);
+}
+
+static unsigned killed(const char *what, void (*before)(void), errint_t (*operation)(struct efs_error *),
+                       errint_t (*after)(struct efs_error *), bool lose)
+{
+    int status = 0;
+    unsigned nth = 1;
+    for (; nth < KILLS_MOST; nth++) {
+        begin_anew();
+        before();
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            struct efs_error err = {""};
+            fault_power(nth, lose);
+            errint_t rc = operation(&err);
+            if (rc < 0)
+                fprintf(stderr, "%s\n", err.text);
+            _exit(rc < 0 ? 1 : 0);
+        }
+        assert_true(child > 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        if (WEXITSTATUS(status) == 0)
+            break;
+        assert_int_equal(WEXITSTATUS(status), POWER_EXIT);
+        finish(after, what, nth);
+    }
+    assert_int_equal(status, 0);
+    print_message("%s%s: %u places\n", what, lose ? ", what was not synced is lost" : "", nth - 1);
+    return nth - 1;
+}
+
+static void killed_forward(void **state)
+{
+    (void)state;
+    assert_true(killed("reclaim, then resume", nothing, forward, resume, false) > 60);
+    assert_true(killed("reclaim, then undo", nothing, forward, undo, false) > 60);
+}
+
+static void power_lost_forward(void **state)
+{
+    (void)state;
+    assert_true(killed("reclaim, then resume", nothing, forward, resume, true) > 60);
+    assert_true(killed("reclaim, then undo", nothing, forward, undo, true) > 60);
+}
+
+static void killed_resume(void **state)
+{
+    (void)state;
+    assert_true(killed("resume, then resume", some_steps, resume, resume, true) > 25);
+    assert_true(killed("resume, then undo", some_steps, resume, undo, true) > 25);
+}
+
+static void killed_undo(void **state)
+{
+    (void)state;
+    assert_true(killed("undo, then undo", some_steps, undo, undo, true) > 15);
+    assert_true(killed("undo, then resume", some_steps, undo, resume, true) > 15);
+    assert_true(killed("undo, then undo", some_steps, undo, undo, false) > 15);
+}
+
+/* ---- calls that fail ------------------------------------------------------------------------------------------ */
+
+static errint_t mend(const struct sweep *sweep, struct efs_error *err)
+{
+    (void)sweep;
+    if (efs_reclaim_unfinished(out)) {
+        errint_t rc = resume(err);
+        if (rc < 0 && rc != -ENODATA)
+            return rc;
+    }
+    if (!(access(out, F_OK) == 0 ? is_packed() : source_is_whole()))
+        return efs_fail(err, -EUCLEAN, "bytes are lost");
+    return 0;
+}
+
+static errint_t mend_back(const struct sweep *sweep, struct efs_error *err)
+{
+    (void)sweep;
+    if (efs_reclaim_unfinished(out)) {
+        errint_t rc = undo(err);
+        if (rc < 0 && rc != -ENODATA)
+            return rc;
+    }
+    return source_is_whole() ? 0 : efs_fail(err, -EUCLEAN, "bytes are lost");
+}
+
+static void begin_some_steps(void)
+{
+    begin_anew();
+    some_steps();
+}
+
+static const struct sweep packing = {"reclaim", forward, begin_anew, mend},
+                          going_on = {"resume", resume, begin_some_steps, mend},
+                          going_back = {"undo", undo, begin_some_steps, mend_back};
+
+static void failing_writes(void **state)
+{
+    (void)state;
+    sweep(&packing, FAULT_PWRITE, ENOSPC);
+    sweep(&packing, FAULT_PWRITE, 0);
+    sweep(&packing, FAULT_FSYNC, EIO);
+    sweep(&packing, FAULT_FTRUNCATE, EIO);
+    sweep(&packing, FAULT_LINK, EIO);
+    sweep(&packing, FAULT_FALLOCATE, ENOSPC);
+    sweep(&packing, FAULT_FREE_BYTES, 0);
+    sweep(&going_on, FAULT_PWRITE, ENOSPC);
+    sweep(&going_on, FAULT_FSYNC, EIO);
+    sweep(&going_on, FAULT_FALLOCATE, EIO);
+    sweep(&going_back, FAULT_PWRITE, ENOSPC);
+    sweep(&going_back, FAULT_PWRITE, 0);
+    sweep(&going_back, FAULT_FSYNC, EIO);
+}
+
+static void failing_reads(void **state)
+{
+    (void)state;
+    sweep(&packing, FAULT_PREAD, EIO);
+    sweep(&packing, FAULT_PREAD, 0);
+    sweep(&packing, FAULT_PREAD, EINVAL);
+    sweep(&packing, FAULT_OPEN, EIO);
+    sweep(&packing, FAULT_OPEN, EINVAL);
+    sweep(&packing, FAULT_FSTAT, EIO);
+    sweep(&going_on, FAULT_PREAD, EIO);
+    sweep(&going_on, FAULT_OPEN, EIO);
+    sweep(&going_back, FAULT_PREAD, EIO);
+    sweep(&going_back, FAULT_OPEN, EIO);
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    sweep(&packing, FAULT_MEMORY, ENOMEM);
+    sweep(&going_on, FAULT_MEMORY, ENOMEM);
+    sweep(&going_back, FAULT_MEMORY, ENOMEM);
+}
+
+/* Holes that cannot be punched are told before anything is done. */
+static void no_holes(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    begin_anew();
+    fault_plan(FAULT_FALLOCATE, 1, EOPNOTSUPP, true);
+    errint_t rc = forward(&err);
+    fault_none();
+    assert_int_equal(rc, -EOPNOTSUPP);
+    assert_non_null(strstr(err.text, "holes"));
+    assert_false(efs_reclaim_unfinished(out));
+    assert_true(source_is_whole());
+}
+
+/* A full disk is told before anything is done, and later ends it so that it can go on. */
+static void no_room(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    begin_anew();
+    fault_plan(FAULT_FREE_BYTES, 1, 0, true);
+    errint_t rc = forward(&err);
+    fault_none();
+    assert_int_equal(rc, -ENOSPC);
+    assert_false(efs_reclaim_unfinished(out));
+    some_steps();
+    fault_plan(FAULT_FREE_BYTES, 1, 0, true);
+    rc = resume(&err);
+    fault_none();
+    assert_int_equal(rc, -ENOSPC);
+    assert_true(efs_reclaim_unfinished(out));
+    assert_int_equal(resume(&err), 0);
+    assert_true(is_packed());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_forward), cmocka_unit_test(power_lost_forward), cmocka_unit_test(killed_resume),
+        cmocka_unit_test(killed_undo),    cmocka_unit_test(no_holes),           cmocka_unit_test(no_room),
+        cmocka_unit_test(failing_writes), cmocka_unit_test(failing_reads),      cmocka_unit_test(no_memory),
+    };
+    if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
+        setenv("TMPDIR", "/dev/shm", 0);
+    return cmocka_run_group_tests_name("reclaim, killed", tests, setup, teardown);
+}

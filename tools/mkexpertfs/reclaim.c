@@ -1,0 +1,76 @@
+/* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, do, and tell how to go on. */
+#include "mkexpertfs.h"
+
+#include "size.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void tell_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
+{
+    char bytes[16], most[16], left[16];
+    fprintf(stream,
+            "%s: %llu files, %s, would become %s and be removed; at most %s more are needed at a time, %s are free\n",
+            src, (unsigned long long)need->files, tools_size_print(need->source_bytes, bytes, sizeof(bytes)), out,
+            tools_size_print(need->need_bytes, most, sizeof(most)),
+            tools_size_print(need->free_bytes, left, sizeof(left)));
+}
+
+/* Whether the user typed yes. */
+static bool ask(const char *out)
+{
+    char answer[16] = "";
+    fprintf(stderr,
+            "The source is freed step by step: from the first on, only what is left of it and %s.reclaim\n"
+            "together are the checkpoint. Nothing else may write to it meanwhile. Type yes to begin: ",
+            out);
+    return fgets(answer, sizeof(answer), stdin) && strcmp(answer, "yes\n") == 0;
+}
+
+static errint_t begin(const struct reclaim *reclaim, const char *src, const char *out,
+                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
+                      struct efs_error *err)
+{
+    struct efs_reclaim_need need;
+    if (reclaim->yes && !reclaim->dry_run) {
+        *done = true;
+        return efs_reclaim(src, out, options, report, err);
+    }
+    errint_t rc = efs_reclaim_look(src, out, options, &need, err);
+    if (rc < 0)
+        return rc;
+    tell_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
+    if (need.need_bytes > need.free_bytes)
+        return efs_fail(err, -ENOSPC, "%s: that is too little room", out);
+    if (reclaim->dry_run)
+        return 0;
+    if (!isatty(STDIN_FILENO))
+        return efs_fail(err, -EINVAL, "--reclaim destroys the source: --yes is needed where nobody can be asked");
+    if (!ask(out))
+        return efs_fail(err, -ECANCELED, "nothing was done");
+    *done = true;
+    return efs_reclaim(src, out, options, report, err);
+}
+
+errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
+                     const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
+                     struct efs_error *err)
+{
+    *done = reclaim->mode == RECLAIM_RESUME;
+    if (reclaim->mode == RECLAIM_BEGIN)
+        return begin(reclaim, src, out, options, report, done, err);
+    if (reclaim->mode == RECLAIM_RESUME)
+        return efs_reclaim_resume(src, out, options, report, err);
+    return efs_reclaim_undo(src, out, options, err);
+}
+
+void reclaim_tell_left(const char *out)
+{
+    if (efs_reclaim_unfinished(out))
+        fprintf(stderr,
+                "mkexpertfs: the source and %s.reclaim together hold everything: `mkexpertfs --resume %s` goes on, "
+                "`mkexpertfs --undo %s` goes back\n",
+                out, out, out);
+}
