@@ -212,6 +212,7 @@ struct efs_stream {
     uint32_t run;         /* sequential reads so far */
     uint32_t group;       /* 1 + the group (expert, tensor) it reads, UINT32_MAX once there were several; 0: none yet */
     uint32_t busy;        /* a call is looking at it */
+    bool through;         /* set by the caller: known to go through the file once, in order, maybe with gaps */
 };
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */

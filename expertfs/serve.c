@@ -210,6 +210,9 @@ static errint_t start(struct efsd *daemon, struct efs_error *err)
     if (!rc && (rc = efsd_pagecache_start(daemon))) {
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
     }
+    if (!rc && (rc = efsd_loading_start(daemon))) {
+        efs_fail(err, rc, "cannot read ahead in the page cache: %s", strerror(-rc));
+    }
     return rc;
 }
 
@@ -235,6 +238,7 @@ static void wait_for_end(struct efsd *daemon, int signal_fd)
  */
 static void end(struct efsd *daemon)
 {
+    efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
     if (daemon->thread_ids) {
         efsd_session_stop(daemon);

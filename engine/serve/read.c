@@ -177,6 +177,8 @@ static void read_ahead(struct efs *fs, uint32_t file, uint64_t from, uint64_t to
 
 static enum pace pace_of(const struct efs_stream *s)
 {
+    if (s && s->through)
+        return PACE_SCAN;
     if (!s || __atomic_load_n(&s->run, __ATOMIC_RELAXED) < SEQUENTIAL_RUN)
         return PACE_RANDOM;
     uint64_t run =
@@ -192,7 +194,8 @@ static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t
     if (!s || __atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQUIRE))
         return; /* another thread is at it: one of them is enough */
     uint64_t end = offset + len, distance = offset > s->next_offset ? offset - s->next_offset : s->next_offset - offset;
-    uint32_t run = distance <= REORDER_BYTES && s->run < UINT32_MAX ? s->run + 1 : 0;
+    bool goes_on = distance <= REORDER_BYTES || s->through;
+    uint32_t run = goes_on && s->run < UINT32_MAX ? s->run + 1 : 0;
     __atomic_store_n(&s->run, run, __ATOMIC_RELAXED);
     if (run == 0) {
         __atomic_store_n(&s->run_begin, offset, __ATOMIC_RELAXED);
@@ -204,7 +207,8 @@ static void follow(struct efs *fs, struct efs_stream *s, uint32_t file, uint64_t
     if (run == 0 || end > s->next_offset)
         __atomic_store_n(&s->next_offset, end, __ATOMIC_RELAXED);
     uint64_t from = s->ahead_until > end ? s->ahead_until : end, to = end + fs->options.readahead_bytes;
-    bool more = run >= SEQUENTIAL_RUN && to > from + fs->options.readahead_bytes / 8; /* in steps, not each time */
+    bool more = (run >= SEQUENTIAL_RUN || s->through) &&
+                to > from + fs->options.readahead_bytes / 8; /* in steps, not each time */
     if (more)
         s->ahead_until = to;
     __atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE);
