@@ -13,15 +13,15 @@
 #include "log.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define STRETCH_BYTES (8 * MIB) /* a page is left out at its end */
-#define AHEAD_BYTES (16 * MIB)  /* of the reader: some stretches, so that one that is late does not stop him */
-#define BEHIND_BYTES (16 * MIB) /* not given up: threads that load beside each other are so close together */
-#define NEAR_BYTES (4 * MIB)    /* requests come a little out of order */
-#define LOOK_BYTES (64 * MIB)   /* how often the memory that there is is looked at */
-#define SPARE_SHARE 16u         /* of it that is left for what the reader needs beside the file */
-#define UNDER_WAY_BYTES (3 * MIB)
-#define LATE_NS 3000000
-#define GONE_MS 500 /* no request for so long: he is not coming */
+#define STRETCH_BYTES (8 * MIB)   /* a page is left out at its end */
+#define AHEAD_BYTES (16 * MIB)    /* of the reader: some stretches, so that one that is late does not stop him */
+#define BEHIND_BYTES (16 * MIB)   /* not given up: threads that load beside each other are so close together */
+#define NEAR_BYTES (4 * MIB)      /* requests come a little out of order */
+#define LOOK_BYTES (64 * MIB)     /* how often the memory that there is is looked at */
+#define SPARE_SHARE 16u           /* of it that is left for what the reader needs beside the file */
+#define UNDER_WAY_BYTES (3 * MIB) /* asked of the kernel: reply buffers and receiving threads are not ours alone */
+#define LATE_NS 3000000           /* without an answer: there is none to come */
+#define GONE_MS 500               /* no request for so long: he is not coming */
 
 enum signpost_state { NONE, COMING, HERE, AWAITED };
 
@@ -97,6 +97,7 @@ bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t nod
     }
     if (found) {
         found->state = AWAITED; /* it stays while it is sent */
+        efsd_count(&daemon->counters.load_signpost_hits, 1);
     }
     pthread_mutex_unlock(&loading->lock);
     if (!found) {
@@ -106,16 +107,18 @@ bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t nod
     pthread_mutex_lock(&loading->lock);
     found->state = NONE;
     pthread_mutex_unlock(&loading->lock);
-    efsd_count(&daemon->counters.load_signposts, 1);
     return true;
 }
 
 static void signpost_done(void *arg, errint_t error, size_t bytes)
 {
     struct efsd_signpost *s = arg;
-    pthread_mutex_lock(&s->loading->lock);
-    s->state = error || bytes != EFSD_PAGE ? NONE : HERE;
-    pthread_mutex_unlock(&s->loading->lock);
+    struct efsd_loading *loading = &s->daemon->loading;
+    (void)bytes; /* all of a page: the file goes on behind it */
+    efsd_count(&s->daemon->counters.load_signpost_errors, error != 0);
+    pthread_mutex_lock(&loading->lock);
+    s->state = error ? NONE : HERE; /* the reader shall have his own try */
+    pthread_mutex_unlock(&loading->lock);
 }
 
 /* Keep the page at offset. Where there is no place for it the engine decodes it once more. */
@@ -126,13 +129,14 @@ static void put_signpost(struct efsd *daemon, uint32_t node, uint64_t offset)
     pthread_mutex_lock(&loading->lock);
     bool take = s->state == NONE || s->state == HERE;
     if (take) {
-        s->loading = loading;
+        s->daemon = daemon;
         s->node = node;
         s->offset = offset;
         s->state = COMING;
     }
     pthread_mutex_unlock(&loading->lock);
     if (take) {
+        efsd_count(&daemon->counters.load_signposts, 1);
         efs_read(daemon->fs, daemon->tree.nodes[node].id, &loading->aside, offset, s->data, EFSD_PAGE, signpost_done,
                  s);
     }
@@ -349,9 +353,6 @@ errint_t efsd_loading_start(struct efsd *daemon)
     loading->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int rc = loading->event_fd < 0 ? errno : pthread_create(&loading->thread, NULL, load, daemon);
     atomic_store(&loading->started, rc == 0);
-    if (rc && loading->event_fd >= 0) {
-        close(loading->event_fd);
-    }
     return -rc;
 }
 
@@ -362,5 +363,15 @@ void efsd_loading_stop(struct efsd *daemon)
         atomic_store(&loading->stop, true);
         wake(loading);
         pthread_join(loading->thread, NULL);
+    }
+}
+
+void efsd_loading_free(struct efsd *daemon)
+{
+    struct efsd_loading *loading = &daemon->loading;
+    if (loading->event_fd > 0) {
+        close(loading->event_fd);
+        pthread_cond_destroy(&loading->answered);
+        pthread_mutex_destroy(&loading->lock);
     }
 }

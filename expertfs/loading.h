@@ -39,7 +39,7 @@ struct fuse_req;
 /* A page that was left out. */
 struct efsd_signpost {
     uint8_t data[EFSD_PAGE];
-    struct efsd_loading *loading;
+    struct efsd *daemon;
     uint64_t offset;
     uint32_t node;
     unsigned state; /* NONE, COMING, HERE, AWAITED */
@@ -73,6 +73,9 @@ struct efsd_loading {
 errint_t efsd_loading_start(struct efsd *daemon);
 /* End and join it, while the receiving threads still answer. */
 void efsd_loading_stop(struct efsd *daemon);
+
+/* When no thread is left. */
+void efsd_loading_free(struct efsd *daemon);
 
 /* Is the process id of a request that of our own thread? */
 bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid);

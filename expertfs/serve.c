@@ -252,6 +252,7 @@ static void end(struct efsd *daemon)
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
+    efsd_loading_free(daemon);
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     pthread_mutex_destroy(&daemon->tuning.lock);
