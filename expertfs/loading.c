@@ -19,7 +19,7 @@
 #define NEAR_BYTES (4 * MIB)      /* requests come a little out of order */
 #define LOOK_BYTES (64 * MIB)     /* how often the memory that there is is looked at */
 #define SPARE_SHARE 16u           /* of it that is left for what the reader needs beside the file */
-#define UNDER_WAY_BYTES (3 * MIB) /* asked of the kernel: reply buffers and receiving threads are not ours alone */
+#define UNDER_WAY_BYTES (3 * MIB) /* asked of the kernel at most, and half of the reply buffers: others come, too */
 #define LATE_NS 3000000           /* without an answer: there is none to come */
 #define GONE_MS 500               /* no request for so long: he is not coming */
 
@@ -153,13 +153,15 @@ void efsd_loading_answered(struct efsd *daemon, uint64_t bytes)
     pthread_cond_signal(&loading->answered);
 }
 
-/* Leave reply buffers and receiving threads to others. Where the kernel had some of the pages, answers are fewer than
+/* Before more bytes are asked for. Where the kernel had some of the pages, answers are fewer than
  * we think: then time is what ends the wait. Where the reader is. */
-static uint64_t wait_for_answers(struct efsd_loading *loading, uint64_t more)
+static uint64_t wait_for_answers(struct efsd *daemon, const struct pass *pass, uint64_t more)
 {
+    struct efsd_loading *loading = &daemon->loading;
+    uint64_t half = daemon->buffers.count / 2 * pass->piece, most = half < UNDER_WAY_BYTES ? half : UNDER_WAY_BYTES;
     int rc = 0;
     pthread_mutex_lock(&loading->lock);
-    while (loading->under_way + more > UNDER_WAY_BYTES && !rc && !atomic_load(&loading->stop)) {
+    while (loading->under_way && loading->under_way + more > most && !rc && !atomic_load(&loading->stop)) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += LATE_NS;
@@ -262,7 +264,7 @@ static void read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset
     uint64_t last = end == pass->size ? end : end - EFSD_PAGE;
     for (uint64_t at = offset; at < last && !atomic_load(&daemon->loading.stop);) {
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
-        if (wait_for_answers(&daemon->loading, n) > at) {
+        if (wait_for_answers(daemon, pass, n) > at) {
             return; /* he is faster */
         }
         posix_fadvise(pass->fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
@@ -346,8 +348,7 @@ errint_t efsd_loading_start(struct efsd *daemon)
 {
     struct efsd_loading *loading = &daemon->loading;
     loading->node = EFSD_ROOT;
-    loading->aside =
-        (struct efs_stream){.run = UINT32_MAX, .busy = 1, .group = UINT32_MAX, .next_offset = UINT64_MAX / 2};
+    loading->aside = (struct efs_stream){.through = true, .busy = 1};
     pthread_mutex_init(&loading->lock, NULL);
     pthread_cond_init(&loading->answered, NULL);
     loading->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
