@@ -59,7 +59,8 @@ bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_
     }
     pthread_mutex_lock(&loading->lock);
     if (loading->node == node) {
-        inside = offset + NEAR_BYTES >= loading->at && offset <= loading->until + NEAR_BYTES;
+        uint64_t most = loading->until > loading->at ? loading->until : loading->at;
+        inside = offset + NEAR_BYTES >= loading->at && offset <= most + NEAR_BYTES;
         if (inside) {
             loading->news++;
             loading->at = end > loading->at ? end : loading->at;
