@@ -19,7 +19,7 @@
 #define LOOK_BYTES (64 * MIB)  /* how often: a look takes less than 1 % of the time of reading so much */
 #define LEAST_BYTES (96 * MIB) /* what is left to the pools: reads under way, and what the kernel reads ahead */
 #define DIRECT_SHARE 8u        /* more than this part past the page cache: the pools are in use */
-#define SPARE_SHARE 8u         /* less than this part of the memory that there is: the page cache has filled it */
+#define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
 
 /* Is there less memory than the page cache would take? Ours is not counted on either side. */
 static bool is_filled(const struct efsd *daemon)

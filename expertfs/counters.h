@@ -38,6 +38,12 @@
     X(ahead_bytes, "bytes decoded so")                                                                                 \
     X(ahead_hit_bytes, "of them, those that were sent")                                                                \
     X(ahead_errors, "of the blocks, those that failed before anyone asked for them")                                   \
+    X(loads, "times that a program was found to go through a mapped file in order, and was helped")                    \
+    X(load_ahead_bytes, "bytes that the kernel was told to read ahead for them")                                       \
+    X(load_dropped_bytes, "bytes behind them that were given up where a file is larger than memory")                   \
+    X(load_signposts, "pages left out of what is read ahead, by which it is seen how far they are")                    \
+    X(load_signpost_hits, "of them, those that were asked for while they were kept")                                   \
+    X(load_signpost_errors, "of them, those that could not be read")                                                   \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
     X(reply_errors, "reads that were answered with an error")
 

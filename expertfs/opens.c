@@ -329,6 +329,23 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     }
 }
 
+/* direct_io, which goes with whatever others have, see efsd_pagecache_open(). */
+void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
+{
+    struct efsd_open *open = open_new(daemon, node);
+    if (!open) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    open->own = open->stream.through = true;
+    atomic_fetch_add(&daemon->pagecache.opens, 1);
+    atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
+    struct fuse_file_info file = {.fh = (uint64_t)(uintptr_t)open, .direct_io = 1, .keep_cache = 1, .noflush = 1};
+    if (fuse_reply_open(req, &file) == -ENOENT) {
+        efsd_open_release(daemon, open);
+    }
+}
+
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
 {
     efsd_count(&daemon->counters.opens, 1);

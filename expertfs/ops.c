@@ -224,6 +224,8 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
     }
     if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid)) {
         efsd_pagecache_open(daemon, req);
+    } else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid)) {
+        efsd_open_own(daemon, req, node);
     } else if (efsd_is_want(daemon, node)) {
         efsd_want_open(daemon, req, node, file->flags);
     } else {
@@ -246,8 +248,8 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct efsd *daemon = daemon_of(req);
     (void)ino;
     if (file->fh) { /* else one of our own opens */
-        efsd_count(&daemon->counters.releases, 1);
         struct efsd_open *open = efsd_open_ref(file, 1);
+        efsd_count(&daemon->counters.releases, !open->own);
         efsd_open_release(daemon, open);
         efsd_open_unref(open);
     }

@@ -49,6 +49,7 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     while (shift < 63 && count_ranges(tree, shift) > RANGES_MOST + (uint64_t)tree->count) {
         shift++;
     }
+    pthread_mutex_init(&cache->open_lock, NULL);
     cache->table_fd = cache->clone_fd = -1;
     cache->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* receiving threads use it from the first read on */
     cache->range_shift = shift;
@@ -80,6 +81,7 @@ void efsd_pagecache_free(struct efsd *daemon)
     struct efsd_pagecache *cache = &daemon->pagecache;
     if (cache->ranges && cache->event_fd >= 0) {
         close(cache->event_fd);
+        pthread_mutex_destroy(&cache->open_lock);
     }
     free(cache->ranges);
     free(cache->order);

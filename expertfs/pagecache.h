@@ -8,9 +8,10 @@
  *
  * Why it cannot deadlock. The thread may wait for the daemon: its opens are answered by a receiving thread, and an
  * invalidation waits for pages that are being read, whose answers come from the engine's workers. Nobody waits for
- * the thread: it holds no lock (what it shares is atomic), receiving threads and workers only store numbers for it and
- * signal an eventfd, and its own opens are answered at once, without engine or lock (efsd_pagecache_open()). So every
- * wait is for work that goes on by itself. It is joined before the receiving threads and the engine end.
+ * the thread: it holds no lock that they take (what it shares with them is atomic), receiving threads and workers only
+ * store numbers for it and signal an eventfd, and its own opens are answered at once, without engine or lock
+ * (efsd_pagecache_open()). So every wait is for work that goes on by itself. It is joined before the receiving threads
+ * and the engine end.
  *
  * Why it does not keep the mount busy. An open file makes umount fail with EBUSY. With CAP_SYS_ADMIN the thread opens
  * below a private clone of the mount (open_tree(2)), which umount does not count, and gives the clone up as soon as the
@@ -68,10 +69,13 @@ struct efsd_pagecache {
     uint64_t before_clock; /* the clock at the round before this one: what was read later is young */
     uint64_t found_bytes;  /* by the last round, before it gave anything up */
     int table_fd;          /* mountinfo: readable as an exception when mounts change; -1: not to be had */
-    int clone_fd;          /* a private clone of the mount; -1: opens go by path */
-    bool can_measure;      /* there is cachestat */
-    bool left;             /* the mount is not in the mount table any more */
+
     pthread_t thread;
+    /* of both threads that open files of the mount: this one and that of loading.c */
+    pthread_mutex_t open_lock; /* guards the next two; held while a file is opened */
+    int clone_fd;              /* a private clone of the mount; -1: opens go by path */
+    bool left;                 /* the mount is not in the mount table any more */
+    _Atomic bool can_measure;  /* there is cachestat */
     /* shared */
     _Atomic pid_t tid; /* of the thread, as the kernel names it in requests; 0: none */
     _Atomic bool started, stop;
@@ -123,6 +127,8 @@ void efsd_pagecache_watch(struct efsd *daemon);
 /* Open a file of the mount, to look only. The descriptor, or -errno with the reason in the note. -ENODATA: it has no
  * pages, since passthrough serves it. */
 int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node);
+/* Do such opens leave umount free? They may be kept for a while then. */
+bool efsd_pagecache_opens_apart(struct efsd *daemon);
 /* Bytes of file fd that are resident from offset on; bytes 0: to its end. 0 or -errno. */
 errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes);
 /* pagecache_round.c: look at what was read, and hold the limit. Nanoseconds of processor time that looking took. */

@@ -119,7 +119,9 @@ void efsd_pagecache_attach(struct efsd *daemon)
 void efsd_pagecache_detach(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
+    pthread_mutex_lock(&cache->open_lock);
     close_fd(&cache->clone_fd);
+    pthread_mutex_unlock(&cache->open_lock);
     close_fd(&cache->table_fd);
 }
 
@@ -127,8 +129,10 @@ void efsd_pagecache_watch(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     if (cache->table_fd >= 0 && !is_in_table(daemon->device)) {
+        pthread_mutex_lock(&cache->open_lock);
         cache->left = true;
         close_fd(&cache->clone_fd); /* with it goes the file system, when nobody else has it */
+        pthread_mutex_unlock(&cache->open_lock);
         close_fd(&cache->table_fd);
         set_note(daemon, "the mount has left the daemon's mount table: what was read is counted instead");
     }
@@ -161,7 +165,16 @@ static bool someone_has_files_open(const struct efsd *daemon)
            closed;
 }
 
-int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
+bool efsd_pagecache_opens_apart(struct efsd *daemon)
+{
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    pthread_mutex_lock(&cache->open_lock);
+    bool apart = cache->clone_fd >= 0;
+    pthread_mutex_unlock(&cache->open_lock);
+    return apart;
+}
+
+static int open_own(struct efsd *daemon, uint32_t node)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     char text[4096];
@@ -203,5 +216,13 @@ int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
         cache->can_measure = false;
         set_note(daemon, "the kernel does not tell who opens a file: what was read is counted instead");
     }
+    return fd;
+}
+
+int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
+{
+    pthread_mutex_lock(&daemon->pagecache.open_lock);
+    int fd = open_own(daemon, node);
+    pthread_mutex_unlock(&daemon->pagecache.open_lock);
     return fd;
 }

@@ -27,6 +27,9 @@ static void read_done(void *arg, errint_t error, size_t bytes)
         efsd_ahead_answered();
     }
     efsd_buffer_give(&daemon->buffers, buffer);
+    if (open->own) {
+        efsd_loading_answered(daemon, bytes);
+    }
     efsd_open_unref(open);
 }
 
@@ -44,10 +47,10 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
  * the engine follows such a reader, with its read-ahead, only after a long run; before, it is told of one who is
  * sequential (nothing else of the expert is brought along) and in other hands (not to be followed).
  */
-static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64_t offset, bool cached)
+static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64_t offset)
 {
-    if (!cached) {
-        return &open->stream;
+    if (open->own) {
+        return &open->stream; /* read ahead for someone who was found to go through the file */
     }
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
@@ -62,8 +65,8 @@ static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64
     return scan ? &open->stream : &faults->stream;
 }
 
-static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
-                        bool cached)
+static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
+                        size_t bytes, uint64_t offset)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -74,8 +77,7 @@ static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     buffer->open = open;
     buffer->req = req;
     buffer->begin = buffer->data + efsd_answer_begin(bytes);
-    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream_of(open, bytes, offset, cached), offset,
-             buffer->begin, bytes, read_done, buffer);
+    efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
 }
 
 /* Either way one reference to open is given up. */
@@ -86,14 +88,23 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
-        read_engine(daemon, req, open, bytes, offset, true);
+        struct efs_stream *stream = stream_of(open, bytes, offset);
+        if (!open->own &&
+            efsd_loading_read(daemon, open->node, fuse_req_ctx(req)->pid, offset, bytes, stream == &open->stream)) {
+            stream = &daemon->loading.aside;
+        }
+        if (efsd_loading_answer(daemon, req, open->node, offset, bytes)) {
+            efsd_open_unref(open);
+        } else {
+            read_engine(daemon, req, open, stream, bytes, offset);
+        }
         return;
     }
     bool follows = efsd_ahead_follows(daemon, open, offset, bytes);
     if (efsd_ahead_take(daemon, req, open->node, offset, bytes)) {
         efsd_open_unref(open);
     } else {
-        read_engine(daemon, req, open, bytes, offset, false);
+        read_engine(daemon, req, open, &open->stream, bytes, offset);
     }
     if (follows) {
         efsd_ahead_go_on(daemon, open);

@@ -231,6 +231,9 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
     if (!rc && (rc = efsd_pagecache_start(daemon))) {
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
     }
+    if (!rc && (rc = efsd_loading_start(daemon))) {
+        efs_fail(err, rc, "cannot read ahead in the page cache: %s", strerror(-rc));
+    }
     return rc;
 }
 
@@ -256,6 +259,7 @@ static void wait_for_end(struct efsd *daemon, int signal_fd)
  */
 static void end(struct efsd *daemon)
 {
+    efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
     if (daemon->thread_ids) {
         efsd_session_stop(daemon);
@@ -269,6 +273,7 @@ static void end(struct efsd *daemon)
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
+    efsd_loading_free(daemon);
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     pthread_mutex_destroy(&daemon->tuning.lock);

@@ -1,9 +1,11 @@
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
-For each limit the two take turns, each cold and in a memory cgroup of its own, the daemon in the same one as its
-client; both must generate the same tokens. Told are medians, and ratios of the mount over the plain file."""
+The plain file is tried with the read-ahead that its disk has, and with 128 KiB. For each limit all take turns, each cold
+and in a memory cgroup of its own, the daemon in the same one as its client; all must generate the same tokens. Told are
+medians, and ratios of the mount over the better of the plain ones, measure by measure."""
 import argparse
 import atexit
+import contextlib
 import ctypes
 import json
 import mmap
@@ -22,6 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
+LOW_KIB = 128  # the read-ahead that many disks have
 running = []  # what is to be ended when this ends, last first
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -59,6 +62,25 @@ def joins(cgroup, last_signal):
         libc.prctl(1, last_signal)  # PR_SET_PDEATHSIG
         cgroup.join()
     return start
+
+
+class ReadAhead(Ended):
+    """The read-ahead of the disk that a file is on: as it is, or another one until the end of the block."""
+
+    def __init__(self, path, kib=None):
+        device = os.stat(path).st_dev
+        self.file = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+        with open(self.file) as f:
+            self.before = int(f.read())
+        self._write(kib)
+
+    def _write(self, kib):
+        if kib is not None:
+            with open(self.file, "w") as f:
+                f.write(str(kib))
+
+    def end(self):
+        self._write(self.before)
 
 
 class Limited(Ended):
@@ -107,7 +129,7 @@ class Mounted(Ended):
 
 class Client(Ended):
     def __init__(self, path, options, cgroup):
-        command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(options.tokens),
+        command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
                    "--threads", str(options.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True,
@@ -168,12 +190,27 @@ def bytes_of(limit, size):
     return int(float(limit[:-1]) * 2 ** {"M": 20, "G": 30}[limit[-1]])
 
 
+def plain_kinds(gguf):
+    """The plain file with the read-ahead of its disk and, where we may set it and it is another, with LOW_KIB."""
+    try:
+        with ReadAhead(gguf) as own:
+            if own.before == LOW_KIB:
+                return {"plain": None}
+        with ReadAhead(gguf, LOW_KIB):
+            return {f"plain {own.before}K": None, f"plain {LOW_KIB}K": LOW_KIB}
+    except OSError as error:
+        print(f"only with the disk's own read-ahead: {error}")
+        return {"plain": None}
+
+
 def once(kind, gguf, store, limit_bytes, options):
     """One cold run, and with no limit another one after it, which finds everything in memory."""
     forget(gguf)
     forget(store)
     results = []
-    with Limited(limit_bytes) as limited:
+    with Limited(limit_bytes) as limited, contextlib.ExitStack() as stack:
+        if options.plain.get(kind):
+            stack.enter_context(ReadAhead(gguf, options.plain[kind]))
         mount = os.path.join(options.dir, "llama-mnt")
         with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
               if kind == "mount" else limited) as served:
@@ -191,16 +228,29 @@ def once(kind, gguf, store, limit_bytes, options):
     return results
 
 
-def tell(name, ours, theirs, bar, report):
-    """One line a measure: medians side by side, and their ratio, above 1 where the mount is better."""
+def median_of(runs, measure, tokens):
+    """tokens_per_s: of so many tokens, the first ones of each run."""
+    if measure == "tokens_per_s":
+        return statistics.median(tokens / sum(r["step_s"][:tokens]) for r in runs)
+    return statistics.median(r[measure] for r in runs)
+
+
+def tell(name, ours, plain, bar, options, report):
+    """One line a measure: medians side by side, and the ratio to the better of the plain ones, above 1 where the mount is
+    better. The ratio of the first line."""
     first = None
-    for measure, unit, higher in (("tokens_per_s", "tokens/s", True), ("first_s", "s to the first token", False),
-                                  ("load_s", "s to load", False)):
-        a, b = (statistics.median(r[measure] for r in runs) for runs in (ours, theirs))
-        ratio = a / b if higher else b / a
-        print(f"   {name if first is None else '':22} {unit:21} {a:8.2f} {b:8.2f}   {ratio:5.2f}"
-              f"   {bar if first is None else ''}", flush=True)
-        report.append({"limit": name, "measure": measure, "mount": a, "plain": b, "ratio": ratio})
+    lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
+    lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0)]
+    for measure, unit, higher, n in lines:
+        mount = median_of(ours, measure, n)
+        others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
+        best = max(others.values()) if higher else min(others.values())
+        ratio = mount / best if higher else best / mount
+        print(f"   {name if first is None else '':14} {unit:21} {mount:8.2f} "
+              + " ".join(f"{other:12.2f}" for other in others.values())
+              + f"   {ratio:5.2f}   {bar if first is None else '>= 1.0' if not higher and name != 'none, warm' else ''}",
+              flush=True)
+        report.append({"limit": name, "measure": measure, "tokens": n, "mount": mount, "plain": others, "ratio": ratio})
         first = ratio if first is None else first
     return first
 
@@ -219,30 +269,34 @@ def say_more(runs):
 
 def measure(options):
     gguf, store = prepare(options)
+    options.plain = plain_kinds(gguf)
+    kinds = ["mount", *options.plain]
     size, report, best, tokens = os.path.getsize(gguf), [], 0, None
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
-          f"{options.tokens} tokens, medians of {options.rounds}, taking turns; mount options: "
+          f"{max(options.tokens)} tokens, medians of {options.rounds}, taking turns; mount options: "
           f"{options.options or 'none'}")
-    print(f"   {'memory limit':22} {'':21} {'mount':>8} {'plain':>8}   ratio   wanted")
+    print(f"   {'memory limit':14} {'':21} {'mount':>8} " + " ".join(f"{kind:>12}" for kind in options.plain)
+          + "   ratio   wanted")
     for limit in options.limits.split(","):
         limit_bytes = bytes_of(limit, size)
-        runs = {"mount": [], "plain": []}
+        runs = {kind: [] for kind in kinds}
         for turn in range(options.rounds):
-            for kind in ("plain", "mount") if turn % 2 else ("mount", "plain"):
+            for kind in kinds[::-1] if turn % 2 else kinds:
                 runs[kind].append(once(kind, gguf, store, limit_bytes, options))
         for result in (r for kind in runs.values() for run in kind for r in run):
             tokens = tokens or result["tokens"]
             if result["tokens"] != tokens:
                 raise Failed(f"limit {limit}: other tokens: {result['tokens']} instead of {tokens}")
         for turn, state in enumerate(["cold"] if limit_bytes else ["cold", "warm"]):
-            ours, theirs = ([run[turn] for run in runs[kind]] for kind in ("mount", "plain"))
+            of_turn = {kind: [run[turn] for run in runs[kind]] for kind in kinds}
             bar = ">= 1.0, best >= 1.5" if limit_bytes else ">= 0.98" if state == "warm" else ""
-            ratio = tell(limit if limit_bytes else f"none, {state}", ours, theirs, bar, report)
+            ratio = tell(limit if limit_bytes else f"none, {state}", of_turn["mount"],
+                         {kind: of_turn[kind] for kind in options.plain}, bar, options, report)
             best = max(best, ratio) if limit_bytes else best
             if options.verbose:
-                say_more((("mount", ours), ("plain", theirs)))
+                say_more(of_turn.items())
     if best:
-        print(f"   best limit: {best:.2f}, wanted >= 1.5; all runs generated the same {options.tokens} tokens")
+        print(f"   best limit: {best:.2f}, wanted >= 1.5; all runs generated the same {max(options.tokens)} tokens")
     if options.json:
         with open(options.json, "w") as f:
             json.dump(report, f, indent=1)
@@ -253,7 +307,8 @@ def main():
     parser.add_argument("--size", default="5GB", help="of the GGUF file that is made (5GB)")
     parser.add_argument("--preset", help="of mkmodel, for a file of another shape and size")
     parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits: parts of the file, or sizes (512M); none")
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--tokens", type=lambda text: sorted({int(n) for n in text.split(",")}), default=[24, 96],
+                        help="as many are generated as the largest says; the rate is told for each (24,96)")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
