@@ -227,23 +227,29 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
                       efs_done_fn *done, void *arg);
 
 /*
- * Lease an expert's file in full: it is decoded into a memfd that has the file's own offsets, and stays there,
+ * Lease an expert's file in full: it is decoded into a file in memory that has the file's own offsets, and stays there,
  * unchanged, until every lease on it was released. done gets the lease (to be released once for each call) or an error.
- * Leases that are still held at efs_close() end with it: the memfd is closed, never changed.
+ * Leases that are still held at efs_close() end with it: the file is closed, never changed.
  */
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
-/* The memfd, owned by the engine: whoever maps it sees this expert for as long as he likes. -EBUSY: it is a window. */
+/* The same for efs_lease_window(): memory of the one use that nobody holds is left for that of the other. */
+EFS_API void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
+/*
+ * The file, for reading, owned by the engine: whoever opens or maps it, or moves its pages elsewhere, sees this expert
+ * for as long as he likes. Nobody can open it for writing. -EBUSY: it is a window; -errno.
+ */
 EFS_API int efs_lease_fd(const struct efs_lease *lease);
 /*
- * The same memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever
- * comes there next; he must hold a lease on what he reads. number tells windows apart and is never given again. -EBUSY:
- * its descriptor was given out by efs_lease_fd().
+ * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
+ * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
+ * apart and is never given again. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of its own
+ * (CAP_SYS_ADMIN).
  */
 struct efs_window {
     uint32_t number;
-    int fd; /* owned by the engine; valid while the lease is held; to be mapped for reading only */
+    int fd; /* owned by the engine, valid while the lease is held, for reading; nobody can open it for writing */
     uint64_t bytes;
 };
 EFS_API errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
@@ -266,6 +272,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(leases_c, counter, "", "leases filled from chunks that were in memory")                                          \
     X(leases_m, counter, "", "leases that waited for the disk")                                                        \
     X(leases_shared, counter, "", "leases that joined one being filled")                                               \
+    X(leases_moved, counter, "",                                                                                       \
+      "leases that had the expert brought again, from memory of a window to a file's or back")                         \
     X(lease_errors, counter, "", "leases that ended in an error")                                                      \
     X(lease_waits, counter, "", "leases that waited for room")                                                         \
     X(disk_reads, counter, "", "reads of the store submitted")                                                         \
@@ -549,16 +557,16 @@ struct efs_client_options {
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
-/* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open. NULL
- * is fine. */
+/* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open.
+ * NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: it is a mount. */
 EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs: as efs_request_begin(), but by the numbers of experts/L03/E017.safetensors:
- * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket or
- * by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
+ * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket
+ * or by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
  * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert; of one
  * that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
  */

@@ -1,13 +1,12 @@
 /* handout_answer.c - see handout_core.h. With the lock held unless said otherwise. */
 #include "handout_core.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 static bool client_has(const struct efsd_session *s, uint32_t window)
 {
@@ -33,15 +32,6 @@ static errint_t send_answer(const struct efsd_session *s, const struct efs_hando
         memcpy(CMSG_DATA(with), &fd, sizeof(fd));
     }
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
-}
-
-/* The client shall not write into it: a descriptor of its own, for reading. */
-static int read_only(int fd)
-{
-    char path[40];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    int own = open(path, O_RDONLY | O_CLOEXEC);
-    return own < 0 ? -errno : own;
 }
 
 static errint_t answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
@@ -72,14 +62,7 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
         .window_bytes = window.bytes,
         .file_bytes = daemon->tree.nodes[held->node].bytes,
     };
-    int fd = client_has(s, window.number) ? -1 : read_only(window.fd);
-    if (fd < 0 && !client_has(s, window.number)) {
-        return fd == -EAGAIN ? -EIO : fd;
-    }
-    rc = send_answer(s, &answer, fd);
-    if (fd >= 0) {
-        close(fd);
-    }
+    rc = send_answer(s, &answer, client_has(s, window.number) ? -1 : window.fd);
     if (rc == 0) {
         s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
     }
@@ -101,28 +84,36 @@ static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
     epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
 }
 
-/* Answer for a tag, whose expert is held or failed. Returns a lease to be released without lock, or NULL. */
-static struct efs_lease *answer(struct efsd_session *s, uint32_t tag, errint_t error)
+/* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
+ * same tag before this could be said. */
+static void refuse(struct efsd_session *s, uint32_t tag, errint_t error)
 {
-    struct efsd_counters *counters = &s->handout->daemon->counters;
-    struct efsd_held *held = efsd_held_of(s, tag);
-    struct efs_lease *lease = NULL;
-    errint_t rc = error == 0 ? answer_held(s, held) : error;
-    if (rc && rc != -EAGAIN && held) {
-        lease = held->lease;
-        free(held);
-        s->held[tag] = NULL;
-    }
-    if (rc && rc != -EAGAIN) {
-        efsd_count(&counters->handout_errors, 1);
-        error = rc;
-        rc = answer_error(s, tag, error);
-    } else if (rc == 0) {
-        efsd_count(&counters->handouts, 1);
-    }
-    if (rc == -EAGAIN) {
+    assert(error < 0);
+    if (answer_error(s, tag, error) == -EAGAIN) {
         put_late(s, tag, error);
     }
+}
+
+/* Answer for an expert that is HELD; if it cannot be handed out, its tag is free. Returns a lease to be released
+ * without lock then, or NULL. */
+static struct efs_lease *answer(struct efsd_session *s, struct efsd_held *held)
+{
+    uint32_t tag = held->tag;
+    assert(held->session == s && held->lease && !held->dropped && s->held[tag] == held);
+    errint_t rc = answer_held(s, held);
+    if (rc == 0) {
+        efsd_count(&s->handout->daemon->counters.handouts, 1);
+        return NULL;
+    }
+    if (rc == -EAGAIN) {
+        put_late(s, tag, 0);
+        return NULL;
+    }
+    struct efs_lease *lease = held->lease;
+    s->held[tag] = NULL;
+    free(held);
+    efsd_count(&s->handout->daemon->counters.handout_errors, 1);
+    refuse(s, tag, rc);
     return lease;
 }
 
@@ -139,9 +130,11 @@ void efsd_handout_flush(struct efsd_session *s)
         struct efsd_late *one = all;
         struct efs_lease *lease = NULL;
         all = one->next;
-        const struct efsd_held *held = efsd_held_of(s, one->tag);
-        if (one->error || (held && held->lease)) { /* else it was dropped meanwhile */
-            lease = answer(s, one->tag, one->error);
+        struct efsd_held *held = efsd_held_of(s, one->tag);
+        if (one->error) {
+            refuse(s, one->tag, one->error);
+        } else if (held && held->lease) { /* else it was dropped meanwhile */
+            lease = answer(s, held);
         }
         free(one);
         if (lease) {
@@ -160,15 +153,19 @@ void efsd_handout_leased(void *arg, errint_t error, struct efs_lease *lease)
     struct efsd_handout *handout = s->handout;
     uint32_t tag = held->tag;
     pthread_mutex_lock(&handout->lock);
+    assert(!held->lease && s->references > 0);
     if (held->dropped) {
         free(held); /* its tag was given up when it was dropped */
+    } else if (error) {
+        assert(s->held[tag] == held);
+        s->held[tag] = NULL;
+        free(held);
+        efsd_count(&handout->daemon->counters.handout_errors, 1);
+        refuse(s, tag, error == -EAGAIN ? -EIO : error);
+        lease = NULL;
     } else {
         held->lease = lease;
-        if (error) {
-            s->held[tag] = NULL;
-            free(held);
-        }
-        lease = answer(s, tag, error == -EAGAIN ? -EIO : error);
+        lease = answer(s, held);
     }
     efsd_session_unref(s);
     pthread_mutex_unlock(&handout->lock);

@@ -168,7 +168,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
         } else if (coming[i]) {
             uint32_t node = s->handout->nodes[expert];
             coming[i]->node = node;
-            efs_lease(daemon->fs, daemon->tree.nodes[node].id, efsd_handout_leased, coming[i]);
+            efs_lease_for_window(daemon->fs, daemon->tree.nodes[node].id, efsd_handout_leased, coming[i]);
         }
     }
     return true;

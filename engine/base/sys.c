@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <numaif.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -102,15 +104,38 @@ int efs_sys_memfd_create(const char *name, unsigned flags)
     return (int)RETRY(memfd_create(name, flags | MFD_CLOEXEC));
 }
 
-int efs_sys_unshared(int fd)
+int efs_sys_add_seals(int fd, int seals)
 {
-    if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0) /* the kernel gives it to the only one who has the file */
-        return -errno;
-    fcntl(fd, F_SETLEASE, F_UNLCK);
-    return 0;
+    return (int)RETRY(fcntl(fd, F_ADD_SEALS, seals));
 }
 
-int efs_sys_huge_tmpfs(void)
+static int clone_reading(int mount)
+{
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
+    int clone = open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    if (clone < 0)
+        return -errno;
+    int rc = mount_setattr(clone, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0 ? -errno : clone;
+    if (rc < 0)
+        close(clone);
+    return rc;
+}
+
+/* Before Linux 6.15 only what is mounted somewhere can be cloned: in a namespace that a thread of its own has. */
+static void *clone_in_namespace(void *arg)
+{
+    int *fd = arg, mount = *fd;
+    if (unshare(CLONE_FS | CLONE_NEWNS) < 0 ||
+        mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &(struct mount_attr){.propagation = MS_PRIVATE},
+                      sizeof(struct mount_attr)) < 0 ||
+        move_mount(mount, "", AT_FDCWD, "/tmp", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        *fd = -errno;
+    else
+        *fd = clone_reading(mount);
+    return NULL;
+}
+
+int efs_sys_huge_tmpfs(int *reading)
 {
     int context = fsopen("tmpfs", FSOPEN_CLOEXEC), mount = -1;
     if (context < 0)
@@ -122,7 +147,20 @@ int efs_sys_huge_tmpfs(void)
         mount = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID);
     int rc = mount < 0 ? -errno : mount;
     close(context);
-    return rc;
+    if (mount < 0)
+        return rc;
+    *reading = clone_reading(mount);
+    pthread_t thread;
+    int fd = mount;
+    if (*reading < 0 && pthread_create(&thread, NULL, clone_in_namespace, &fd) == 0) {
+        pthread_join(thread, NULL);
+        *reading = fd;
+    }
+    if (*reading < 0) {
+        close(mount);
+        return *reading;
+    }
+    return mount;
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

@@ -28,11 +28,10 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 int efs_sys_unlinkat(int dir, const char *path, int flags);
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_memfd_create(const char *name, unsigned flags);
-/* Does anyone else have the file of this descriptor (opened for reading and writing) open or mapped? 0: nobody; -EAGAIN:
- * somebody; else it cannot be told (of memfds it cannot). */
-int efs_sys_unshared(int fd);
-/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root. Needs CAP_SYS_ADMIN. */
-int efs_sys_huge_tmpfs(void);
+int efs_sys_add_seals(int fd, int seals);
+/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root, and *reading, one of the
+ * root of a clone of it that is read-only for whoever comes to a file by it. Needs CAP_SYS_ADMIN. */
+int efs_sys_huge_tmpfs(int *reading);
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);

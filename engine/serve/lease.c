@@ -10,6 +10,7 @@
 #include "steward.h"
 #include "sys.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,8 @@ static void filled(struct efs_fill *fill)
     errint_t error = fill->error;
     pthread_mutex_lock(&fs->lock);
     struct efs_full_waiter *waiters = f->waiters;
+    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->slot && fs->filling_count > 0);
+    assert(fill->slot->kind != EFS_SLOT_SHOWN); /* it was written just now */
     f->waiters = NULL;
     fs->filling_count--;
     if (error == 0) {
@@ -78,8 +81,7 @@ static void filled(struct efs_fill *fill)
         efs_lru_insert(efs_full_list(fs, f), fill->expert, true);
     } else {
         f->state = EFS_FULL_NONE;
-        fill->slot->next = fs->free_slots;
-        fs->free_slots = fill->slot;
+        efs_full_give_back(fs, fill->slot);
         efs_residency_dropped_full(fs, fill->expert);
     }
     for (struct efs_full_waiter *w = waiters; w; w = w->next) {
@@ -106,9 +108,10 @@ static void filled(struct efs_fill *fill)
 static struct efs_fill *admit(struct efs *fs, struct efs_full_waiter *w, struct efs_disk_request **submit, errint_t *rc)
 {
     struct efs_fill *fill = efs_fill_new(fs, w->expert);
+    enum efs_slot_kind use = w->use == EFS_SLOT_PRIVATE ? fs->last_use : w->use;
     *rc = -ENOMEM;
     if (fill)
-        fill->slot = efs_slot_take(fs, efs_slot_bytes(fs, w->expert), submit, rc);
+        fill->slot = efs_slot_take(fs, efs_slot_bytes(fs, w->expert), use, submit, rc);
     if (!fill || !fill->slot) {
         free(fill);
         return NULL;
@@ -116,11 +119,12 @@ static struct efs_fill *admit(struct efs *fs, struct efs_full_waiter *w, struct 
     uint64_t file_bytes = efs_view_bytes(&fs->view, fs->view.expert_first + w->expert);
     fill->ended = filled;
     fill->tokens = w->tokens;
+    assert(fs->full[w->expert].state == EFS_FULL_NONE && !fs->full[w->expert].slot && !fs->full[w->expert].waiters);
     fs->full[w->expert].state = EFS_FULL_FILLING;
     fs->filling_count++;
     w->next = NULL;
     fs->full[w->expert].waiters = w;
-    if (efs_sys_ftruncate(fill->slot->fd, file_bytes) < 0)
+    if (efs_slot_resize(fill->slot, file_bytes) < 0)
         fill->error = -EIO;
     *rc = 0;
     return fill;
@@ -133,6 +137,7 @@ static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fill
 {
     struct efs_full *f = &fs->full[w->expert];
     errint_t rc = fs->closing ? -ECANCELED : 0;
+    bool left = rc == 0 && efs_full_leave_for(fs, w->expert, w->use);
     if (rc == 0 && f->state == EFS_FULL_READY) {
         lease_begin(fs, w->expert);
         efs_count(&fs->stats, leases_f, 1);
@@ -148,6 +153,8 @@ static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fill
         *fill = admit(fs, w, submit, &rc);
     if (rc == 0)
         return STEP_FILL;
+    if (left)
+        efs_residency_dropped_full(fs, w->expert);
     if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count + fs->filling_count > 0))
         return STEP_NO_ROOM;
     w->error = rc;
@@ -176,7 +183,7 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fill **
     }
 }
 
-/* The header of an expert's file, and zeros after its end, go into the memfd. No lock. */
+/* The header of an expert's file, and zeros after its end, go into its slot. No lock. */
 void efs_lease_prepare(struct efs_fill *fill)
 {
     const struct efs_view *view = &fill->fs->view;
@@ -276,7 +283,7 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     efs_active_end(fs);
 }
 
-void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+static void lease(struct efs *fs, uint32_t file, enum efs_slot_kind use, efs_leased_fn *done, void *arg)
 {
     struct efs_file_info info;
     errint_t rc = efs_view_info(&fs->view, file, &info);
@@ -289,15 +296,20 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
         done(arg, rc ? rc : -ENOMEM, NULL);
         return;
     }
+    w->use = use;
     struct efs_full_waiter *answer = NULL;
     struct efs_disk_request *submit = NULL;
-    struct efs_fill *none;
     bool begin = false;
     pthread_mutex_lock(&fs->lock);
+    fs->last_use = use;
     fs->touches[info.expert]++;
-    if (fs->full[info.expert].state != EFS_FULL_NONE) {
+    const struct efs_full *f = &fs->full[info.expert];
+    bool is_there = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use));
+    if (is_there) {
+        struct efs_fill *none;
         efs_residency_request(fs, &info.expert, NULL, 1, false);
         efs_lease_ask(fs, w, &none, &answer, &submit);
+        assert(!none);
     } else {
         w->next = NULL;
         struct efs_full_waiter **tail = &fs->gathered;
@@ -318,39 +330,36 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     efs_lease_answer(fs, answer);
 }
 
-/* Lock held: how it was given out, in the other way, does not matter any more when nobody has it. */
-static void forget_if_alone(struct efs_slot *slot)
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 {
-    if (!slot->memfd && efs_sys_unshared(slot->fd) == 0) {
-        slot->window = 0;
-        slot->shown = false;
-    }
+    lease(fs, file, EFS_SLOT_SHOWN, done, arg);
+}
+
+void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    lease(fs, file, EFS_SLOT_WINDOW, done, arg);
 }
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    struct efs_slot *slot = lease->fs->full[lease->expert].slot;
-    pthread_mutex_lock(&lease->fs->lock);
-    /* a window's memory goes on to other experts while it is mapped: who has only this one's file must not see that */
-    if (slot->window)
-        forget_if_alone(slot);
-    int fd = slot->window ? -EBUSY : slot->fd;
-    slot->shown = slot->shown || !slot->window;
-    pthread_mutex_unlock(&lease->fs->lock);
+    struct efs *fs = lease->fs;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_slot *slot = fs->full[lease->expert].slot;
+    assert(fs->full[lease->expert].leases > 0);
+    errint_t rc = efs_slot_show(&fs->slots, slot);
+    int fd = rc < 0 ? rc : slot->fd;
+    pthread_mutex_unlock(&fs->lock);
     return fd;
 }
 
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
     struct efs *fs = lease->fs;
-    struct efs_slot *slot = fs->full[lease->expert].slot;
     pthread_mutex_lock(&fs->lock);
-    if (slot->shown)
-        forget_if_alone(slot);
-    errint_t rc = slot->shown ? -EBUSY : 0;
-    if (rc == 0 && !slot->window)
-        slot->window = ++fs->window_last;
-    *window = (struct efs_window){.number = slot->window, .fd = slot->fd, .bytes = slot->bytes};
+    struct efs_slot *slot = fs->full[lease->expert].slot;
+    assert(fs->full[lease->expert].leases > 0);
+    errint_t rc = efs_slot_make_window(&fs->slots, slot);
+    *window = (struct efs_window){.number = slot->window, .fd = rc < 0 ? -1 : slot->fd, .bytes = slot->bytes};
     pthread_mutex_unlock(&fs->lock);
     return rc;
 }
@@ -366,9 +375,11 @@ void efs_lease_release(struct efs_lease *lease)
     struct efs_full *f = &fs->full[lease->expert];
     struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
+    assert(f->state == EFS_FULL_READY && f->leases > 0);
     bool last = --f->leases == 0;
     efs_residency_release(fs, lease->expert);
     if (last) {
+        assert(fs->leased_count > 0 && fs->leased_bytes >= f->slot->bytes);
         fs->leased_count--;
         fs->leased_bytes -= f->slot->bytes;
         fs->leased_loose_bytes -= f->kept ? 0 : f->slot->bytes;

@@ -11,12 +11,13 @@
 struct efs_full_waiter {
     struct efs_full_waiter *next;
     uint32_t expert, tokens;
-    errint_t error; /* with which done is to be called */
+    enum efs_slot_kind use; /* PRIVATE: as it comes */
+    errint_t error;         /* with which done is to be called */
     efs_leased_fn *done;
     void *arg;
 };
 
-/* NULL: no memory. Free with free() if it was not asked for. */
+/* Of any use. NULL: no memory. Free with free() if it was not asked for. */
 struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg);
 /*
  * Ask: *fill is set where the expert must be brought now (for efs_execute()); w is put on *answer where it can be told

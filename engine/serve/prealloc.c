@@ -9,11 +9,9 @@
 
 #include "residency.h"
 #include "steward.h"
-#include "sys.h"
 #include "workers.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
 
 struct prealloc {
     struct efs *fs;
@@ -56,12 +54,11 @@ static bool take_slot(struct prealloc *p)
     p->next_expert = (p->next_expert + 1) % fs->store->expert_count;
     fs->full_bytes += bytes;
     pthread_mutex_unlock(&fs->lock);
-    struct efs_slot *slot = efs_slot_new(fs, bytes);
-    bool whole = slot && efs_sys_madvise(slot->data, bytes, MADV_POPULATE_WRITE) == 0;
+    struct efs_slot *slot = efs_slot_new(&fs->slots, bytes);
+    bool whole = slot && efs_slot_populate(slot) == 0;
     pthread_mutex_lock(&fs->lock);
     if (slot) {
-        slot->next = fs->free_slots;
-        fs->free_slots = slot;
+        efs_full_give_back(fs, slot);
     } else {
         fs->full_bytes -= bytes;
     }

@@ -134,13 +134,13 @@ static uint64_t staying(const struct efs *fs)
     return fs->arena.segment_count - fs->segments_leaving;
 }
 
-errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit)
+errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit)
 {
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
         uint64_t used = efs_room_used_with(fs, fs->floor_segments);
-        if (used + bytes <= budget || (used <= budget && efs_full_has_free_slot(fs, bytes)))
+        if (used + bytes <= budget || (used <= budget && efs_full_has_free_slot(fs, bytes, use)))
             return 0;
         uint64_t excess = used + bytes - budget, before = fs->full_bytes;
         efs_full_drop_free_slots(fs, excess);

@@ -20,6 +20,7 @@
 #include "libexpertfs.h"
 #include "lru.h"
 #include "clock.h"
+#include "slot.h"
 #include "stats.h"
 #include "store.h"
 #include "view.h"
@@ -70,15 +71,6 @@ struct efs_unit_waiter {
 };
 
 /* One expert in the full pool. */
-struct efs_slot { /* a memfd and its mapping; recycled */
-    struct efs_slot *next;
-    int fd;
-    bool memfd;      /* not of our tmpfs: nobody can tell whether it is mapped elsewhere */
-    bool shown;      /* its descriptor was given out: others may have it mapped, also without a lease */
-    uint32_t window; /* its number as a window, which others keep mapped whatever is in it; 0: it is none */
-    uint8_t *data;
-    size_t bytes; /* whole pages */
-};
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
@@ -126,9 +118,9 @@ struct efs {
     struct efs_full *full;                 /* by expert, as lease_handles */
     struct efs_lease *lease_handles;
     struct efs_lru kept_full, loose_full;
-    int huge_tmpfs;                                          /* where memfds are made, or < 0 */
-    struct efs_slot *free_slots;                             /* recycled memfds, pages kept */
-    uint32_t window_last;                                    /* number given last to one of them */
+    struct efs_slots slots;
+    struct efs_slot *free_slots;                             /* not SHOWN, pages kept, for other experts */
+    enum efs_slot_kind last_use;                             /* that a lease was asked for: SHOWN or WINDOW */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
     struct efs_full_waiter *gathered;                        /* leases that are to be brought together */
     struct efs_job gather_job;
@@ -136,7 +128,7 @@ struct efs {
     struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
     uint64_t coded_bytes;                   /* of those that are handed out or on their way */
     bool coded_retrying, coded_again;       /* a thread looks for room for them; it is to look once more */
-    uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfds, free ones included */
+    uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; slots, free ones included */
     uint64_t floor_segments;                /* of the chunk pool: always left to it */
     uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
     struct efs_residency *residency;
@@ -217,10 +209,10 @@ bool efs_room_has_segment(const struct efs *fs);
 /* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give
  * it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_room_coded(const struct efs *fs);
-/* Make room for bytes more of memfds: gives up recycled memfds, segments above the plan, loose experts, kept ones that
- * nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting leases are then tried again);
- * -ENOMEM: everything is held. */
-errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* Make room for a slot of bytes more, or leave a free one for that use: gives up free slots, segments above the plan,
+ * loose experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting
+ * leases are then tried again); -ENOMEM: everything is held. */
+errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit);
 /* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
  */
 void efs_room_set_budget(struct efs *fs, uint64_t bytes);
@@ -242,21 +234,27 @@ void efs_full_destroy(struct efs *fs);
 /* If the expert is full: its bytes, held until efs_full_unhold(). Else NULL. Takes the lock. */
 const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert);
 void efs_full_unhold(struct efs *fs, uint32_t expert);
-/* With lock held: drop the oldest expert that nobody holds, of the loose or of the kept ones; its memfd goes to
- * free_slots. false: none. */
+/* With lock held: drop the oldest expert that nobody holds, of the loose or of the kept ones. false: none. */
 bool efs_full_evict_oldest(struct efs *fs, bool kept);
-/* With lock held: nobody has it leased or mapped: it can be evicted, now or when it was copied from. */
+/* With lock held: nobody has it leased: it can be evicted, now or when it was copied from. */
 bool efs_full_may_go(const struct efs_full *full);
+/* With lock held: a READY expert that nobody holds is in memory that cannot be used so, because it is the other kind.
+ */
+bool efs_full_must_leave(const struct efs_full *full, enum efs_slot_kind use);
+/* With lock held: if so, it leaves it; the books are not told. false: it stays. */
+bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_slot_kind use);
 /* With lock held: the expert is, or is not any more, kept full by the books. */
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
 void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
-/* With lock held: is there memory of that size that the next expert can take over as it is? */
-bool efs_full_has_free_slot(struct efs *fs, size_t bytes);
-size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memfd: whole pages */
-/* A memfd of that size, which nobody has counted yet; NULL: no memory. */
-struct efs_slot *efs_slot_new(const struct efs *fs, size_t bytes);
-/* With lock held: a memfd of that size, a recycled one or a new one within the budget. NULL: *rc says why. */
-struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, struct efs_disk_request **submit, errint_t *rc);
+/* With lock held: is there memory of that size that the next expert can take over as it is, for that use? */
+bool efs_full_has_free_slot(struct efs *fs, size_t bytes, enum efs_slot_kind use);
+size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memory: whole pages */
+/* With lock held: a slot of that size, not SHOWN, a free one or a new one within the budget: PRIVATE, or, if that is
+ * the use, a WINDOW. NULL: *rc says why. */
+struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit,
+                               errint_t *rc);
+/* With lock held: an expert's memory is free again: for the next one, or for the kernel. */
+void efs_full_give_back(struct efs *fs, struct efs_slot *slot);
 /* The list of the kept or of the loose that a READY expert stands in. */
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
 

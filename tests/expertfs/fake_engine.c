@@ -345,6 +345,11 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     }
 }
 
+void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    efs_lease(fs, file, done, arg);
+}
+
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
     (void)lease, (void)window;

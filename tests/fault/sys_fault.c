@@ -10,6 +10,7 @@
 #define efs_sys_renameat real_renameat
 #define efs_sys_memfd_create real_memfd_create
 #define efs_sys_huge_tmpfs real_huge_tmpfs
+#define efs_sys_add_seals real_add_seals
 #define efs_sys_mmap real_mmap
 #define efs_sys_mprotect real_mprotect
 #define efs_sys_mbind real_mbind
@@ -35,6 +36,7 @@
 #undef efs_sys_renameat
 #undef efs_sys_memfd_create
 #undef efs_sys_huge_tmpfs
+#undef efs_sys_add_seals
 #undef efs_sys_mmap
 #undef efs_sys_mprotect
 #undef efs_sys_mbind
@@ -56,8 +58,8 @@
 #include <stdatomic.h>
 
 const char *const fault_names[FAULT_CALLS] = {
-    "open", "fstat",  "pread",      "pwrite",    "fsync",        "ftruncate", "link",  "memfd",     "huge tmpfs",
-    "mmap", "memory", "uring init", "uring pin", "uring result", "mprotect",  "mbind", "huge bytes"};
+    "open", "fstat",  "pread",      "pwrite",    "fsync",        "ftruncate", "link",  "memfd",      "huge tmpfs",
+    "mmap", "memory", "uring init", "uring pin", "uring result", "mprotect",  "mbind", "huge bytes", "seals"};
 
 static struct {
     enum fault_call call;
@@ -157,9 +159,14 @@ int efs_sys_memfd_create(const char *name, unsigned flags)
     return fails(FAULT_MEMFD) ? -plan.error : real_memfd_create(name, flags);
 }
 
-int efs_sys_huge_tmpfs(void)
+int efs_sys_add_seals(int fd, int seals)
 {
-    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs();
+    return fails(FAULT_SEALS) ? -plan.error : real_add_seals(fd, seals);
+}
+
+int efs_sys_huge_tmpfs(int *reading)
+{
+    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs(reading);
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

@@ -24,6 +24,7 @@ enum fault_call {
     FAULT_MPROTECT,
     FAULT_MBIND,
     FAULT_HUGE_BYTES,
+    FAULT_SEALS,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];
