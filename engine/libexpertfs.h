@@ -301,6 +301,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(kept_lost, counter, "", "units that were to be kept and had to go for lack of memory, or were damaged")          \
     X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
+    X(memory_short, counter, "",                                                                                       \
+      "times that memory within the budget was not taken, since the cgroup or the machine had none left")              \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \

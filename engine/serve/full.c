@@ -209,6 +209,7 @@ errint_t efs_full_build(struct efs *fs)
     if (!fs->full)
         return -ENOMEM;
     efs_slots_open(&fs->slots, fs->options.full_pool);
+    efs_memory_left_open(&fs->memory_left);
     efs_lru_init(&fs->kept_full, &fs->full[0].link, sizeof(struct efs_full));
     efs_lru_init(&fs->loose_full, &fs->full[0].link, sizeof(struct efs_full));
     return efs_leases_build(fs);
@@ -222,6 +223,7 @@ void efs_full_destroy(struct efs *fs)
     efs_full_drop_free_slots(fs, UINT64_MAX);
     assert(fs->full_bytes == 0);
     efs_slots_close(&fs->slots);
+    efs_memory_left_close(&fs->memory_left);
     efs_leases_destroy(fs);
     free(fs->full);
 }

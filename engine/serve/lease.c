@@ -74,6 +74,11 @@ static void filled(struct efs_fill *fill)
     assert(fill->slot->kind != EFS_SLOT_SHOWN); /* it was written just now */
     f->waiters = NULL;
     fs->filling_count--;
+    if (!fill->slot->populated) {
+        assert(fs->fresh_bytes >= fill->slot->bytes);
+        fs->fresh_bytes -= fill->slot->bytes;
+        fill->slot->populated = error == 0;
+    }
     if (error == 0) {
         f->slot = fill->slot;
         f->state = EFS_FULL_READY;
@@ -122,6 +127,7 @@ static struct efs_fill *admit(struct efs *fs, struct efs_full_waiter *w, struct 
     assert(fs->full[w->expert].state == EFS_FULL_NONE && !fs->full[w->expert].slot && !fs->full[w->expert].waiters);
     fs->full[w->expert].state = EFS_FULL_FILLING;
     fs->filling_count++;
+    fs->fresh_bytes += fill->slot->populated ? 0 : fill->slot->bytes;
     w->next = NULL;
     fs->full[w->expert].waiters = w;
     if (efs_slot_resize(fill->slot, file_bytes) < 0)

@@ -51,6 +51,19 @@ static uint64_t needed(const struct efs *fs)
     return coded > fs->planned_segments ? coded : fs->planned_segments;
 }
 
+/*
+ * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
+ * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
+ */
+static bool memory_left(struct efs *fs, uint64_t bytes)
+{
+    /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
+    if (efs_memory_left_for(&fs->memory_left, bytes + fs->fresh_bytes + fs->arena.segment_bytes))
+        return true;
+    efs_count(&fs->stats, memory_short, 1);
+    return false;
+}
+
 bool efs_room_for_segment(struct efs *fs)
 {
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
@@ -66,13 +79,14 @@ bool efs_room_for_segment(struct efs *fs)
         if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
             return false;
     }
-    return true;
+    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes);
 }
 
 bool efs_room_has_segment(const struct efs *fs)
 {
     return fs->arena.segment_count < fs->planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
-           efs_room_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes;
+           efs_room_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes &&
+           efs_memory_left_for(&fs->memory_left, 2 * fs->arena.segment_bytes + fs->fresh_bytes);
 }
 
 /* ---- a segment leaves: its units go, then its registration, then its memory; one at a time ---- */
@@ -140,9 +154,12 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind us
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
         uint64_t used = efs_room_used_with(fs, fs->floor_segments);
-        if (used + bytes <= budget || (used <= budget && efs_full_has_free_slot(fs, bytes, use)))
+        if (used <= budget && efs_full_has_free_slot(fs, bytes, use))
             return 0;
-        uint64_t excess = used + bytes - budget, before = fs->full_bytes;
+        bool within = used + bytes <= budget;
+        if (within && memory_left(fs, bytes))
+            return 0;
+        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->full_bytes;
         efs_full_drop_free_slots(fs, excess);
         if (fs->full_bytes < before)
             continue;

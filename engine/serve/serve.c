@@ -222,7 +222,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
     fs->options = *options;
-    fs->slots.tmpfs = fs->slots.reading = -1;
+    fs->slots.tmpfs = fs->slots.reading = fs->memory_left.machine = -1;
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
     errint_t rc = start(fs, store_path, err);

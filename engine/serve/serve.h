@@ -19,6 +19,7 @@
 #include "layout.h"
 #include "libexpertfs.h"
 #include "lru.h"
+#include "memory_left.h"
 #include "clock.h"
 #include "slot.h"
 #include "stats.h"
@@ -119,6 +120,8 @@ struct efs {
     struct efs_lease *lease_handles;
     struct efs_lru kept_full, loose_full;
     struct efs_slots slots;
+    struct efs_memory_left memory_left;
+    uint64_t fresh_bytes; /* of slots that are being filled and have no pages yet */
     struct efs_slot *free_slots;                             /* not SHOWN, pages kept, for other experts */
     enum efs_slot_kind last_use;                             /* that a lease was asked for: SHOWN or WINDOW */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */

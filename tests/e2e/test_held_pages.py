@@ -1,0 +1,136 @@
+"""Clients that hold hundreds of MiB of pages of experts in pipes and socket queues, which the daemon's cgroup was charged
+for: the daemon is not killed, the bytes stay right, and what they let go is used again."""
+import fcntl
+import resource
+import socket
+import sys
+
+from e2e import *
+
+sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
+from cgroup import Cgroup
+
+F_SETPIPE_SZ = 1031
+LIMIT = 160 << 20
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "32", "-l", "4", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+plain = Mount(store, "nopassthrough")
+names = [f"experts/{name}" for name in files_below(plain / "experts") if "/" in name]
+want = {name: open(plain / name, "rb").read() for name in names}
+plain.unmount()
+size = len(want[names[0]])
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+try:
+    group = Cgroup(LIMIT)
+except OSError as error:
+    skip(f"no memory cgroup: {error}")
+
+
+def remove():
+    mount.abandon()
+    if os.path.exists(group.path):
+        wait_until(lambda: not open(f"{group.path}/cgroup.procs").read().strip(), 10)
+        os.rmdir(group.path)
+
+
+mount = Mount(store, "budget=112M", prefix=("sh", "-c", f'echo 0 >{group.path}/cgroup.procs; exec "$@"', "sh"))
+atexit.register(remove)
+if not mount.passthrough():
+    reason = mount.config()["passthrough_reason"]
+    mount.unmount()
+    skip(f"no passthrough here: {reason}")
+
+
+def alive(when):
+    return check(f"{when}: the daemon lives", mount.daemon.poll() is None and group.out_of_memory() == 0,
+                 (mount.daemon.returncode, mount.printed()[-500:]))
+
+
+def in_pipes(name):
+    """Pages of the file in pipes, a page of each 2 MiB and then some: [(end, offset, bytes)]"""
+    held = []
+    with open(mount / name, "rb", buffering=0) as file:
+        for offset in range(0, size, 1 << 20):
+            out, into = os.pipe()
+            fcntl.fcntl(into, F_SETPIPE_SZ, 64 << 10)
+            held.append((out, offset, os.splice(file.fileno(), into, 64 << 10, offset_src=offset)))
+            os.close(into)
+    return held
+
+
+def right(name, held):
+    good = True
+    for out, offset, count in held:
+        data = b""
+        while piece := os.read(out, 65536):
+            data += piece
+        os.close(out)
+        good = good and data == want[name][offset:offset + count]
+    return good
+
+
+print("-- pipes")
+held = {}
+for turn, name in enumerate(names):
+    held[name] = in_pipes(name)
+    if turn % 16 == 0 and not alive(f"{turn} experts of {size} bytes are in pipes"):
+        done()
+if not alive(f"{len(held)} experts, {len(held) * size >> 20} MiB, are in pipes"):
+    done()
+stat = mount.stat()
+note(", ".join(f"{name} {stat[name]}" for name in ("fuse_opens_passthrough", "fuse_lease_fallbacks", "memory_short")))
+check("memory was short", int(stat["memory_short"]) > 0)
+check("some were served by the kernel, the others by the daemon", int(stat["fuse_opens_passthrough"]) > 8 and
+      int(stat["fuse_lease_fallbacks"]) > 8, stat)
+kept = sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
+check("the budget holds", kept <= int(stat["budget_bytes"]), (kept, stat["budget_bytes"]))
+with open(mount / "config.json") as file, open(f"{model}/config.json") as source:
+    check("other files are served", file.read() == source.read())
+wrong = [name for name, pipes in held.items() if not right(name, pipes)]
+check("all pipes hold what they were given", not wrong, wrong[:3])
+held.clear()
+before = mount.count("fuse_opens_passthrough")
+wrong = []
+for name in names[:16]:
+    with open(mount / name, "rb") as file:
+        if file.read() != want[name]:
+            wrong.append(name)
+check("let go: all are served by the kernel again", not wrong and mount.count("fuse_opens_passthrough") == before + 16,
+      (wrong, mount.count("fuse_opens_passthrough") - before))
+
+print("-- queues of sockets")
+listening = socket.create_server(("127.0.0.1", 0))
+held = []
+for turn, name in enumerate(names * 2):
+    sender = socket.socket()
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    sender.connect(listening.getsockname())
+    receiver, _ = listening.accept()
+    sender.setblocking(False)
+    sent = 0
+    with open(mount / name, "rb", buffering=0) as file:
+        try:
+            while sent < size:
+                sent += os.sendfile(sender.fileno(), file.fileno(), sent, size - sent)
+        except BlockingIOError:
+            pass
+    sender.close()
+    held.append((name, receiver, sent))
+    if turn % 32 == 0 and not alive(f"{turn} experts are in queues"):
+        done()
+alive(f"{sum(sent for _, _, sent in held) >> 20} MiB are in queues")
+wrong = []
+for name, receiver, sent in held:
+    data = b""
+    while piece := receiver.recv(1 << 20):
+        data += piece
+    receiver.close()
+    if data != want[name][:sent]:
+        wrong.append(name)
+check("all receive what was sent", not wrong, wrong[:3])
+alive("at the end")
+mount.unmount()
+done()
