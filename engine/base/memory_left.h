@@ -1,6 +1,7 @@
 /*
  * memory_left.h - is there memory for more, before taking it has a process killed? Pages that others still hold of what
- * we gave back are in no count of ours, but in those of our memory cgroup, which was charged for them, and of the machine.
+ * we gave back are in no count of ours, but in those of our memory cgroup, which was charged for them, and of the
+ * machine.
  */
 #ifndef EFS_MEMORY_LEFT_H
 #define EFS_MEMORY_LEFT_H

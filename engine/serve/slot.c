@@ -7,6 +7,7 @@
  */
 #include "slot.h"
 
+#include "layout.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -101,11 +102,16 @@ errint_t efs_slot_resize(struct efs_slot *slot, uint64_t file_bytes)
     return slot->kind == EFS_SLOT_WINDOW ? 0 : efs_sys_ftruncate(slot->fd, file_bytes);
 }
 
-errint_t efs_slot_populate(struct efs_slot *slot)
+errint_t efs_slot_populate(struct efs_slot *slot, size_t begin, size_t bytes)
 {
-    assert(slot->kind == EFS_SLOT_PRIVATE);
-    errint_t rc = efs_sys_madvise(slot->data, slot->bytes, MADV_POPULATE_WRITE);
-    slot->populated = rc == 0;
+    volatile uint8_t *data = slot->data;
+    assert(slot->kind == EFS_SLOT_PRIVATE && begin + bytes <= slot->bytes);
+    /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or unmaps
+     * something waits for it. Touching a page that is there cannot fail. */
+    errint_t rc = efs_sys_fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, begin, bytes);
+    for (size_t at = begin; rc == 0 && at < begin + bytes; at += EFS_ALIGN)
+        data[at] = 0;
+    slot->populated = rc == 0 && begin + bytes == slot->bytes;
     return rc;
 }
 

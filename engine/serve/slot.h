@@ -56,7 +56,8 @@ errint_t efs_slot_resize(struct efs_slot *slot, uint64_t file_bytes);
  * it is what it was. */
 errint_t efs_slot_show(struct efs_slots *slots, struct efs_slot *slot);
 errint_t efs_slot_make_window(struct efs_slots *slots, struct efs_slot *slot);
-/* Have all its pages, whose content is anything. PRIVATE. Without lock: may take a millisecond for each MiB. */
-errint_t efs_slot_populate(struct efs_slot *slot);
+/* Have the pages of a part of it, whose content is anything then; parts come in order. PRIVATE. Without lock: may take
+ * a millisecond for each MiB. */
+errint_t efs_slot_populate(struct efs_slot *slot, size_t begin, size_t bytes);
 
 #endif
