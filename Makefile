@@ -3,7 +3,7 @@
 # One room a folder; a room's sources are found, not listed:
 #   kernels/*.c sched/*.c engine/*/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
 #   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
-# V=1 shows commands; SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
+# V=1 shows commands; NDEBUG=1 leaves out assertions (for installing; in its own folder); SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
 MAKEFLAGS += --no-builtin-rules
 VERSION := 0.1.0
 CC ?= gcc
@@ -14,7 +14,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 SAN ?=
 comma := ,
-BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+NDEBUG ?=
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(NDEBUG),-ndebug)
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 Q := $(if $(V),,@)
 
@@ -34,7 +35,7 @@ WARN := -Wall -Wextra -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-
         -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
 OPT ?= -O2
 BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-omit-frame-pointer $(WARN) \
-        $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
+        $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(NDEBUG),-DNDEBUG) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
         -DEFS_VERSION_STRING='"$(VERSION)"' $(CFLAGS)
 BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
@@ -172,7 +173,8 @@ help:
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
-	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured"
+	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
+	@echo "                NDEBUG=1 builds them without assertions"
 	@echo "make format tidy clean"
 
 demo:
