@@ -129,6 +129,7 @@ said = run_all(lambda kind, seed, end, results: (readers if kind else askers)(se
 check(f"{sum(s[0] for s in said)} files or windows", said and not any(s[1] for s in said), said)
 
 print("-- by turns")
+check("what the clients held is given back", wait_until(lambda: mount.count("leased_experts") == 0))
 client = Client(mount)
 held = []
 for turn in range(40):
@@ -152,6 +153,7 @@ for turn in range(40):
             check(f"turn {turn}: one whose file nobody has open any more is handed out", False, answer)
             break
         client.send(DROP, [(0, 0, 5)])
+        wait_until(lambda: mount.count("leased_experts") == 1)
 for _, view in held:
     view.close()
 
