@@ -3,7 +3,8 @@
 # One room a folder; a room's sources are found, not listed:
 #   kernels/*.c sched/*.c engine/*/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
 #   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
-# V=1 shows commands; NDEBUG=1 leaves out assertions (for installing; in its own folder); SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
+# V=1 shows commands; NDEBUG=1 leaves out assertions (in its own folder, for installing);
+# SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
 MAKEFLAGS += --no-builtin-rules
 VERSION := 0.1.0
 CC ?= gcc

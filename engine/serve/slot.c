@@ -106,8 +106,8 @@ errint_t efs_slot_populate(struct efs_slot *slot, size_t begin, size_t bytes)
 {
     volatile uint8_t *data = slot->data;
     assert(slot->kind == EFS_SLOT_PRIVATE && begin + bytes <= slot->bytes);
-    /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or unmaps
-     * something waits for it. Touching a page that is there cannot fail. */
+    /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or
+     * unmaps something waits for it. Touching a page that is there cannot fail. */
     errint_t rc = efs_sys_fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, begin, bytes);
     for (size_t at = begin; rc == 0 && at < begin + bytes; at += EFS_ALIGN)
         data[at] = 0;

