@@ -57,14 +57,6 @@ static int ask_exponents(void *user, size_t shard, const uint8_t **e)
     return efs_shard_exponents(&view, x->e, x->scratch);
 }
 
-static bool asks(const struct efs_ffn_expert *e)
-{
-    for (int role = 0; role < 3; role++)
-        if (e->coded[role] && e->coded[role][0].e && e->coded[role][0].codec != EFS_CODEC_CASCADE)
-            return true;
-    return false;
-}
-
 /* ---- one block ---- */
 
 /* What a thread has for itself: scratch of the products, and two ways to exponents (gate and up go together). */
@@ -77,7 +69,7 @@ static errint_t own_get(struct ffn *f, unsigned thread, const struct efs_ffn_exp
 {
     uint32_t cols = e->inner > f->mixture->hidden ? e->inner : f->mixture->hidden;
     size_t products = (efs_matvec_scratch_bytes(cols, e->tokens) + 63) / 64 * 64;
-    size_t shard = !f->plain && asks(e) ? f->fs->store->sb.shard_elements : 0;
+    size_t shard = e->asks ? f->fs->store->sb.shard_elements : 0;
     uint8_t *memory = efs_team_scratch(f->team, thread, products + 2 * shard);
     *own = (struct own){.scratch = memory};
     if (!memory)

@@ -22,6 +22,7 @@ struct efs_ffn_expert {
     void *input, *middle;                   /* prepared: x of these tokens, h of these tokens */
     float *h, *out;                         /* [tokens][inner]; [count][hidden], all tokens of the route */
     struct efs_ffn_phase up_phase, down_phase;
+    bool asks; /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
     bool here, over;
 };
 

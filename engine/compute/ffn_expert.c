@@ -88,6 +88,8 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         if (rc < 0)
             return rc;
         e->coded[role] = of[role]->shards;
+        for (uint32_t i = 0; i < of[role]->shard_count; i++)
+            e->asks = e->asks || at[i].form == EFS_E_ASK;
         at += of[role]->shard_count;
     }
     if (e->gate.rows != e->up.rows || e->gate.cols != hidden || e->up.cols != hidden || e->down.rows != hidden ||

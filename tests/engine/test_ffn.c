@@ -496,11 +496,47 @@ static void test_damage(void **state)
     free(whole);
 }
 
+/* Each shard has a codec of its own: zeros behind weights, so that the first shard of a tensor is of the cascade and a
+ * later one of zstd. */
+static void codecs_mixed_in_a_tensor(void **state)
+{
+    (void)state;
+    static float full[TOKENS * (HIDDEN + 3)], coded[TOKENS * (HIDDEN + 3)];
+    char path[400];
+    size_t bytes;
+    struct efs_error err = {""};
+    struct efs_store_info info;
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    unsigned char *weights = fixture_read(path, &bytes), *zeros = malloc(bytes);
+    assert_non_null(zeros);
+    memcpy(zeros, weights, bytes);
+    for (size_t t = 0; t < EXPERTS * 3; t++) /* the last shards of each tensor; they lie at the file's end */
+        memset(zeros + bytes - (t + 1) * 2 * INNER * HIDDEN + 32768, 0, 2 * INNER * HIDDEN - 32768);
+    fixture_file(&model, "model.safetensors", zeros, bytes);
+    pack(EFS_CHOOSE_AUTO);
+    struct efs *fs = open_store(64 * MIB);
+    efs_store_info(efs_get_store(fs), &info);
+    assert_true(info.codec_shards[1] >= EXPERTS * 3 && info.codec_shards[2] >= EXPERTS * 3);
+    for (unsigned threads = 1; threads <= 2; threads++) {
+        assert_int_equal(run(fs, threads, EFS_FORM_CODED, false, TOKENS, coded, &err), 0);
+        assert_int_equal(run(fs, threads, EFS_FORM_FULL, false, TOKENS, full, &err), 0);
+        assert_memory_equal(coded, full, sizeof(full));
+    }
+    efs_close(fs);
+    fixture_file(&model, "model.safetensors", weights, bytes);
+    free(weights);
+    free(zeros);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
-                                       cmocka_unit_test(test_lz4),     cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_told),    cmocka_unit_test(test_refused),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade),
+                                       cmocka_unit_test(test_zstd),
+                                       cmocka_unit_test(test_lz4),
+                                       cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_told),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(codecs_mixed_in_a_tensor),
                                        cmocka_unit_test(test_damage)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
