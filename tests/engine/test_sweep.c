@@ -46,6 +46,7 @@
 #else
 #define STRIDE 1
 #endif
+#define CHUNK_STRIDE (STRIDE > 3 ? STRIDE : 3) /* each of these is read in all ways, which takes longest */
 
 enum area { SUPERBLOCK, TABLE, CHUNK };
 enum outcome { REFUSED, ERROR, RIGHT, FORGED, OUTCOMES };
@@ -357,7 +358,7 @@ static void try_change(enum area area, const char *name, int table, uint32_t sha
                        unsigned how, bool forged)
 {
     uint64_t value = 0;
-    if (cases++ % (full_tier || sample_directory ? 1 : STRIDE) != 0)
+    if (cases++ % (full_tier || sample_directory ? 1 : area == CHUNK ? CHUNK_STRIDE : STRIDE) != 0)
         return;
     memcpy(copy, image, image_bytes);
     memcpy(&value, copy + at, bytes);
@@ -514,7 +515,7 @@ static void cascade_chunks(void **state)
     for (size_t at = 0; at < s->sm_bytes; at += full_tier ? 1021 : 8191)
         try_field(CHUNK, "signs and mantissas", -1, i, true, s->sm_offset + at, 1);
     tell("cascade");
-    assert_true(STRIDE > 1 || sample_directory || told[CHUNK][true][ERROR] > 200);
+    assert_true(STRIDE > 3 || sample_directory || told[CHUNK][true][ERROR] > 50);
 }
 
 /* The other codecs: what leads the frame or block, byte by byte, and places in it. */
