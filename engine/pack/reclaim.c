@@ -309,6 +309,20 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
     return 0;
 }
 
+/* What the last step was interrupted in left files with a time that is not theirs. It is put back before they are read,
+ * since a reader takes files for changed whose time does not stay what it was when he began. */
+static errint_t settle_again(struct efs_reclaim *r, struct efs_error *err)
+{
+    errint_t rc = 0;
+    for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++) {
+        if (!r->files[f].touched)
+            continue;
+        int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
+        rc = fd < 0 ? fd : efs_reclaim_settle(r, f, fd, err);
+    }
+    return rc;
+}
+
 static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
@@ -320,6 +334,8 @@ static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
         rc = efs_reclaim_check_rest(r, err);
     if (rc == 0)
         rc = efs_reclaim_check_alone(r, err);
+    if (rc == 0)
+        rc = settle_again(r, err);
     if (rc == 0)
         rc = efs_pack_source_open(&r->catalog, &r->source, err);
     for (uint32_t o = 0; rc == 0 && o < r->plan.object_count; o++)
