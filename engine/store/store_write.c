@@ -1,6 +1,7 @@
 /* store_write.c - a nameless file, aligned writes, then a name. */
 #include "store_write.h"
 
+#include "behind.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -8,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUFFER_BYTES (4u << 20) /* of one write */
 /* Buffered writes: at most twice so many bytes are dirty at a time. */
 #define WRITEBACK_BYTES (32u << 20)
 
@@ -54,14 +54,64 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
     return 0;
 }
 
+/* The filesystem took O_DIRECT at open and refuses it now: go on without. */
+static errint_t leave_direct(struct efs_store_writer *w)
+{
+    errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
+    if (rc == 0)
+        w->direct = false;
+    return rc;
+}
+
+/* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
+static void bound_dirty(struct efs_store_writer *w, uint64_t written)
+{
+    while (!w->direct && written - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
+        efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
+        efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
+        w->synced += WRITEBACK_BYTES;
+    }
+}
+
+/* Write whole pages at the file's offset at. */
+static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, size_t bytes, uint64_t at,
+                            struct efs_error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = efs_sys_pwrite(w->file.fd, data + done, bytes - done, at + done);
+        if (n > 0 && w->direct) { /* cut short inside a page: write the page again */
+            n -= n % (ssize_t)EFS_ALIGN;
+            n = n == 0 ? -EINVAL : n;
+        }
+        if (n == -EINVAL && w->direct) {
+            int rc = leave_direct(w);
+            if (rc < 0)
+                return fail(w, rc, "reopen", err);
+            continue;
+        }
+        if (n <= 0)
+            return fail(w, n < 0 ? (errint_t)n : -EIO, "write", err);
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+static errint_t write_piece(void *arg, const uint8_t *data, size_t bytes, uint64_t at, struct efs_error *err)
+{
+    struct efs_store_writer *w = arg;
+    errint_t rc = write_pages(w, data, bytes, at, err);
+    if (rc == 0)
+        bound_dirty(w, at + bytes);
+    return rc;
+}
+
 errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, bool force, struct efs_error *err)
 {
     *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}, .force = force, .direct = true, .offset = EFS_ALIGN};
     w->synced = EFS_ALIGN;
     w->path = strdup(path);
-    w->buffer = efs_sys_aligned_alloc(EFS_ALIGN, BUFFER_BYTES);
     errint_t rc = 0;
-    if (!w->path || !w->buffer)
+    if (!w->path || efs_behind_start(w->offset, write_piece, w, &w->behind) < 0)
         rc = efs_fail(err, -ENOMEM, "%s: no memory", path);
     if (rc == 0)
         rc = open_directory(w, err);
@@ -83,23 +133,13 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
     return rc;
 }
 
-/* The filesystem took O_DIRECT at open and refuses it now: go on without. */
-static errint_t leave_direct(struct efs_store_writer *w)
-{
-    errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
-    if (rc == 0)
-        w->direct = false;
-    return rc;
-}
-
 /* The written part of the page that is to be filled further. */
 static errint_t load_page(struct efs_store_writer *w)
 {
-    w->filled = w->offset % EFS_ALIGN;
-    if (w->filled == 0)
-        return 0;
-    for (size_t done = 0; done < w->filled;) {
-        ssize_t n = efs_sys_pread(w->file.fd, w->buffer + done, EFS_ALIGN - done, w->offset - w->filled + done);
+    uint64_t page = efs_page_down(w->offset);
+    uint8_t *memory = efs_behind_page(w->behind);
+    for (size_t done = 0; page + done < w->offset;) {
+        ssize_t n = efs_sys_pread(w->file.fd, memory + done, EFS_ALIGN - done, page + done);
         if (n == -EINVAL && w->direct)
             n = leave_direct(w);
         else if (n == 0)
@@ -142,76 +182,19 @@ errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char
     *w = (struct efs_store_writer){
         .dir = -1, .file = {.fd = -1}, .direct = true, .offset = offset, .synced = efs_page_down(offset)};
     w->path = strdup(path);
-    w->buffer = efs_sys_aligned_alloc(EFS_ALIGN, BUFFER_BYTES);
-    errint_t rc = w->path && w->buffer ? resume(w, dir, name, err) : efs_fail(err, -ENOMEM, "%s: no memory", path);
+    errint_t rc = !w->path || efs_behind_start(offset, write_piece, w, &w->behind) < 0
+                      ? efs_fail(err, -ENOMEM, "%s: no memory", path)
+                      : resume(w, dir, name, err);
     if (rc < 0)
         efs_store_writer_close(w);
     return rc;
 }
 
-/* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
-static void bound_dirty(struct efs_store_writer *w)
-{
-    while (!w->direct && w->offset - w->filled - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
-        efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
-        efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
-        w->synced += WRITEBACK_BYTES;
-    }
-}
-
-/* Write the first bytes of the buffer, whole pages, at the file's offset `at`. */
-static errint_t write_pages(struct efs_store_writer *w, size_t bytes, uint64_t at, struct efs_error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = efs_sys_pwrite(w->file.fd, w->buffer + done, bytes - done, at + done);
-        if (n > 0 && w->direct) { /* cut short inside a page: write the page again */
-            n -= n % (ssize_t)EFS_ALIGN;
-            n = n == 0 ? -EINVAL : n;
-        }
-        if (n == -EINVAL && w->direct) {
-            int rc = leave_direct(w);
-            if (rc < 0)
-                return fail(w, rc, "reopen", err);
-            continue;
-        }
-        if (n <= 0)
-            return fail(w, n < 0 ? (errint_t)n : -EIO, "write", err);
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-/* Write what the buffer has of whole pages; the rest moves to its front. */
-static errint_t flush(struct efs_store_writer *w, struct efs_error *err)
-{
-    size_t whole = w->filled & ~(size_t)(EFS_ALIGN - 1);
-    errint_t rc = whole ? write_pages(w, whole, w->offset - w->filled, err) : 0;
-    if (rc < 0)
-        return rc;
-    memmove(w->buffer, w->buffer + whole, w->filled - whole);
-    w->filled -= whole;
-    bound_dirty(w);
-    return 0;
-}
-
 /* data NULL: zeros. */
-static errint_t put(struct efs_store_writer *w, const uint8_t *data, size_t bytes, struct efs_error *err)
+static errint_t put(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
 {
-    while (bytes > 0) {
-        size_t room = BUFFER_BYTES - w->filled, n = bytes < room ? bytes : room;
-        if (data)
-            memcpy(w->buffer + w->filled, data, n);
-        else
-            memset(w->buffer + w->filled, 0, n);
-        data = data ? data + n : NULL;
-        w->filled += n;
-        w->offset += n;
-        bytes -= n;
-        errint_t rc = w->filled == BUFFER_BYTES ? flush(w, err) : 0;
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    w->offset += bytes;
+    return efs_behind_put(w->behind, data, bytes, err);
 }
 
 errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
@@ -223,15 +206,17 @@ errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, s
 errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err)
 {
     errint_t rc = put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
-    return rc < 0 ? rc : flush(w, err);
+    return rc < 0 ? rc : efs_behind_flush(w->behind, err);
 }
 
 errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err)
 {
-    errint_t rc = flush(w, err);
-    if (rc == 0 && w->filled > 0) { /* the last page is written again when it is full */
-        memset(w->buffer + w->filled, 0, EFS_ALIGN - w->filled);
-        rc = write_pages(w, EFS_ALIGN, w->offset - w->filled, err);
+    size_t filled = w->offset % EFS_ALIGN;
+    errint_t rc = efs_behind_flush(w->behind, err);
+    if (rc == 0 && filled > 0) { /* the last page is written again when it is full */
+        uint8_t *page = efs_behind_page(w->behind);
+        memset(page + filled, 0, EFS_ALIGN - filled);
+        rc = write_pages(w, page, EFS_ALIGN, w->offset - filled, err);
     }
     if (rc < 0)
         return rc;
@@ -243,9 +228,11 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
                                  struct efs_error *err)
 {
     errint_t rc = efs_store_writer_page(w, err);
-    memcpy(w->buffer, sb, sizeof(*sb));
-    if (rc == 0)
-        rc = write_pages(w, sizeof(*sb), 0, err);
+    if (rc < 0)
+        return rc;
+    uint8_t *page = efs_behind_page(w->behind); /* free: all was written */
+    memcpy(page, sb, sizeof(*sb));
+    rc = write_pages(w, page, sizeof(*sb), 0, err);
     if (rc < 0)
         return rc;
     rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
@@ -272,10 +259,10 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
 
 void efs_store_writer_close(struct efs_store_writer *w)
 {
+    efs_behind_stop(w->behind);
     efs_newfile_close(&w->file);
     if (w->dir >= 0)
         efs_sys_close(w->dir);
-    free(w->buffer);
     free(w->path);
     *w = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}};
 }

@@ -15,10 +15,9 @@ struct efs_store_writer {
     int dir;
     struct efs_newfile file; /* O_DIRECT where the filesystem takes it */
     bool direct, force;
-    uint64_t offset; /* where the next chunk comes to lie; a multiple of EFS_CHUNK_ALIGN */
-    uint64_t synced; /* buffered writes: on disk, and no longer in memory, up to here */
-    uint8_t *buffer; /* what was appended and is not written yet: up to offset, from a page on */
-    size_t filled;   /* bytes of it */
+    uint64_t offset;           /* where the next chunk comes to lie; a multiple of EFS_CHUNK_ALIGN */
+    uint64_t synced;           /* buffered writes: on disk, and no longer in memory, up to here */
+    struct efs_behind *behind; /* what was appended and is not written yet; its thread writes file */
 };
 
 /*
@@ -34,7 +33,8 @@ errint_t efs_store_writer_open(struct efs_store_writer *writer, const char *path
 errint_t efs_store_writer_resume(struct efs_store_writer *writer, int dir, const char *name, const char *path,
                                  uint64_t offset, struct efs_error *err);
 /* Append bytes (a chunk, a table), then zero bytes up to the next multiple of EFS_CHUNK_ALIGN; writer->offset before is
- * where they are. They are copied; whole pages are written now and then. Blocks. -ENOSPC, -EIO, ... */
+ * where they are. They are copied, and written by a thread of the
+ * writer meanwhile; an error of that is told by a later call. Blocks. -ENOSPC, -EIO, ... */
 errint_t efs_store_writer_append(struct efs_store_writer *writer, const void *data, size_t bytes,
                                  struct efs_error *err);
 /* Go on at a page: append zero bytes up to the next multiple of EFS_ALIGN, and write all that was appended. */

@@ -1,0 +1,185 @@
+/* behind.c - a ring of memory between who makes bytes and the disk. */
+#include "behind.h"
+
+#include "layout.h"
+#include "sys.h"
+#include "workers.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+_Static_assert(EFS_BEHIND_BYTES % EFS_BEHIND_PIECE == 0 && EFS_BEHIND_PIECE % EFS_ALIGN == 0,
+               "a piece lies in one part of the ring");
+
+struct efs_behind {
+    efs_behind_write *write;
+    void *arg;
+    uint8_t *ring;
+    uint64_t base; /* offset of the ring's first byte at first; a page */
+    bool threaded;
+    unsigned long thread;
+    pthread_mutex_t lock;   /* guards what follows */
+    pthread_cond_t work;    /* a piece is full, or flushing, or stop */
+    pthread_cond_t written; /* a piece was written, or failed */
+    uint64_t end;           /* of what was put */
+    uint64_t done;          /* what is before is written; a page */
+    bool flushing, stop;
+    errint_t rc; /* of the first write that failed */
+    struct efs_error err;
+};
+
+static uint8_t *at(const struct efs_behind *b, uint64_t offset)
+{
+    return b->ring + (offset - b->base) % EFS_BEHIND_BYTES;
+}
+
+/* Where the next write ends; done: there is none to make now. */
+static uint64_t next_end(const struct efs_behind *b)
+{
+    uint64_t piece = b->done + EFS_BEHIND_PIECE - (b->done - b->base) % EFS_BEHIND_PIECE;
+    if (b->rc < 0)
+        return b->done;
+    if (piece <= b->end)
+        return piece;
+    return b->flushing ? efs_page_down(b->end) : b->done;
+}
+
+/* Lock held; it is let go of meanwhile. */
+static void write_next(struct efs_behind *b, uint64_t end)
+{
+    uint64_t begin = b->done;
+    struct efs_error err = {""};
+    pthread_mutex_unlock(&b->lock);
+    errint_t rc = b->write(b->arg, at(b, begin), (size_t)(end - begin), begin, &err);
+    pthread_mutex_lock(&b->lock);
+    if (rc < 0) {
+        b->rc = rc;
+        b->err = err;
+    } else
+        b->done = end;
+    pthread_cond_broadcast(&b->written);
+}
+
+static void *write_thread(void *arg)
+{
+    struct efs_behind *b = arg;
+    pthread_mutex_lock(&b->lock);
+    while (!b->stop) {
+        uint64_t end = next_end(b);
+        if (end > b->done)
+            write_next(b, end);
+        else
+            pthread_cond_wait(&b->work, &b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* Lock held. Have the thread go on, or do what it would. */
+static void go_on(struct efs_behind *b)
+{
+    uint64_t end = next_end(b);
+    if (end == b->done)
+        return;
+    if (b->threaded)
+        pthread_cond_signal(&b->work);
+    for (; !b->threaded && end > b->done; end = next_end(b)) {
+        write_next(b, end);
+        if (b->rc < 0)
+            return;
+    }
+}
+
+errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, struct efs_behind **behind)
+{
+    struct efs_behind *b = efs_sys_calloc(1, sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    *b = (struct efs_behind){.write = write, .arg = arg, .base = efs_page_down(begin), .end = begin};
+    b->done = b->base;
+    b->ring = efs_sys_mmap(NULL, EFS_BEHIND_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!b->ring) {
+        free(b);
+        return -ENOMEM;
+    }
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->work, NULL);
+    pthread_cond_init(&b->written, NULL);
+    b->threaded = efs_thread_start(write_thread, b, "efs-behind", &b->thread) == 0;
+    *behind = b;
+    return 0;
+}
+
+/* Lock held. */
+static errint_t failure(const struct efs_behind *b, struct efs_error *err)
+{
+    return b->rc < 0 ? efs_fail(err, b->rc, "%s", b->err.text) : 0;
+}
+
+errint_t efs_behind_put(struct efs_behind *b, const uint8_t *data, size_t bytes, struct efs_error *err)
+{
+    errint_t rc = 0;
+    pthread_mutex_lock(&b->lock);
+    while (bytes > 0) {
+        while (b->rc == 0 && b->end - b->done == EFS_BEHIND_BYTES)
+            pthread_cond_wait(&b->written, &b->lock);
+        rc = failure(b, err);
+        if (rc < 0)
+            break;
+        uint64_t free_bytes = EFS_BEHIND_BYTES - (b->end - b->done);
+        uint64_t piece = EFS_BEHIND_PIECE - (b->end - b->base) % EFS_BEHIND_PIECE;
+        size_t n = (size_t)(free_bytes < piece ? free_bytes : piece);
+        n = n < bytes ? n : bytes;
+        uint8_t *to = at(b, b->end);
+        pthread_mutex_unlock(&b->lock);
+        if (data)
+            memcpy(to, data, n);
+        else
+            memset(to, 0, n);
+        data = data ? data + n : NULL;
+        bytes -= n;
+        pthread_mutex_lock(&b->lock);
+        b->end += n;
+        go_on(b);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}
+
+errint_t efs_behind_flush(struct efs_behind *b, struct efs_error *err)
+{
+    pthread_mutex_lock(&b->lock);
+    b->flushing = true;
+    go_on(b);
+    while (b->rc == 0 && b->done < efs_page_down(b->end))
+        pthread_cond_wait(&b->written, &b->lock);
+    b->flushing = false;
+    errint_t rc = failure(b, err);
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}
+
+uint8_t *efs_behind_page(struct efs_behind *b)
+{
+    return at(b, efs_page_down(b->end));
+}
+
+void efs_behind_stop(struct efs_behind *b)
+{
+    if (!b)
+        return;
+    pthread_mutex_lock(&b->lock);
+    b->stop = true;
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->lock);
+    if (b->threaded)
+        pthread_join(b->thread, NULL);
+    pthread_cond_destroy(&b->written);
+    pthread_cond_destroy(&b->work);
+    pthread_mutex_destroy(&b->lock);
+    efs_sys_munmap(b->ring, EFS_BEHIND_BYTES);
+    free(b);
+}
