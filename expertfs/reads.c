@@ -5,6 +5,8 @@
 
 #define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
 #define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: someone goes through the file */
+/* The same of who began with the file's first bytes, where no expert lies: longer than a header with its vocabulary. */
+#define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
 void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes)
 {
@@ -61,7 +63,8 @@ static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64
     } else if (end > next) {
         atomic_store_explicit(&faults->next, end, memory_order_relaxed);
     }
-    bool scan = end > atomic_load_explicit(&faults->begin, memory_order_relaxed) + FAULTS_SCAN_BYTES;
+    uint64_t begin = atomic_load_explicit(&faults->begin, memory_order_relaxed);
+    bool scan = end > begin + (begin < FAULTS_APART_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
     return scan ? &open->stream : &faults->stream;
 }
 

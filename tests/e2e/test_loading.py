@@ -31,7 +31,7 @@ if how == "backwards":
         pages[at]
 digest = hashlib.sha256()
 if how != "backwards":
-    for at in range(0, end, 1 << 20):
+    for at in range(int(sys.argv[4]), end, 1 << 20):
         digest.update(pages[at:min(at + (1 << 20), end)])
 print(digest.hexdigest(), flush=True)
 """
@@ -39,8 +39,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
-def load(path, how, end, join=None):
-    return subprocess.run([sys.executable, "-c", LOADER, path, how, str(end)], stdout=subprocess.PIPE, text=True,
+def load(path, how, end, join=None, begin=0):
+    return subprocess.run([sys.executable, "-c", LOADER, path, how, str(end), str(begin)], stdout=subprocess.PIPE, text=True,
                           check=True, preexec_fn=join).stdout.strip()
 
 
@@ -93,6 +93,21 @@ check("a file of which a part is touched: the same bytes",
       load(mount / "model.gguf", "touch", part) == hash_of(plain, part))
 check("no more than some MiB are read ahead for nothing", mount.count("read_bytes") <= part + 48 * MIB,
       mount.count("read_bytes"))
+mount.unmount()
+
+# Who begins with the file's first byte is believed sooner than who begins inside
+mount = Mount(store, "budget=1G")
+load(mount / "model.gguf", "touch", 144 * MIB, begin=104 * MIB)
+check("40 MiB inside the file are no sign of a loader", mount.count("fuse_loads") == 0, mount.control("stat"))
+mount.unmount()
+mount = Mount(store, "budget=1G")
+load(mount / "model.gguf", "touch", 12 * MIB)
+check("nor are the first 12 MiB, a long header", mount.count("fuse_loads") == 0, mount.control("stat"))
+mount.unmount()
+mount = Mount(store, "budget=1G")
+load(mount / "model.gguf", "touch", 48 * MIB)
+check("the first 48 MiB are", mount.count("fuse_loads") == 1, mount.control("stat"))
+check("little is read ahead for nothing", mount.count("read_bytes") <= (48 + 48) * MIB, mount.count("read_bytes"))
 mount.unmount()
 
 # Someone reads here and there
