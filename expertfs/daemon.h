@@ -292,7 +292,7 @@ struct efsd {
     int ended_fd;             /* eventfd: readable when one has ended because the mount is gone */
     unsigned threads;         /* receiving threads */
     unsigned started_threads; /* main's own: those to join */
-    pthread_t *thread_ids;
+    struct efsd_receiver *receivers; /* session.c */
     struct timespec mtime; /* of all files: the store's */
     uid_t uid;
     gid_t gid;                /* the store's */

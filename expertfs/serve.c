@@ -261,7 +261,7 @@ static void end(struct efsd *daemon)
 {
     efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
-    if (daemon->thread_ids) {
+    if (daemon->receivers) {
         efsd_session_stop(daemon);
     }
     efsd_handout_stop(daemon->handout);

@@ -183,45 +183,69 @@ static int wait_for_request(const struct efsd *daemon, int wait)
     return n < 0 && errno != EINTR ? -errno : 1;
 }
 
+/* A receiving thread, and what it needs; the array is main's. */
+struct efsd_receiver {
+    struct efsd *daemon;
+    pthread_t id;
+    void *memory; /* RECEIVE_BYTES, for one request */
+    int wait;     /* its epoll */
+};
+
 static void *receive(void *arg)
 {
-    struct efsd *daemon = arg;
-    void *memory = receive_memory();
-    int wait = wait_new(daemon), rc = !memory ? -ENOMEM : wait < 0 ? wait : 1;
+    struct efsd_receiver *receiver = arg;
+    struct efsd *daemon = receiver->daemon;
+    int rc = 1;
     while (rc > 0 && !fuse_session_exited(daemon->session)) {
-        rc = take_request(daemon, memory);
+        rc = take_request(daemon, receiver->memory);
         if (rc == 0) {
-            rc = wait_for_request(daemon, wait);
+            rc = wait_for_request(daemon, receiver->wait);
         }
-    }
-    if (wait >= 0) {
-        close(wait);
-    } else {
-        efsd_log(EFS_LOG_ERROR, "a receiving thread has no epoll");
     }
     if (rc < 0 && rc != -ENODEV) {
         efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));
-    }
-    if (memory) {
-        munmap(memory, RECEIVE_BYTES);
     }
     notify(daemon->ended_fd);
     return NULL;
 }
 
+static void receiver_free(struct efsd_receiver *receiver)
+{
+    if (receiver->wait >= 0) {
+        close(receiver->wait);
+    }
+    if (receiver->memory) {
+        munmap(receiver->memory, RECEIVE_BYTES);
+    }
+}
+
+/* All that can be missing is there before the mount is said to be ready. */
+static errint_t receiver_start(struct efsd *daemon, struct efsd_receiver *receiver)
+{
+    *receiver = (struct efsd_receiver){.daemon = daemon, .memory = receive_memory(), .wait = wait_new(daemon)};
+    int rc = !receiver->memory ? -ENOMEM : receiver->wait < 0 ? receiver->wait : 0;
+    if (rc == 0) {
+        rc = -pthread_create(&receiver->id, NULL, receive, receiver);
+    }
+    if (rc < 0) {
+        receiver_free(receiver);
+    }
+    return rc;
+}
+
 errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
 {
-    daemon->thread_ids = calloc(daemon->threads, sizeof(*daemon->thread_ids));
-    if (!daemon->thread_ids) {
+    daemon->receivers = calloc(daemon->threads, sizeof(*daemon->receivers));
+    if (!daemon->receivers) {
         return efs_fail(err, -ENOMEM, "no memory for %u receiving threads", daemon->threads);
     }
     for (; daemon->started_threads < daemon->threads; daemon->started_threads++) {
-        int rc = pthread_create(&daemon->thread_ids[daemon->started_threads], NULL, receive, daemon);
-        if (rc) {
-            efs_fail(err, -rc, "cannot start receiving thread %u of %u: %s", daemon->started_threads + 1,
-                     daemon->threads, strerror(rc));
+        errint_t rc = receiver_start(daemon, &daemon->receivers[daemon->started_threads]);
+        if (rc < 0) {
+            efs_fail(err, rc, "cannot start receiving thread %u of %u: %s", daemon->started_threads + 1,
+                     daemon->threads, strerror(-rc));
             efsd_session_stop(daemon);
-            return -rc;
+            return rc;
         }
     }
     return 0;
@@ -231,10 +255,11 @@ void efsd_session_stop(struct efsd *daemon)
 {
     notify(daemon->stop_fd);
     for (unsigned i = 0; i < daemon->started_threads; i++) {
-        pthread_join(daemon->thread_ids[i], NULL);
+        pthread_join(daemon->receivers[i].id, NULL);
+        receiver_free(&daemon->receivers[i]);
     }
-    free(daemon->thread_ids);
-    daemon->thread_ids = NULL;
+    free(daemon->receivers);
+    daemon->receivers = NULL;
     daemon->started_threads = 0;
 }
 

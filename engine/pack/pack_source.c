@@ -57,14 +57,10 @@ static errint_t look(const struct efs_pack_source *s, uint32_t file, struct stat
     return 0;
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
+static bool same(const struct stat *a, const struct stat *b)
 {
-    return a->st_size == b->st_size && a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
-
-static bool unchanged(const struct stat *a, const struct stat *b)
-{
-    return same_file(a, b) && a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+    return a->st_size == b->st_size && a->st_ino == b->st_ino && a->st_dev == b->st_dev &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack_source **out, struct efs_error *err)
@@ -111,7 +107,7 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
         errint_t rc = look(s, f, &now, err);
         if (rc < 0)
             return rc;
-        if (!unchanged(&now, &s->files[f].seen))
+        if (!same(&now, &s->files[f].seen))
             return fail_changed(s, f, err);
     }
     return 0;
@@ -157,7 +153,7 @@ static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struc
             f->direct = false;
             f->fd = open_file(s, file, 0, &now);
         }
-        if (f->fd >= 0 && !same_file(&now, &f->seen)) { /* times are looked at in the end; reclaiming puts them back */
+        if (f->fd >= 0 && !same(&now, &f->seen)) {
             efs_sys_close(f->fd);
             f->fd = -ESTALE;
         }
