@@ -47,7 +47,6 @@ void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes)
 void efs_full_give_back(struct efs *fs, struct efs_slot *slot)
 {
     if (slot->kind == EFS_SLOT_SHOWN) {
-        fs->given_back = true;
         slot_drop(fs, slot);
         return;
     }
@@ -88,8 +87,6 @@ struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, enum efs_slot_kind 
         if (slot) {
             *p = slot->next;
             slot->next = NULL;
-            if (fs->given_back && slot->kind == EFS_SLOT_PRIVATE)
-                efs_full_ahead(fs, bytes);
             return slot;
         }
         *rc = efs_room_for_full(fs, bytes, use, submit);
@@ -102,8 +99,6 @@ struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, enum efs_slot_kind 
             fs->full_bytes += bytes;
         else
             *rc = -ENOMEM;
-        if (slot && fs->given_back)
-            efs_full_ahead(fs, bytes);
         return slot;
     }
 }

@@ -189,11 +189,12 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fill **
     }
 }
 
-/* The header of an expert's file, and zeros after its end, go into its slot. No lock. */
+/* The expert's slot gets its pages, the header of its file, and zeros after its end. No lock. */
 void efs_lease_prepare(struct efs_fill *fill)
 {
     const struct efs_view *view = &fill->fs->view;
     uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fill->expert);
+    efs_slot_reserve(fill->slot);
     efs_view_expert_header(view, fill->expert, (char *)fill->slot->data);
     memset(fill->slot->data + file_bytes, 0, fill->slot->bytes - file_bytes);
 }

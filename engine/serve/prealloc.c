@@ -55,7 +55,7 @@ static bool take_slot(struct prealloc *p)
     fs->full_bytes += bytes;
     pthread_mutex_unlock(&fs->lock);
     struct efs_slot *slot = efs_slot_new(&fs->slots, bytes);
-    bool whole = slot && efs_slot_populate(slot, 0, bytes) == 0;
+    bool whole = slot && efs_slot_populate(slot) == 0;
     pthread_mutex_lock(&fs->lock);
     if (slot) {
         efs_full_give_back(fs, slot);

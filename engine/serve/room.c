@@ -60,10 +60,10 @@ static uint64_t needed(const struct efs *fs)
 }
 
 /*
- * What others still hold of experts that were given back is
+ * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
  * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
  */
-bool efs_room_memory_left(struct efs *fs, uint64_t bytes)
+static bool memory_left(struct efs *fs, uint64_t bytes)
 {
     /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
     if (efs_memory_left_for(&fs->memory_left, bytes + fs->fresh_bytes + fs->arena.segment_bytes))
@@ -87,7 +87,7 @@ bool efs_room_for_segment(struct efs *fs)
         if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
             return false;
     }
-    return fs->arena.segment_count < fs->floor_segments || efs_room_memory_left(fs, bytes);
+    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes);
 }
 
 bool efs_room_has_segment(const struct efs *fs)
@@ -165,7 +165,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind us
         if (used <= budget && efs_full_has_free_slot(fs, bytes, use))
             return 0;
         bool within = used + bytes <= budget;
-        if (within && efs_room_memory_left(fs, bytes))
+        if (within && memory_left(fs, bytes))
             return 0;
         uint64_t excess = within ? bytes : used + bytes - budget, before = fs->full_bytes;
         efs_full_drop_free_slots(fs, excess);
@@ -180,7 +180,7 @@ errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind us
             continue;
         if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
             continue;
-        return fs->segments_leaving || fs->next_slot.busy ? -EAGAIN : -ENOMEM;
+        return fs->segments_leaving ? -EAGAIN : -ENOMEM;
     }
 }
 

@@ -102,14 +102,6 @@ struct efs_next_segment { /* of the chunk pool, whose pages are being made */
     bool busy;
 };
 
-struct efs_next_slot { /* for a full expert, whose pages are being made */
-    struct efs_job job;
-    struct efs_slot *slot;
-    size_t bytes, done;
-    unsigned left; /* to be made after it */
-    bool busy;
-};
-
 struct efs {
     struct efs_store *store;
     struct efs_options options;
@@ -161,8 +153,6 @@ struct efs {
     uint64_t segments_leaving;   /* retiring */
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
-    struct efs_next_slot next_slot;
-    bool given_back; /* memory that was shown went back to the kernel: the next experts need fresh one */
     unsigned active; /* loads and reads under way */
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
@@ -243,8 +233,6 @@ uint64_t efs_room_coded(const struct efs *fs);
  * loose experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting
  * leases are then tried again); -ENOMEM: everything is held. */
 errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit);
-/* Is there memory for so much more in our cgroup and the machine, whatever the budget says? */
-bool efs_room_memory_left(struct efs *fs, uint64_t bytes);
 /* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
  */
 void efs_room_set_budget(struct efs *fs, uint64_t bytes);
@@ -295,10 +283,6 @@ struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, enum efs_slot_kind 
 void efs_full_give_back(struct efs *fs, struct efs_slot *slot);
 /* The list of the kept or of the loose that a READY expert stands in. */
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
-
-/* ---- full_ahead.c ---- */
-/* With lock held: fresh memory of that size was taken, and more of it will be. Have some ready. */
-void efs_full_ahead(struct efs *fs, size_t bytes);
 
 /* ---- prealloc.c ---- */
 void efs_prealloc(struct efs *fs); /* without lock, before anybody reads; waits for the first plan */

@@ -102,16 +102,22 @@ errint_t efs_slot_resize(struct efs_slot *slot, uint64_t file_bytes)
     return slot->kind == EFS_SLOT_WINDOW ? 0 : efs_sys_ftruncate(slot->fd, file_bytes);
 }
 
-errint_t efs_slot_populate(struct efs_slot *slot, size_t begin, size_t bytes)
+void efs_slot_reserve(struct efs_slot *slot)
+{
+    if (slot->kind == EFS_SLOT_PRIVATE && !slot->populated)
+        efs_sys_fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, slot->bytes);
+}
+
+errint_t efs_slot_populate(struct efs_slot *slot)
 {
     volatile uint8_t *data = slot->data;
-    assert(slot->kind == EFS_SLOT_PRIVATE && begin + bytes <= slot->bytes);
+    assert(slot->kind == EFS_SLOT_PRIVATE);
     /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or
      * unmaps something waits for it. Touching a page that is there cannot fail. */
-    errint_t rc = efs_sys_fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, begin, bytes);
-    for (size_t at = begin; rc == 0 && at < begin + bytes; at += EFS_ALIGN)
+    errint_t rc = efs_sys_fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, slot->bytes);
+    for (size_t at = 0; rc == 0 && at < slot->bytes; at += EFS_ALIGN)
         data[at] = 0;
-    slot->populated = rc == 0 && begin + bytes == slot->bytes;
+    slot->populated = rc == 0;
     return rc;
 }
 
