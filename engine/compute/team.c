@@ -2,6 +2,7 @@
 #include "team.h"
 
 #include "clock.h"
+#include "stack.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -12,7 +13,6 @@
 #include <unistd.h>
 
 #define THREADS_MAX 256u
-#define STACK_BYTES (512u << 10)
 #define SPIN_NS 50000u /* hardly more than to be woken takes */
 #define SPIN_LOOKS 32u /* between two looks at the clock */
 
@@ -90,7 +90,7 @@ static int start(struct member *m)
     pthread_attr_t attr;
     sigset_t all, before;
     pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES + EFS_STACK_SANITIZER_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&m->thread, &attr, run, m);

@@ -33,7 +33,7 @@ errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, uns
     pthread_t id;
     sigset_t all, before;
     pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES);
+    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES + EFS_STACK_SANITIZER_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&id, &attr, run, arg);

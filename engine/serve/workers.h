@@ -6,9 +6,9 @@
 
 #include "codec.h"
 #include "libexpertfs.h"
+#include "stack.h"
 
 #define EFS_WORKERS_MAX 256
-#define EFS_STACK_BYTES (512u << 10) /* of every thread of the engine */
 
 struct efs_job {
     struct efs_job *next;

@@ -1,0 +1,128 @@
+/* test_stack.c - the engine's threads have small stacks: the deepest that runs there, coding and decoding, fits well.
+ */
+#include "codec.h"
+#include "workers.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ELEMENTS (128u << 10) /* two spans of the cascade */
+#define PAINT 0xa5
+#define PAINT_AWAY 8192 /* what is this near to the painter's own frame is not painted */
+
+/* By hand: memset() of a sanitizer looks whether the memory is some variable's. */
+#define UNSEEN __attribute__((noinline, no_sanitize("address", "undefined", "thread")))
+
+/* The stack of the thread that calls. */
+static void stack_range(uint8_t **begin, size_t *bytes)
+{
+    pthread_attr_t attr;
+    void *at = NULL;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attr), 0);
+    assert_int_equal(pthread_attr_getstack(&attr, &at, bytes), 0);
+    pthread_attr_destroy(&attr);
+    *begin = at;
+}
+
+static UNSEEN void paint(uint8_t *begin)
+{
+    volatile uint8_t *end = (uint8_t *)__builtin_frame_address(0) - PAINT_AWAY;
+    for (volatile uint8_t *p = begin; p < end; p++)
+        *p = PAINT;
+}
+
+/* Bytes from the stack's end down to the lowest that was written. */
+static UNSEEN size_t depth(const uint8_t *begin, size_t bytes)
+{
+    size_t i = 0;
+    while (i < bytes && ((const volatile uint8_t *)begin)[i] == PAINT)
+        i++;
+    return bytes - i;
+}
+
+/* Weights as a program's: the exponents lie close together, and some are far. */
+static void fill(uint8_t *raw, size_t bytes, size_t element_bytes)
+{
+    uint64_t random = 1;
+    for (size_t i = 0; i < bytes; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        raw[i] = (uint8_t)(random >> 56);
+        if (i % element_bytes == element_bytes - 1) /* the byte with the sign and the most of the exponent */
+            raw[i] = (uint8_t)((raw[i] & 0x80) | (0x3c - __builtin_popcountll(random >> 50 & 0x7f)));
+    }
+}
+
+struct shard {
+    uint8_t *raw, *back, *e, *sm;
+    struct efs_codec_scratch *scratch;
+    size_t stack_bytes, used_bytes;
+};
+
+static void decodes_to_its_bytes(const struct efs_shard_view *view, const struct shard *s, size_t first, size_t count,
+                                 bool stream)
+{
+    const size_t element_bytes = efs_format_bytes(view->format);
+    assert_int_equal(efs_shard_decode(view, first, count, s->back, stream, s->scratch), 0);
+    assert_memory_equal(s->back, s->raw + first * element_bytes, count * element_bytes);
+}
+
+/* Codes a shard, reads it back whole and a part of a block, which takes another block on the stack. */
+static void round_trip(const struct shard *s, enum efs_format format, enum efs_codec_choice choice)
+{
+    const size_t element_bytes = efs_format_bytes(format);
+    struct efs_shard_coded coded;
+    fill(s->raw, ELEMENTS * element_bytes, element_bytes);
+    assert_int_equal(efs_shard_encode(format, choice, s->raw, ELEMENTS, s->e, s->sm, &coded, s->scratch), 0);
+    struct efs_shard_view view = {format, coded.codec, ELEMENTS, s->e, s->sm, coded.e_bytes, coded.sm_bytes};
+    decodes_to_its_bytes(&view, s, 0, ELEMENTS, false);
+    decodes_to_its_bytes(&view, s, 0, ELEMENTS, true);
+    decodes_to_its_bytes(&view, s, 70001, 100, false);
+}
+
+static void *all_formats(void *arg)
+{
+    struct shard *s = arg;
+    uint8_t *begin;
+    stack_range(&begin, &s->stack_bytes);
+    paint(begin);
+    for (int format = 0; format < EFS_FORMAT_COUNT; format++)
+        for (int choice = EFS_CHOOSE_AUTO; choice <= EFS_CHOOSE_LZ4; choice++)
+            round_trip(s, (enum efs_format)format, (enum efs_codec_choice)choice);
+    s->used_bytes = depth(begin, s->stack_bytes);
+    return NULL;
+}
+
+static void shards_are_coded_and_decoded(void **state)
+{
+    (void)state;
+    struct shard s = {.raw = malloc(4 * ELEMENTS),
+                      .back = malloc(4 * ELEMENTS),
+                      .e = malloc(efs_shard_e_bound(ELEMENTS)),
+                      .sm = malloc(efs_shard_sm_bound(EFS_FORMAT_F32, ELEMENTS))};
+    unsigned long thread;
+    assert_int_equal(efs_codec_scratch_new(ELEMENTS, &s.scratch), 0);
+    assert_int_equal(efs_thread_start(all_formats, &s, "stack", &thread), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    print_message("# %zu of %zu bytes\n", s.used_bytes, s.stack_bytes);
+    /* Whatever a sanitizer or the threads' own variables take: half of what the budget counts is never touched. */
+    assert_true(s.used_bytes > EFS_BLOCK);
+    assert_true(s.stack_bytes - s.used_bytes >= EFS_STACK_BYTES / 2);
+    efs_codec_scratch_free(s.scratch);
+    free(s.raw);
+    free(s.back);
+    free(s.e);
+    free(s.sm);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_are_coded_and_decoded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
