@@ -168,6 +168,13 @@ uint8_t *efs_behind_page(struct efs_behind *b)
     return at(b, efs_page_down(b->end));
 }
 
+void efs_behind_move(struct efs_behind *b, uint64_t begin)
+{
+    pthread_mutex_lock(&b->lock);
+    b->base = b->done = b->end = begin;
+    pthread_mutex_unlock(&b->lock);
+}
+
 void efs_behind_stop(struct efs_behind *b)
 {
     if (!b)

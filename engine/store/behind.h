@@ -31,6 +31,8 @@ errint_t efs_behind_put(struct efs_behind *behind, const uint8_t *data, size_t b
 errint_t efs_behind_flush(struct efs_behind *behind, struct efs_error *err);
 /* After a start or a flush: the memory of the page that is filled next, EFS_ALIGN bytes, those behind free to use. */
 uint8_t *efs_behind_page(struct efs_behind *behind);
+/* After a flush that left no part of a page: what is put next is for the file's offset begin, a page. */
+void efs_behind_move(struct efs_behind *behind, uint64_t begin);
 /* What was not written is forgotten. NULL is fine. */
 void efs_behind_stop(struct efs_behind *behind);
 

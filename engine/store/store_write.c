@@ -209,6 +209,16 @@ errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err
     return rc < 0 ? rc : efs_behind_flush(w->behind, err);
 }
 
+errint_t efs_store_writer_hole(struct efs_store_writer *w, uint64_t offset, struct efs_error *err)
+{
+    errint_t rc = efs_store_writer_page(w, err);
+    if (rc < 0)
+        return rc;
+    efs_behind_move(w->behind, offset);
+    w->offset = w->synced = offset;
+    return 0;
+}
+
 errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err)
 {
     size_t filled = w->offset % EFS_ALIGN;

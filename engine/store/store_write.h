@@ -41,6 +41,8 @@ errint_t efs_store_writer_append(struct efs_store_writer *writer, const void *da
 errint_t efs_store_writer_page(struct efs_store_writer *writer, struct efs_error *err);
 /* All that was appended to disk; what is appended next goes on where that ends. */
 errint_t efs_store_writer_sync(struct efs_store_writer *writer, struct efs_error *err);
+/* Go on at offset, a page behind all that was appended: a hole before it. For stores that tests make. */
+errint_t efs_store_writer_hole(struct efs_store_writer *writer, uint64_t offset, struct efs_error *err);
 /* Write the superblock and sync everything. */
 errint_t efs_store_writer_finish(struct efs_store_writer *writer, const struct efs_disk_superblock *sb,
                                  struct efs_error *err);

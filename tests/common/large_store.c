@@ -302,7 +302,7 @@ static errint_t go_to(struct making *m, uint64_t place, struct efs_error *err)
 {
     errint_t rc = efs_store_writer_page(&m->writer, err);
     if (rc == 0 && efs_page_up(place) > m->writer.offset)
-        m->writer.offset = m->writer.synced = efs_page_up(place);
+        rc = efs_store_writer_hole(&m->writer, efs_page_up(place), err);
     return rc;
 }
 
