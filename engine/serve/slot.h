@@ -1,11 +1,14 @@
 /*
  * slot.h - memory for full experts: files in memory, mapped. With efs.lock held unless said otherwise.
  *
- *   PRIVATE  nobody else has ever seen it: filled, filled again for another expert, given back, as we like
- *   SHOWN    its file was given out: pages of it may be anywhere, in pipes, socket queues, under I/O that pinned them,
- * in opens that the kernel has yet to make. It is never written, truncated or punched again, and given back whole: the
- * kernel frees each page with its last user WINDOW   given out as a window, whose readers know that other experts come
- * to stand in it: filled again, but never shown as a file
+ * PRIVATE: nobody else has ever seen it. Filled, filled again for another expert, given back, as we like.
+ *
+ * SHOWN: its file was given out. Pages of it may be anywhere, in pipes, socket queues, under I/O that pinned them, in
+ * opens that the kernel has yet to make. It is never written, truncated or punched again, and given back whole: the
+ * kernel frees each page with its last user.
+ *
+ * WINDOW: given out as a window, whose readers know that other experts come to stand in it. Filled again, but never
+ * shown as a file.
  *
  * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good.
  */

@@ -38,12 +38,13 @@ def resident(pid):
 
 
 def memory_files(pid):
-    """(how many files without a name, bytes they take, bytes they could take), mapped or not."""
+    """(how many files that are nowhere to be found, bytes they take, bytes they could take), mapped or not."""
     seen = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
             path = f"/proc/{pid}/fd/{name}"
-            if os.readlink(path).endswith("(deleted)"):
+            link = os.readlink(path)  # a file that was never shown has a name, in a filesystem that is mounted nowhere
+            if link.endswith("(deleted)") or not os.path.lexists(link):
                 there = os.stat(path)
                 if modes.S_ISREG(there.st_mode):
                     seen[there.st_dev, there.st_ino] = (there.st_blocks * 512, (there.st_size + 4095) // 4096 * 4096)
