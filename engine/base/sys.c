@@ -145,11 +145,6 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes)
     return -posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED);
 }
 
-int efs_sys_lock(int fd)
-{
-    return (int)RETRY(flock(fd, LOCK_EX | LOCK_NB));
-}
-
 int efs_sys_alone(int fd)
 {
     fcntl(fd, F_SETSIG, SIGURG); /* one who opens it in between is told by a signal that nobody dies of */

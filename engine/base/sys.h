@@ -17,7 +17,7 @@ int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
 int efs_sys_close(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
 int efs_sys_has_acl(int fd);              /* 1: it has more than a mode (POSIX), 0 */
-int efs_sys_flock(int fd, int operation); /* LOCK_NB with it: never waits */
+int efs_sys_flock(int fd, int operation); /* with LOCK_NB it never waits: -EWOULDBLOCK, another process has it */
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
 int efs_sys_fsync(int fd);
@@ -39,8 +39,6 @@ int64_t efs_sys_seek_hole(int fd, uint64_t offset);
 int efs_sys_syncfs(int fd);
 /* Drop clean pages of the range from memory, so that it is read from the disk. */
 int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
-/* Lock a file against others who do the same, until it is closed. -EWOULDBLOCK: another process has it. */
-int efs_sys_lock(int fd);
 /* Whether others have the file of fd open or mapped: 0 nobody, -EAGAIN somebody, else it cannot be told. Descriptors of
  * this process count, but for fd itself. */
 int efs_sys_alone(int fd);

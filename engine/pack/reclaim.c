@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 
 static double seconds(void)
@@ -92,7 +93,7 @@ static errint_t open_folder(struct efs_reclaim *r, struct efs_error *err)
     if (r->dir < 0)
         return efs_fail(err, r->dir, "%s: %s", r->folder,
                         r->dir == -ENOENT ? "no reclaiming that was interrupted is here" : strerror(-r->dir));
-    int rc = efs_sys_lock(r->dir);
+    int rc = efs_sys_flock(r->dir, LOCK_EX | LOCK_NB);
     if (rc < 0)
         return efs_fail(err, rc, "%s: %s", r->folder,
                         rc == -EWOULDBLOCK ? "another mkexpertfs is at work on it" : strerror(-rc));
@@ -163,7 +164,7 @@ static errint_t make_folder(struct efs_reclaim *r, struct efs_error *err)
     int rc = efs_sys_mkdirat(r->parent, folder_name(r), 0777);
     if (rc == 0) {
         r->dir = efs_sys_openat(r->parent, folder_name(r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
-        rc = r->dir < 0 ? r->dir : efs_sys_lock(r->dir);
+        rc = r->dir < 0 ? r->dir : efs_sys_flock(r->dir, LOCK_EX | LOCK_NB);
     }
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot make: %s", r->folder, strerror(-rc));
