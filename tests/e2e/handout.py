@@ -13,13 +13,8 @@ def packet(kind, items, layer=0, version=1, stack=b"", count=None):
     return head + b"".join(struct.pack("<3I", *item) for item in items)
 
 
-def connect(mount):
-    """Connected to the mount's socket, as a path or as an abstract name."""
-    address = mount.control("handout").split()[1]
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(30)
-    s.connect(address if address.startswith("/") else "\0" + address)
-    return s
+def address_of(mount):
+    return mount.control("handout").removeprefix("address: ").rstrip("\n")
 
 
 class Client:
@@ -27,7 +22,9 @@ class Client:
 
     def __init__(self, mount):
         self.windows, self.fds = {}, {}
-        self.socket = connect(mount)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(30)
+        self.socket.connect(address_of(mount))
 
     def send(self, *args, **more):
         self.socket.send(packet(*args, **more))
@@ -39,10 +36,12 @@ class Client:
             return None
         _, tag, error, window, window_bytes, file_bytes = struct.unpack("<IIiIQQ", data)
         for _, _, fds in ancillary:
-            fd = array.array("i", fds)[0]
-            self.fds[window] = fd
-            self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
+            self.take(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes
+
+    def take(self, window, fd, window_bytes):
+        self.fds[window] = fd
+        self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
 
     def file(self, answer):
         return bytes(self.windows[answer[2]][:answer[3]])

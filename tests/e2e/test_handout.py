@@ -1,57 +1,28 @@
 """The socket that hands experts out without files: its packets by hand, right and wrong ones, and what is left behind by
 clients that die, mounts that go, and readers who open the same experts as files."""
-import array
 import mmap
 import socket
-import struct
 
 from e2e import *
+from handout import ASK, DROP, FORGET, TOLD, Client, address_of, packet
 
 need_fuse()
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-ASK, DROP, FORGET, TOLD = 1, 2, 3, 0xFFFFFFFF
 
 
-def packet(kind, items, layer=0, version=1, stack=b"", count=None):
-    head = struct.pack("<4I32s", version, kind, layer, len(items) if count is None else count, stack)
-    return head + b"".join(struct.pack("<3I", *item) for item in items)
+class Socket(Client):
+    """Tries to write to each window, and keeps no descriptor."""
 
-
-def address_of(mount):
-    return mount.control("handout").removeprefix("address: ").rstrip("\n")
-
-
-class Socket:
-    def __init__(self, mount):
-        self.windows = {}
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(30)
-        self.socket.connect(address_of(mount))
-
-    def send(self, *args, **more):
-        self.socket.send(packet(*args, **more))
-
-    def answer(self):
-        """(tag, error, window, bytes of the file); None: it was cut off."""
-        data, ancillary, _, _ = self.socket.recvmsg(64, socket.CMSG_SPACE(4))
-        if not data:
-            return None
-        _, tag, error, window, window_bytes, file_bytes = struct.unpack("<IIiIQQ", data)
-        for level, kind, fds in ancillary:
-            fd = array.array("i", fds)[0]
-            try:
-                mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-                check("a window cannot be written", False)
-            except PermissionError:
-                pass
-            self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
-            os.close(fd)
-        return tag, error, window, file_bytes
-
-    def file(self, answer):
-        return bytes(self.windows[answer[2]][:answer[3]])
+    def take(self, window, fd, window_bytes):
+        try:
+            mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            check("a window cannot be written", False)
+        except PermissionError:
+            pass
+        self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
+        os.close(fd)
 
     def cut_off(self):
         try:

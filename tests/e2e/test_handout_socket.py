@@ -5,6 +5,7 @@ import socket
 import stat
 
 from e2e import *
+from handout import address_of
 
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
@@ -12,10 +13,6 @@ store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
 base = scratch("run")
 os.environ["EXPERTFS_RUN"] = base
-
-
-def address_of(mount):
-    return mount.control("handout").removeprefix("address: ").rstrip("\n")
 
 
 def connect(path):
