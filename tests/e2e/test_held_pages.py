@@ -16,10 +16,8 @@ need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "32", "-l", "4", "--vocab", "500")
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-plain = Mount(store, "nopassthrough")
-names = [f"experts/{name}" for name in files_below(plain / "experts") if "/" in name]
-want = {name: open(plain / name, "rb").read() for name in names}
-plain.unmount()
+want = experts_by_the_daemon(store)
+names = list(want)
 size = len(want[names[0]])
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
