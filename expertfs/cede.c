@@ -40,10 +40,17 @@ static void set_budget(struct efsd *daemon, uint64_t bytes)
     }
     uint64_t held_bytes;
     bool set = !efs_set(daemon->fs, "budget", text, &held_bytes, NULL);
+    cede->set_bytes = atomic_load(&cede->cached_bytes);
     if (set) {
         set = bytes && !efs_get(daemon->fs, "budget", cede->budget, sizeof(cede->budget));
         atomic_store(&cede->ceded, set);
     }
+}
+
+/* Has so much been read since the budget was set that the page cache could have filled all memory that it was given? */
+static bool had_time(const struct efsd *daemon)
+{
+    return atomic_load(&daemon->cede.cached_bytes) - daemon->cede.set_bytes >= efsd_memory_bytes();
 }
 
 static void look(struct efsd *daemon, bool in_use)
@@ -58,7 +65,7 @@ static void look(struct efsd *daemon, bool in_use)
     if (!ceded && strcmp(budget, "auto") != 0) {
         return; /* someone has set it */
     }
-    if (ceded == (!in_use && is_filled(daemon))) {
+    if (ceded ? !in_use && (is_filled(daemon) || !had_time(daemon)) : in_use || !is_filled(daemon)) {
         return;
     }
     struct efs_stats stats;

@@ -201,6 +201,7 @@ struct efsd_cede {
     _Atomic bool leased;           /* an expert was opened since the last look */
     _Atomic bool ceded;            /* the budget is ours, and small */
     _Atomic bool looking;          /* guards the rest, and changes of ceded */
+    uint64_t set_bytes;            /* cached_bytes when it was set last */
     char budget[64];               /* what we set it to, as efs_get() tells it */
 };
 

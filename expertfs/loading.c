@@ -349,7 +349,7 @@ errint_t efsd_loading_start(struct efsd *daemon)
 {
     struct efsd_loading *loading = &daemon->loading;
     loading->node = EFSD_ROOT;
-    loading->aside = (struct efs_stream){.alone = true};
+    loading->aside = (struct efs_stream){.alone = true, .through = true};
     pthread_mutex_init(&loading->lock, NULL);
     pthread_cond_init(&loading->answered, NULL);
     loading->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

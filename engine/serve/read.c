@@ -180,7 +180,9 @@ static bool pass(struct efs *fs, uint32_t unit, struct efs_disk_request **submit
 static struct efs_step step_of(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
                                uint32_t group)
 {
-    struct efs_step step = {.pace = s && s->alone ? EFS_PACE_SEQUENTIAL : EFS_PACE_RANDOM};
+    struct efs_step step = {.pace = EFS_PACE_RANDOM};
+    if (s && s->alone)
+        step.pace = s->through ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
     if (!s || s->alone)
         return step;
     pthread_mutex_lock(&fs->lock);
