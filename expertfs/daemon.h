@@ -51,8 +51,9 @@ struct efsd_ahead {
     uint64_t offset, turn;
     size_t bytes;
     uint32_t node;
-    unsigned state;
-    fuse_req_t req; /* of who waits for it */
+    unsigned state, sending; /* sending: answers from it that are on their way */
+    bool through;            /* its end was sent: nobody comes for it any more */
+    fuse_req_t req;          /* of who waits for all of it */
 };
 #define EFSD_AHEADS 4u
 
@@ -93,7 +94,7 @@ void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const 
 /* ---- blocks before they are asked for (ahead.c); all on the thread that received the request ---------------- */
 
 struct efsd_open;
-/* A read past the page cache has come: is it a large one, and the one that was expected? */
+/* A read past the page cache has come: is it the one that was expected? */
 bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
 /* The block is there, and is sent, or is coming, and will be: the request is taken. */
 bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
@@ -145,6 +146,9 @@ struct efsd_guess {
     uint64_t offset, end; /* end: of the last large read */
     size_t bytes;         /* or more, at the end of the file */
     bool sure;            /* the last guess came true */
+    bool small;           /* the last read was a small one, and the rest of this tells what is next */
+    uint64_t small_end;   /* of the last small read */
+    uint32_t small_run;   /* small reads in a row that followed each other */
 };
 
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
@@ -288,13 +292,13 @@ struct efsd {
     struct efsd_tuning tuning;
     struct efsd_handout *handout; /* NULL: there is none */
     struct fuse_session *session;
-    int fuse_fd;              /* the session's */
-    int stop_fd;              /* eventfd: readable when receiving threads shall end */
-    int ended_fd;             /* eventfd: readable when one has ended because the mount is gone */
-    unsigned threads;         /* receiving threads */
-    unsigned started_threads; /* main's own: those to join */
+    int fuse_fd;                     /* the session's */
+    int stop_fd;                     /* eventfd: readable when receiving threads shall end */
+    int ended_fd;                    /* eventfd: readable when one has ended because the mount is gone */
+    unsigned threads;                /* receiving threads */
+    unsigned started_threads;        /* main's own: those to join */
     struct efsd_receiver *receivers; /* session.c */
-    struct timespec mtime; /* of all files: the store's */
+    struct timespec mtime;           /* of all files: the store's */
     uid_t uid;
     gid_t gid;                /* the store's */
     mode_t mode;              /* of files: who may read the store, bits of 0444 */
