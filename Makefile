@@ -235,7 +235,7 @@ tidy:
 MAN := $(wildcard man/*.[1-8])
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(BUILD)/moe-replay $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libexpertfs.so
 	install -m 644 engine/libexpertfs.h $(DESTDIR)$(PREFIX)/include/
@@ -244,6 +244,6 @@ install: all
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl moe-replay) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
 	  $(DESTDIR)$(PREFIX)/include/libexpertfs.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
 	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))

@@ -38,12 +38,12 @@ for page in man/*.[1-8]; do
     done < <(grep '^\.Xr ' "$page")
     grep -n '[[:space:]]$' "$page" && complain "$page: blanks at the end of a line"
 done
-for page in mkexpertfs.1 expertfs.1 expertctl.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3; do
+for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3; do
     [ -e "man/$page" ] || complain "there is no man/$page"
 done
 
 # One version everywhere
-for program in mkexpertfs expertfs expertctl mkmodel; do
+for program in mkexpertfs expertfs expertctl moe-replay mkmodel; do
     [ -x "$build/$program" ] || { complain "$program is not built"; continue; }
     said=$("$build/$program" --version)
     [[ " $said " == *" $version "* ]] || complain "$program --version says \"$said\", the Makefile $version"

@@ -86,7 +86,7 @@ def accepted(what, command, options, sample=None):
 
 print("-- options")
 tells = {}
-for name in ("mkexpertfs", "expertfs"):
+for name in ("mkexpertfs", "expertfs", "moe-replay"):
     page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout
     options = options_of_page(part(page, ("Sh", "OPTIONS")))
     told = options_of_help(help_text)
@@ -174,9 +174,9 @@ profile = run(program("expertctl"), "profile", "--seconds=1", "--json", store).s
 same("expertctl profile --json", names_of_json(page, "JSON OF PROFILE"), json.loads(profile))
 trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)
 open(scratch("one.route"), "wb").write(trace)
-runs = json.loads(run(program("expertctl"), "replay", "-q", "--simulate", "--peer", "mmap", "--raw", model,
+runs = json.loads(run(program("moe-replay"), "-q", "--simulate", "--peer", "mmap", "--raw", model,
                       "--store", store, "--json", "-", scratch("one.route")).stdout)
-same("expertctl replay --json", names_of_json(page, "JSON OF REPLAY"), {**runs[0], **runs[-1]})
+same("moe-replay --json", names_of_json(page_of("moe-replay.1")), {**runs[0], **runs[-1]})
 store_page = page_of("expertfs-store.5")
 same("its report", re.findall(r"^\.Va (\w+)", part(store_page, ("Ss", "REPORT")), re.M), info["report"])
 done()

@@ -1,14 +1,14 @@
 #!/bin/bash
-# expertctl profile and replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
+# expertctl profile and moe-replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-. tests/tools/tools.sh mkexpertfs expertctl mkmodel
+. tests/tools/tools.sh mkexpertfs expertctl moe-replay mkmodel
 export EXPERTFS_STATE=$dir/state
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
-    ended "expertctl $*" $? "$want"
+run() { # EXIT PROGRAM ARGUMENT...: output in $dir/out, messages in $dir/err
+    local want=$1 program=$2
+    shift 2
+    "$program" "$@" >"$dir/out" 2>"$dir/err"
+    ended "${program##*/} $*" $? "$want"
 }
 "$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 
@@ -19,17 +19,17 @@ make_trace long 3 2 2000 24 32 4
 head -c 1000 "$dir/eval.route" >"$dir/cut.route"
 
 # profile
-run 0 profile --help
-run 2 profile
-run 2 profile --seconds 0 "$dir/m.efs"
-run 2 profile --threads 65 "$dir/m.efs"
-run 2 profile a b
-run 1 profile "$dir/missing"
-run 0 profile --seconds 1 --no-save "$dir/m.efs"
+run 0 "$expertctl" profile --help
+run 2 "$expertctl" profile
+run 2 "$expertctl" profile --seconds 0 "$dir/m.efs"
+run 2 "$expertctl" profile --threads 65 "$dir/m.efs"
+run 2 "$expertctl" profile a b
+run 1 "$expertctl" profile "$dir/missing"
+run 0 "$expertctl" profile --seconds 1 --no-save "$dir/m.efs"
 [ ! -e "$dir/state" ] || complain "profile --no-save saved"
-run 0 profile --seconds 1 "$dir/m.efs"
+run 0 "$expertctl" profile --seconds 1 "$dir/m.efs"
 for word in 'disk .*GB/s' 'decode .*GB/s' 'rho 0\.' "saved  *$dir/state/profile-"; do says "$word"; done
-run 0 profile --seconds 1 --json "$dir/m.efs"
+run 0 "$expertctl" profile --seconds 1 --json "$dir/m.efs"
 "$python" - "$dir" <<'P' || complain "profile --json: $(cat "$dir/out")"
 import glob, json, sys
 printed = json.load(open(sys.argv[1] + "/out"))
@@ -44,31 +44,37 @@ P
 profile=$dir/p.json eval=$dir/eval.route past=$dir/past.route
 
 # Usage
-run 0 replay --help
-run 2 replay
-run 2 replay "$eval"
+run 0 "$moe_replay" --help
+says 'Usage: moe-replay '
+run 0 "$moe_replay" --version
+says '^moe-replay (expertfs) [0-9]'
+run 2 "$expertctl" replay --simulate "$eval"
+[ "$(wc -l <"$dir/err")" = 1 ] || complain "expertctl replay: $(cat "$dir/err")"
+warns 'moe-replay'
+run 2 "$moe_replay"
+run 2 "$moe_replay" "$eval"
 warns 'simulate'
-run 2 replay --simulate "$eval"
+run 2 "$moe_replay" --simulate "$eval"
 warns 'store'
-run 2 replay --simulate --store "$dir/m.efs" --profile "$profile" "$eval"
+run 2 "$moe_replay" --simulate --store "$dir/m.efs" --profile "$profile" "$eval"
 for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --batch=0 --batch=65 --batch=1,x \
     --schedule=fast --plan=best --unit=x --tokens=0 --tune=x=1 --tune=step=2 --tune=delta --workers=65 --seed=-1; do
-    run 2 replay --simulate --profile "$profile" $wrong "$eval"
+    run 2 "$moe_replay" --simulate --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
 done
 for wrong in 0% 101% 10%% x -1% 10q 0 nan% %; do
-    run 1 replay --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
+    run 1 "$moe_replay" --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
     warns "--budget $wrong"
 done
-run 1 replay --simulate --profile "$profile" "$dir/cut.route"
+run 1 "$moe_replay" --simulate --profile "$profile" "$dir/cut.route"
 warns "cut.route: the trace says"
-run 1 replay --simulate --profile "$profile" "$dir/m.efs"
+run 1 "$moe_replay" --simulate --profile "$profile" "$dir/m.efs"
 warns 'not a routing trace'
-run 1 replay --simulate --profile "$profile" "$dir/missing"
-run 1 replay --simulate --profile "$profile" --plan-from "$dir/cut.route" "$eval"
-run 1 replay --simulate --profile "$eval" "$eval"
-run 1 replay --simulate --store "$dir/missing" "$eval"
-run 1 replay -q --simulate --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
+run 1 "$moe_replay" --simulate --profile "$profile" "$dir/missing"
+run 1 "$moe_replay" --simulate --profile "$profile" --plan-from "$dir/cut.route" "$eval"
+run 1 "$moe_replay" --simulate --profile "$eval" "$eval"
+run 1 "$moe_replay" --simulate --store "$dir/missing" "$eval"
+run 1 "$moe_replay" -q --simulate --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
 warns 'no/such'
 
 # Runs: the numbers agree with each other
@@ -76,7 +82,7 @@ all=zipmoe,zipmoe:makespan,zipmoe:layers,published,lru,lru:even,lru:full,lru:raw
 replay() { # JSON ARGUMENT...
     local json=$1
     shift
-    run 0 replay -q --simulate --profile "$profile" --plan-from "$past" --json "$dir/$json" "$@"
+    run 0 "$moe_replay" -q --simulate --profile "$profile" --plan-from "$past" --json "$dir/$json" "$@"
 }
 replay a.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
 says 'budget 10%: .*batch 4'
@@ -125,19 +131,19 @@ assert d[0]["tpot_ns_median"] >= 4 * 100000
 P
 
 # JSON on standard output alone; the default plan; a model of another shape, measured when first needed
-run 0 replay -q --simulate --profile "$profile" --policy lru --budget 50% --json - "$eval"
+run 0 "$moe_replay" -q --simulate --profile "$profile" --policy lru --budget 50% --json - "$eval"
 "$python" -m json.tool "$dir/out" >"$dir/tidy" || complain "--json -: $(cat "$dir/out")"
-run 0 replay -q --simulate --profile "$profile" --budget 50% --tokens 50 "$eval"
+run 0 "$moe_replay" -q --simulate --profile "$profile" --budget 50% --tokens 50 "$eval"
 says 'assumed skew'
 rm -r "$dir/state"
-run 0 replay -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
+run 0 "$moe_replay" -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
 warns 'measuring'
 says 'mapped onto [0-9]* layers of [0-9]* experts: layers and experts modulo'
-run 0 replay -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
+run 0 "$moe_replay" -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
 [ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
 
 # Ctrl-C: what is known so far, as a table and as JSON
-"$expertctl" replay -q --simulate --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
+"$moe_replay" -q --simulate --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
 for _ in $(seq 100); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done

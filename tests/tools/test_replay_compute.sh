@@ -1,17 +1,17 @@
 #!/bin/bash
-# expertctl replay --compute ffn and ffn-coded: the same numbers from every runner, form, budget and batch size; nothing
+# moe-replay --compute ffn and ffn-coded: the same numbers from every runner, form, budget and batch size; nothing
 # is left behind; wrong numbers are told.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-. tests/tools/tools.sh mkexpertfs expertctl mkmodel
+. tests/tools/tools.sh mkexpertfs moe-replay mkmodel
 mkdir "$dir/tmp"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
     local want=$1
     shift
-    "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err"
-    ended "expertctl replay $*" $? "$want"
-    [ -z "$(ls "$dir/tmp")" ] || complain "expertctl replay $*: left behind: $(ls "$dir/tmp")"
+    "$moe_replay" -q "$@" >"$dir/out" 2>"$dir/err"
+    ended "moe-replay $*" $? "$want"
+    [ -z "$(ls "$dir/tmp")" ] || complain "moe-replay $*: left behind: $(ls "$dir/tmp")"
 }
 
 # The trace has more layers and experts than the model, so that a token can choose an expert twice

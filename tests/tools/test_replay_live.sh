@@ -1,9 +1,9 @@
 #!/bin/bash
-# expertctl replay on real files: through a mount and as peers do. All see the same bytes, stay in their memory, and
+# moe-replay on real files: through a mount and as peers do. All see the same bytes, stay in their memory, and
 # leave nothing behind, however they end.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-. tests/tools/tools.sh mkexpertfs expertctl mkmodel expertfs
+. tests/tools/tools.sh mkexpertfs moe-replay mkmodel expertfs
 live=
 finish() {
     if [ -n "$live" ]; then
@@ -19,13 +19,13 @@ export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err; its process was $last
     local want=$1
     shift
-    "$expertctl" replay -q "$@" >"$dir/out" 2>"$dir/err" &
+    "$moe_replay" -q "$@" >"$dir/out" 2>"$dir/err" &
     last=$!
     wait $last
-    ended "expertctl replay $*" $? "$want"
+    ended "moe-replay $*" $? "$want"
 }
-groups() { find /sys/fs/cgroup -maxdepth 6 -type d -name "expertctl-replay-$1" 2>/dev/null; }
-clean() { # PID WHAT: nothing of that expertctl is left
+groups() { find /sys/fs/cgroup -maxdepth 6 -type d -name "moe-replay-$1" 2>/dev/null; }
+clean() { # PID WHAT: nothing of that moe-replay is left
     local left
     left=$(ls "$dir/tmp"; grep -F "$dir/tmp" /proc/self/mounts; groups "$1")
     [ -z "$left" ] || complain "$2 left behind: $left"
@@ -153,7 +153,7 @@ right, wrong = (json.load(open(f"{sys.argv[1]}/{n}.json"))[0]["check"] for n in 
 assert right != wrong' "$dir" || complain "a wrong bit was not seen"
 
 # Ctrl-C and SIGKILL in a peer's run
-"$expertctl" replay -q --peer mmap --raw "$raw" --store "$store" --budget 50%,60%,70% --json "$dir/int.json" \
+"$moe_replay" -q --peer mmap --raw "$raw" --store "$store" --budget 50%,60%,70% --json "$dir/int.json" \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
 wait_for '^mmap ' "$dir/out"
@@ -241,7 +241,7 @@ run 1 --mount "$store" --expertfs "$dir/none" --policy lru --budget 128M "$eval"
 clean $last "daemons that failed"
 
 for signal in TERM KILL; do
-    "$expertctl" replay -q --mount "$store" --policy lru --budget 128M --json "$dir/int.json" "$dir/long.route" \
+    "$moe_replay" -q --mount "$store" --policy lru --budget 128M --json "$dir/int.json" "$dir/long.route" \
         >"$dir/out" 2>"$dir/err" &
     pid=$!
     for _ in $(seq 400); do
@@ -256,7 +256,7 @@ for signal in TERM KILL; do
         [ $status = 130 ] || complain "interrupted: exit $status: $(cat "$dir/err")"
         clean $pid "an interrupted mount"
     else
-        clean_soon $pid "a killed expertctl"
+        clean_soon $pid "a killed moe-replay"
     fi
 done
 

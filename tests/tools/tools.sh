@@ -6,7 +6,7 @@
 build=${BUILD:-build}
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 python=${PYTHON:-/usr/bin/python3}
-mkmodel=$build/mkmodel mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl expertfs=$build/expertfs
+mkmodel=$build/mkmodel mkexpertfs=$build/mkexpertfs expertctl=$build/expertctl moe_replay=$build/moe-replay expertfs=$build/expertfs
 for program; do
     [ -x "$build/$program" ] || { echo "FAILED: $build/$program is not built"; exit 1; }
 done

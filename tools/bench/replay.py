@@ -93,18 +93,18 @@ class Replay:
         self.all, self.failed = [], False
 
     def run(self, *args, tokens=None):
-        """The runs of one expertctl replay; its table is shown."""
+        """The runs of one moe-replay; its table is shown."""
         out = os.path.join(self.folder, "part.json")
         if os.path.exists(out):
             os.unlink(out)
-        command = [tool("expertctl"), "replay", "--prealloc", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
+        command = [tool("moe-replay"), "--prealloc", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
         command += ["--plan-from", self.a.history] if self.a.history else []
         command += ["--tokens", str(tokens)] if tokens else []
         print(f"\n$ {' '.join(command)} {self.a.trace}", flush=True)
         status = subprocess.run([*command, self.a.trace]).returncode
         self.failed = self.failed or status != 0
         if status not in (0, 1) or not os.path.exists(out):
-            sys.exit(f"tools/bench/replay: expertctl ended with {status}")
+            sys.exit(f"tools/bench/replay: moe-replay ended with {status}")
         with open(out) as f:
             runs = json.load(f)
         os.unlink(out)

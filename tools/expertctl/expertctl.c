@@ -1,17 +1,16 @@
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
 #include "expertctl.h"
 
-#include "interrupt.h"
+#include "failure.h"
 #include "libexpertfs.h"
 #include "surroundings.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_replay,
-                                                     &ctl_get,  &ctl_set,    &ctl_top,    &ctl_gantt,   &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_get,
+                                                     &ctl_set,  &ctl_top,    &ctl_gantt,  &ctl_doctor};
 
 static void print_help(FILE *to)
 {
@@ -31,12 +30,7 @@ static void print_version(FILE *to, struct argp_state *state)
 
 int ctl_fail(int rc, const struct efs_error *err)
 {
-    if (rc == -ECANCELED && tools_interrupted()) {
-        fprintf(stderr, "expertctl: interrupted\n");
-        return TOOLS_EXIT_INTERRUPTED;
-    }
-    fprintf(stderr, "expertctl: %s\n", err->text[0] ? err->text : strerror(-rc));
-    return CTL_FAILED;
+    return tools_fail("expertctl", rc, err);
 }
 
 int main(int argc, char **argv)
@@ -61,6 +55,10 @@ int main(int argc, char **argv)
         argv[1] = name;
         int status = commands[i]->run(argc - 1, argv + 1);
         return fflush(stdout) == 0 ? status : CTL_FAILED;
+    }
+    if (word && strcmp(word, "replay") == 0) { /* scripts may still say so */
+        fprintf(stderr, "expertctl: replay is a program of its own now: moe-replay, with the same options\n");
+        return CTL_USAGE;
     }
     if (word)
         fprintf(stderr, "expertctl: unknown command \"%s\"\n", word);

@@ -9,8 +9,8 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_replay, ctl_get, ctl_set, ctl_top,
-    ctl_gantt, ctl_doctor;
+extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_get, ctl_set, ctl_top, ctl_gantt,
+    ctl_doctor;
 
 struct efs_error;
 /* Print what went wrong and return the exit status for it. rc: -errno. */

@@ -50,7 +50,7 @@ static bool ends_in(const char *text, const char *end)
     return n > m && strcmp(text + n - m, end) == 0;
 }
 
-static errint_t write_json(const struct gantt *gantt, const char *path, struct efs_error *err)
+static errint_t write_json(const struct tools_operations *gantt, const char *path, struct efs_error *err)
 {
     bool to_stdout = strcmp(path, "-") == 0;
     FILE *out = to_stdout ? stdout : fopen(path, "we");
@@ -76,7 +76,7 @@ static int run(int argc, char **argv)
                                      "its .expertfs/sched."};
     struct arguments a = {.output = "-"};
     struct efs_error err = {""};
-    struct gantt gantt;
+    struct tools_operations gantt;
     struct stat st;
     char path[4200];
     argp_parse(&argp, argc, argv, 0, NULL, &a);
@@ -88,12 +88,12 @@ static int run(int argc, char **argv)
     bool directory = stat(a.path, &st) == 0 && S_ISDIR(st.st_mode);
     errint_t rc =
         (size_t)snprintf(path, sizeof(path), "%s%s", a.path, directory ? "/.expertfs/sched" : "") < sizeof(path)
-            ? gantt_read(path, a.last_ns, &gantt, &err)
+            ? tools_operations_read(path, a.last_ns, &gantt, &err)
             : -ENAMETOOLONG;
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = svg || png ? gantt_draw(&gantt, svg ? "svg" : "png", a.output, &err) : write_json(&gantt, a.output, &err);
-    gantt_free(&gantt);
+    tools_operations_free(&gantt);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const char *const colours[GANTT_KINDS] = {"#4e79a7", "#a0cbe8", "#f28e2b"};
+static const char *const colours[TOOLS_OPERATION_KINDS] = {"#4e79a7", "#a0cbe8", "#f28e2b"};
 
 /* Reads above, then workers, as they were numbered. */
-static uint32_t row_of(const struct gantt *g, uint32_t lane)
+static uint32_t row_of(const struct tools_operations *g, uint32_t lane)
 {
     uint32_t row = 0;
     for (uint32_t l = 0; l < g->lanes; l++)
@@ -18,7 +18,7 @@ static uint32_t row_of(const struct gantt *g, uint32_t lane)
     return row;
 }
 
-void gantt_write_json(const struct gantt *g, FILE *out)
+void gantt_write_json(const struct tools_operations *g, FILE *out)
 {
     uint64_t start = g->operations[0].begin_ns;
     fprintf(out, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n");
@@ -28,12 +28,12 @@ void gantt_write_json(const struct gantt *g, FILE *out)
                 ", \"args\": {\"name\": \"%s\"}},\n",
                 row_of(g, l), g->lane[l].name);
     for (size_t i = 0; i < g->count; i++) {
-        const struct gantt_operation *o = &g->operations[i];
+        const struct tools_operation *o = &g->operations[i];
         fprintf(out,
                 "{\"name\": \"%s %s\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": %" PRIu32
                 ", \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"expert\": \"%s\", \"unit\": %" PRIu32
                 ", \"shard\": %" PRIu32 ", \"thread\": %" PRId32 "}}%s\n",
-                gantt_kinds[o->kind], o->expert, gantt_kinds[o->kind], row_of(g, o->lane),
+                tools_operation_names[o->kind], o->expert, tools_operation_names[o->kind], row_of(g, o->lane),
                 (double)(o->begin_ns - start) / 1e3, (double)(o->end_ns - o->begin_ns) / 1e3, o->expert, o->unit,
                 o->shard, o->thread, i + 1 < g->count ? "," : "");
     }
@@ -49,11 +49,11 @@ static void quoted(FILE *out, const char *text)
     fputc('\'', out);
 }
 
-static void write_boxes(const struct gantt *g, FILE *out, uint64_t start, enum gantt_kind kind)
+static void write_boxes(const struct tools_operations *g, FILE *out, uint64_t start, enum tools_operation_kind kind)
 {
-    fprintf(out, "$%s << EOD\n0 -9 0 0 -9 -9\n", gantt_kinds[kind]); /* one out of sight: never empty */
+    fprintf(out, "$%s << EOD\n0 -9 0 0 -9 -9\n", tools_operation_names[kind]); /* one out of sight: never empty */
     for (size_t i = 0; i < g->count; i++) {
-        const struct gantt_operation *o = &g->operations[i];
+        const struct tools_operation *o = &g->operations[i];
         double row = row_of(g, o->lane), begin = (double)(o->begin_ns - start) / 1e6,
                end = (double)(o->end_ns - start) / 1e6;
         if (o->kind == kind)
@@ -63,11 +63,11 @@ static void write_boxes(const struct gantt *g, FILE *out, uint64_t start, enum g
 }
 
 /* Numbers of experts, where a box has room for one. */
-static void write_labels(const struct gantt *g, FILE *out, uint64_t start, uint64_t length)
+static void write_labels(const struct tools_operations *g, FILE *out, uint64_t start, uint64_t length)
 {
     fprintf(out, "$labels << EOD\n0 -9 \"\"\n");
     for (size_t i = 0; i < g->count; i++) {
-        const struct gantt_operation *o = &g->operations[i];
+        const struct tools_operation *o = &g->operations[i];
         const char *slash = strrchr(o->expert, '/');
         if (o->end_ns - o->begin_ns > length / 45)
             fprintf(out, "%.6f %" PRIu32 " \"%s\"\n", (double)(o->begin_ns + o->end_ns - 2 * start) / 2e6,
@@ -76,7 +76,7 @@ static void write_labels(const struct gantt *g, FILE *out, uint64_t start, uint6
     fprintf(out, "EOD\n");
 }
 
-static void write_script(const struct gantt *g, const char *terminal, const char *path, FILE *out)
+static void write_script(const struct tools_operations *g, const char *terminal, const char *path, FILE *out)
 {
     uint64_t start = g->operations[0].begin_ns, end = start + 1;
     for (size_t i = 0; i < g->count; i++)
@@ -92,17 +92,17 @@ static void write_script(const struct gantt *g, const char *terminal, const char
     for (uint32_t l = 0; l < g->lanes; l++)
         fprintf(out, "%s'%s' %" PRIu32, l ? ", " : "", g->lane[l].name, row_of(g, l));
     fprintf(out, ")\n");
-    for (enum gantt_kind k = 0; k < GANTT_KINDS; k++)
+    for (enum tools_operation_kind k = 0; k < TOOLS_OPERATION_KINDS; k++)
         write_boxes(g, out, start, k);
     write_labels(g, out, start, end - start);
     fprintf(out, "plot ");
-    for (enum gantt_kind k = 0; k < GANTT_KINDS; k++)
-        fprintf(out, "$%s using 1:2:3:4:5:6 with boxxyerror linecolor '%s' title '%s' noenhanced, ", gantt_kinds[k],
-                colours[k], gantt_kinds[k]);
+    for (enum tools_operation_kind k = 0; k < TOOLS_OPERATION_KINDS; k++)
+        fprintf(out, "$%s using 1:2:3:4:5:6 with boxxyerror linecolor '%s' title '%s' noenhanced, ",
+                tools_operation_names[k], colours[k], tools_operation_names[k]);
     fprintf(out, "$labels using 1:2:3 with labels font ',8' notitle\n");
 }
 
-errint_t gantt_draw(const struct gantt *g, const char *terminal, const char *path, struct efs_error *err)
+errint_t gantt_draw(const struct tools_operations *g, const char *terminal, const char *path, struct efs_error *err)
 {
     signal(SIGPIPE, SIG_IGN); /* a gnuplot that is not there, or that ends, tells it by its status */
     FILE *out = popen("gnuplot", "we");

@@ -1,0 +1,19 @@
+/* failure.c - see failure.h. */
+#include "failure.h"
+
+#include "interrupt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
+{
+    if (rc == -ECANCELED && tools_interrupted()) {
+        fprintf(stderr, "%s: interrupted\n", program);
+        return TOOLS_EXIT_INTERRUPTED;
+    }
+    fprintf(stderr, "%s: %s\n", program, err->text[0] ? err->text : strerror(-rc));
+    return EXIT_FAILURE;
+}

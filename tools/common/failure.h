@@ -1,0 +1,11 @@
+/* failure.h - how a tool that works on stores ends when that fails. */
+#ifndef TOOLS_FAILURE_H
+#define TOOLS_FAILURE_H
+
+#include "libexpertfs.h"
+
+/* Print what went wrong, after the program's name, and return the exit status for it. rc: -errno; err's text may be
+ * empty. */
+int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
+
+#endif

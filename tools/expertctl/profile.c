@@ -1,0 +1,132 @@
+/* profile.c - expertctl profile STORE: measure what this machine takes to read and decode it. */
+#include "expertctl.h"
+
+#include "libexpertfs.h"
+#include "options.h"
+#include "size.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { OPT_JSON = 256, OPT_SECONDS, OPT_NO_SAVE };
+#define THREADS_MAX 64
+#define SECONDS_DEFAULT 3
+
+struct arguments {
+    const char *store;
+    bool json, no_save;
+    unsigned threads;
+    uint64_t seconds;
+};
+
+static const struct argp_option options[] = {
+    {"json", OPT_JSON, NULL, 0, "Print JSON", 0},
+    {"no-save", OPT_NO_SAVE, NULL, 0, "Print only, leave what was saved as it is", 0},
+    {"seconds", OPT_SECONDS, "N", 0, "Measure for about N seconds, 1 to 60 (default: 3)", 0},
+    {"threads", 't', "N", 0, "Decode with N threads (default: all cores)", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case OPT_JSON:
+        a->json = true;
+        return 0;
+    case OPT_NO_SAVE:
+        a->no_save = true;
+        return 0;
+    case OPT_SECONDS:
+        a->seconds = tools_option_number(state, "seconds", value, 1, 60);
+        return 0;
+    case 't':
+        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, THREADS_MAX);
+        return 0;
+    default:
+        return tools_option_argument(state, key, value, "STORE", &a->store);
+    }
+}
+
+static void print_text(const char *store, const struct efs_profile *p)
+{
+    char full[16], coded[16], sm[16], e[16], when[32] = "";
+    time_t t = (time_t)p->measured_at;
+    struct tm parts;
+    if (localtime_r(&t, &parts))
+        strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &parts);
+    tools_size_print((uint64_t)p->full_bytes, full, sizeof(full));
+    tools_size_print((uint64_t)p->coded_bytes, coded, sizeof(coded));
+    tools_size_print((uint64_t)p->sm_bytes, sm, sizeof(sm));
+    tools_size_print((uint64_t)p->e_bytes, e, sizeof(e));
+    printf("%s: content %016llx, measured %s\n", store, (unsigned long long)p->content_hash, when);
+    printf("experts  %.0f layers of %.0f; one is F %s, C %s, S %s, E %s; %.0f tensors of %.0f shards\n", p->layers,
+           p->experts, full, coded, sm, e, p->tensors, p->shards);
+    printf("disk     %.2f GB/s with many reads in flight%s, %.0f us for a lone 4 KiB\n", p->disk_bytes_per_second / 1e9,
+           p->direct_io ? "" : " (no O_DIRECT)", p->read_latency_ns / 1e3);
+    printf("decode   %.2f GB/s a worker with %.0f at work (%s)\n", p->decode_bytes_per_second / 1e9, p->workers,
+           p->cpu_path);
+    printf("memory   copy %.2f GB/s, code again %.2f GB/s, one thread\n", p->copy_bytes_per_second / 1e9,
+           p->recode_bytes_per_second / 1e9);
+    printf("cost     u %.3f ms, v %.3f ms, c %.3f ms, rho %.3f\n", p->sm_read_ns / 1e6, p->e_read_ns / 1e6,
+           p->decode_ns / 1e6, p->rho);
+}
+
+static int print_json(const struct efs_profile *profile)
+{
+    char *text = efs_profile_json(profile);
+    if (!text) {
+        fprintf(stderr, "expertctl: no memory\n");
+        return CTL_FAILED;
+    }
+    puts(text);
+    free(text);
+    return CTL_OK;
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "STORE",
+        "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
+        "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
+        "$XDG_STATE_HOME/expertfs.",
+        NULL,
+        NULL,
+        NULL};
+    struct arguments a = {.seconds = SECONDS_DEFAULT};
+    struct efs_store *store;
+    struct efs_profile profile;
+    struct efs_error err = {""};
+    char path[4096];
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    errint_t rc = efs_store_open(a.store, &store, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    rc = efs_profile_measure(store, a.threads, (double)a.seconds, &profile, &err);
+    efs_store_close(store);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    int status = CTL_OK;
+    if (a.json)
+        status = print_json(&profile);
+    else
+        print_text(a.store, &profile);
+    if (a.no_save)
+        return status;
+    rc = efs_profile_save(&profile, &err);
+    if (rc == 0)
+        rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    if (!a.json)
+        printf("saved    %s\n", path);
+    return status;
+}
+
+const struct ctl_command ctl_profile = {"profile", "measure how fast a store is read and decoded here", run};

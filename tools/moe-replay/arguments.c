@@ -1,0 +1,364 @@
+/* arguments.c - the command line of moe-replay. */
+#include "arguments.h"
+
+#include "options.h"
+#include "size.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH_MAX 64
+#define THREADS_MAX 64
+#define ALLOWANCE_DEFAULT (UINT64_C(64) << 20)
+#define BUDGETS_DEFAULT "10%,25%,50%,75%"
+#define POLICIES_DEFAULT "zipmoe,lru,lfu,fifo,marking"
+
+enum {
+    OPT_SIMULATE = 256,
+    OPT_MOUNT,
+    OPT_PEER,
+    OPT_RAW,
+    OPT_STORE,
+    OPT_PROFILE,
+    OPT_PLAN_FROM,
+    OPT_PLAN,
+    OPT_BUDGET,
+    OPT_POLICY,
+    OPT_UNIT,
+    OPT_BATCH,
+    OPT_TOKENS,
+    OPT_SCHEDULE,
+    OPT_WORKERS,
+    OPT_COMPUTE,
+    OPT_THREADS,
+    OPT_ALLOWANCE,
+    OPT_PREALLOC,
+    OPT_WARM,
+    OPT_EXPERTFS,
+    OPT_LAYER_US,
+    OPT_RUN_US,
+    OPT_OPEN_US,
+    OPT_JSON,
+    OPT_PLOT,
+    OPT_SEED,
+    OPT_TUNE
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What to replay:", 1},
+    {"simulate", OPT_SIMULATE, NULL, 0, "Replay in the simulator", 0},
+    {"mount", OPT_MOUNT, "STORE|DIR", 0,
+     "Replay through a mount: of STORE, by a daemon of its own for each run, or the one that is at DIR", 0},
+    {"peer", OPT_PEER, "NAME,...", 0,
+     "Replay on the raw checkpoint as others do: mmap (its files mapped), read-lru (experts read with O_DIRECT into an "
+     "LRU)",
+     0},
+    {"raw", OPT_RAW, "DIR", 0, "The raw checkpoint that the store was made of (safetensors)", 0},
+    {"store", OPT_STORE, "STORE", 0,
+     "The model: its layers, experts and sizes, and the profile that was measured of it (or is now, if there is none)",
+     0},
+    {"profile", OPT_PROFILE, "FILE", 0, "Costs and sizes from a saved profile; layers and experts as in the trace", 0},
+    {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
+    {"batch", OPT_BATCH, "N,...", 0, "Sequences at a time, 1 to 64 (default: 1)", 0},
+    {NULL, 0, NULL, 0, "What to try:", 2},
+    {"budget", OPT_BUDGET, "SIZE,...", 0,
+     "Memory for experts: sizes, or percentages of the raw experts (default: " BUDGETS_DEFAULT ")", 0},
+    {"policy", OPT_POLICY, "NAME,...", 0,
+     "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking, oracle (knows the future); NAME:POOLS splits "
+     "the budget in another way than --plan and --unit say (default: " POLICIES_DEFAULT ")",
+     0},
+    {"plan", OPT_PLAN, "POOLS", 0,
+     "How zipmoe and published split the budget: io (default) for the least I/O time, makespan, layers (a plan for "
+     "each layer), coded, even, full, raw",
+     0},
+    {"unit", OPT_UNIT, "POOLS", 0,
+     "How the others do: coded (default), even (coded, each layer its part), full, raw (full, of files that are not "
+     "coded), io, makespan, layers",
+     0},
+    {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
+    {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
+    {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
+    {"compute", OPT_COMPUTE, "WHAT", 0,
+     "Of all but the simulator, with the experts of a layer: none, touch (a load per 64 bytes, the default), ffn (run "
+     "them in BF16), ffn-coded (--mount STORE: run them in this program by the library, from the coded form; others "
+     "run them as with ffn)",
+     0},
+    {"threads", OPT_THREADS, "N", 0, "That compute, 1 to 64 (default: all cores)", 0},
+    {"layer-us", OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
+    {"open-us", OPT_OPEN_US, "N", 0,
+     "Of the simulator: hand out an expert that was not full (default: beside --mount what that takes there, else 0)",
+     0},
+    {"run-us", OPT_RUN_US, "N", 0, "Run an expert for one token (default: 0)", 0},
+    {"tune", OPT_TUNE, "NAME=NUMBER", 0,
+     "Of zipmoe: delta, count_age, rate_weight, age_weight, smooth, half_life, change_bits, promote_margin; step (of "
+     "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence)",
+     0},
+    {"seed", OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
+    {"allowance", OPT_ALLOWANCE, "SIZE", 0,
+     "Of the memory cgroup around a run, above the budget: for the process that plays, and the kernel's tables "
+     "(default: 64M)",
+     0},
+    {"prealloc", OPT_PREALLOC, NULL, 0, "A run takes all its memory before its first token, not while it plays", 0},
+    {"warm", OPT_WARM, NULL, 0, "expertfs fills memory that is still empty while the disk rests (its option warm)", 0},
+    {"expertfs", OPT_EXPERTFS, "PROGRAM", 0, "The daemon (default: beside moe-replay, or as PATH has it)", 0},
+    {NULL, 0, NULL, 0, "Output:", 3},
+    {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
+    {"plot", OPT_PLOT, "DIR", 0, "Draw time per token and hits over the budget there (needs gnuplot)", 0},
+    {"quiet", 'q', NULL, 0, "No progress", 0},
+    {0},
+};
+
+/* ---- options ------------------------------------------------------------------------------------------------ */
+
+static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
+    [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
+
+const char *replay_schedule_name(enum efs_schedule_kind kind)
+{
+    return schedule_names[kind];
+}
+
+static enum efs_schedule_kind schedule_by_name(const char *name)
+{
+    for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
+        if (schedule_names[k] && strcmp(schedule_names[k], name) == 0)
+            return (enum efs_schedule_kind)k;
+    return EFS_SCHEDULE_KINDS;
+}
+
+static enum replay_pools pools_by_name(const char *name)
+{
+    unsigned p = 0;
+    while (p < REPLAY_POOLS && strcmp(replay_pools_name((enum replay_pools)p), name) != 0)
+        p++;
+    return (enum replay_pools)p;
+}
+
+/* Cut value at its commas; value stays in use. */
+static uint32_t cut_list(struct argp_state *state, const char *option, char *value, char **list)
+{
+    uint32_t count = 0;
+    char *rest = value;
+    for (char *part; (part = strsep(&rest, ","));) {
+        if (!*part)
+            argp_error(state, "--%s: an empty entry in the list", option);
+        if (count == REPLAY_LIST_MAX)
+            argp_error(state, "--%s: more than %d entries", option, REPLAY_LIST_MAX);
+        else
+            list[count++] = part;
+    }
+    return count;
+}
+
+static void tune(struct argp_state *state, struct replay_setup *s, const char *value)
+{
+    double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
+    const struct {
+        const char *name;
+        double *number;
+    } known[] = {{"delta", &s->tuning.delta},
+                 {"count_age", &count_age},
+                 {"rate_weight", &s->tuning.rate_weight},
+                 {"age_weight", &s->tuning.age_weight},
+                 {"smooth", &s->tuning.smooth},
+                 {"half_life", &s->tuning.half_life},
+                 {"change_bits", &s->tuning.change_bits},
+                 {"promote_margin", &s->tuning.promote_margin},
+                 {"step", &s->step},
+                 {"counts", &counts},
+                 {"begin", &begin}};
+    const char *equals = strchr(value, '=');
+    size_t bytes = equals ? (size_t)(equals - value) : 0, i = 0;
+    while (i < sizeof(known) / sizeof(known[0]) &&
+           (strlen(known[i].name) != bytes || strncmp(known[i].name, value, bytes) != 0))
+        i++;
+    if (!equals || i == sizeof(known) / sizeof(known[0])) {
+        argp_error(state, "--tune %s: NAME=NUMBER with a name that --help lists", value);
+        return;
+    }
+    char *end;
+    double given = strtod(equals + 1, &end);
+    if (end == equals + 1 || *end || !(given >= 0 && given <= 1e9) ||
+        (known[i].number == &s->step && !(given >= 0.01 && given <= 1)))
+        argp_error(state, "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1)", value);
+    *known[i].number = given;
+    s->tuning.count_age = (unsigned)count_age;
+    s->seed_counts = counts > 0;
+    s->tell_sequence = begin > 0;
+}
+
+static enum replay_pools pools_option(struct argp_state *state, const char *option, const char *value)
+{
+    enum replay_pools pools = pools_by_name(value);
+    if (pools == REPLAY_POOLS)
+        argp_error(state, "--%s %s: io, makespan, layers, coded, even, full or raw", option, value);
+    return pools;
+}
+
+static enum replay_runner peer_by_name(struct argp_state *state, const char *name)
+{
+    for (unsigned r = REPLAY_MMAP; r < REPLAY_RUNNERS; r++)
+        if (strcmp(replay_runner_name((enum replay_runner)r), name) == 0)
+            return (enum replay_runner)r;
+    argp_error(state, "--peer %s: mmap or read-lru", name);
+    return REPLAY_MMAP;
+}
+
+/* After all options: lists whose meaning hangs on the others. */
+static void finish_options(struct argp_state *state, struct replay_arguments *a)
+{
+    static char budgets[] = BUDGETS_DEFAULT, policies[] = POLICIES_DEFAULT, batches[] = "1";
+    if (!a->simulate && !a->mount && a->peer_count == 0)
+        argp_error(state, "--simulate, --mount or --peer is needed");
+    if (a->profile && (a->store || a->mount || a->peer_count > 0))
+        argp_error(state, "--profile goes with --simulate alone");
+    if (!a->profile && !a->store && !a->mount)
+        argp_error(state, "one of --store and --profile is needed");
+    if (a->peer_count > 0 && !a->raw)
+        argp_error(state, "--peer needs --raw: the raw checkpoint");
+    for (uint32_t i = 0; i < a->peer_count; i++)
+        a->peer[i] = peer_by_name(state, a->peers[i]);
+    if (a->budget_count == 0)
+        a->budget_count = cut_list(state, "budget", budgets, a->budgets);
+    if (a->policy_count == 0)
+        a->policy_count = cut_list(state, "policy", policies, a->policies);
+    if (a->batch_count == 0)
+        a->batch_count = cut_list(state, "batch", batches, a->batches);
+    for (uint32_t i = 0; i < a->batch_count; i++)
+        a->batch[i] = (uint32_t)tools_option_number(state, "batch", a->batches[i], 1, BATCH_MAX);
+    for (uint32_t i = 0; i < a->policy_count; i++)
+        if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
+            argp_error(state,
+                       "--policy %s: zipmoe, published, lru, lfu, fifo, marking or oracle, and but for oracle :io, "
+                       ":makespan, :layers, :coded, :even, :full or :raw behind it",
+                       a->policies[i]);
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct replay_arguments *a = state->input;
+    switch (key) {
+    case OPT_SIMULATE:
+        a->simulate = true;
+        return 0;
+    case OPT_MOUNT:
+        a->mount = value;
+        return 0;
+    case OPT_PEER:
+        a->peer_count = cut_list(state, "peer", value, a->peers);
+        return 0;
+    case OPT_RAW:
+        a->raw = value;
+        return 0;
+    case OPT_STORE:
+        a->store = value;
+        return 0;
+    case OPT_PROFILE:
+        a->profile = value;
+        return 0;
+    case OPT_PLAN_FROM:
+        a->plan_from = value;
+        return 0;
+    case OPT_PLAN:
+        a->planned = pools_option(state, "plan", value);
+        return 0;
+    case OPT_UNIT:
+        a->single = pools_option(state, "unit", value);
+        return 0;
+    case OPT_BUDGET:
+        a->budget_count = cut_list(state, "budget", value, a->budgets);
+        return 0;
+    case OPT_POLICY:
+        a->policy_count = cut_list(state, "policy", value, a->policies);
+        return 0;
+    case OPT_BATCH:
+        a->batch_count = cut_list(state, "batch", value, a->batches);
+        return 0;
+    case OPT_TOKENS:
+        a->tokens = tools_option_number(state, "tokens", value, 1, UINT64_MAX);
+        return 0;
+    case OPT_SCHEDULE:
+        a->setup.schedule = schedule_by_name(value);
+        if (a->setup.schedule == EFS_SCHEDULE_KINDS)
+            argp_error(state, "--schedule %s: best, request or paper", value);
+        return 0;
+    case OPT_WORKERS:
+        a->setup.workers = a->workers = (uint32_t)tools_option_number(state, "workers", value, 1, EFS_TASK_MAX_WORKERS);
+        return 0;
+    case OPT_COMPUTE:
+        a->compute = replay_compute_by_name(value);
+        if (a->compute == REPLAY_COMPUTE_KINDS)
+            argp_error(state, "--compute %s: none, touch, ffn or ffn-coded", value);
+        return 0;
+    case OPT_THREADS:
+        a->threads = (uint32_t)tools_option_number(state, "threads", value, 1, THREADS_MAX);
+        return 0;
+    case OPT_ALLOWANCE:
+        if (!tools_size_parse(value, &a->allowance_bytes) || a->allowance_bytes > UINT64_C(1) << 40)
+            argp_error(state, "--allowance %s: a size such as 64M, up to 1T", value);
+        return 0;
+    case OPT_OPEN_US:
+        a->setup.open_ns = 1000 * tools_option_number(state, "open-us", value, 0, 100000000);
+        a->open_given = true;
+        return 0;
+    case OPT_PREALLOC:
+        a->prealloc = true;
+        return 0;
+    case OPT_WARM:
+        a->warm = true;
+        return 0;
+    case OPT_EXPERTFS:
+        a->program = value;
+        return 0;
+    case OPT_LAYER_US:
+        a->setup.layer_ns = 1000 * tools_option_number(state, "layer-us", value, 0, 100000000);
+        return 0;
+    case OPT_RUN_US:
+        a->setup.run_token_ns = 1000 * tools_option_number(state, "run-us", value, 0, 100000000);
+        return 0;
+    case OPT_TUNE:
+        tune(state, &a->setup, value);
+        return 0;
+    case OPT_SEED:
+        a->setup.seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);
+        return 0;
+    case OPT_JSON:
+        a->json = value;
+        return 0;
+    case OPT_PLOT:
+        a->plot = value;
+        return 0;
+    case 'q':
+        a->quiet = true;
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        finish_options(state, a);
+        return 0;
+    default:
+        return tools_option_argument(state, key, value, "TRACE", &a->trace);
+    }
+}
+
+void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
+{
+    static const struct argp argp = {
+        options,
+        parse_option,
+        "TRACE",
+        "Replay a routing trace (.route) through cache policies and schedules: in a simulator with the costs that "
+        "`expertctl profile' measured, through a mount, or on the raw checkpoint as others would; and tell what each "
+        "reads and how long a token takes. A trace whose shape differs from the store's is mapped onto it. Ctrl-C "
+        "prints what is known so far.\v"
+        "Exit status: 0 all ran, 1 failed or runs differ in what they saw, 2 wrong usage, 130 interrupted.",
+        NULL,
+        NULL,
+        NULL};
+    *a = (struct replay_arguments){
+        .planned = REPLAY_IO,
+        .single = REPLAY_CODED,
+        .compute = REPLAY_COMPUTE_TOUCH,
+        .allowance_bytes = ALLOWANCE_DEFAULT,
+        .setup = {.schedule = EFS_SCHEDULE_BEST, .seed = 1, .step = 0.05, .seed_counts = true}};
+    a->setup.tuning.count_age = 64;
+    argp_parse(&argp, argc, argv, 0, NULL, a);
+}

@@ -1,0 +1,37 @@
+/* arguments.h - the command line of moe-replay. */
+#ifndef MOE_REPLAY_ARGUMENTS_H
+#define MOE_REPLAY_ARGUMENTS_H
+
+#include "compute.h"
+#include "replay.h"
+
+#include <argp.h>
+
+#define REPLAY_LIST_MAX 32
+
+struct replay_arguments {
+    const char *trace, *store, *profile, *plan_from, *json, *plot;
+    const char *mount; /* a store or a mountpoint; NULL: no mount */
+    const char *raw, *program;
+    char *budgets[REPLAY_LIST_MAX], *policies[REPLAY_LIST_MAX], *batches[REPLAY_LIST_MAX], *peers[REPLAY_LIST_MAX];
+    uint32_t budget_count, policy_count, batch_count, peer_count;
+    bool simulate, quiet;
+    enum replay_pools planned, single;
+    enum replay_compute_kind compute;
+    uint32_t threads;         /* that compute; 0: all cores */
+    uint32_t workers;         /* as asked for; 0: not */
+    bool open_given;          /* setup.open_ns was said */
+    bool prealloc;            /* take all memory of a run before its first token */
+    bool warm;                /* expertfs fills memory that is still empty while the disk rests */
+    uint64_t allowance_bytes; /* of a memory cgroup, above the budget */
+    uint64_t tokens;
+    struct replay_setup setup;
+    struct replay_policy policy[REPLAY_LIST_MAX];
+    uint32_t batch[REPLAY_LIST_MAX];
+    enum replay_runner peer[REPLAY_LIST_MAX];
+};
+
+/* Read the command line; ends the program where it is wrong. */
+void replay_arguments_parse(int argc, char **argv, struct replay_arguments *arguments);
+
+#endif

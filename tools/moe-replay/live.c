@@ -1,0 +1,189 @@
+/* live.c - live runs: each in a cgroup, from a cold start, watched until it ends. */
+#include "live.h"
+
+#include "interrupt.h"
+#include "mount.h"
+#include "raw.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define LOOK_NS 20000000L
+#define STOP_SECONDS 3 /* that a player has to end by itself */
+
+static const char *const names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
+
+const char *replay_runner_name(enum replay_runner runner)
+{
+    return names[runner];
+}
+
+errint_t replay_live_open(struct replay_live *live, struct efs_error *err)
+{
+    errint_t rc = replay_model_load(live->store, &live->model, err);
+    if (rc == 0)
+        rc = replay_compute_possible(live->compute, &live->model, err);
+    if (rc == 0 && live->raw)
+        rc = replay_model_find_raw(&live->model, live->raw, err);
+    if (rc == 0 && !live->program) {
+        replay_stage_program(live->found_program, sizeof(live->found_program));
+        live->program = live->found_program;
+    }
+    if (rc == 0)
+        rc = replay_stage_open(&live->stage, err);
+    if (rc == 0)
+        live->has_policies = live->compute == REPLAY_COMPUTE_FFN_CODED || replay_mount_has_policies(live);
+    return rc;
+}
+
+void replay_live_close(struct replay_live *live)
+{
+    replay_stage_close(&live->stage);
+    replay_model_free(&live->model);
+}
+
+/* ---- one run ------------------------------------------------------------------------------------------------ */
+
+void replay_add_note(struct replay_run_record *record, const char *what, const char *more)
+{
+    size_t used = strlen(record->note);
+    snprintf(record->note + used, sizeof(record->note) - used, "%s%s%s", used ? "; " : "", what, more);
+}
+
+/* No page of store or raw files in the page cache, whoever brought it. */
+static void make_cold(const struct replay_live *live, struct replay_run_record *record)
+{
+    uint64_t left = replay_drop_cache(live->store);
+    char note[80];
+    for (uint32_t i = 0; i < live->model.raw_count; i++)
+        left += replay_drop_cache(live->model.raw_paths[i]);
+    if (left > live->model.most_bytes) {
+        snprintf(note, sizeof(note), "not cold: %llu MiB of the files stayed in the page cache",
+                 (unsigned long long)(left >> 20));
+        replay_add_note(record, note, "");
+    }
+}
+
+/*
+ * Until the player has ended. Returns its wait status. When it is asked to stop it has some seconds, then it is killed;
+ * if even that does not end it, it waits for a mount that does not answer: our own daemon is ended, another's is left.
+ */
+static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand, replay_progress_fn *progress,
+                 void *arg)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+    time_t stopped = 0;
+    int status = 0;
+    while (waitpid(pid, &status, WNOHANG) != pid) {
+        nanosleep(&pause, NULL);
+        if (stopped == 0 && progress(arg, replay_stand_tokens(stand))) {
+            replay_stand_stop(stand);
+            stopped = time(NULL);
+        }
+        time_t since = stopped ? time(NULL) - stopped : 0;
+        if (since > STOP_SECONDS)
+            kill(pid, SIGKILL);
+        if (since > 2 * STOP_SECONDS && stage->daemon > 0)
+            kill(stage->daemon, SIGKILL);
+        if (since > 4 * STOP_SECONDS)
+            break;
+    }
+    return status;
+}
+
+/* Play on what is ready: a mount, or raw files. */
+static errint_t play(struct replay_live *live, const struct replay_play *what, replay_progress_fn *progress, void *arg,
+                     struct replay_run_record *record, struct efs_error *err)
+{
+    struct replay_stand *stand = replay_stand_new(what->workload->passes);
+    if (!stand)
+        return efs_fail(err, -ENOMEM, "no memory");
+    pid_t pid = replay_player_start(what, stand);
+    errint_t rc = pid < 0 ? efs_fail(err, pid, "fork: %s", strerror(-pid)) : 0;
+    if (rc == 0) {
+        bool tells = what->runner == REPLAY_EXPERTFS && !what->library;
+        struct replay_learner *learner = tells ? replay_learner_start(what->mountpoint, stand) : NULL;
+        int status = watch(&live->stage, pid, stand, progress, arg);
+        replay_learner_end(learner, &record->learned);
+        rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
+        if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
+            rc = replay_cgroup_kills(&live->stage.cgroup) > 0
+                     ? efs_fail(err, -ENOMEM, "%s needs more memory than its cgroup allows", names[what->runner])
+                     : efs_fail(err, -EIO, "%s was ended by signal %d (%s)", names[what->runner], WTERMSIG(status),
+                                strsignal(WTERMSIG(status)));
+    }
+    replay_stand_free(stand);
+    return rc;
+}
+
+/* What the library is opened with, in place of a daemon. */
+static errint_t set_library(struct replay_live *live, const struct replay_setup *setup,
+                            struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+{
+    *options = (struct efs_options){.budget_bytes = record->budget_bytes + live->allowance_bytes / 2,
+                                    .workers = live->workers,
+                                    .full_pool = record->policy.pools == REPLAY_FULL,
+                                    .lease_wait = true,
+                                    .prealloc = live->prealloc,
+                                    .warm = live->warm,
+                                    .policy = record->policy.name,
+                                    .plan = replay_mount_plan(&record->policy),
+                                    .goal = replay_mount_goal(&record->policy),
+                                    .schedule = replay_schedule_name(setup->schedule),
+                                    .history_path = live->plan_from};
+    snprintf(record->path, sizeof(record->path), "library");
+    return replay_stage_forget(&live->stage, live->profile, err);
+}
+
+errint_t replay_live_run(struct replay_live *live, const struct replay_setup *setup,
+                         const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
+                         struct replay_run_record *record, struct efs_error *err)
+{
+    bool ours = record->runner == REPLAY_EXPERTFS, library = ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    bool mount = ours && !library, foreign = mount && live->mountpoint;
+    bool plain = !ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    struct efs_options options;
+    struct replay_play what = {.live = live,
+                               .workload = workload,
+                               .mountpoint = foreign ? live->mountpoint : live->stage.mountpoint,
+                               .runner = record->runner,
+                               .compute = plain ? REPLAY_COMPUTE_FFN : live->compute,
+                               .library = library ? &options : NULL,
+                               .budget_bytes = record->budget_bytes,
+                               .layer_ns = setup->layer_ns};
+    struct efs_error end = {""};
+    errint_t rc = 0;
+    record->compute = replay_compute_name(what.compute);
+    if (!foreign) {
+        record->limit_bytes = replay_stage_limit(&live->stage, record->budget_bytes + live->allowance_bytes);
+        what.limited = record->limit_bytes > 0;
+        make_cold(live, record);
+        if (!what.limited)
+            replay_add_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
+    }
+    if (library)
+        rc = set_library(live, setup, record, &options, err);
+    else if (foreign)
+        rc = replay_mount_tune(live, record, err);
+    else if (mount)
+        rc = replay_mount_start(live, setup, record, err);
+    if (rc == 0 && mount)
+        replay_mount_look(what.mountpoint, record);
+    if (rc == 0)
+        rc = play(live, &what, progress, arg, record, err);
+    record->peak_bytes = replay_cgroup_peak_bytes(&live->stage.cgroup);
+    if (mount && !foreign) {
+        errint_t gone = replay_stage_unmount(&live->stage, &end);
+        if (gone < 0 && !tools_interrupted()) { /* that is why the rest failed */
+            rc = gone;
+            efs_fail(err, rc, "%s", end.text);
+        }
+    }
+    replay_cgroup_remove(&live->stage.cgroup);
+    return rc;
+}

@@ -1,0 +1,158 @@
+/* mixture.c - see mixture.h. */
+#include "mixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct replay_mixture {
+    const struct replay_model *model;
+    const struct replay_workload *workload;
+    struct efs_mixture m;
+    struct efs_route_to *experts; /* [experts of a layer] */
+    uint32_t *token;              /* [width * chosen], those of an expert side by side */
+    float *weight;                /* beside token */
+    float *x, *y;                 /* [width][hidden] */
+    uint32_t *count;              /* [experts] of a layer: tokens */
+    const uint64_t *at;
+    uint32_t layer;
+};
+
+static uint64_t mix(uint64_t z)
+{
+    z += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* What stands for a token of the trace in a layer. */
+static uint64_t seed(uint64_t at, uint32_t layer)
+{
+    return mix(mix(at) + layer);
+}
+
+struct replay_mixture *replay_mixture_new(const struct replay_model *model, const struct replay_workload *w,
+                                          uint32_t hidden)
+{
+    struct replay_mixture *r = calloc(1, sizeof(*r));
+    uint32_t width = 1;
+    if (!r)
+        return NULL;
+    for (uint64_t pass = 0; pass < w->passes; pass++)
+        width = w->width[pass] > width ? w->width[pass] : width;
+    size_t choices = (size_t)width * w->route->chosen, numbers = (size_t)width * hidden;
+    r->model = model;
+    r->workload = w;
+    r->experts = calloc(model->experts, sizeof(*r->experts));
+    r->count = calloc(model->experts, sizeof(*r->count));
+    r->token = calloc(choices, sizeof(*r->token));
+    r->weight = calloc(choices, sizeof(*r->weight));
+    r->x = calloc(numbers, sizeof(*r->x));
+    r->y = calloc(numbers, sizeof(*r->y));
+    r->m = (struct efs_mixture){.experts = r->experts,
+                                .activation = EFS_ACTIVATION_F32,
+                                .x = r->x,
+                                .hidden = hidden,
+                                .x_stride = hidden,
+                                .y_stride = hidden,
+                                .y = r->y};
+    if (r->experts && r->count && r->token && r->weight && r->x && r->y)
+        return r;
+    replay_mixture_free(r);
+    return NULL;
+}
+
+void replay_mixture_free(struct replay_mixture *r)
+{
+    if (!r)
+        return;
+    free(r->experts);
+    free(r->count);
+    free(r->token);
+    free(r->weight);
+    free(r->x);
+    free(r->y);
+    free(r);
+}
+
+static const uint16_t *chosen_by(const struct replay_mixture *r, uint32_t t)
+{
+    const struct efs_route *route = r->workload->route;
+    return route->ids + (r->at[t] * route->layers + r->layer % route->layers) * route->chosen;
+}
+
+/* Where the tokens of each expert go. */
+static void deal(struct replay_mixture *r, uint32_t width)
+{
+    const struct efs_route *route = r->workload->route;
+    uint32_t experts = r->model->experts, room = 0;
+    memset(r->count, 0, experts * sizeof(*r->count));
+    for (uint32_t t = 0; t < width; t++)
+        for (uint32_t i = 0; i < route->chosen; i++)
+            r->count[chosen_by(r, t)[i] % experts]++;
+    r->m.expert_count = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        uint32_t most = r->count[e];
+        if (most == 0)
+            continue;
+        r->count[e] = r->m.expert_count; /* from now on: its place */
+        r->experts[r->m.expert_count++] =
+            (struct efs_route_to){.expert = replay_model_expert(r->model, r->layer, e)->id,
+                                  .token = r->token + room,
+                                  .weight = r->weight + room};
+        room += most;
+    }
+}
+
+/* The first choice weighs most; experts that a smaller model has twice among a token's choices get both weights. */
+static void weigh(struct replay_mixture *r, uint32_t width)
+{
+    uint32_t chosen = r->workload->route->chosen;
+    for (uint32_t t = 0; t < width; t++)
+        for (uint32_t i = 0; i < chosen; i++) {
+            struct efs_route_to *to = &r->experts[r->count[chosen_by(r, t)[i] % r->model->experts]];
+            size_t first = (size_t)(to->token - r->token);
+            float weight = 2.0f * (float)(chosen - i) / (float)(chosen * (chosen + 1));
+            if (to->count > 0 && to->token[to->count - 1] == t) {
+                r->weight[first + to->count - 1] += weight;
+                continue;
+            }
+            r->token[first + to->count] = t;
+            r->weight[first + to->count++] = weight;
+        }
+}
+
+void replay_mixture_set(struct replay_mixture *r, const uint64_t *at, uint32_t width, uint32_t layer)
+{
+    r->at = at;
+    r->layer = layer;
+    r->m.tokens = width;
+    deal(r, width);
+    weigh(r, width);
+    for (uint32_t t = 0; t < width; t++) {
+        uint64_t s = seed(at[t], layer);
+        for (uint32_t c = 0; c < r->m.hidden; c++)
+            r->x[(size_t)t * r->m.hidden + c] = (float)(int32_t)(mix(s + c) >> 40) * 0x1p-24f - 0.5f;
+    }
+}
+
+const struct efs_mixture *replay_mixture_get(const struct replay_mixture *r)
+{
+    return &r->m;
+}
+
+uint64_t replay_mixture_fold(const struct replay_mixture *r)
+{
+    uint64_t sum = 0;
+    for (uint32_t t = 0; t < r->m.tokens; t++) {
+        uint64_t hash = seed(r->at[t], r->layer);
+        for (uint32_t c = 0; c < r->m.hidden; c++) {
+            uint32_t bits;
+            memcpy(&bits, &r->y[(size_t)t * r->m.hidden + c], sizeof(bits));
+            hash = (hash ^ bits) * UINT64_C(0x9ddfea08eb382d69);
+            hash ^= hash >> 32;
+        }
+        sum += hash;
+    }
+    return sum;
+}

@@ -1,0 +1,23 @@
+/*
+ * mixture.h - what a layer computes for the tokens of a pass: activations, routing weights, the sums that come
+ * out. They depend on the place in the trace alone, so that all runners and batch sizes give the same numbers.
+ */
+#ifndef MOE_REPLAY_MIXTURE_H
+#define MOE_REPLAY_MIXTURE_H
+
+#include "model.h"
+#include "replay.h"
+
+/* Room for the widest pass of a workload; hidden: columns of gate and up. NULL: no memory. */
+struct replay_mixture;
+struct replay_mixture *replay_mixture_new(const struct replay_model *model, const struct replay_workload *workload,
+                                          uint32_t hidden);
+void replay_mixture_free(struct replay_mixture *mixture); /* NULL is fine */
+/* A layer's next: tokens of the trace at[width]. Experts come in the order of their numbers. */
+void replay_mixture_set(struct replay_mixture *mixture, const uint64_t *at, uint32_t width, uint32_t layer);
+/* To be run with the form of choice; valid until the next is set. */
+const struct efs_mixture *replay_mixture_get(const struct replay_mixture *mixture);
+/* After it was run: a sum over the tokens of a hash of the numbers that came out. */
+uint64_t replay_mixture_fold(const struct replay_mixture *mixture);
+
+#endif

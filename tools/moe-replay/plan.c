@@ -1,0 +1,172 @@
+/* plan.c - from the history and the profile to the pools. */
+#include "replay.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "layers", "coded", "even", "full", "raw"};
+
+const char *replay_pools_name(enum replay_pools pools)
+{
+    return pools_names[pools];
+}
+
+bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
+                         struct replay_policy *policy)
+{
+    const char *colon = strchr(text, ':');
+    size_t bytes = colon ? (size_t)(colon - text) : strlen(text);
+    *policy = (struct replay_policy){.pools = REPLAY_POOLS};
+    if (bytes == 0 || bytes >= sizeof(policy->name))
+        return false;
+    memcpy(policy->name, text, bytes);
+    policy->published = strcmp(policy->name, "published") == 0;
+    policy->oracle = strcmp(policy->name, "oracle") == 0;
+    policy->kind = policy->published ? EFS_POLICY_ZIPMOE : efs_policy_by_name(policy->name);
+    if (policy->kind == EFS_POLICY_KINDS && !policy->oracle)
+        return false;
+    if (policy->oracle) {
+        policy->pools = REPLAY_CODED;
+        return !colon;
+    }
+    if (!colon)
+        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? planned : single;
+    for (unsigned p = 0; colon && p < REPLAY_POOLS; p++)
+        if (strcmp(colon + 1, pools_names[p]) == 0)
+            policy->pools = (enum replay_pools)p;
+    return policy->pools != REPLAY_POOLS;
+}
+
+/* As the profile has it, but with the workers, tensors and shards that are replayed. */
+static struct efs_pools_costs costs_of(const struct replay_setup *s)
+{
+    const struct efs_profile *p = &s->profile;
+    return (struct efs_pools_costs){.full_bytes = p->full_bytes,
+                                    .coded_bytes = p->coded_bytes,
+                                    .sm_bytes = p->sm_bytes,
+                                    .e_bytes = p->e_bytes,
+                                    .tensors = s->tensors,
+                                    .shards = s->shards,
+                                    .workers = s->workers,
+                                    .disk_bytes_per_second = p->disk_bytes_per_second,
+                                    .read_latency_ns = p->read_latency_ns,
+                                    .decode_bytes_per_second = p->decode_bytes_per_second,
+                                    .f_hit_ns = s->f_hit_ns,
+                                    .c_hit_ns = s->c_hit_ns};
+}
+
+void replay_setup_fill(struct replay_setup *s)
+{
+    struct efs_pools_costs costs = costs_of(s);
+    struct efs_cost cost;
+    costs.tensors = s->profile.tensors;
+    costs.shards = s->profile.shards;
+    costs.workers = s->workers ? s->workers : s->profile.workers;
+    cost = efs_pools_cost(&costs, s->bytes);
+    s->tensors = cost.tensors;
+    s->shards = cost.shards;
+    s->workers = cost.threads;
+}
+
+struct efs_cost replay_cost(const struct replay_setup *s)
+{
+    struct efs_pools_costs costs = costs_of(s);
+    uint64_t bytes[EFS_POOLS];
+    return efs_pools_cost(&costs, bytes);
+}
+
+/* ---- the history -------------------------------------------------------------------------------------------- */
+
+static int learn_all(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
+{
+    struct efs_history_learner *learner = NULL;
+    int rc = efs_history_init(seen, s->layers, s->experts);
+    if (rc == 0)
+        rc = efs_history_learner_new(seen, w->chosen, &s->tuning, &learner);
+    for (uint64_t pass = 0; rc == 0 && pass < w->passes; pass++) {
+        if (w->starts[pass])
+            efs_history_learner_begin(learner, s->tell_sequence);
+        for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
+            const size_t *first = &w->first[pass * w->layers + l];
+            rc = efs_history_learner_request(learner, l, &w->ids[first[0]], (unsigned)(first[1] - first[0]));
+        }
+    }
+    efs_history_learner_free(learner);
+    return rc;
+}
+
+int replay_history_learn(const struct replay_setup *s, const struct replay_workload *history, double chosen,
+                         struct replay_history *h)
+{
+    *h = (struct replay_history){.passes = history ? history->passes : 0};
+    int rc = history ? learn_all(s, history, &h->seen) : 0;
+    if (rc == 0)
+        rc = efs_skew_learn(&h->skew, history ? &h->seen : NULL, s->layers, s->experts, chosen);
+    h->counts = h->seen.counts;
+    if (rc < 0)
+        replay_history_free(h);
+    return rc;
+}
+
+void replay_history_free(struct replay_history *h)
+{
+    efs_history_free(&h->seen);
+    efs_skew_free(&h->skew);
+    *h = (struct replay_history){0};
+}
+
+/* ---- plans -------------------------------------------------------------------------------------------------- */
+
+static int plan_pools(const struct replay_setup *s, enum replay_pools pools, const struct replay_history *h,
+                      uint64_t budget, struct replay_plan *plan)
+{
+    const struct efs_pools_request request = {.costs = costs_of(s),
+                                              .skew = &h->skew,
+                                              .budget_bytes = budget,
+                                              .goal = pools == REPLAY_MAKESPAN ? EFS_PLAN_MAKESPAN : EFS_PLAN_IO,
+                                              .step = pools == REPLAY_LAYERS ? 0 : s->step,
+                                              .how = pools == REPLAY_LAYERS ? EFS_POOLS_LAYERS : EFS_POOLS_SHARED};
+    struct efs_pools planned;
+    int rc = efs_pools_plan(&request, &planned);
+    if (rc < 0)
+        return rc;
+    memcpy(plan->capacity, planned.pool_bytes, sizeof(plan->capacity));
+    plan->io_ns = planned.io_ns;
+    plan->makespan_ns = planned.makespan_ns;
+    if (planned.layer_bytes) { /* taken over */
+        plan->layer_bytes = planned.layer_bytes;
+        planned.layer_bytes = NULL;
+    }
+    efs_pools_free(&planned);
+    return 0;
+}
+
+int replay_plan_make(const struct replay_setup *s, const struct replay_policy *policy, const struct replay_history *h,
+                     uint64_t budget, struct replay_plan *plan)
+{
+    enum replay_pools pools = policy->pools;
+    /* the paper has pools for each layer */
+    bool even = pools == REPLAY_EVEN || (policy->published && pools != REPLAY_LAYERS);
+    int rc = 0;
+    *plan = (struct replay_plan){{0}, NULL, 0, 0};
+    if (even && !(plan->layer_bytes = calloc(s->layers, sizeof(*plan->layer_bytes))))
+        return -ENOMEM;
+    if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN || pools == REPLAY_LAYERS)
+        rc = plan_pools(s, pools, h, budget, plan);
+    else
+        plan->capacity[pools == REPLAY_FULL || pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C] = budget;
+    for (uint32_t l = 0; even && l < s->layers; l++)
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            plan->layer_bytes[l][p] = plan->capacity[p] / s->layers;
+    if (rc < 0)
+        replay_plan_free(plan);
+    return rc;
+}
+
+void replay_plan_free(struct replay_plan *plan)
+{
+    free(plan->layer_bytes);
+    plan->layer_bytes = NULL;
+}

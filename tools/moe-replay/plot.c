@@ -1,0 +1,175 @@
+/*
+ * plot.c - runs as pictures, by gnuplot: tpot.svg, time per token over the budget, and hits.svg, where experts
+ * were found. The script and its data stay beside them, to be drawn in another way.
+ */
+#include "replay.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GIB 1073741824.0
+
+static FILE *create(const char *directory, const char *name, struct efs_error *err)
+{
+    char path[4096];
+    FILE *out = NULL;
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", directory, name) >= sizeof(path))
+        errno = ENAMETOOLONG;
+    else
+        out = fopen(path, "we");
+    if (!out)
+        efs_fail(err, -errno, "%s/%s: %s", directory, name, strerror(errno));
+    return out;
+}
+
+static errint_t finish(FILE *out, const char *directory, struct efs_error *err)
+{
+    bool bad = ferror(out);
+    return fclose(out) != 0 || bad ? efs_fail(err, -EIO, "%s: writing failed: %s", directory, strerror(errno)) : 0;
+}
+
+/* "mmap, batch 4": the title of a line. */
+static void title_of(const struct replay_report *report, const struct replay_run_record *run, char *title, size_t room)
+{
+    char name[64];
+    replay_run_name(report, run, name, sizeof(name));
+    snprintf(title, room, "%s, batch %u", name, run->batch);
+}
+
+static bool is_first(const struct replay_report *report, size_t i)
+{
+    char title[96], other[96];
+    title_of(report, &report->runs[i], title, sizeof(title));
+    for (size_t j = 0; j < i; j++) {
+        title_of(report, &report->runs[j], other, sizeof(other));
+        if (strcmp(title, other) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* A block of lines "budget GiB, median ms, p99 ms" for each title, in the order of first_runs(). */
+static errint_t write_times(const struct replay_report *report, const char *directory, struct efs_error *err)
+{
+    FILE *out = create(directory, "tpot.tsv", err);
+    char title[96], other[96];
+    if (!out)
+        return -EIO;
+    fprintf(out, "# budget GiB\tTPOT ms, median\tTPOT ms, p99\n");
+    for (size_t i = 0; i < report->count; i++) {
+        if (!is_first(report, i))
+            continue;
+        title_of(report, &report->runs[i], title, sizeof(title));
+        fprintf(out, "# %s\n", title);
+        for (size_t j = i; j < report->count; j++) {
+            const struct replay_run_record *run = &report->runs[j];
+            title_of(report, run, other, sizeof(other));
+            if (strcmp(title, other) == 0)
+                fprintf(out, "%.6f\t%.6f\t%.6f\n", (double)run->budget_bytes / GIB,
+                        (double)run->result.tpot_ns_median / 1e6, (double)run->result.tpot_ns_p99 / 1e6);
+        }
+        fprintf(out, "\n\n");
+    }
+    return finish(out, directory, err);
+}
+
+/* A line for each run: its name, shares of F, C, S, E and M in percent. */
+static errint_t write_hits(const struct replay_report *report, const char *directory, struct efs_error *err)
+{
+    FILE *out = create(directory, "hits.tsv", err);
+    char title[96];
+    if (!out)
+        return -EIO;
+    fprintf(out, "run\tF\tC\tS\tE\tM\n");
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *run = &report->runs[i];
+        double sum = 0;
+        for (unsigned p = 0; p <= EFS_POOLS; p++)
+            sum += (double)run->result.all.hits[p];
+        title_of(report, run, title, sizeof(title));
+        fprintf(out, "\"%s, %s\"", title, report->budgets[run->budget]);
+        for (unsigned p = 0; p <= EFS_POOLS; p++)
+            fprintf(out, "\t%.3f", sum > 0 ? 100 * (double)run->result.all.hits[p] / sum : 0);
+        fprintf(out, "\n");
+    }
+    return finish(out, directory, err);
+}
+
+/* A trace's name as it can stand between single quotes of gnuplot. */
+static void quotable(const char *name, char *out, size_t room)
+{
+    size_t used = 0;
+    for (; *name && used + 1 < room; name++)
+        out[used++] = *name;
+    out[used] = '\0';
+    for (char *p = out; (p = strchr(p, '\''));)
+        *p = ' ';
+}
+
+static errint_t write_script(const struct replay_report *report, const char *directory, struct efs_error *err)
+{
+    FILE *out = create(directory, "replay.gp", err);
+    char title[96], trace[96];
+    unsigned block = 0;
+    if (!out)
+        return -EIO;
+    quotable(report->trace, trace, sizeof(trace));
+    fprintf(out,
+            "set terminal svg size 900,600 dynamic background 'white'\n"
+            "set output 'tpot.svg'\n"
+            "set title 'Time per token (median) over the budget, %s' noenhanced\n"
+            "set xlabel 'budget, GiB'\nset ylabel 'TPOT, ms'\n"
+            "set logscale y\nset grid\nset key outside right top noenhanced\nplot ",
+            trace);
+    for (size_t i = 0; i < report->count; i++)
+        if (is_first(report, i)) {
+            title_of(report, &report->runs[i], title, sizeof(title));
+            fprintf(out, "%s'tpot.tsv' index %u using 1:2 with linespoints%s title '%s'", block ? ", \\\n     " : "",
+                    block, report->runs[i].runner == REPLAY_SIMULATE && report->live ? " dashtype 2" : "", title);
+            block++;
+        }
+    fprintf(out,
+            "\n\nreset\nset terminal svg size %u,700 dynamic background 'white'\nset output 'hits.svg'\n"
+            "set title 'Where experts were found, %s' noenhanced\nset ylabel '%% of those asked for'\n"
+            "set style data histograms\nset style histogram rowstacked\nset style fill solid 0.8 border -1\n"
+            "set boxwidth 0.8\nset yrange [0:100]\nset xtics rotate by -45 noenhanced\nset bmargin 12\n"
+            "set datafile separator '\\t'\nset key outside right top\n"
+            "plot for [c=2:6] 'hits.tsv' using c:xtic(1) title columnheader(c)\n",
+            report->count > 20 ? (unsigned)report->count * 30 + 300 : 900, trace);
+    return finish(out, directory, err);
+}
+
+static errint_t draw(const char *directory, struct efs_error *err)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (chdir(directory) == 0)
+            execlp("gnuplot", "gnuplot", "replay.gp", (char *)NULL);
+        _exit(127);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return efs_fail(err, -errno, "gnuplot: %s", strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        return efs_fail(err, -ENOENT, "gnuplot is not there; %s has its script and data", directory);
+    return status == 0 ? 0 : efs_fail(err, -EIO, "gnuplot failed on %s/replay.gp", directory);
+}
+
+int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err)
+{
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return efs_fail(err, -errno, "%s: %s", directory, strerror(errno));
+    if (report->count == 0)
+        return 0;
+    errint_t rc = write_times(report, directory, err);
+    if (rc == 0)
+        rc = write_hits(report, directory, err);
+    if (rc == 0)
+        rc = write_script(report, directory, err);
+    return rc == 0 ? draw(directory, err) : rc;
+}

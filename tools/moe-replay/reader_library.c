@@ -1,0 +1,66 @@
+/*
+ * reader_library.c - the store opened in this process: a layer's experts are named to the library, which runs
+ * them from the coded form as they arrive. Nothing is handed out.
+ */
+#include "mount.h"
+#include "reader.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct library_reader {
+    struct replay_reader reader;
+    struct efs *fs;
+    enum efs_form form;
+};
+
+static errint_t run(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
+                    struct efs_error *err)
+{
+    struct library_reader *r = (struct library_reader *)reader;
+    struct efs_mixture m = *mixture;
+    m.form = r->form;
+    return efs_expert_ffn(r->fs, team, &m, err);
+}
+
+static errint_t count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
+{
+    const struct library_reader *r = (const struct library_reader *)reader;
+    struct efs_stats s;
+    (void)err;
+    efs_stats(r->fs, &s);
+    /* of experts of which parts were there the rest had to be read, too */
+    *c = (struct replay_counters){
+        .hits = {s.requests_f, s.requests_c, s.requests_s, s.requests_e, s.requests_m + s.requests_p},
+        .read_bytes = s.disk_bytes,
+        .io_ns = s.disk_ns,
+        .decode_ns = s.decode_ns,
+        .policy_ns = s.policy_ns,
+        .recoded_bytes = s.recoded_bytes,
+        .schedules = s.schedules,
+        .schedule_ns = s.schedule_ns};
+    return 0;
+}
+
+static void close_reader(struct replay_reader *reader)
+{
+    struct library_reader *r = (struct library_reader *)reader;
+    efs_close(r->fs);
+    free(r);
+}
+
+errint_t replay_reader_library(const char *store, const struct efs_options *options, struct replay_reader **reader,
+                               struct efs_error *err)
+{
+    struct library_reader *r = calloc(1, sizeof(*r));
+    if (!r)
+        return efs_fail(err, -ENOMEM, "no memory");
+    r->reader = (struct replay_reader){.run = run, .count = count, .close = close_reader};
+    r->form = options->full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
+    errint_t rc = efs_open(store, options, &r->fs, err);
+    if (rc < 0)
+        free(r);
+    else
+        *reader = &r->reader;
+    return rc;
+}

@@ -1,0 +1,400 @@
+/*
+ * reader_lru.c - the peer that offloading libraries are: raw experts in buffers of their own, last used last
+ * out, what is missing read past the page cache.
+ *
+ * All reads of a request are queued at once and kept many in flight. Experts that are there come first, the others as
+ * their reads end: what they wait for is computed meanwhile.
+ */
+#include "reader.h"
+
+#include "clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALIGN UINT64_C(4096)
+#define READ_BYTES (UINT64_C(1) << 20)
+#define DEPTH 32u
+#define NONE UINT32_MAX
+#define HUGE_BYTES (UINT64_C(2) << 20)
+
+/* A part of a file that a slot holds: tensors that lie side by side are one. */
+struct range {
+    uint32_t file;
+    uint64_t at, bytes, in_slot; /* multiples of ALIGN */
+};
+
+struct slot {
+    uint32_t unit, newer, older; /* unit: layer * experts + expert, or NONE; the list by last use */
+    uint32_t unread;             /* reads that are not done */
+    uint64_t request;            /* the last that asked for it */
+};
+
+struct lru_reader {
+    struct replay_reader reader;
+    const struct replay_model *model;
+    struct io_uring ring;
+    bool ring_made;
+    int *fds;
+    uint64_t *file_bytes;
+    uint8_t *memory;
+    uint64_t slot_bytes, memory_bytes;
+    uint32_t slot_count, newest, oldest;
+    struct slot *slots;
+    uint32_t *where; /* [units]: its slot, or NONE */
+    /* the request: */
+    uint32_t request_max, count, given, layer;
+    uint64_t number;
+    uint32_t *units, *tokens;
+    bool *handed;
+    /* reads that are to be submitted: expert, range of it, bytes of the range that are submitted */
+    uint32_t next_expert, next_range, in_flight;
+    uint64_t next_byte, flight_began_ns;
+    errint_t failed;
+    uint64_t hits[REPLAY_STATES], read_bytes, io_ns;
+};
+
+struct read { /* one in flight, as user data of its entry */
+    uint32_t slot, bytes;
+};
+
+/* ---- where an expert's bytes lie ---------------------------------------------------------------------------- */
+
+static int by_raw_place(const void *pa, const void *pb)
+{
+    const struct replay_tensor *a = *(const struct replay_tensor *const *)pa,
+                               *b = *(const struct replay_tensor *const *)pb;
+    if (a->raw_file != b->raw_file)
+        return a->raw_file < b->raw_file ? -1 : 1;
+    return (a->raw_at > b->raw_at) - (a->raw_at < b->raw_at);
+}
+
+/* The ranges of an expert, and where each tensor's bytes begin in a slot. Returns how many; *bytes: of the slot. */
+static uint32_t lay_out(const struct replay_expert *expert, struct range *ranges, uint64_t *tensor_at, uint64_t *bytes)
+{
+    const struct replay_tensor *sorted[REPLAY_TENSORS_MAX];
+    uint32_t count = 0;
+    for (uint32_t t = 0; t < expert->count; t++)
+        sorted[t] = &expert->tensors[t];
+    qsort(sorted, expert->count, sizeof(sorted[0]), by_raw_place);
+    *bytes = 0;
+    for (uint32_t t = 0; t < expert->count; t++) {
+        const struct replay_tensor *tensor = sorted[t];
+        struct range *last = count ? &ranges[count - 1] : NULL;
+        uint64_t begin = tensor->raw_at / ALIGN * ALIGN,
+                 end = (tensor->raw_at + tensor->bytes + ALIGN - 1) / ALIGN * ALIGN;
+        if (last && last->file == tensor->raw_file && begin <= last->at + last->bytes) {
+            uint64_t more = end > last->at + last->bytes ? end - last->at - last->bytes : 0;
+            last->bytes += more;
+            *bytes += more;
+        } else {
+            ranges[count++] = (struct range){tensor->raw_file, begin, end - begin, *bytes};
+            *bytes += end - begin;
+        }
+        last = &ranges[count - 1];
+        tensor_at[tensor - expert->tensors] = last->in_slot + tensor->raw_at - last->at;
+    }
+    return count;
+}
+
+static const struct replay_expert *expert_of(const struct lru_reader *r, uint32_t unit)
+{
+    return &r->model->all[unit];
+}
+
+/* ---- the list by last use ----------------------------------------------------------------------------------- */
+
+static void take_out(struct lru_reader *r, uint32_t s)
+{
+    struct slot *slot = &r->slots[s];
+    *(slot->newer == NONE ? &r->newest : &r->slots[slot->newer].older) = slot->older;
+    *(slot->older == NONE ? &r->oldest : &r->slots[slot->older].newer) = slot->newer;
+}
+
+static void put_first(struct lru_reader *r, uint32_t s)
+{
+    struct slot *slot = &r->slots[s];
+    slot->newer = NONE;
+    slot->older = r->newest;
+    *(r->newest == NONE ? &r->oldest : &r->slots[r->newest].newer) = s;
+    r->newest = s;
+}
+
+/* ---- reads -------------------------------------------------------------------------------------------------- */
+
+/* The next piece of what is missing; false: all of it is submitted, or the queue is full. */
+static bool submit_one(struct lru_reader *r)
+{
+    struct range ranges[REPLAY_TENSORS_MAX];
+    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
+    while (r->next_expert < r->count) {
+        uint32_t s = r->where[r->units[r->next_expert]];
+        if (r->slots[s].unread == 0) { /* a hit */
+            r->next_expert++;
+            continue;
+        }
+        uint32_t count = lay_out(expert_of(r, r->units[r->next_expert]), ranges, tensor_at, &bytes);
+        if (r->next_range == count) {
+            r->next_expert++;
+            r->next_range = 0;
+            continue;
+        }
+        const struct range *range = &ranges[r->next_range];
+        uint64_t left = range->bytes - r->next_byte, at = range->at + r->next_byte;
+        uint64_t length = left < READ_BYTES ? left : READ_BYTES, there = r->file_bytes[range->file] - at;
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
+        if (!sqe)
+            return false;
+        io_uring_prep_read(sqe, r->fds[range->file], r->memory + s * r->slot_bytes + range->in_slot + r->next_byte,
+                           (unsigned)length, at);
+        sqe->user_data = (uint64_t)s << 32 | (there < length ? there : length);
+        r->next_byte += length;
+        if (r->next_byte == range->bytes) {
+            r->next_byte = 0;
+            r->next_range++;
+        }
+        return true;
+    }
+    return false;
+}
+
+static void submit(struct lru_reader *r)
+{
+    bool any = false;
+    while (r->in_flight < DEPTH && submit_one(r)) {
+        if (r->in_flight++ == 0)
+            r->flight_began_ns = tools_now_ns();
+        any = true;
+    }
+    if (any) {
+        int rc = io_uring_submit(&r->ring);
+        if (rc < 0 && !r->failed)
+            r->failed = rc;
+    }
+}
+
+/* One read is done: wait for it and keep the queue full. */
+static void reap(struct lru_reader *r)
+{
+    struct io_uring_cqe *cqe;
+    int rc = io_uring_wait_cqe(&r->ring, &cqe);
+    if (rc < 0) {
+        if (rc != -EINTR)
+            r->failed = rc;
+        return;
+    }
+    uint32_t slot = (uint32_t)(cqe->user_data >> 32), wanted = (uint32_t)cqe->user_data;
+    if (cqe->res < 0 || (uint32_t)cqe->res < wanted)
+        r->failed = cqe->res < 0 ? cqe->res : -EIO;
+    else
+        r->read_bytes += (uint32_t)cqe->res;
+    r->slots[slot].unread--;
+    io_uring_cqe_seen(&r->ring, cqe);
+    if (--r->in_flight == 0)
+        r->io_ns += tools_now_ns() - r->flight_began_ns;
+    submit(r);
+}
+
+/* Reads of an expert: its pieces. */
+static uint32_t reads_of(const struct replay_expert *expert)
+{
+    struct range ranges[REPLAY_TENSORS_MAX];
+    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes, reads = 0;
+    uint32_t count = lay_out(expert, ranges, tensor_at, &bytes);
+    for (uint32_t i = 0; i < count; i++)
+        reads += (ranges[i].bytes + READ_BYTES - 1) / READ_BYTES;
+    return (uint32_t)reads;
+}
+
+/* ---- a request ---------------------------------------------------------------------------------------------- */
+
+static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
+                        uint32_t count, struct efs_error *err)
+{
+    struct lru_reader *r = (struct lru_reader *)reader;
+    if (count > r->request_max)
+        return efs_fail(err, -EINVAL, "a request of %u experts", count);
+    r->number++;
+    r->count = count;
+    r->layer = layer;
+    r->given = r->next_expert = r->next_range = 0;
+    r->next_byte = 0;
+    for (uint32_t i = 0; i < count; i++) { /* first what is there, so that it is not put out */
+        uint32_t unit = layer * r->model->experts + experts[i], s = r->where[unit];
+        r->units[i] = unit;
+        r->tokens[i] = tokens[i];
+        r->handed[i] = false;
+        r->hits[s == NONE ? REPLAY_STATES - 1 : 0]++;
+        if (s != NONE) {
+            take_out(r, s);
+            put_first(r, s);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t unit = r->units[i], s = r->where[unit];
+        if (s != NONE)
+            continue;
+        s = r->oldest;
+        if (r->slots[s].unit != NONE)
+            r->where[r->slots[s].unit] = NONE;
+        take_out(r, s);
+        put_first(r, s);
+        r->slots[s].unit = unit;
+        r->slots[s].unread = reads_of(expert_of(r, unit));
+        r->where[unit] = s;
+    }
+    submit(r);
+    return 0;
+}
+
+static void show(const struct lru_reader *r, uint32_t i, struct replay_view *view)
+{
+    struct range ranges[REPLAY_TENSORS_MAX];
+    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
+    view->expert = expert_of(r, r->units[i]);
+    view->tokens = r->tokens[i];
+    lay_out(view->expert, ranges, tensor_at, &bytes);
+    for (uint32_t t = 0; t < view->expert->count; t++)
+        view->data[t] = r->memory + r->where[r->units[i]] * r->slot_bytes + tensor_at[t];
+}
+
+static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
+{
+    struct lru_reader *r = (struct lru_reader *)reader;
+    for (;;) {
+        for (uint32_t i = 0; i < r->count && !r->failed; i++)
+            if (!r->handed[i] && r->slots[r->where[r->units[i]]].unread == 0) {
+                r->handed[i] = true;
+                show(r, i, view);
+                return 0;
+            }
+        if (r->failed)
+            return efs_fail(err, r->failed, "a read of a raw file failed: %s", strerror(-r->failed));
+        reap(r);
+    }
+}
+
+static void release(struct replay_reader *reader)
+{
+    (void)reader;
+}
+
+static errint_t count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
+{
+    const struct lru_reader *r = (const struct lru_reader *)reader;
+    (void)err;
+    *counters = (struct replay_counters){.read_bytes = r->read_bytes, .io_ns = r->io_ns};
+    memcpy(counters->hits, r->hits, sizeof(counters->hits));
+    return 0;
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------------------ */
+
+static void close_reader(struct replay_reader *reader)
+{
+    struct lru_reader *r = (struct lru_reader *)reader;
+    while (r->ring_made && r->in_flight > 0 && !r->failed)
+        reap(r);
+    if (r->ring_made)
+        io_uring_queue_exit(&r->ring);
+    for (uint32_t i = 0; r->fds && i < r->model->raw_count; i++)
+        if (r->fds[i] >= 0)
+            close(r->fds[i]);
+    if (r->memory)
+        munmap(r->memory, r->memory_bytes);
+    free(r->fds);
+    free(r->file_bytes);
+    free(r->slots);
+    free(r->where);
+    free(r->units);
+    free(r->tokens);
+    free(r->handed);
+    free(r);
+}
+
+static errint_t make_slots(struct lru_reader *r, uint64_t budget_bytes, struct efs_error *err)
+{
+    uint32_t units = r->model->layers * r->model->experts;
+    for (uint32_t u = 0; u < units; u++) {
+        struct range ranges[REPLAY_TENSORS_MAX];
+        uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
+        lay_out(expert_of(r, u), ranges, tensor_at, &bytes);
+        r->slot_bytes = bytes > r->slot_bytes ? bytes : r->slot_bytes;
+    }
+    uint64_t slots = budget_bytes / r->slot_bytes;
+    r->slot_count = slots < units ? (uint32_t)slots : units;
+    if (r->slot_count < r->request_max)
+        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for %u experts, a request can have %u",
+                        r->slot_count, r->request_max);
+    r->memory_bytes = r->slot_count * r->slot_bytes;
+    void *memory = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    r->slots = calloc(r->slot_count, sizeof(*r->slots));
+    r->where = calloc(units, sizeof(*r->where));
+    if (memory == MAP_FAILED || !r->slots || !r->where)
+        return efs_fail(err, -ENOMEM, "no memory");
+    r->memory = memory;
+    if (r->memory_bytes >= HUGE_BYTES)
+        (void)madvise(memory, r->memory_bytes, MADV_HUGEPAGE); /* as it serves best */
+    r->newest = r->oldest = NONE;
+    for (uint32_t s = 0; s < r->slot_count; s++) {
+        r->slots[s].unit = NONE;
+        put_first(r, s);
+    }
+    for (uint32_t u = 0; u < units; u++)
+        r->where[u] = NONE;
+    return 0;
+}
+
+static errint_t open_files(struct lru_reader *r, struct efs_error *err)
+{
+    for (uint32_t i = 0; i < r->model->raw_count; i++) {
+        struct stat st;
+        r->fds[i] = open(r->model->raw_paths[i], O_RDONLY | O_DIRECT | O_CLOEXEC);
+        if (r->fds[i] < 0 || fstat(r->fds[i], &st) != 0)
+            return efs_fail(err, -errno, "%s: O_DIRECT: %s", r->model->raw_paths[i], strerror(errno));
+        r->file_bytes[i] = (uint64_t)st.st_size;
+    }
+    return 0;
+}
+
+errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max, bool prealloc,
+                           struct replay_reader **reader, struct efs_error *err)
+{
+    struct lru_reader *r = calloc(1, sizeof(*r));
+    if (!r)
+        return efs_fail(err, -ENOMEM, "no memory");
+    *r = (struct lru_reader){
+        .reader = {request, next, release, NULL, count, close_reader, 0}, .model = model, .request_max = request_max};
+    r->fds = malloc((model->raw_count + 1) * sizeof(*r->fds));
+    for (uint32_t i = 0; r->fds && i < model->raw_count; i++)
+        r->fds[i] = -1;
+    r->file_bytes = calloc(model->raw_count + 1, sizeof(*r->file_bytes));
+    r->units = calloc(request_max, sizeof(*r->units));
+    r->tokens = calloc(request_max, sizeof(*r->tokens));
+    r->handed = calloc(request_max, sizeof(*r->handed));
+    errint_t rc =
+        r->fds && r->file_bytes && r->units && r->tokens && r->handed ? 0 : efs_fail(err, -ENOMEM, "no memory");
+    if (rc == 0)
+        rc = make_slots(r, budget_bytes, err);
+    if (rc == 0 && prealloc) /* what cannot be had now comes when it is touched */
+        (void)madvise(r->memory, r->memory_bytes, MADV_POPULATE_WRITE);
+    if (rc == 0)
+        rc = open_files(r, err);
+    if (rc == 0) {
+        rc = io_uring_queue_init(DEPTH, &r->ring, 0);
+        r->ring_made = rc == 0;
+        if (rc < 0)
+            efs_fail(err, rc, "io_uring: %s", strerror(-rc));
+    }
+    if (rc < 0)
+        close_reader(&r->reader);
+    else
+        *reader = &r->reader;
+    return rc;
+}

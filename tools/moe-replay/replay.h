@@ -1,0 +1,223 @@
+/*
+ * replay.h - a routing trace played through the cache policies, planner and scheduler, in the simulator.
+ *
+ * A *pass* is one forward pass: the tokens of all sequences of the batch that are under way, through all layers. What a
+ * layer asks for in a pass, each expert once, is a *request*.
+ */
+#ifndef MOE_REPLAY_H
+#define MOE_REPLAY_H
+
+#include "libexpertfs.h"
+#include "policy.h"
+#include "pools.h"
+#include "schedule.h"
+#include "simulate_trace.h"
+
+#define REPLAY_REQUEST_MAX 512u /* experts of a request: EFS_TASK_MAX_EXPERTS */
+
+/* ---- what is asked for (workload.c) ---- */
+
+struct replay_workload {
+    uint32_t layers, experts, batch;
+    uint64_t passes, tokens;
+    uint32_t *width;   /* [passes]: tokens in it */
+    uint32_t *starts;  /* [passes]: of these, the first of their sequence */
+    size_t *first;     /* [passes * layers + 1]: where a request begins in: */
+    uint32_t *ids;     /* experts, each once in a request, as they were asked for */
+    uint32_t *of_them; /* how many tokens ask for it */
+    double chosen;     /* experts of a request, mean */
+    const struct efs_route *route;
+    uint64_t *at; /* [tokens]: which of the trace they are, pass by pass */
+};
+
+/*
+ * Deal the first tokens (0: all) of a trace out to batch sequences at a time, for a model of layers x experts: its
+ * layer l takes the trace's layer l modulo those that it has, an expert is taken modulo experts. 0, -ENOMEM, -E2BIG: a
+ * request could have more than REPLAY_REQUEST_MAX experts. The trace is to live as long.
+ */
+int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
+                         uint64_t tokens, struct replay_workload *workload);
+void replay_workload_free(struct replay_workload *workload);
+
+/* ---- what things cost, and what is to be tried ---- */
+
+struct replay_setup {
+    struct efs_profile profile;
+    uint32_t layers, experts; /* of the model that is replayed */
+    uint64_t bytes[EFS_POOLS];
+    uint32_t tensors, shards, workers;
+    enum efs_schedule_kind schedule;
+    uint64_t run_token_ns, layer_ns, seed;
+    uint64_t open_ns;                     /* of the simulator: to hand out an expert that was not full */
+    const struct replay_learned *learned; /* of the simulator: the real run beside; NULL: there is none */
+    /* Of the simulator beside a real run, as they were in that; else all 0. */
+    uint64_t run_ns; /* run an expert, whatever its tokens */
+    struct efs_trace_turn turn;
+    struct efs_sim_machine machine;
+    double decode_fresh_rate, decode_kept_rate; /* bytes a second of one worker, right after the read and else */
+    double between_ns;                          /* from one decode of it to the next */
+    struct efs_policy_tuning tuning;
+    double step;               /* of the planner's grid */
+    bool seed_counts;          /* the policy starts with the history's counts */
+    bool tell_sequence;        /* it is told when a sequence begins */
+    double f_hit_ns, c_hit_ns; /* struct efs_pools_costs: a client that computes; 0: it does not */
+};
+
+/* Fill in sizes and counts from the profile. */
+void replay_setup_fill(struct replay_setup *setup);
+struct efs_cost replay_cost(const struct replay_setup *setup);
+
+/* ---- what a real run knows when it has ended (learn.c) ---- */
+
+#define REPLAY_PLANS 64u /* what comes later is not kept */
+
+struct replay_learned {
+    bool known; /* all else is 0 if not */
+    double disk_bytes_per_second, read_latency_ns, read_together, read_window_bytes;
+    double decode_bytes_per_second, decode_fresh_bytes_per_second, decode_kept_bytes_per_second;
+    /* The pools, which the daemon plans anew now and then: of so many bytes from so many tokens on. */
+    struct replay_pools_at {
+        uint64_t tokens, capacity[EFS_POOLS];
+    } pools[REPLAY_PLANS];
+    uint32_t plans;
+    double io_ns, makespan_ns;                                 /* expected by their plan */
+    double full_turn_ns, coded_turn_ns, read_turn_ns, wake_ns; /* as in struct efs_trace_config */
+    double between_ns;                                         /* from one decode of a worker to the next */
+    double run_ns;                                             /* running an expert */
+};
+/* What a simulation is to go by beside that run: its costs. */
+void replay_learned_apply(const struct replay_learned *learned, struct replay_setup *setup);
+
+/* How the budget is split: planned, or one pool of everything. */
+enum replay_pools {
+    REPLAY_IO,       /* planned for the least I/O time, pools shared by all layers */
+    REPLAY_MAKESPAN, /* planned for the least expected makespan */
+    REPLAY_LAYERS,   /* planned layer by layer, a budget for each */
+    REPLAY_CODED,    /* all C: experts are kept coded */
+    REPLAY_EVEN,     /* the same, each layer with its part */
+    REPLAY_FULL,     /* all F: experts are kept full, and read coded */
+    REPLAY_RAW,      /* the same from files that are not coded: what is missing is read in full */
+    REPLAY_POOLS
+};
+
+struct replay_policy {
+    char name[24]; /* "zipmoe", "published", "lru", ..., "oracle" */
+    enum efs_policy_kind kind;
+    bool published, oracle;
+    enum replay_pools pools;
+};
+const char *replay_pools_name(enum replay_pools pools);
+const char *replay_schedule_name(enum efs_schedule_kind kind); /* "best", "request", "paper" */
+/* NAME or NAME:POOLS; planned and single are what the pools are when they are not said. false: not known. */
+bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
+                         struct replay_policy *policy);
+
+/* ---- planning (plan.c) ---- */
+
+/* What the history says. */
+struct replay_history {
+    struct efs_history seen; /* zeroed: no history */
+    struct efs_skew skew;
+    const uint32_t *counts; /* of seen, [layers][experts] by expert; NULL: no history, a default skew */
+    uint64_t passes;        /* of each layer */
+};
+/* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
+int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,
+                         struct replay_history *learned);
+void replay_history_free(struct replay_history *history);
+
+struct replay_plan {
+    uint64_t capacity[EFS_POOLS];
+    uint64_t (*layer_bytes)[EFS_POOLS]; /* or NULL: all layers share */
+    double io_ns, makespan_ns;          /* expected of a pass; 0: not planned */
+};
+int replay_plan_make(const struct replay_setup *setup, const struct replay_policy *policy,
+                     const struct replay_history *history, uint64_t budget_bytes, struct replay_plan *plan);
+void replay_plan_free(struct replay_plan *plan);
+
+/* ---- one run (simulate.c) ---- */
+
+struct replay_result {
+    uint64_t passes, tokens, requests;
+    struct efs_trace_totals all; /* hits by where the experts were found */
+    uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
+    uint64_t schedule_ns_median, schedule_ns_p99; /* graph and schedule of one request that had something to do */
+    double schedule_ns_mean;                      /* of live runs */
+    double policy_ns;                             /* of a request, mean */
+    double recoded_bytes;
+};
+/* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
+typedef bool replay_progress_fn(void *arg, uint64_t tokens);
+int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
+                    const struct replay_policy *policy, const struct replay_history *history,
+                    const struct replay_plan *plan, replay_progress_fn *progress, void *arg,
+                    struct replay_result *result);
+
+/* ---- times (times.c) ---- */
+
+/* Fill in medians and 99th percentiles of the r->passes passes that were played. A token's time is that of its pass;
+ * the first of a sequence counts for TTFT, the others for TPOT. schedule_ns: times of single requests. -ENOMEM. */
+int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, const uint64_t *schedule_ns,
+                      uint64_t schedules, struct replay_result *r);
+
+/* ---- what cannot be beaten (oracle.c) ---- */
+
+/* Belady's rule with bypass on coded experts, over all layers together: it knows the whole trace. */
+struct replay_oracle;
+struct replay_oracle *replay_oracle_new(const struct replay_workload *workload, uint64_t units); /* NULL: no memory */
+void replay_oracle_free(struct replay_oracle *oracle);
+/* The next request of the workload: where its experts are found, C or M. */
+void replay_oracle_request(struct replay_oracle *oracle, struct efs_grant *grants);
+
+/* ---- what is said (report.c, checks.c, json.c, plot.c) ---- */
+
+enum replay_runner {
+    REPLAY_SIMULATE,
+    REPLAY_EXPERTFS, /* a mount */
+    REPLAY_MMAP,     /* the raw files, mapped */
+    REPLAY_READ_LRU, /* raw experts, read into an LRU */
+    REPLAY_RUNNERS
+};
+const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
+
+struct replay_run_record {
+    enum replay_runner runner;
+    struct replay_policy policy;
+    uint32_t batch, budget;
+    uint64_t budget_bytes;
+    struct replay_plan plan; /* layer_bytes is not kept */
+    struct replay_result result;
+    /* of live runs: */
+    const char *compute;  /* NULL: simulated */
+    char path[24];        /* by which the mount served; "" */
+    uint64_t limit_bytes; /* of the memory cgroup; 0: there was none */
+    uint64_t peak_bytes;  /* of what was in it */
+    uint64_t check;       /* sum over what was loaded, or what was computed */
+    char note[512];       /* what to know about the run; "" */
+    /* of live runs: what they learned; of simulated ones: what they went by */
+    struct replay_learned learned;
+};
+struct replay_report {
+    const struct replay_setup *setup;
+    const char *trace, *history; /* history NULL: the default skew */
+    struct replay_run_record *runs;
+    size_t count;
+    const char *const *budgets; /* as the user wrote them */
+    uint32_t budget_count;
+    bool live; /* some runs are not simulated */
+};
+/* "zipmoe:io", "expertfs lru:coded", "mmap": what the rows of a table are called. */
+void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room);
+double replay_tokens_per_second(const struct replay_result *r);
+
+void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
+void replay_report_row(const struct replay_report *report);     /* the last run */
+void replay_report_summary(const struct replay_report *report); /* tables run by budget */
+/* Did all live runs that did the same on the same tokens get the same? Tells of those that did not; print: and what. */
+bool replay_report_checks(const struct replay_report *report, bool print);
+int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
+/* tpot.svg and hits.svg in directory (made if missing), with the data and scripts that gnuplot made them of. -ENOENT:
+ * there is no gnuplot. */
+int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err);
+
+#endif

@@ -1,0 +1,189 @@
+/* report.c - runs as tables. */
+#include "replay.h"
+
+#include "size.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TIE 0.01 /* runs this near to each other are called even */
+
+static double per_token(const struct replay_result *r, double sum)
+{
+    return r->tokens ? sum / (double)r->tokens : 0;
+}
+
+static double share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+double replay_tokens_per_second(const struct replay_result *r)
+{
+    return share((double)r->tokens * 1e9, (double)r->all.time_ns);
+}
+
+void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room)
+{
+    char policy[64];
+    if (run->policy.oracle)
+        snprintf(policy, sizeof(policy), "oracle");
+    else
+        snprintf(policy, sizeof(policy), "%s:%s", run->policy.name, replay_pools_name(run->policy.pools));
+    if (run->runner == REPLAY_MMAP || run->runner == REPLAY_READ_LRU)
+        snprintf(name, room, "%s", replay_runner_name(run->runner));
+    else if (run->runner == REPLAY_EXPERTFS || report->live)
+        snprintf(name, room, "%s %s", replay_runner_name(run->runner), policy);
+    else
+        snprintf(name, room, "%s", policy);
+}
+
+/* ---- a row for each run ------------------------------------------------------------------------------------- */
+
+void replay_report_head(const struct replay_report *report)
+{
+    const struct replay_run_record *run = &report->runs[report->count - 1];
+    uint64_t raw = report->setup->bytes[EFS_POOL_F] * report->setup->layers * report->setup->experts;
+    char budget[16], whole[16];
+    tools_size_print(run->budget_bytes, budget, sizeof(budget));
+    tools_size_print(raw, whole, sizeof(whole));
+    printf("\nbudget %s: %s of %s raw experts; batch %u\n", report->budgets[run->budget], budget, whole, run->batch);
+    printf("%-24s %8s %8s %8s %8s %8s %8s %8s %5s %5s %5s %5s %5s %4s %4s %6s %7s\n", "", "TPOT ms", "p99", "TTFT ms",
+           "p99", "tok/s", "I/O ms", "MB/tok", "F%", "C%", "S%", "E%", "M%", "I/O%", "dec%", "sched", "recoded");
+}
+
+void replay_report_row(const struct replay_report *report)
+{
+    const struct replay_run_record *run = &report->runs[report->count - 1];
+    const struct replay_result *r = &run->result;
+    double time_ns = (double)r->all.time_ns, hits = 0;
+    double schedule_ns = run->runner == REPLAY_SIMULATE ? (double)r->schedule_ns_median : r->schedule_ns_mean;
+    char name[64];
+    replay_run_name(report, run, name, sizeof(name));
+    for (unsigned p = 0; p <= EFS_POOLS; p++)
+        hits += (double)r->all.hits[p];
+    printf("%-24s %8.2f %8.2f %8.2f %8.2f %8.1f %8.3f %8.2f", name, (double)r->tpot_ns_median / 1e6,
+           (double)r->tpot_ns_p99 / 1e6, (double)r->ttft_ns_median / 1e6, (double)r->ttft_ns_p99 / 1e6,
+           replay_tokens_per_second(r), per_token(r, (double)r->all.busy_ns[EFS_ON_IO]) / 1e6,
+           per_token(r, (double)r->all.read_bytes) / 1e6);
+    for (unsigned p = 0; p <= EFS_POOLS; p++)
+        printf(" %5.1f", 100 * share((double)r->all.hits[p], hits));
+    printf(" %4.0f %4.0f %4.0fus %7.2f\n", 100 * share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
+           100 * share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * report->setup->workers), schedule_ns / 1e3,
+           per_token(r, r->recoded_bytes) / 1e6);
+    if (run->note[0])
+        printf("%24s %s\n", "note:", run->note);
+}
+
+/* ---- the summary -------------------------------------------------------------------------------------------- */
+
+/* What a summary tells of a run: less is better. */
+struct measure {
+    const char *name;
+    double (*of)(const struct replay_result *r);
+};
+
+static double io_ms(const struct replay_result *r)
+{
+    return per_token(r, (double)r->all.busy_ns[EFS_ON_IO]) / 1e6;
+}
+
+static double tpot_ms(const struct replay_result *r)
+{
+    return (double)r->tpot_ns_median / 1e6;
+}
+
+static double read_mb(const struct replay_result *r)
+{
+    return per_token(r, (double)r->all.read_bytes) / 1e6;
+}
+
+static const struct measure simulated_measures[] = {{"I/O ms per token", io_ms}, {NULL, NULL}},
+                            live_measures[] = {
+                                {"TPOT ms, median", tpot_ms}, {"MB read per token", read_mb}, {NULL, NULL}};
+
+static const struct replay_run_record *find_run(const struct replay_report *report, const char *name, uint32_t batch,
+                                                uint32_t budget)
+{
+    char other[64];
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *run = &report->runs[i];
+        replay_run_name(report, run, other, sizeof(other));
+        if (run->batch == batch && run->budget == budget && run->result.tokens > 0 && strcmp(name, other) == 0)
+            return run;
+    }
+    return NULL;
+}
+
+/* Runs are compared with those of their kind, and not with one that knows the future. */
+static bool compares(const struct replay_run_record *run, bool simulated)
+{
+    return run->result.tokens > 0 && !run->policy.oracle && (run->runner == REPLAY_SIMULATE) == simulated;
+}
+
+/* The least of a budget; negative: no run. */
+static double least(const struct replay_report *report, const struct measure *measure, bool simulated, uint32_t batch,
+                    uint32_t budget)
+{
+    double so_far = -1;
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *run = &report->runs[i];
+        double value = measure->of(&run->result);
+        if (run->batch == batch && run->budget == budget && compares(run, simulated) && (so_far < 0 || value < so_far))
+            so_far = value;
+    }
+    return so_far;
+}
+
+/* Is it the first run of its name with this batch size? */
+static bool is_first(const struct replay_report *report, size_t i, const char *name)
+{
+    char other[64];
+    for (size_t j = 0; j < i; j++) {
+        replay_run_name(report, &report->runs[j], other, sizeof(other));
+        if (report->runs[j].batch == report->runs[i].batch && strcmp(other, name) == 0)
+            return false;
+    }
+    return true;
+}
+
+static void print_summary_of(const struct replay_report *report, const struct measure *measure, uint32_t batch)
+{
+    printf("\n%s, batch %u; * least, = within 1 %% of it%s\n%-24s", measure->name, batch,
+           report->live ? ", simulated and real apart" : "", "");
+    for (uint32_t b = 0; b < report->budget_count; b++)
+        printf(" %10s ", report->budgets[b]);
+    printf("\n");
+    for (size_t i = 0; i < report->count; i++) {
+        char name[64];
+        replay_run_name(report, &report->runs[i], name, sizeof(name));
+        if (report->runs[i].batch != batch || !is_first(report, i, name))
+            continue;
+        printf("%-24s", name);
+        for (uint32_t b = 0; b < report->budget_count; b++) {
+            const struct replay_run_record *run = find_run(report, name, batch, b);
+            bool simulated = run && run->runner == REPLAY_SIMULATE;
+            double best = least(report, measure, simulated, batch, b), value = run ? measure->of(&run->result) : 0;
+            char mark = !run || !compares(run, simulated) ? ' '
+                        : value <= best                   ? '*'
+                        : value <= best * (1 + TIE)       ? '='
+                                                          : ' ';
+            if (run)
+                printf(" %10.3f%c", value, mark);
+            else
+                printf(" %10s ", "-");
+        }
+        printf("\n");
+    }
+}
+
+void replay_report_summary(const struct replay_report *report)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        bool seen = false;
+        for (size_t j = 0; j < i; j++)
+            seen = seen || report->runs[j].batch == report->runs[i].batch;
+        for (const struct measure *m = report->live ? live_measures : simulated_measures; !seen && m->name; m++)
+            print_summary_of(report, m, report->runs[i].batch);
+    }
+}

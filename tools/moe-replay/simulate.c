@@ -1,0 +1,311 @@
+/*
+ * simulate.c - one run: a workload through a policy and the simulator.
+ *
+ * Before a layer is described the policy is asked and at once decides what stays. An expert that has to be read is read
+ * in full or in half as its state says; the first reads of a request wait for the disk's latency, the others queue
+ * behind them.
+ */
+#include "replay.h"
+
+#include "clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICE_PASSES 32        /* between two looks at the clock and the user */
+#define SAMPLE_EVERY 16        /* requests, of which the scheduling is timed by itself */
+#define SAMPLES_MAX (1u << 16) /* of such times */
+
+struct player {
+    const struct replay_setup *setup;
+    const struct replay_workload *workload;
+    struct replay_result *result;
+    struct efs_policy *policy;    /* or */
+    struct replay_oracle *oracle; /* this */
+    bool raw;                     /* files that are not coded */
+    bool read;                    /* the request has read something */
+    struct efs_grant grants[REPLAY_REQUEST_MAX];
+    uint32_t count;                              /* of them described */
+    struct efs_trace_tensor each[EFS_POOLS + 1]; /* a tensor of an expert found in a pool */
+    uint64_t policy_ns;
+    uint64_t hits[EFS_TASK_STATES];
+    uint64_t *pass_ns; /* [passes] */
+    /* the request as it was described, to time its scheduling */
+    struct efs_task_expert experts[REPLAY_REQUEST_MAX];
+    struct efs_task_tensor tensors[EFS_TASK_MAX_TASKS];
+    uint32_t tensor_count;
+    uint64_t *samples;
+    uint32_t sample_count;
+    void *memory; /* of graph and schedule */
+    size_t memory_bytes;
+};
+
+/* ---- what an expert costs ----------------------------------------------------------------------------------- */
+
+static uint64_t whole_ns(double ns)
+{
+    return ns < (double)EFS_TASK_MAX_NS ? (uint64_t)(ns + 0.5) : EFS_TASK_MAX_NS;
+}
+
+static void lay_costs(struct player *player)
+{
+    const struct replay_setup *s = player->setup;
+    const struct efs_cost cost = replay_cost(s);
+    uint64_t e = s->bytes[EFS_POOL_E] < EFS_POOLS ? 0 : s->bytes[EFS_POOL_E];
+    for (unsigned pool = 0; pool <= EFS_POOLS; pool++)
+        player->each[pool] = (struct efs_trace_tensor){.task = {.state = (enum efs_task_state)pool,
+                                                                .shards = s->shards,
+                                                                .e_read_ns = whole_ns(cost.e_read_ns),
+                                                                .sm_read_ns = whole_ns(cost.sm_read_ns),
+                                                                .decode_ns = whole_ns(cost.decode_ns)},
+                                                       .e_bytes = e / s->tensors,
+                                                       .sm_bytes = s->bytes[EFS_POOL_S] / s->tensors};
+    for (unsigned pool = EFS_POOL_C; pool <= EFS_POOLS && s->decode_fresh_rate > 0; pool++)
+        player->each[pool].task.decode_ns =
+            whole_ns(s->between_ns + (double)s->bytes[EFS_POOL_F] / s->tensors / s->shards /
+                                         (pool == EFS_POOL_C ? s->decode_kept_rate : s->decode_fresh_rate) * 1e9);
+    if (player->raw) /* one read, and nothing to decode */
+        player->each[EFS_POOL_M] =
+            (struct efs_trace_tensor){.task = {.state = EFS_TASK_M,
+                                               .shards = 1,
+                                               .sm_read_ns = whole_ns((double)s->bytes[EFS_POOL_F] / s->tensors /
+                                                                      s->profile.disk_bytes_per_second * 1e9)},
+                                      .sm_bytes = s->bytes[EFS_POOL_F] / s->tensors};
+}
+
+static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors)
+{
+    struct player *player = arg;
+    uint32_t count = player->setup->tensors, i = player->count++;
+    unsigned pool = player->grants[i].found;
+    (void)layer;
+    (void)expert; /* they come in the order in which they were asked for */
+    for (uint32_t t = 0; t < count; t++)
+        tensors[t] = player->each[pool];
+    player->hits[pool]++;
+    if (pool >= EFS_POOL_S && !player->read && !player->setup->machine.window_ns) {
+        uint64_t latency = whole_ns(player->setup->profile.read_latency_ns);
+        player->read = true;
+        if (pool == EFS_POOL_S)
+            tensors[0].task.e_read_ns += latency / tensors[0].task.shards;
+        else
+            tensors[0].task.sm_read_ns += latency;
+    }
+    player->experts[i] = (struct efs_task_expert){.tensors = count};
+    for (uint32_t t = 0; t < count; t++)
+        player->tensors[player->tensor_count++] = tensors[t].task;
+    return count;
+}
+
+/* ---- decisions ---------------------------------------------------------------------------------------------- */
+
+static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+{
+    struct player *player = arg;
+    const struct efs_move *moves;
+    size_t move_count;
+    (void)tokens;
+    player->count = player->tensor_count = 0;
+    player->read = false;
+    if (player->oracle) {
+        replay_oracle_request(player->oracle, player->grants);
+        return 0;
+    }
+    uint64_t began = tools_now_ns();
+    int rc = efs_policy_request(player->policy, layer, experts, count, player->grants);
+    if (rc < 0)
+        return rc;
+    efs_policy_settle(player->policy, layer, player->grants, count, &moves, &move_count);
+    player->policy_ns += tools_now_ns() - began;
+    for (size_t i = 0; i < move_count; i++)
+        if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
+            player->result->recoded_bytes += (double)player->setup->bytes[EFS_POOL_F];
+    return 0;
+}
+
+/* Graph and schedule once more, with a clock around them, as a daemon would do it. */
+static void time_schedule(struct player *player)
+{
+    const struct efs_task_request request = {.experts = player->experts,
+                                             .expert_count = player->count,
+                                             .tensors = player->tensors,
+                                             .tensor_count = player->tensor_count,
+                                             .workers = player->setup->workers,
+                                             .recovery = EFS_RECOVER_WORKER,
+                                             .fused = true};
+    struct efs_graph graph;
+    struct efs_schedule schedule;
+    size_t graph_bytes = (efs_graph_bytes(&request) + 7) / 8 * 8;
+    if (graph_bytes > player->memory_bytes)
+        return;
+    uint8_t *rest = (uint8_t *)player->memory + graph_bytes;
+    uint64_t began = tools_now_ns();
+    int rc = efs_graph_build(&request, player->memory, graph_bytes, &graph);
+    if (rc == 0 && graph.task_count > 0)
+        rc = efs_schedule_make(&graph, player->setup->schedule, rest, player->memory_bytes - graph_bytes, &schedule);
+    if (rc == 0 && graph.task_count > 0)
+        player->samples[player->sample_count++] = tools_now_ns() - began;
+}
+
+static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+{
+    struct player *player = arg;
+    (void)tokens;
+    for (uint32_t i = 0; i < count && player->policy; i++)
+        efs_policy_release(player->policy, layer, experts[i]);
+    if (player->result->requests++ % SAMPLE_EVERY == 0 && player->sample_count < SAMPLES_MAX)
+        time_schedule(player);
+}
+
+static void pass_done(void *arg, const struct efs_trace_totals *totals)
+{
+    struct player *player = arg;
+    player->pass_ns[player->result->passes] = totals->time_ns;
+    player->result->tokens += player->workload->width[player->result->passes++];
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------ */
+
+static int open_policy(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
+                       const struct replay_plan *plan)
+{
+    const struct replay_setup *s = player->setup;
+    struct efs_policy_config config = {.kind = choice->kind,
+                                       .layers = s->layers,
+                                       .experts = s->experts,
+                                       .chosen = player->workload->chosen,
+                                       .bytes = (const uint64_t(*)[EFS_POOLS]) & s->bytes,
+                                       .same_bytes = true,
+                                       .layer_bytes = (const uint64_t(*)[EFS_POOLS])plan->layer_bytes,
+                                       .recode = true,
+                                       .seed = s->seed,
+                                       .tuning = s->tuning};
+    memcpy(config.capacity_bytes, plan->capacity, sizeof(config.capacity_bytes));
+    config.tuning.published = choice->published;
+    if (choice->oracle) {
+        uint64_t room = plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C];
+        player->oracle = replay_oracle_new(player->workload, room);
+        return player->oracle ? 0 : -ENOMEM;
+    }
+    int rc = efs_policy_new(&config, &player->policy);
+    for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && s->seed_counts && h->counts && l < s->layers;
+         l++)
+        efs_policy_seed(player->policy, l, h->counts + (size_t)l * s->experts, h->passes);
+    return rc;
+}
+
+static void add_totals(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
+{
+    sum->requests += part->requests;
+    sum->time_ns += part->time_ns;
+    sum->wait_ns += part->wait_ns;
+    sum->read_bytes += part->read_bytes;
+    for (unsigned i = 0; i < EFS_RESOURCES; i++)
+        sum->busy_ns[i] += part->busy_ns[i];
+}
+
+/* Passes [begin, end) as requests of the simulator; returns how many. */
+static size_t fill_requests(const struct replay_workload *w, uint64_t begin, uint64_t end,
+                            struct efs_trace_request *requests)
+{
+    size_t n = 0;
+    for (uint64_t pass = begin; pass < end; pass++)
+        for (uint32_t l = 0; l < w->layers; l++) {
+            const size_t *first = &w->first[pass * w->layers + l];
+            requests[n++] = (struct efs_trace_request){.token = pass,
+                                                       .layer = l,
+                                                       .count = (uint32_t)(first[1] - first[0]),
+                                                       .experts = w->ids + first[0],
+                                                       .tokens = w->of_them + first[0]};
+        }
+    return n;
+}
+
+/* The daemon planned anew: its pools from this token on. */
+static void follow_plans(struct player *player, uint32_t *next)
+{
+    const struct replay_learned *learned = player->setup->learned;
+    const struct efs_move *moves;
+    size_t count;
+    for (;
+         learned && player->policy && *next < learned->plans && learned->pools[*next].tokens <= player->result->tokens;
+         ++*next)
+        efs_policy_resize(player->policy, learned->pools[*next].capacity, NULL, &moves, &count);
+}
+
+static int play(struct player *player, const struct efs_trace_config *config, struct efs_trace_request *requests,
+                replay_progress_fn *progress, void *arg)
+{
+    const struct replay_workload *w = player->workload;
+    uint64_t slice = player->setup->tell_sequence ? 1 : SLICE_PASSES;
+    uint32_t plan = 0;
+    bool stop = false;
+    int rc = 0;
+    if (player->setup->learned)
+        slice = 1;
+    for (uint64_t pass = 0, end; rc == 0 && !stop && pass < w->passes; pass = end) {
+        struct efs_trace_totals totals;
+        end = pass + slice < w->passes ? pass + slice : w->passes;
+        if (player->setup->tell_sequence && w->starts[pass] && player->policy)
+            efs_policy_begin(player->policy);
+        follow_plans(player, &plan);
+        size_t count = fill_requests(w, pass, end, requests);
+        rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, pass_done, player,
+                                &totals);
+        add_totals(&player->result->all, &totals);
+        stop = end % SLICE_PASSES == 0 && progress(arg, player->result->tokens);
+    }
+    return rc;
+}
+
+int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
+                    const struct replay_policy *policy, const struct replay_history *history,
+                    const struct replay_plan *plan, replay_progress_fn *progress, void *arg,
+                    struct replay_result *result)
+{
+    struct player *player = calloc(1, sizeof(*player));
+    if (!player)
+        return -ENOMEM;
+    *result = (struct replay_result){0};
+    player->setup = setup;
+    player->workload = workload;
+    player->result = result;
+    player->raw = policy->pools == REPLAY_RAW;
+    lay_costs(player);
+    const struct efs_trace_config config = {.policy = {player, begin, describe, used},
+                                            .workers = setup->workers,
+                                            .recovery = EFS_RECOVER_WORKER,
+                                            .fused = true,
+                                            .kind = setup->schedule,
+                                            .run_base_ns = setup->run_ns,
+                                            .run_token_ns = setup->run_token_ns,
+                                            .open_ns = setup->open_ns,
+                                            .layer_ns = setup->layer_ns,
+                                            .turn = setup->turn,
+                                            .machine = setup->machine,
+                                            .max_shards = setup->shards};
+    size_t requests_max = (size_t)SLICE_PASSES * workload->layers;
+    struct efs_trace_request *requests = calloc(requests_max, sizeof(*requests));
+    player->memory_bytes = efs_trace_bytes(&config);
+    player->memory = malloc(player->memory_bytes + 1);
+    player->samples = calloc(SAMPLES_MAX, sizeof(*player->samples));
+    player->pass_ns = calloc(workload->passes + 1, sizeof(*player->pass_ns));
+    int rc = requests && player->memory && player->samples && player->pass_ns ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = open_policy(player, policy, history, plan);
+    if (rc == 0)
+        rc = play(player, &config, requests, progress, arg);
+    if (rc == 0)
+        rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
+    result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
+    memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
+    efs_policy_free(player->policy);
+    replay_oracle_free(player->oracle);
+    free(player->pass_ns);
+    free(player->samples);
+    free(player->memory);
+    free(requests);
+    free(player);
+    return rc;
+}

@@ -1,0 +1,56 @@
+/* times.c - times of passes as what a user feels: time per token, time to the first token. */
+#include "replay.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct weighted {
+    uint64_t ns, weight;
+};
+
+static int compare_weighted(const void *a, const void *b)
+{
+    uint64_t x = ((const struct weighted *)a)->ns, y = ((const struct weighted *)b)->ns;
+    return (x > y) - (x < y);
+}
+
+/* The least time that part of the weight does not exceed; 0 when there is no weight. */
+static uint64_t percentile(const struct weighted *sorted, uint64_t count, double part)
+{
+    uint64_t sum = 0, so_far = 0;
+    for (uint64_t i = 0; i < count; i++)
+        sum += sorted[i].weight;
+    for (uint64_t i = 0; i < count && sum > 0; i++) {
+        so_far += sorted[i].weight;
+        if ((double)so_far >= part * (double)sum)
+            return sorted[i].ns;
+    }
+    return 0;
+}
+
+static void median_and_p99(struct weighted *times, uint64_t count, uint64_t *median, uint64_t *p99)
+{
+    qsort(times, count, sizeof(*times), compare_weighted);
+    *median = percentile(times, count, 0.5);
+    *p99 = percentile(times, count, 0.99);
+}
+
+int replay_take_times(const struct replay_workload *w, const uint64_t *pass_ns, const uint64_t *schedule_ns,
+                      uint64_t schedules, struct replay_result *r)
+{
+    uint64_t most = r->passes > schedules ? r->passes : schedules;
+    struct weighted *times = calloc(most + 1, sizeof(*times));
+    if (!times)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < r->passes; i++)
+        times[i] = (struct weighted){pass_ns[i], w->width[i] - w->starts[i]};
+    median_and_p99(times, r->passes, &r->tpot_ns_median, &r->tpot_ns_p99);
+    for (uint64_t i = 0; i < r->passes; i++)
+        times[i] = (struct weighted){pass_ns[i], w->starts[i]};
+    median_and_p99(times, r->passes, &r->ttft_ns_median, &r->ttft_ns_p99);
+    for (uint64_t i = 0; i < schedules; i++)
+        times[i] = (struct weighted){schedule_ns[i], 1};
+    median_and_p99(times, schedules, &r->schedule_ns_median, &r->schedule_ns_p99);
+    free(times);
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* workload.c - a trace as the requests of a model of some shape, sequences interleaved. */
+#include "replay.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A sequence under way: its tokens are a range of the trace. */
+struct stream {
+    uint64_t next, end;
+};
+
+static int allocate(const struct efs_route *route, uint64_t tokens, struct replay_workload *w)
+{
+    size_t requests, ids;
+    if (__builtin_mul_overflow(tokens, (size_t)w->layers, &requests) ||
+        __builtin_mul_overflow(requests, (size_t)route->chosen, &ids))
+        return -ENOMEM;
+    w->width = calloc(tokens, sizeof(*w->width));
+    w->starts = calloc(tokens, sizeof(*w->starts));
+    w->first = calloc(requests + 1, sizeof(*w->first));
+    w->ids = calloc(ids, sizeof(*w->ids));
+    w->of_them = calloc(ids, sizeof(*w->of_them));
+    w->at = calloc(tokens, sizeof(*w->at));
+    return w->at && w->width && w->starts && w->first && w->ids && w->of_them ? 0 : -ENOMEM;
+}
+
+/* The sequences of a pass: one more token each, and new ones for those that ended. Returns how many tokens it has. */
+static uint32_t next_pass(const struct efs_route *route, uint64_t tokens, struct stream *streams, uint32_t batch,
+                          uint64_t *next, uint64_t *at, uint32_t *starts)
+{
+    uint32_t width = 0;
+    *starts = 0;
+    for (uint32_t s = 0; s < batch; s++) {
+        if (streams[s].next == streams[s].end && *next < tokens) {
+            uint64_t end = *next + 1;
+            while (end < tokens && route->sequence[end] == route->sequence[*next])
+                end++;
+            streams[s] = (struct stream){*next, end};
+            *next = end;
+            ++*starts;
+        }
+        if (streams[s].next < streams[s].end)
+            at[width++] = streams[s].next++;
+    }
+    return width;
+}
+
+/* What one layer of the model asks for in a pass, put at ids[end...]; place is of experts entries, all 0. */
+static size_t ask(const struct efs_route *route, struct replay_workload *w, uint32_t layer, const uint64_t *at,
+                  uint32_t width, size_t end, uint32_t *place)
+{
+    size_t begin = end;
+    for (uint32_t t = 0; t < width; t++) {
+        const uint16_t *ids = route->ids + (at[t] * route->layers + layer % route->layers) * route->chosen;
+        for (uint32_t i = 0; i < route->chosen; i++) {
+            uint32_t expert = ids[i] % w->experts;
+            if (place[expert] == 0) {
+                place[expert] = (uint32_t)(end - begin) + 1;
+                w->ids[end++] = expert;
+            }
+            w->of_them[begin + place[expert] - 1]++;
+        }
+    }
+    for (size_t i = begin; i < end; i++)
+        place[w->ids[i]] = 0;
+    return end;
+}
+
+int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
+                         uint64_t tokens, struct replay_workload *w)
+{
+    *w = (struct replay_workload){.layers = layers, .experts = experts, .batch = batch, .route = route};
+    uint32_t most = experts < batch * route->chosen ? experts : batch * route->chosen;
+    if (most > REPLAY_REQUEST_MAX)
+        return -E2BIG;
+    tokens = tokens && tokens < route->tokens ? tokens : route->tokens;
+    struct stream *streams = calloc(batch, sizeof(*streams));
+    uint64_t *at = calloc(batch, sizeof(*at)), next = 0;
+    uint32_t *place = calloc(experts, sizeof(*place));
+    size_t end = 0;
+    int rc = streams && at && place ? allocate(route, tokens, w) : -ENOMEM;
+    while (rc == 0 && w->tokens < tokens) {
+        uint32_t width = next_pass(route, tokens, streams, batch, &next, at, &w->starts[w->passes]);
+        w->width[w->passes] = width;
+        memcpy(w->at + w->tokens, at, width * sizeof(*at));
+        for (uint32_t l = 0; l < layers; l++) {
+            end = ask(route, w, l, at, width, end, place);
+            w->first[w->passes * layers + l + 1] = end;
+        }
+        w->passes++;
+        w->tokens += width;
+    }
+    w->chosen = rc == 0 ? (double)end / (double)(w->passes * layers) : 0;
+    free(place);
+    free(at);
+    free(streams);
+    if (rc < 0)
+        replay_workload_free(w);
+    return rc;
+}
+
+void replay_workload_free(struct replay_workload *w)
+{
+    free(w->width);
+    free(w->starts);
+    free(w->first);
+    free(w->ids);
+    free(w->of_them);
+    free(w->at);
+    *w = (struct replay_workload){0};
+}
