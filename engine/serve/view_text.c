@@ -55,12 +55,20 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
 {
     bool ggml = t->dtype >= EFS_DTYPE_GGML; /* block types have no name in safetensors: bytes */
     efs_text_json(text, "", name_of(store, t), t->name_bytes);
-    efs_text_format(text, ":{\"dtype\":\"%s\",\"shape\":[", ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, ":{\"dtype\":\"");
+    efs_text_string(text, ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, "\",\"shape\":[");
     if (ggml)
-        efs_text_format(text, "%" PRIu64, bytes);
-    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++)
-        efs_text_format(text, "%s%" PRIu64, d > (slice ? 1 : 0) ? "," : "", t->shape[d]);
-    efs_text_format(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + bytes);
+        efs_text_number(text, bytes, 1);
+    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++) {
+        efs_text_string(text, d > (slice ? 1 : 0) ? "," : "");
+        efs_text_number(text, t->shape[d], 1);
+    }
+    efs_text_string(text, "],\"data_offsets\":[");
+    efs_text_number(text, begin, 1);
+    efs_text_bytes(text, ",", 1);
+    efs_text_number(text, begin + bytes, 1);
+    efs_text_bytes(text, "]}", 2);
 }
 
 /* What safetensors cannot say of a tensor, as an entry of __metadata__: its ggml type and shape, or whose slice it is.
@@ -72,13 +80,19 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
         return;
     efs_text_bytes(text, ",", 1);
     efs_text_json(text, "expertfs.tensor.", name_of(store, t), t->name_bytes);
-    efs_text_format(text, ":\"%s [", efs_dtype_name((enum efs_dtype)t->dtype));
-    for (int d = 0; d < t->dims; d++)
-        efs_text_format(text, "%s%" PRIu64, d ? ", " : "", t->shape[d]);
-    efs_text_format(text, "]");
-    if (slice)
-        efs_text_format(text, ", slice %u", expert);
-    efs_text_format(text, "\"");
+    efs_text_string(text, ":\"");
+    efs_text_string(text, efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, " [");
+    for (int d = 0; d < t->dims; d++) {
+        efs_text_string(text, d ? ", " : "");
+        efs_text_number(text, t->shape[d], 1);
+    }
+    efs_text_bytes(text, "]", 1);
+    if (slice) {
+        efs_text_string(text, ", slice ");
+        efs_text_number(text, expert, 1);
+    }
+    efs_text_bytes(text, "\"", 1);
 }
 
 /* Pad to whole pages and put the length in front. Returns the header's bytes. */
@@ -100,8 +114,11 @@ size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *
     struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
     uint32_t n = efs_view_expert_parts(view, expert, parts);
     struct efs_text text = {.data = out, .capacity = bytes, .bytes = 8};
-    efs_text_format(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"%u\",\"expertfs.expert\":\"%u\"",
-                    g->layer, g->expert);
+    efs_text_string(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"");
+    efs_text_number(&text, g->layer, 1);
+    efs_text_string(&text, "\",\"expertfs.expert\":\"");
+    efs_text_number(&text, g->expert, 1);
+    efs_text_bytes(&text, "\"", 1);
     if (g->stack_bytes)
         efs_text_format(&text, ",\"expertfs.stack\":\"%.*s\"", (int)g->stack_bytes, store->strings + g->stack_offset);
     for (uint32_t i = 0; i < n; i++) {
@@ -286,14 +303,17 @@ static void index_experts(struct efs_text *text, const struct efs_view *view, bo
         uint32_t n = efs_view_expert_parts(view, e, parts);
         char file[80];
         efs_view_expert_name(view, e, file, sizeof(file));
+        size_t file_bytes = strlen(file);
         for (uint32_t i = 0; i < n; i++) {
             const struct efs_disk_tensor *t = tensor_of(view->store, parts[i].object);
             if (t->expert_dim) /* stands whole in dense.safetensors under this name */
                 continue;
-            efs_text_format(text, "%s\n    ", *first ? "" : ",");
+            efs_text_string(text, *first ? "\n    " : ",\n    ");
             *first = false;
             efs_text_json(text, "", name_of(view->store, t), t->name_bytes);
-            efs_text_format(text, ": \"%s.safetensors\"", file);
+            efs_text_bytes(text, ": \"", 3);
+            efs_text_bytes(text, file, file_bytes);
+            efs_text_string(text, ".safetensors\"");
         }
     }
 }
