@@ -148,18 +148,16 @@ struct dense_tensor { /* a tensor that stands whole in dense.safetensors */
 struct dense_plan {
     const struct efs_store *store;
     uint32_t *objects; /* objects of tensors, by (tensor, tensor_offset) */
-    uint32_t object_count;
+    uint32_t *first;   /* by tensor, and one more: where its objects begin in objects */
     struct dense_tensor *tensors;
     uint32_t tensor_count;
 };
 
-static int by_tensor(const void *pa, const void *pb, void *arg)
+static int by_offset(const void *pa, const void *pb, void *arg)
 {
     const struct efs_store *store = arg;
     const struct efs_disk_object *a = &store->objects[*(const uint32_t *)pa],
                                  *b = &store->objects[*(const uint32_t *)pb];
-    if (a->tensor != b->tensor)
-        return a->tensor < b->tensor ? -1 : 1;
     return (a->tensor_offset > b->tensor_offset) - (a->tensor_offset < b->tensor_offset);
 }
 
@@ -202,24 +200,38 @@ static bool stands_whole(const struct efs_store *store, const struct efs_disk_te
     return count != 1 || store->groups[store->objects[objects[0]].group].kind != EFS_GROUP_EXPERT || t->expert_dim;
 }
 
+/* Counted into place: there are as many tensors as objects, nearly, and a sort of them would be most of the work. */
+static void sort_objects(struct dense_plan *plan)
+{
+    const struct efs_store *store = plan->store;
+    uint32_t *next = plan->first + 1; /* of tensor t at first[t + 1]: behind its objects in the end, where t + 1 begins */
+    for (uint32_t o = 0; o < store->object_count; o++)
+        if (store->objects[o].tensor != EFS_NONE)
+            next[store->objects[o].tensor + 1]++;
+    for (uint32_t t = 0; t < store->tensor_count; t++)
+        next[t + 1] += next[t];
+    for (uint32_t o = 0; o < store->object_count; o++)
+        if (store->objects[o].tensor != EFS_NONE)
+            plan->objects[next[store->objects[o].tensor]++] = o;
+    for (uint32_t t = 0; t < store->tensor_count; t++)
+        if (plan->first[t + 1] - plan->first[t] > 1)
+            qsort_r(plan->objects + plan->first[t], plan->first[t + 1] - plan->first[t], sizeof(uint32_t), by_offset,
+                    (void *)(uintptr_t)store);
+}
+
 static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *store)
 {
     *plan = (struct dense_plan){.store = store};
     plan->objects = efs_sys_calloc(store->object_count + 1u, sizeof(uint32_t));
+    plan->first = efs_sys_calloc(store->tensor_count + 2ul, sizeof(uint32_t));
     plan->tensors = efs_sys_calloc(store->tensor_count + 1u, sizeof(*plan->tensors));
-    if (!plan->objects || !plan->tensors)
+    if (!plan->objects || !plan->first || !plan->tensors)
         return -ENOMEM;
-    for (uint32_t o = 0; o < store->object_count; o++)
-        if (store->objects[o].tensor != EFS_NONE)
-            plan->objects[plan->object_count++] = o;
-    qsort_r(plan->objects, plan->object_count, sizeof(uint32_t), by_tensor, (void *)(uintptr_t)store);
-    uint32_t at = 0;
+    sort_objects(plan);
     for (uint32_t t = 0; t < store->tensor_count; t++) {
-        uint32_t first = at;
-        while (at < plan->object_count && store->objects[plan->objects[at]].tensor == t)
-            at++;
-        if (stands_whole(store, &store->tensors[t], plan->objects + first, at - first))
-            plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, at - first};
+        uint32_t first = plan->first[t], count = plan->first[t + 1] - first;
+        if (stands_whole(store, &store->tensors[t], plan->objects + first, count))
+            plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, count};
     }
     qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_name, (void *)(uintptr_t)store);
     uint32_t kept = 0;
@@ -252,7 +264,7 @@ static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
 {
     size_t header = dense_text(plan, NULL, 0);
     view->dense_header = efs_sys_malloc(header);
-    view->dense = efs_sys_calloc(plan->object_count + 1u, sizeof(*view->dense));
+    view->dense = efs_sys_calloc(plan->first[view->store->tensor_count] + 1u, sizeof(*view->dense));
     view->dense_tensors = efs_sys_calloc(plan->tensor_count + 1u, sizeof(uint32_t));
     if (!view->dense_header || !view->dense || !view->dense_tensors)
         return -ENOMEM;
@@ -268,7 +280,7 @@ static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
     }
     view->dense_bytes = at;
     view->memory_bytes +=
-        header + (plan->object_count + 1u) * sizeof(*view->dense) + (plan->tensor_count + 1u) * sizeof(uint32_t);
+        header + (plan->first[view->store->tensor_count] + 1u) * sizeof(*view->dense) + (plan->tensor_count + 1u) * sizeof(uint32_t);
     return 0;
 }
 
@@ -279,6 +291,7 @@ errint_t efs_view_build_dense(struct efs_view *view)
     if (rc == 0)
         rc = fill_dense(view, &plan);
     free(plan.objects);
+    free(plan.first);
     free(plan.tensors);
     return rc;
 }
