@@ -71,7 +71,6 @@ uint32_t efs_units_count(const struct efs *fs)
 
 errint_t efs_units_build(struct efs *fs, struct efs_error *err)
 {
-    fs->unit_count = efs_units_count(fs);
     fs->units = efs_sys_calloc(fs->unit_count + 1u, sizeof(*fs->units));
     fs->object_unit = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     if (!fs->units || !fs->object_unit)
