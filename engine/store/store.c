@@ -2,6 +2,7 @@
 #include "store.h"
 
 #include "hash.h"
+#include "huge.h"
 #include "kernels.h"
 #include "regular.h"
 #include "sys.h"
@@ -11,9 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#define HUGE_PAGE ((size_t)2 << 20)
 
 static const uint32_t record_bytes[EFS_TABLE_COUNT] = {
     [EFS_TABLE_STRINGS] = 1,
@@ -88,24 +86,15 @@ static void *table_at(const struct efs_store *store, int t)
     return (char *)store->index + (store->sb.tables[t].offset - store->sb.tables[0].offset);
 }
 
-/* Huge pages where they are full: an index of tens of megabytes then has few page faults while it is read, and few misses
- * in translation while its tables are checked. They are asked for, no more: any memory will do. */
-static void *index_memory(size_t bytes)
-{
-    void *memory = efs_sys_aligned_alloc(bytes < HUGE_PAGE ? EFS_ALIGN : HUGE_PAGE, bytes ? bytes : 1);
-    if (memory && bytes >= HUGE_PAGE)
-        efs_sys_madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
-    return memory;
-}
-
 static errint_t read_index(struct efs_store *store, struct efs_error *err)
 {
     const struct efs_disk_table *tables = store->sb.tables;
     const struct efs_disk_table *last = &tables[EFS_TABLE_COUNT - 1];
     store->index_bytes = last->offset + last->bytes - tables[0].offset;
-    store->index = index_memory(store->index_bytes);
+    store->index = efs_sys_aligned_alloc(EFS_ALIGN, store->index_bytes ? store->index_bytes : 1);
     if (!store->index)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index (%zu bytes)", store->path, store->index_bytes);
+    efs_ask_huge(store->index, store->index_bytes);
     int rc = efs_sys_pread_all(store->fd, store->index, store->index_bytes, tables[0].offset);
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the index at offset %llu: %s",
