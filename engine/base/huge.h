@@ -8,8 +8,8 @@
 
 /*
  * Ask for huge pages in memory that nobody has written yet: a table of tens of megabytes then has few page faults while
- * it is filled, and few misses in translation while it is walked. Only huge pages that lie in it whole: it takes no more
- * memory for that. A kernel that has none to give gives small ones.
+ * it is filled, and few misses in translation while it is walked. Only huge pages that lie in it whole: it takes no
+ * more memory for that. A kernel that has none to give gives small ones.
  */
 static inline void efs_ask_huge(void *memory, size_t bytes)
 {

@@ -4,6 +4,7 @@
  */
 #include "view_text.h"
 
+#include "huge.h"
 #include "sys.h"
 #include "text.h"
 
@@ -204,7 +205,8 @@ static bool stands_whole(const struct efs_store *store, const struct efs_disk_te
 static void sort_objects(struct dense_plan *plan)
 {
     const struct efs_store *store = plan->store;
-    uint32_t *next = plan->first + 1; /* of tensor t at first[t + 1]: behind its objects in the end, where t + 1 begins */
+    uint32_t *next =
+        plan->first + 1; /* of tensor t at first[t + 1]: behind its objects in the end, where t + 1 begins */
     for (uint32_t o = 0; o < store->object_count; o++)
         if (store->objects[o].tensor != EFS_NONE)
             next[store->objects[o].tensor + 1]++;
@@ -279,8 +281,8 @@ static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
         }
     }
     view->dense_bytes = at;
-    view->memory_bytes +=
-        header + (plan->first[view->store->tensor_count] + 1u) * sizeof(*view->dense) + (plan->tensor_count + 1u) * sizeof(uint32_t);
+    view->memory_bytes += header + (plan->first[view->store->tensor_count] + 1u) * sizeof(*view->dense) +
+                          (plan->tensor_count + 1u) * sizeof(uint32_t);
     return 0;
 }
 
@@ -297,6 +299,9 @@ errint_t efs_view_build_dense(struct efs_view *view)
 }
 
 /* ---- the index ---- */
+
+#define INDEX_FRAME 128u /* bytes of what stands around the lines, */
+#define INDEX_LINE 48u   /* and of a line without its tensor's name: most files' names have 20 */
 
 static void index_dense(struct efs_text *text, const struct efs_view *view, bool *first)
 {
@@ -345,13 +350,32 @@ static size_t index_text(const struct efs_view *view, char *out, size_t bytes)
     return text.bytes;
 }
 
+/* As much as the index takes where no name needs escapes, and more: what is too much is never touched, and given back.
+ * A count of the text would take as long as the text. */
+static size_t index_room(const struct efs_view *view)
+{
+    size_t room = INDEX_FRAME;
+    for (uint32_t t = 0; t < view->store->tensor_count; t++)
+        room += view->store->tensors[t].name_bytes + INDEX_LINE;
+    return room;
+}
+
 errint_t efs_view_build_index(struct efs_view *view)
 {
-    view->index_bytes = index_text(view, NULL, 0);
-    view->index_text = efs_sys_malloc(view->index_bytes);
-    if (!view->index_text)
-        return -ENOMEM;
-    index_text(view, view->index_text, view->index_bytes);
-    view->memory_bytes += view->index_bytes;
+    size_t room = index_room(view), bytes;
+    for (;; room = bytes) {
+        view->index_text = efs_sys_malloc(room);
+        if (!view->index_text)
+            return -ENOMEM;
+        efs_ask_huge(view->index_text, room);
+        bytes = index_text(view, view->index_text, room);
+        if (bytes <= room)
+            break;
+        free(view->index_text);
+    }
+    char *cut = efs_sys_realloc(view->index_text, bytes);
+    view->index_text = cut ? cut : view->index_text;
+    view->index_bytes = bytes;
+    view->memory_bytes += bytes;
     return 0;
 }

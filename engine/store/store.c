@@ -293,10 +293,12 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
     }
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];
+        uint64_t whole = (uint64_t)store->sb.shard_elements * efs_format_bytes((enum efs_format)object->format);
+        uint64_t left = object->bytes;
         for (uint32_t i = object->shard_first; i < object->shard_first + object->shard_count; i++) {
             const struct efs_disk_shard *s = &store->shards[i];
-            uint64_t raw = (uint64_t)efs_store_shard_elements(store, object, i) *
-                           efs_format_bytes((enum efs_format)object->format);
+            uint64_t raw = left < whole ? left : whole;
+            left -= raw;
             uint64_t coded = (uint64_t)s->e_bytes + s->sm_bytes;
             info->codec_shards[s->codec]++;
             info->codec_raw_bytes[s->codec] += raw;
