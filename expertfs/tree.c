@@ -91,7 +91,11 @@ static int compare_entries(const void *a, const void *b, void *text_arg)
     const char *text = text_arg;
     const char *p = text + x->path, *q = text + y->path;
     size_t n = x->path_bytes < y->path_bytes ? x->path_bytes : y->path_bytes;
-    for (size_t i = 0; i < n; i++) {
+    size_t i = 0;
+    while (i + sizeof(uint64_t) <= n && memcmp(p + i, q + i, sizeof(uint64_t)) == 0) {
+        i += sizeof(uint64_t); /* neighbours have most of their path in common */
+    }
+    for (; i < n; i++) {
         if (p[i] != q[i]) {
             unsigned c = p[i] == '/' ? 0 : (unsigned char)p[i];
             unsigned d = q[i] == '/' ? 0 : (unsigned char)q[i];

@@ -80,14 +80,14 @@ static uint64_t fixed_bytes(const struct efs *fs)
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES +
-           (uint64_t)efs_units_count(fs) * sizeof(struct efs_unit) + (uint64_t)s->object_count * sizeof(uint32_t) +
+           (uint64_t)fs->unit_count * sizeof(struct efs_unit) + (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
            (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
            efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
 
 /* Sizes of units and segments follow from the budget: small budgets take small bites, and there are slots for all of a
- * large one. Sets the size of units and what is fixed with it; returns the size of a segment. */
+ * large one. Sets the size of units, their count and what is fixed with it; returns the size of a segment. */
 static uint64_t size_units(struct efs *fs, uint64_t budget)
 {
     uint64_t shard = largest_shard(fs->store), segment = budget / 32;
@@ -96,7 +96,11 @@ static uint64_t size_units(struct efs *fs, uint64_t budget)
     segment = segment < 2 * shard ? 2 * shard : segment;
     segment = segment < budget / SEGMENTS_MAX ? budget / SEGMENTS_MAX : segment;
     segment = round_up(segment, HUGE_PAGE);
-    fs->unit_max_bytes = segment / 4 < UNIT_BYTES_MAX ? segment / 4 : UNIT_BYTES_MAX;
+    uint64_t most = segment / 4 < UNIT_BYTES_MAX ? segment / 4 : UNIT_BYTES_MAX;
+    if (most != fs->unit_max_bytes) {
+        fs->unit_max_bytes = most;
+        fs->unit_count = efs_units_count(fs);
+    }
     fs->fixed_bytes = fixed_bytes(fs);
     return segment;
 }

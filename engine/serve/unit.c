@@ -1,6 +1,7 @@
 /* unit.c - what a unit consists of, and where it stands. See serve.h for what a unit is. */
 #include "unit_core.h"
 
+#include "huge.h"
 #include "kernels.h"
 #include "sys.h"
 
@@ -71,11 +72,11 @@ uint32_t efs_units_count(const struct efs *fs)
 
 errint_t efs_units_build(struct efs *fs, struct efs_error *err)
 {
-    fs->unit_count = efs_units_count(fs);
     fs->units = efs_sys_calloc(fs->unit_count + 1u, sizeof(*fs->units));
     fs->object_unit = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
     if (!fs->units || !fs->object_unit)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of units", fs->store->path);
+    efs_ask_huge(fs->units, (fs->unit_count + (size_t)1) * sizeof(*fs->units));
     lay_units(fs, fs->units, fs->object_unit);
     efs_lru_init(&fs->kept_units, &fs->units[0].link, sizeof(struct efs_unit));
     efs_lru_init(&fs->loose_units, &fs->units[0].link, sizeof(struct efs_unit));

@@ -4,6 +4,7 @@
  */
 #include "view_text.h"
 
+#include "huge.h"
 #include "sys.h"
 #include "text.h"
 
@@ -55,12 +56,20 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
 {
     bool ggml = t->dtype >= EFS_DTYPE_GGML; /* block types have no name in safetensors: bytes */
     efs_text_json(text, "", name_of(store, t), t->name_bytes);
-    efs_text_format(text, ":{\"dtype\":\"%s\",\"shape\":[", ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, ":{\"dtype\":\"");
+    efs_text_string(text, ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, "\",\"shape\":[");
     if (ggml)
-        efs_text_format(text, "%" PRIu64, bytes);
-    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++)
-        efs_text_format(text, "%s%" PRIu64, d > (slice ? 1 : 0) ? "," : "", t->shape[d]);
-    efs_text_format(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + bytes);
+        efs_text_number(text, bytes, 1);
+    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++) {
+        efs_text_string(text, d > (slice ? 1 : 0) ? "," : "");
+        efs_text_number(text, t->shape[d], 1);
+    }
+    efs_text_string(text, "],\"data_offsets\":[");
+    efs_text_number(text, begin, 1);
+    efs_text_bytes(text, ",", 1);
+    efs_text_number(text, begin + bytes, 1);
+    efs_text_bytes(text, "]}", 2);
 }
 
 /* What safetensors cannot say of a tensor, as an entry of __metadata__: its ggml type and shape, or whose slice it is.
@@ -72,13 +81,19 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
         return;
     efs_text_bytes(text, ",", 1);
     efs_text_json(text, "expertfs.tensor.", name_of(store, t), t->name_bytes);
-    efs_text_format(text, ":\"%s [", efs_dtype_name((enum efs_dtype)t->dtype));
-    for (int d = 0; d < t->dims; d++)
-        efs_text_format(text, "%s%" PRIu64, d ? ", " : "", t->shape[d]);
-    efs_text_format(text, "]");
-    if (slice)
-        efs_text_format(text, ", slice %u", expert);
-    efs_text_format(text, "\"");
+    efs_text_string(text, ":\"");
+    efs_text_string(text, efs_dtype_name((enum efs_dtype)t->dtype));
+    efs_text_string(text, " [");
+    for (int d = 0; d < t->dims; d++) {
+        efs_text_string(text, d ? ", " : "");
+        efs_text_number(text, t->shape[d], 1);
+    }
+    efs_text_bytes(text, "]", 1);
+    if (slice) {
+        efs_text_string(text, ", slice ");
+        efs_text_number(text, expert, 1);
+    }
+    efs_text_bytes(text, "\"", 1);
 }
 
 /* Pad to whole pages and put the length in front. Returns the header's bytes. */
@@ -100,8 +115,11 @@ size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *
     struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
     uint32_t n = efs_view_expert_parts(view, expert, parts);
     struct efs_text text = {.data = out, .capacity = bytes, .bytes = 8};
-    efs_text_format(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"%u\",\"expertfs.expert\":\"%u\"",
-                    g->layer, g->expert);
+    efs_text_string(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"");
+    efs_text_number(&text, g->layer, 1);
+    efs_text_string(&text, "\",\"expertfs.expert\":\"");
+    efs_text_number(&text, g->expert, 1);
+    efs_text_bytes(&text, "\"", 1);
     if (g->stack_bytes)
         efs_text_format(&text, ",\"expertfs.stack\":\"%.*s\"", (int)g->stack_bytes, store->strings + g->stack_offset);
     for (uint32_t i = 0; i < n; i++) {
@@ -131,18 +149,16 @@ struct dense_tensor { /* a tensor that stands whole in dense.safetensors */
 struct dense_plan {
     const struct efs_store *store;
     uint32_t *objects; /* objects of tensors, by (tensor, tensor_offset) */
-    uint32_t object_count;
+    uint32_t *first;   /* by tensor, and one more: where its objects begin in objects */
     struct dense_tensor *tensors;
     uint32_t tensor_count;
 };
 
-static int by_tensor(const void *pa, const void *pb, void *arg)
+static int by_offset(const void *pa, const void *pb, void *arg)
 {
     const struct efs_store *store = arg;
     const struct efs_disk_object *a = &store->objects[*(const uint32_t *)pa],
                                  *b = &store->objects[*(const uint32_t *)pb];
-    if (a->tensor != b->tensor)
-        return a->tensor < b->tensor ? -1 : 1;
     return (a->tensor_offset > b->tensor_offset) - (a->tensor_offset < b->tensor_offset);
 }
 
@@ -185,24 +201,39 @@ static bool stands_whole(const struct efs_store *store, const struct efs_disk_te
     return count != 1 || store->groups[store->objects[objects[0]].group].kind != EFS_GROUP_EXPERT || t->expert_dim;
 }
 
+/* Counted into place: there are as many tensors as objects, nearly, and a sort of them would be most of the work. */
+static void sort_objects(struct dense_plan *plan)
+{
+    const struct efs_store *store = plan->store;
+    uint32_t *next =
+        plan->first + 1; /* of tensor t at first[t + 1]: behind its objects in the end, where t + 1 begins */
+    for (uint32_t o = 0; o < store->object_count; o++)
+        if (store->objects[o].tensor != EFS_NONE)
+            next[store->objects[o].tensor + 1]++;
+    for (uint32_t t = 0; t < store->tensor_count; t++)
+        next[t + 1] += next[t];
+    for (uint32_t o = 0; o < store->object_count; o++)
+        if (store->objects[o].tensor != EFS_NONE)
+            plan->objects[next[store->objects[o].tensor]++] = o;
+    for (uint32_t t = 0; t < store->tensor_count; t++)
+        if (plan->first[t + 1] - plan->first[t] > 1)
+            qsort_r(plan->objects + plan->first[t], plan->first[t + 1] - plan->first[t], sizeof(uint32_t), by_offset,
+                    (void *)(uintptr_t)store);
+}
+
 static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *store)
 {
     *plan = (struct dense_plan){.store = store};
     plan->objects = efs_sys_calloc(store->object_count + 1u, sizeof(uint32_t));
+    plan->first = efs_sys_calloc(store->tensor_count + 2ul, sizeof(uint32_t));
     plan->tensors = efs_sys_calloc(store->tensor_count + 1u, sizeof(*plan->tensors));
-    if (!plan->objects || !plan->tensors)
+    if (!plan->objects || !plan->first || !plan->tensors)
         return -ENOMEM;
-    for (uint32_t o = 0; o < store->object_count; o++)
-        if (store->objects[o].tensor != EFS_NONE)
-            plan->objects[plan->object_count++] = o;
-    qsort_r(plan->objects, plan->object_count, sizeof(uint32_t), by_tensor, (void *)(uintptr_t)store);
-    uint32_t at = 0;
+    sort_objects(plan);
     for (uint32_t t = 0; t < store->tensor_count; t++) {
-        uint32_t first = at;
-        while (at < plan->object_count && store->objects[plan->objects[at]].tensor == t)
-            at++;
-        if (stands_whole(store, &store->tensors[t], plan->objects + first, at - first))
-            plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, at - first};
+        uint32_t first = plan->first[t], count = plan->first[t + 1] - first;
+        if (stands_whole(store, &store->tensors[t], plan->objects + first, count))
+            plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, count};
     }
     qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_name, (void *)(uintptr_t)store);
     uint32_t kept = 0;
@@ -235,7 +266,7 @@ static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
 {
     size_t header = dense_text(plan, NULL, 0);
     view->dense_header = efs_sys_malloc(header);
-    view->dense = efs_sys_calloc(plan->object_count + 1u, sizeof(*view->dense));
+    view->dense = efs_sys_calloc(plan->first[view->store->tensor_count] + 1u, sizeof(*view->dense));
     view->dense_tensors = efs_sys_calloc(plan->tensor_count + 1u, sizeof(uint32_t));
     if (!view->dense_header || !view->dense || !view->dense_tensors)
         return -ENOMEM;
@@ -250,8 +281,8 @@ static errint_t fill_dense(struct efs_view *view, const struct dense_plan *plan)
         }
     }
     view->dense_bytes = at;
-    view->memory_bytes +=
-        header + (plan->object_count + 1u) * sizeof(*view->dense) + (plan->tensor_count + 1u) * sizeof(uint32_t);
+    view->memory_bytes += header + (plan->first[view->store->tensor_count] + 1u) * sizeof(*view->dense) +
+                          (plan->tensor_count + 1u) * sizeof(uint32_t);
     return 0;
 }
 
@@ -262,11 +293,15 @@ errint_t efs_view_build_dense(struct efs_view *view)
     if (rc == 0)
         rc = fill_dense(view, &plan);
     free(plan.objects);
+    free(plan.first);
     free(plan.tensors);
     return rc;
 }
 
 /* ---- the index ---- */
+
+#define INDEX_FRAME 128u /* bytes of what stands around the lines, */
+#define INDEX_LINE 48u   /* and of a line without its tensor's name: most files' names have 20 */
 
 static void index_dense(struct efs_text *text, const struct efs_view *view, bool *first)
 {
@@ -286,14 +321,17 @@ static void index_experts(struct efs_text *text, const struct efs_view *view, bo
         uint32_t n = efs_view_expert_parts(view, e, parts);
         char file[80];
         efs_view_expert_name(view, e, file, sizeof(file));
+        size_t file_bytes = strlen(file);
         for (uint32_t i = 0; i < n; i++) {
             const struct efs_disk_tensor *t = tensor_of(view->store, parts[i].object);
             if (t->expert_dim) /* stands whole in dense.safetensors under this name */
                 continue;
-            efs_text_format(text, "%s\n    ", *first ? "" : ",");
+            efs_text_string(text, *first ? "\n    " : ",\n    ");
             *first = false;
             efs_text_json(text, "", name_of(view->store, t), t->name_bytes);
-            efs_text_format(text, ": \"%s.safetensors\"", file);
+            efs_text_bytes(text, ": \"", 3);
+            efs_text_bytes(text, file, file_bytes);
+            efs_text_string(text, ".safetensors\"");
         }
     }
 }
@@ -312,13 +350,32 @@ static size_t index_text(const struct efs_view *view, char *out, size_t bytes)
     return text.bytes;
 }
 
+/* As much as the index takes where no name needs escapes, and more: what is too much is never touched, and given back.
+ * A count of the text would take as long as the text. */
+static size_t index_room(const struct efs_view *view)
+{
+    size_t room = INDEX_FRAME;
+    for (uint32_t t = 0; t < view->store->tensor_count; t++)
+        room += view->store->tensors[t].name_bytes + INDEX_LINE;
+    return room;
+}
+
 errint_t efs_view_build_index(struct efs_view *view)
 {
-    view->index_bytes = index_text(view, NULL, 0);
-    view->index_text = efs_sys_malloc(view->index_bytes);
-    if (!view->index_text)
-        return -ENOMEM;
-    index_text(view, view->index_text, view->index_bytes);
-    view->memory_bytes += view->index_bytes;
+    size_t room = index_room(view), bytes;
+    for (;; room = bytes) {
+        view->index_text = efs_sys_malloc(room);
+        if (!view->index_text)
+            return -ENOMEM;
+        efs_ask_huge(view->index_text, room);
+        bytes = index_text(view, view->index_text, room);
+        if (bytes <= room)
+            break;
+        free(view->index_text);
+    }
+    char *cut = efs_sys_realloc(view->index_text, bytes);
+    view->index_text = cut ? cut : view->index_text;
+    view->index_bytes = bytes;
+    view->memory_bytes += bytes;
     return 0;
 }

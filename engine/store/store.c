@@ -2,6 +2,7 @@
 #include "store.h"
 
 #include "hash.h"
+#include "huge.h"
 #include "kernels.h"
 #include "regular.h"
 #include "sys.h"
@@ -93,6 +94,7 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     store->index = efs_sys_aligned_alloc(EFS_ALIGN, store->index_bytes ? store->index_bytes : 1);
     if (!store->index)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index (%zu bytes)", store->path, store->index_bytes);
+    efs_ask_huge(store->index, store->index_bytes);
     int rc = efs_sys_pread_all(store->fd, store->index, store->index_bytes, tables[0].offset);
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the index at offset %llu: %s",
@@ -291,10 +293,12 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
     }
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];
+        uint64_t whole = (uint64_t)store->sb.shard_elements * efs_format_bytes((enum efs_format)object->format);
+        uint64_t left = object->bytes;
         for (uint32_t i = object->shard_first; i < object->shard_first + object->shard_count; i++) {
             const struct efs_disk_shard *s = &store->shards[i];
-            uint64_t raw = (uint64_t)efs_store_shard_elements(store, object, i) *
-                           efs_format_bytes((enum efs_format)object->format);
+            uint64_t raw = left < whole ? left : whole;
+            left -= raw;
             uint64_t coded = (uint64_t)s->e_bytes + s->sm_bytes;
             info->codec_shards[s->codec]++;
             info->codec_raw_bytes[s->codec] += raw;

@@ -1,0 +1,84 @@
+/* test_text.c - text that is printed without printf: the same as with it. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "text.h"
+
+/* What efs_text_json() gives, a byte at a time. */
+static size_t json(const unsigned char *bytes, size_t count, char *out)
+{
+    size_t n = 0;
+    out[n++] = '"';
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] < 0x20)
+            n += (size_t)sprintf(out + n, "\\u%04x", bytes[i]);
+        else if (bytes[i] == '"' || bytes[i] == '\\')
+            n += (size_t)sprintf(out + n, "\\%c", bytes[i]);
+        else
+            out[n++] = (char)bytes[i];
+    }
+    out[n++] = '"';
+    return n;
+}
+
+/* Each byte at each place of strings up to three words long, beside plain neighbours and neighbours like it. */
+static void test_json(void **state)
+{
+    (void)state;
+    static const unsigned char beside[] = {'a', ' ', '!', 0x7f, 0x80, 0xff, '"', '\\', 0x1f, 0};
+    for (size_t count = 0; count <= 20; count++)
+        for (size_t at = 0; at < count; at++)
+            for (size_t b = 0; b < sizeof(beside); b++)
+                for (unsigned byte = 0; byte < 256; byte++) {
+                    unsigned char bytes[20];
+                    char want[160], got[160];
+                    memset(bytes, beside[b], sizeof(bytes));
+                    bytes[at] = (unsigned char)byte;
+                    struct efs_text text = {.data = got, .capacity = sizeof(got)};
+                    efs_text_json(&text, "", (const char *)bytes, count);
+                    assert_int_equal(text.bytes, json(bytes, count, want));
+                    assert_memory_equal(got, want, text.bytes);
+                }
+}
+
+static void test_number(void **state)
+{
+    (void)state;
+    static const uint64_t values[] = {0, 1, 9, 10, 99, 100, 999, 1000, UINT32_MAX, INT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        for (unsigned digits = 0; digits <= 20; digits++) {
+            char want[32], got[32];
+            int n = snprintf(want, sizeof(want), "%0*" PRIu64, (int)digits, values[i]);
+            struct efs_text text = {.data = got, .capacity = sizeof(got)};
+            efs_text_number(&text, values[i], digits);
+            assert_int_equal(text.bytes, n);
+            assert_memory_equal(got, want, (size_t)n);
+        }
+}
+
+static void test_short_of_room(void **state)
+{
+    (void)state;
+    char got[] = "........";
+    struct efs_text text = {.data = got, .capacity = 4};
+    efs_text_string(&text, "ab");
+    efs_text_number(&text, 12345, 1);
+    assert_int_equal(text.bytes, 7);
+    assert_string_equal(got, "ab12....");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_number),
+        cmocka_unit_test(test_short_of_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
