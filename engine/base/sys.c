@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -128,6 +129,13 @@ int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
     *bytes = (uint64_t)st.f_bavail * st.f_frsize;
     *block_bytes = (uint32_t)st.f_frsize;
     return 0;
+}
+
+int64_t efs_sys_filesystem(int fd)
+{
+    struct statfs st;
+    int rc = (int)RETRY(fstatfs(fd, &st));
+    return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some numbers have the sign bit set */
 }
 
 int64_t efs_sys_seek_hole(int fd, uint64_t offset)

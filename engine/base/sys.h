@@ -33,6 +33,8 @@ int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_set_mtime(int fd, const struct timespec *mtime);
 /* Bytes that this process may still write to the filesystem of a file or directory, and the unit that it gives out. */
 int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
+/* What kind of filesystem a file is of, as linux/magic.h numbers them. */
+int64_t efs_sys_filesystem(int fd);
 /* Where the first hole at or after offset begins, which is the end of a file that has none. */
 int64_t efs_sys_seek_hole(int fd, uint64_t offset);
 /* Everything of the filesystem to disk, which is when some of them give freed blocks back. */
