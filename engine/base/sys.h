@@ -46,9 +46,12 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
 int efs_sys_alone(int fd);
 int efs_sys_memfd_create(const char *name, unsigned flags);
 int efs_sys_add_seals(int fd, int seals);
-/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root, and *reading, one of the
- * root of a clone of it that is read-only for whoever comes to a file by it. Needs CAP_SYS_ADMIN. */
-int efs_sys_huge_tmpfs(int *reading);
+/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root. Needs CAP_SYS_ADMIN. */
+int efs_sys_huge_tmpfs(void);
+/* A descriptor of the root of a clone of it that is read-only for whoever comes to a file by it. Before Linux 6.15 only
+ * what is mounted somewhere can be cloned (-EINVAL): that is then done in a namespace that a thread of its own has. */
+int efs_sys_clone_reading(int mount);
+int efs_sys_clone_reading_mounted(int mount);
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);
