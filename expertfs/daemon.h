@@ -41,6 +41,7 @@ struct efsd_buffer {
     struct efsd_buffer *next;
     struct efsd *daemon;
     struct efsd_open *open;
+    bool followed; /* by the thread that reads ahead, or its own */
     fuse_req_t req;
 };
 

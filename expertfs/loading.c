@@ -1,6 +1,7 @@
 /* loading.c - see loading.h. */
 #include "loading.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +22,9 @@
 #define SPARE_SHARE 16u           /* of it that is left for what the reader needs beside the file */
 #define UNDER_WAY_BYTES (3 * MIB) /* asked of the kernel at most, and half of the reply buffers: others come, too */
 #define LATE_NS 3000000           /* without an answer: there is none to come */
-#define GONE_MS 500               /* no request for so long: he is not coming */
+#define LOOK_MS 100u              /* without news: how often it is looked for him */
+#define GONE_LOOKS 5u             /* so often in a row there was nothing of him: he is not coming */
+#define GONE_LOOKS_BUSY 50u       /* also where requests wait to be received, which may be his or not */
 
 enum signpost_state { NONE, COMING, HERE, AWAITED };
 
@@ -63,6 +66,7 @@ bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_
         inside = offset + NEAR_BYTES >= loading->at && offset <= most + NEAR_BYTES;
         if (inside) {
             loading->news++;
+            loading->unanswered++;
             loading->at = end > loading->at ? end : loading->at;
             news = loading->at + AHEAD_BYTES >= loading->until + STRETCH_BYTES;
         }
@@ -118,6 +122,8 @@ static void signpost_done(void *arg, errint_t error, size_t bytes)
     (void)bytes; /* all of a page: the file goes on behind it */
     efsd_count(&s->daemon->counters.load_signpost_errors, error != 0);
     pthread_mutex_lock(&loading->lock);
+    assert(s->state == COMING && loading->unanswered > 0);
+    loading->unanswered--;
     s->state = error ? NONE : HERE; /* the reader shall have his own try */
     pthread_mutex_unlock(&loading->lock);
 }
@@ -134,6 +140,7 @@ static void put_signpost(struct efsd *daemon, uint32_t node, uint64_t offset)
         s->node = node;
         s->offset = offset;
         s->state = COMING;
+        loading->unanswered++;
     }
     pthread_mutex_unlock(&loading->lock);
     if (take) {
@@ -145,13 +152,28 @@ static void put_signpost(struct efsd *daemon, uint32_t node, uint64_t offset)
 
 /* ---- what is under way ---- */
 
-void efsd_loading_answered(struct efsd *daemon, uint64_t bytes)
+void efsd_loading_own_read(struct efsd *daemon)
 {
     struct efsd_loading *loading = &daemon->loading;
     pthread_mutex_lock(&loading->lock);
-    loading->under_way -= bytes < loading->under_way ? bytes : loading->under_way;
+    loading->news++;
+    loading->unanswered++;
     pthread_mutex_unlock(&loading->lock);
-    pthread_cond_signal(&loading->answered);
+}
+
+void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes)
+{
+    struct efsd_loading *loading = &daemon->loading;
+    pthread_mutex_lock(&loading->lock);
+    assert(loading->unanswered > 0);
+    loading->unanswered--;
+    if (own) {
+        loading->under_way -= bytes < loading->under_way ? bytes : loading->under_way;
+    }
+    pthread_mutex_unlock(&loading->lock);
+    if (own) {
+        pthread_cond_signal(&loading->answered);
+    }
 }
 
 /* Before more bytes are asked for. Where the kernel had some of the pages, answers are fewer than
@@ -277,15 +299,41 @@ static void read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset
     efsd_count(&daemon->counters.load_ahead_bytes, last - offset);
 }
 
+/*
+ * Wait for news of the reader. false: he comes no more. One whose request, or a read ahead that he may come to, is not
+ * answered waits for us, however long; one whose request was not even received, too. Looks are counted, not time: when
+ * the machine gave us none, it gave him none.
+ */
+static bool wait_for_reader(struct efsd *daemon)
+{
+    struct efsd_loading *loading = &daemon->loading;
+    struct pollfd wait[2] = {{.fd = loading->event_fd, .events = POLLIN}, {.fd = daemon->fuse_fd, .events = POLLIN}};
+    uint64_t seen = UINT64_MAX, count;
+    for (unsigned quiet = 0, busy = 0; quiet < GONE_LOOKS && busy < GONE_LOOKS_BUSY && !atomic_load(&loading->stop);) {
+        if (poll(wait, 1, LOOK_MS) > 0) {
+            if (read(loading->event_fd, &count, sizeof(count)) < 0) {
+                efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
+            }
+            return true;
+        }
+        pthread_mutex_lock(&loading->lock);
+        bool waits = loading->unanswered > 0 || loading->news != seen;
+        seen = loading->news;
+        pthread_mutex_unlock(&loading->lock);
+        bool queued = poll(&wait[1], 1, 0) > 0;
+        quiet = waits || queued ? 0 : quiet + 1;
+        busy = waits ? 0 : busy + 1;
+    }
+    return false;
+}
+
 /* One reader, until he is through or comes no more. */
 static void follow(struct efsd *daemon, struct pass *pass)
 {
     struct efsd_loading *loading = &daemon->loading;
-    struct pollfd wait = {.fd = loading->event_fd, .events = POLLIN};
-    uint64_t seen = 0, count;
     while (!atomic_load(&loading->stop)) {
         pthread_mutex_lock(&loading->lock);
-        uint64_t at = loading->at, until = loading->until, news = loading->news;
+        uint64_t at = loading->at, until = loading->until;
         bool more = until < pass->size && until < at + AHEAD_BYTES;
         if (more) {
             until = until > at ? until : (at + NEAR_BYTES + STRETCH_BYTES - 1) / STRETCH_BYTES * STRETCH_BYTES;
@@ -298,17 +346,9 @@ static void follow(struct efsd *daemon, struct pass *pass)
             read_stretch(daemon, pass, until);
             continue;
         }
-        if (at >= pass->size) {
+        if (at >= pass->size || !wait_for_reader(daemon)) {
             return;
         }
-        int ready = poll(&wait, 1, GONE_MS);
-        if (ready > 0 && read(loading->event_fd, &count, sizeof(count)) < 0) {
-            efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-        }
-        if (ready == 0 && news == seen) {
-            return;
-        }
-        seen = news;
     }
 }
 

@@ -59,7 +59,8 @@ struct efsd_loading {
     pid_t reader;         /* who asked, when it was found */
     uint64_t at;          /* the end of what he asked for last */
     uint64_t until;       /* what was read ahead for him ends here */
-    uint64_t news;        /* requests of his so far */
+    uint64_t news;        /* requests so far, of his and of the thread's own */
+    uint64_t unanswered;  /* of them; also of those that were followed before */
     uint64_t under_way;   /* bytes that the kernel was told to read ahead and that were not answered yet */
     pthread_cond_t answered;
     pid_t refused;           /* who was not of our memory cgroup when he was found last; 0: nobody */
@@ -80,10 +81,12 @@ void efsd_loading_free(struct efsd *daemon);
 /* Is the process id of a request that of our own thread? */
 bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid);
 /* A read for the page cache has come, of somebody else; scan: after a long run of them. true: it is of the one who is
- * followed. Any thread, never waits. */
+ * followed, and efsd_loading_answered() is to be called for it. Any thread, never waits. */
 bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_t offset, uint64_t bytes, bool scan);
-/* A read of our own was answered. Any thread. */
-void efsd_loading_answered(struct efsd *daemon, uint64_t bytes);
+/* A read of our own has come. Any thread. */
+void efsd_loading_own_read(struct efsd *daemon);
+/* A read of our own was answered, or one of him who is followed. Any thread. */
+void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes);
 /* If it is for a page that was left out, and its bytes are here: answer it. Any thread. false: it was not. */
 bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t node, uint64_t offset, size_t bytes);
 

@@ -9,6 +9,7 @@
  */
 #include "daemon.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -35,8 +36,11 @@ errint_t efsd_opens_init(struct efsd *daemon)
     return daemon->opens.shares && daemon->opens.mapped ? 0 : -ENOMEM;
 }
 
+/* An open is in one of the lists, from open_new() to efsd_open_release(). */
 static void list_add(struct efsd_open **head, struct efsd_open *open)
 {
+    assert(!open->link && !open->after);
+    assert(!*head || (*head)->link == head);
     open->link = head;
     open->after = *head;
     if (open->after) {
@@ -47,10 +51,23 @@ static void list_add(struct efsd_open **head, struct efsd_open *open)
 
 static void list_remove(struct efsd_open *open)
 {
+    assert(open->link && *open->link == open);
+    assert(!open->after || open->after->link == &open->after);
     *open->link = open->after;
     if (open->after) {
         open->after->link = open->link;
     }
+    open->link = NULL;
+    open->after = NULL;
+}
+
+/* With the lock held, or when no other thread is left. Its lease is there as long as its backing, and nothing else. */
+static void check_share(const struct efsd_share *share)
+{
+    assert(share->users > 0);
+    assert((share->state == SHARE_BACKED) == (share->lease != NULL));
+    assert((share->state == SHARE_BACKED) == (share->backing_id > 0));
+    (void)share;
 }
 
 static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
@@ -71,13 +88,18 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
 struct efsd_open *efsd_open_ref(const struct fuse_file_info *file, uint32_t references)
 {
     struct efsd_open *open = (struct efsd_open *)(uintptr_t)file->fh;
-    atomic_fetch_add_explicit(&open->references, references, memory_order_acquire);
+    uint32_t before = atomic_fetch_add_explicit(&open->references, references, memory_order_acquire);
+    assert(before > 0 && before <= UINT32_MAX - references);
+    (void)before;
     return open;
 }
 
 void efsd_open_unref(struct efsd_open *open)
 {
-    if (atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel) == 1) {
+    uint32_t before = atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before == 1) {
+        assert(!open->link); /* nobody can find it any more */
         free(open->text);
         free(open);
     }
@@ -91,15 +113,21 @@ void efsd_opens_free(struct efsd *daemon)
     if (!opens->shares) {
         return;
     }
+    assert(!opens->waiting); /* the engine has answered all leases */
+    while (opens->answered) {
+        struct efsd_open *open = opens->answered;
+        list_remove(open);
+        if (open->share) {
+            check_share(open->share);
+            open->share->users--;
+        }
+        efsd_open_unref(open);
+    }
     for (uint32_t i = 0; i < daemon->expert_count; i++) {
+        assert(!opens->shares[i] || (opens->shares[i]->users == 0 && opens->shares[i]->state != SHARE_FILLING));
         free(opens->shares[i]);
     }
     free(opens->shares);
-    while (opens->answered) {
-        struct efsd_open *open = opens->answered;
-        opens->answered = open->after;
-        efsd_open_unref(open);
-    }
     pthread_mutex_destroy(&opens->lock);
     *opens = (struct efsd_opens){0};
 }
@@ -110,7 +138,10 @@ static void share_leave(struct efsd_share *share)
     struct efsd *daemon = share->daemon;
     struct efsd_share **at = &daemon->opens.shares[share->expert];
     pthread_mutex_lock(&daemon->opens.lock);
+    check_share(share);
+    assert(*at == share || share->state == SHARE_PLAIN); /* refused: others try again with a share of their own */
     bool last = --share->users == 0;
+    assert(!last || share->state != SHARE_FILLING); /* the filling is a user */
     if (last && *at == share) {
         *at = NULL;
     }
@@ -170,6 +201,8 @@ static bool is_direct(const struct efsd *daemon, const struct efsd_open *open)
 static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
 {
     struct efsd_counters *counters = &daemon->counters;
+    assert(!open->share || open->share->state != SHARE_FILLING);
+    assert(!open->req); /* whoever answers it has taken it from those that wait */
     bool backed = open->share && open->share->state == SHARE_BACKED;
     bool control = open->text != NULL, direct = control || is_direct(daemon, open);
     efsd_count(backed    ? &counters->opens_passthrough
@@ -186,8 +219,9 @@ static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
     }
 }
 
-/* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it. */
-static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted)
+/* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it, as *req. */
+static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
+                                      fuse_req_t *req)
 {
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_open *open = daemon->opens.waiting;
@@ -195,6 +229,9 @@ static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_sha
         open = open->after;
     }
     if (open) {
+        assert(open->share && open->req && (!share || open->share == share));
+        *req = open->req;
+        open->req = NULL;
         list_remove(open);
         list_add(&daemon->opens.answered, open);
     }
@@ -237,6 +274,8 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
         }
     }
     pthread_mutex_lock(&daemon->opens.lock);
+    check_share(share);
+    assert(share->state == SHARE_FILLING && daemon->opens.shares[share->expert] == share);
     share->state = error ? SHARE_PLAIN : SHARE_BACKED;
     share->lease = error ? NULL : lease;
     share->backing_id = error ? 0 : backing_id;
@@ -245,11 +284,12 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     }
     pthread_mutex_unlock(&daemon->opens.lock);
     struct efsd_open *open;
-    while ((open = take_waiting(daemon, share, NULL))) {
+    fuse_req_t req;
+    while ((open = take_waiting(daemon, share, NULL, &req))) {
         if (refuse) {
-            reply_failed(daemon, open->req, open, refuse);
+            reply_failed(daemon, req, open, refuse);
         } else {
-            reply_open(daemon, open->req, open);
+            reply_open(daemon, req, open);
         }
     }
     share_leave(share);
@@ -262,9 +302,11 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
 static void interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
-    struct efsd_open *open = take_waiting(daemon, NULL, req);
+    fuse_req_t taken;
+    struct efsd_open *open = take_waiting(daemon, NULL, req, &taken);
     if (open) {
-        reply_failed(daemon, req, open, EINTR);
+        assert(taken == req);
+        reply_failed(daemon, taken, open, EINTR);
     }
 }
 
@@ -284,6 +326,9 @@ static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_o
     if (*begun) {
         *at = fresh;
     }
+    assert(!open->share && (*at)->expert == fresh->expert);
+    check_share(*at);
+    assert((*at)->users < UINT32_MAX);
     open->share = *at;
     open->share->users++;
     if (open->share->state == SHARE_FILLING) {

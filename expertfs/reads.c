@@ -24,13 +24,14 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     struct efsd_buffer *buffer = arg;
     struct efsd *daemon = buffer->daemon;
     struct efsd_open *open = buffer->open;
+    bool followed = buffer->followed;
     efsd_reply_read(daemon, buffer->req, error, buffer->begin, bytes);
     if (!error) {
         efsd_ahead_answered();
     }
     efsd_buffer_give(&daemon->buffers, buffer);
-    if (open->own) {
-        efsd_loading_answered(daemon, bytes);
+    if (followed) {
+        efsd_loading_answered(daemon, open->own, bytes);
     }
     efsd_open_unref(open);
 }
@@ -69,7 +70,7 @@ static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64
 }
 
 static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
-                        size_t bytes, uint64_t offset)
+                        size_t bytes, uint64_t offset, bool followed)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -78,6 +79,7 @@ static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     }
     buffer->daemon = daemon;
     buffer->open = open;
+    buffer->followed = followed;
     buffer->req = req;
     buffer->begin = buffer->data + efsd_answer_begin(bytes);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
@@ -92,14 +94,21 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
         struct efs_stream *stream = stream_of(open, bytes, offset);
-        if (!open->own &&
-            efsd_loading_read(daemon, open->node, fuse_req_ctx(req)->pid, offset, bytes, stream == &open->stream)) {
+        bool followed = open->own;
+        if (open->own) {
+            efsd_loading_own_read(daemon);
+        } else if (efsd_loading_read(daemon, open->node, fuse_req_ctx(req)->pid, offset, bytes,
+                                     stream == &open->stream)) {
+            followed = true;
             stream = &daemon->loading.aside;
         }
         if (efsd_loading_answer(daemon, req, open->node, offset, bytes)) {
+            if (followed) {
+                efsd_loading_answered(daemon, open->own, bytes);
+            }
             efsd_open_unref(open);
         } else {
-            read_engine(daemon, req, open, stream, bytes, offset);
+            read_engine(daemon, req, open, stream, bytes, offset, followed);
         }
         return;
     }
@@ -107,7 +116,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (efsd_ahead_take(daemon, req, open->node, offset, bytes)) {
         efsd_open_unref(open);
     } else {
-        read_engine(daemon, req, open, &open->stream, bytes, offset);
+        read_engine(daemon, req, open, &open->stream, bytes, offset, false);
     }
     if (follows) {
         efsd_ahead_go_on(daemon, open);

@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -130,6 +131,13 @@ int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes)
     return 0;
 }
 
+int64_t efs_sys_filesystem(int fd)
+{
+    struct statfs st;
+    int rc = (int)RETRY(fstatfs(fd, &st));
+    return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some numbers have the sign bit set */
+}
+
 int64_t efs_sys_seek_hole(int fd, uint64_t offset)
 {
     return RETRY(lseek(fd, (off_t)offset, SEEK_HOLE));
@@ -164,6 +172,21 @@ int efs_sys_add_seals(int fd, int seals)
     return (int)RETRY(fcntl(fd, F_ADD_SEALS, seals));
 }
 
+int efs_sys_huge_tmpfs(void)
+{
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), mount = -1;
+    if (context < 0)
+        return -errno;
+    if (fsconfig(context, FSCONFIG_SET_STRING, "huge", "within_size", 0) == 0 &&
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "0", 0) == 0 && /* the budget is the limit */
+        fsconfig(context, FSCONFIG_SET_STRING, "nr_inodes", "0", 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        mount = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID);
+    int rc = mount < 0 ? -errno : mount;
+    close(context);
+    return rc;
+}
+
 static int clone_reading(int mount)
 {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
@@ -176,7 +199,12 @@ static int clone_reading(int mount)
     return rc;
 }
 
-/* Before Linux 6.15 only what is mounted somewhere can be cloned: in a namespace that a thread of its own has. */
+int efs_sys_clone_reading(int mount)
+{
+    return clone_reading(mount);
+}
+
+/* In and out: a mount, its clone or -errno. */
 static void *clone_in_namespace(void *arg)
 {
     int *fd = arg, mount = *fd;
@@ -190,32 +218,14 @@ static void *clone_in_namespace(void *arg)
     return NULL;
 }
 
-int efs_sys_huge_tmpfs(int *reading)
+int efs_sys_clone_reading_mounted(int mount)
 {
-    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), mount = -1;
-    if (context < 0)
-        return -errno;
-    if (fsconfig(context, FSCONFIG_SET_STRING, "huge", "within_size", 0) == 0 &&
-        fsconfig(context, FSCONFIG_SET_STRING, "size", "0", 0) == 0 && /* the budget is the limit */
-        fsconfig(context, FSCONFIG_SET_STRING, "nr_inodes", "0", 0) == 0 &&
-        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-        mount = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID);
-    int rc = mount < 0 ? -errno : mount;
-    close(context);
-    if (mount < 0)
-        return rc;
-    *reading = clone_reading(mount);
     pthread_t thread;
-    int fd = mount;
-    if (*reading < 0 && pthread_create(&thread, NULL, clone_in_namespace, &fd) == 0) {
-        pthread_join(thread, NULL);
-        *reading = fd;
-    }
-    if (*reading < 0) {
-        close(mount);
-        return *reading;
-    }
-    return mount;
+    int fd = mount, rc = pthread_create(&thread, NULL, clone_in_namespace, &fd);
+    if (rc)
+        return -rc;
+    pthread_join(thread, NULL);
+    return fd;
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

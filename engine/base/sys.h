@@ -33,6 +33,8 @@ int efs_sys_mkdirat(int dir, const char *path, mode_t mode);
 int efs_sys_set_mtime(int fd, const struct timespec *mtime);
 /* Bytes that this process may still write to the filesystem of a file or directory, and the unit that it gives out. */
 int efs_sys_free_bytes(int fd, uint64_t *bytes, uint32_t *block_bytes);
+/* What kind of filesystem a file is of, as linux/magic.h numbers them. */
+int64_t efs_sys_filesystem(int fd);
 /* Where the first hole at or after offset begins, which is the end of a file that has none. */
 int64_t efs_sys_seek_hole(int fd, uint64_t offset);
 /* Everything of the filesystem to disk, which is when some of them give freed blocks back. */
@@ -44,9 +46,12 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
 int efs_sys_alone(int fd);
 int efs_sys_memfd_create(const char *name, unsigned flags);
 int efs_sys_add_seals(int fd, int seals);
-/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root, and *reading, one of the
- * root of a clone of it that is read-only for whoever comes to a file by it. Needs CAP_SYS_ADMIN. */
-int efs_sys_huge_tmpfs(int *reading);
+/* A tmpfs of our own, mounted nowhere, whose files get huge pages: a descriptor of its root. Needs CAP_SYS_ADMIN. */
+int efs_sys_huge_tmpfs(void);
+/* A descriptor of the root of a clone of it that is read-only for whoever comes to a file by it. Before Linux 6.15 only
+ * what is mounted somewhere can be cloned (-EINVAL): that is then done in a namespace that a thread of its own has. */
+int efs_sys_clone_reading(int mount);
+int efs_sys_clone_reading_mounted(int mount);
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);

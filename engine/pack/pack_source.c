@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,13 +49,44 @@ static int open_file(const struct efs_pack_source *s, uint32_t file, int flags, 
     return other ? -ESTALE : fd;
 }
 
-static errint_t look(const struct efs_pack_source *s, uint32_t file, struct stat *st, struct efs_error *err)
+/* Is it as long as it says? Files that the kernel makes as they are read say that they have no byte, or a page. */
+static errint_t check_size(const struct efs_pack_source *s, uint32_t file, int fd, const struct stat *st,
+                           struct efs_error *err)
+{
+    uint8_t bytes[2];
+    uint64_t size = (uint64_t)st->st_size;
+    const char *root = s->catalog->root, *slash = root[strlen(root) - 1] == '/' ? "" : "/",
+               *path = s->catalog->files[file].path;
+    int64_t kind = efs_sys_filesystem(fd);
+    if (kind == PROC_SUPER_MAGIC || kind == SYSFS_MAGIC) /* reading some of them has effects */
+        return efs_fail(err, -EINVAL,
+                        "%s%s%s: made by the kernel as it is read (%s), it has no size to be packed by; "
+                        "copy it to a disk (cat FILE >COPY) and pack the copy",
+                        root, slash, path, kind == SYSFS_MAGIC ? "sysfs" : "procfs");
+    ssize_t last = size > 0, got = efs_sys_pread(fd, bytes, sizeof(bytes), size - (size_t)last);
+    if (got < 0)
+        return fail(s, file, (errint_t)got, "read its end", err);
+    if (got == last)
+        return 0;
+    return efs_fail(err, -EINVAL,
+                    "%s%s%s: says that it has %llu bytes, but has %s; where it is made as it is read, "
+                    "copy it to a disk (cat FILE >COPY) and pack the copy; else pack again when nothing writes to it",
+                    root, slash, path, (unsigned long long)size, got < last ? "fewer" : "more");
+}
+
+/* first: what the catalogue says of it has to hold. */
+static errint_t look(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st, struct efs_error *err)
 {
     int fd = open_file(s, file, 0, st);
     if (fd < 0)
         return fd == -ESTALE ? fail_changed(s, file, err) : fail(s, file, fd, "open", err);
+    errint_t rc = 0;
+    if (first && (uint64_t)st->st_size != s->catalog->files[file].bytes)
+        rc = fail_changed(s, file, err);
+    else if (first)
+        rc = check_size(s, file, fd, st, err);
     efs_sys_close(fd);
-    return 0;
+    return rc;
 }
 
 static bool same(const struct stat *a, const struct stat *b)
@@ -75,11 +107,8 @@ errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack
         s->files[f].fd = -1;
     s->root = efs_sys_open(catalog->root, O_RDONLY | O_DIRECTORY, 0);
     errint_t rc = s->root < 0 ? efs_fail(err, s->root, "%s: cannot open: %s", catalog->root, strerror(-s->root)) : 0;
-    for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++) {
-        rc = look(s, f, &s->files[f].seen, err);
-        if (rc == 0 && (uint64_t)s->files[f].seen.st_size != catalog->files[f].bytes)
-            rc = fail_changed(s, f, err);
-    }
+    for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++)
+        rc = look(s, f, true, &s->files[f].seen, err);
     if (rc < 0) {
         efs_pack_source_close(s);
         return rc;
@@ -104,7 +133,7 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
 {
     for (uint32_t f = 0; f < s->catalog->file_count; f++) {
         struct stat now;
-        errint_t rc = look(s, f, &now, err);
+        errint_t rc = look(s, f, false, &now, err);
         if (rc < 0)
             return rc;
         if (!same(&now, &s->files[f].seen))

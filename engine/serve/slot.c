@@ -23,10 +23,16 @@ void efs_slots_open(struct efs_slots *slots, bool tmpfs)
     *slots = (struct efs_slots){.tmpfs = -1, .reading = -1};
     if (!tmpfs)
         return;
-    int rc = efs_sys_huge_tmpfs(&slots->reading);
-    slots->tmpfs = rc < 0 ? -1 : rc;
-    if (rc < 0)
-        slots->reading = -1;
+    slots->tmpfs = efs_sys_huge_tmpfs();
+    if (slots->tmpfs < 0)
+        return;
+    slots->reading = efs_sys_clone_reading(slots->tmpfs);
+    if (slots->reading < 0)
+        slots->reading = efs_sys_clone_reading_mounted(slots->tmpfs);
+    if (slots->reading < 0) { /* what is given out could be written to: memfds, then */
+        efs_sys_close(slots->tmpfs);
+        slots->tmpfs = -1;
+    }
 }
 
 void efs_slots_close(struct efs_slots *slots)

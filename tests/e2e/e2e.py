@@ -118,6 +118,21 @@ def as_nobody(commands, *arguments, before=()):
     return result
 
 
+def without_calls(error, *numbers):
+    """What to put before a command so that system calls of these numbers fail in it; None, and a note, where that
+    cannot be."""
+    if os.geteuid() or os.uname().machine not in ("x86_64", "aarch64"):
+        note("left out: filters of system calls are set by root, on x86-64 and 64-bit Arm")
+        return None
+    helper = os.path.join(ROOT, "tests", "e2e", "without_calls.py")
+    prefix = (sys.executable, helper, str(error), ",".join(map(str, numbers)), "--")
+    probe = run(*prefix, sys.executable, "-c", "")
+    if probe.returncode:
+        note(f"left out: {probe.stderr.strip().splitlines()[-1]}")
+        return None
+    return prefix
+
+
 def make_model(name="model", *options):
     """A small checkpoint with some files beside the weights; returns its folder."""
     path = scratch(name)

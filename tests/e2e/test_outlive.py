@@ -1,5 +1,5 @@
 """Pages of an expert's file that outlive its last close: in pipes, in socket queues, under writes of a mapping that are
-still on their way. Whatever is opened meanwhile under a small budget, they stay the expert's bytes."""
+still on their way, pinned by io_uring. Whatever is opened meanwhile under a small budget, they stay the expert's bytes."""
 import ctypes
 import fcntl
 import mmap
@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 
+import uring
 from e2e import *
 
 F_SETPIPE_SZ = 1031
@@ -42,12 +43,12 @@ def others(but, turns=2):
 class Mapping:
     """Of an expert's file, whose address Python tells only of writable ones."""
 
-    def __init__(self, name):
+    def __init__(self, name, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
         libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         file = os.open(mount / name, os.O_RDONLY)
-        self.address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+        self.address = libc.mmap(None, size, protection, flags, file, 0)
         os.close(file)
 
     def close(self):
@@ -204,6 +205,142 @@ else:
     except OSError as error:
         note(f"left out: {error}")
     check("O_DIRECT writes", all(results), results)
+
+print("-- io_uring")
+
+
+def by_ring(begin):
+    """begin(ring, name, mapping) begins something, and returns what gives the bytes that arrive of it once the mapping is
+    gone, and where in the file they are from; names of which wrong bytes came, or none for all of them."""
+    wrong, arrived = [], 0
+    for name in some:
+        ring = uring.Ring()
+        mapping = Mapping(name)
+        receive_all, at = begin(ring, name, mapping)
+        mapping.close()
+        others([name], 1)
+        data = receive_all()
+        ring.close()
+        arrived += len(data)
+        if data != want[name][at:at + len(data)]:
+            wrong.append(name)
+    return wrong if arrived else ["nothing arrived"]
+
+
+def sent_by_ring(ring, address, operation, **more):
+    """Send an expert to a socket whose reader is late: what receives it."""
+    sender, receiver = connection()
+    ring.submit(operation, sender.fileno(), address, size, **more)
+
+    def receive_all():
+        others([], 1)
+        result = []
+        reader = threading.Thread(target=lambda: result.append(receive(receiver)))
+        reader.start()
+        done, flags = ring.completion()
+        sender.shutdown(socket.SHUT_WR)
+        reader.join(60)
+        if flags & uring.MORE:
+            ring.completion()
+        sender.close()
+        return result[0] if done < 0 or len(result[0]) == done else b"more or fewer than were sent"
+    return receive_all, 0
+
+
+def written_by_ring(ring, address, operation, **more):
+    """Write an expert into a pipe whose reader is late, and that is full meanwhile: what reads it."""
+    out, into = os.pipe()
+    fcntl.fcntl(into, F_SETPIPE_SZ, 256 << 10)
+    ring.submit(operation, into, address, size, **more)
+
+    def receive_all():
+        data = os.read(out, 256 << 10)  # what was put in at once; the rest has no mapping to come from, or pinned pages
+        result = []
+        reader = threading.Thread(target=lambda: result.append(drained(out)))
+        reader.start()
+        ring.completion()
+        os.close(into)
+        reader.join(60)
+        return data + result[0]
+    return receive_all, 0
+
+
+def written_to_disk_by_ring(ring, name, mapping):
+    """Write what whole pages an expert has past the page cache: what the file holds then."""
+    pages = size // 4096 * 4096
+    file = os.open(scratch("copy"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
+    os.posix_fallocate(file, 0, pages)
+    ring.submit(uring.OP_WRITE, file, mapping.address, pages)
+
+    def read_back():
+        done, _ = ring.completion()
+        os.close(file)
+        with open(scratch("copy"), "rb") as back:
+            return back.read(max(done, 0))
+    return read_back, 0
+
+
+def spliced_by_ring(ring, name, _):
+    out, into = os.pipe()
+    room = fcntl.fcntl(into, F_SETPIPE_SZ, 256 << 10)
+    file = os.open(mount / name, os.O_RDONLY)
+    ring.submit(uring.OP_SPLICE, into, offset, room, offset=(1 << 64) - 1, other=file)
+    ring.completion()
+    os.close(file)
+    os.close(into)
+    return lambda: drained(out), offset
+
+
+def registered(protection, flags):
+    """Can a ring pin such a mapping as a buffer? The error, or None."""
+    ring, mapping = uring.Ring(), Mapping(names[0], protection, flags)
+    try:
+        ring.register(mapping.address, size)
+    except OSError as error:
+        return error
+    finally:
+        mapping.close()
+        ring.close()
+
+
+def by_registered(begin, operation, protection, flags, **more):
+    """The buffer is pinned, and the mapping gone, before anything is begun."""
+    def begin_late(ring, name, _):
+        mapping = Mapping(name, protection, flags)
+        ring.register(mapping.address, size)
+        mapping.close()
+        others([name], 1)
+        return begin(ring, mapping.address, operation, **more)
+    return by_ring(begin_late)
+
+
+try:
+    uring.Ring().close()
+except OSError as error:
+    note(f"left out: {error}")
+else:
+    wrong = by_ring(lambda ring, name, mapping: sent_by_ring(ring, mapping.address, uring.OP_SEND_ZC))
+    check("sent without a copy", not wrong, wrong)
+    wrong = by_ring(lambda ring, name, mapping: written_by_ring(ring, mapping.address, uring.OP_WRITE))
+    check("written to pipes that are full", not wrong, wrong)
+    try:
+        wrong = by_ring(written_to_disk_by_ring)
+        check("written to a disk", not wrong, wrong)
+    except OSError as error:
+        note(f"left out: a file past the page cache: {error}")
+    wrong = by_ring(spliced_by_ring)
+    check("spliced", not wrong, wrong)
+    for what, protection, flags in (("shared", mmap.PROT_READ, mmap.MAP_SHARED),
+                                    ("private", mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE)):
+        error = registered(protection, flags)
+        if error:
+            # the kernel pins buffers for writing: of a shared mapping of a read-only mount it pins none
+            note(f"left out: a {what} mapping as registered buffer: {error}")
+            continue
+        wrong = by_registered(sent_by_ring, uring.OP_SEND_ZC, protection, flags, ioprio=uring.SEND_FIXED)
+        check(f"sent without a copy from a registered buffer, a {what} mapping", not wrong, wrong)
+        wrong = by_registered(written_by_ring, uring.OP_WRITE_FIXED, protection, flags)
+        check(f"written to pipes from a registered buffer, a {what} mapping", not wrong, wrong)
 
 print("-- all of it at once, beside readers")
 end_at = time.monotonic() + 4

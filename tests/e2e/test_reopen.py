@@ -156,6 +156,27 @@ else:
         check("windows, as root: nothing is granted", not granted, granted)
     mount.unmount()
 
+print("-- as root, of a daemon that has no tmpfs of its own")
+FSOPEN = 430
+prefix = without_calls(errno.EPERM, FSOPEN)
+if prefix:
+    mount = Mount(store, "budget=72M", prefix=prefix)
+    check("passthrough is served from memfds", mount.passthrough(), mount.control("config"))
+    held = [open(mount / f"experts/L00/E{n:03}.safetensors", "rb") for n in range(3)]
+    links = memory_of(mount)
+    check(f"the daemon has {len(links)} of them", len(links) >= 3 and
+          all(os.readlink(link).startswith("/memfd:") for link in links), [os.readlink(link) for link in links])
+    granted = file_attempts(mount)
+    check("files: nothing is granted", not granted, granted)
+    # a seal is on the bytes alone: its owner may change a memfd's mode and times
+    granted = as_user(0, lambda: [what for link in links for what in attempts(link)
+                                  if what not in ("chmod", "fchmod", "utime", "setxattr")])
+    check("by the daemon's own descriptors: nothing that changes bytes is granted", not granted, granted)
+    check("all is what it was", all(file.read() == want[n] for n, file in enumerate(held)))
+    for file in held:
+        file.close()
+    mount.unmount()
+
 print("-- a tag that is asked for again while its error waits in line")
 mount = Mount(store, "budget=40M,lease=wait")
 for turn in range(4):

@@ -1,5 +1,7 @@
 """What is no file where a file is expected: FIFOs, sockets, devices and directories are refused at once, with a message
-that names them and exit status 1; and a mount that cannot begin is ended by a signal."""
+that names them and exit status 1; so are sources that the kernel makes as they are read, whose size says nothing; and a
+mount that cannot begin is ended by a signal."""
+import glob
 import signal
 import socket
 
@@ -60,6 +62,30 @@ for kind, path in kinds:
         shutil.rmtree(inside)
 check("nothing was made", not any(os.path.exists(scratch(name)) for name in ("out.efs", "unpacked")))
 check("what a link led to is still there", all(os.path.lexists(path) for _, path in kinds))
+
+print("-- files that the kernel makes as they are read")
+made = [("/proc/self/status", "procfs"), ("/proc/filesystems", "procfs"), ("/sys/kernel/uevent_seqnum", "sysfs"),
+        ("/sys/kernel/notes", "sysfs")]  # of no bytes, it says; of a page; of as many as it has
+made += [(path, "of another kind") for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1]]
+for path, kind in made:
+    if not os.access(path, os.R_OK):
+        note(f"left out: there is no {path}")
+        continue
+    refused(f"mkexpertfs {path}, {kind}", f"{path}: made by the kernel" if kind != "of another kind" else f"{path}: says that it has 0 bytes",
+            pack, path, scratch("out.efs"))
+    inside = scratch("inside")
+    os.mkdir(inside)
+    shutil.copy(f"{model}/config.json", inside)
+    os.symlink(path, f"{inside}/notes.txt")
+    refused(f"mkexpertfs, a link to {path} inside the source", "inside/notes.txt: ", pack, inside, scratch("out.efs"))
+    refused(f"mkexpertfs --reclaim, a link to {path} inside the source", "notes.txt: ", pack, "--reclaim", inside,
+            scratch("out.efs"))
+    shutil.rmtree(inside)
+check("nothing was made of them", not os.path.exists(scratch("out.efs")))
+empty = scratch("empty.bin")
+open(empty, "w").close()
+result = run(pack, "--quiet", "--force", empty, scratch("out.efs"))
+check("an ordinary empty file is packed", result.returncode == 0 and os.path.exists(scratch("out.efs")), result.stderr)
 
 odd = scratch("odd")
 os.makedirs(f"{odd}/.expertfs")

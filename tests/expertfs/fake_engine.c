@@ -5,6 +5,7 @@
  * "STORE" is a directory. Files below experts/ whose name ends in .safetensors are experts. The environment injects:
  *   EFS_FAKE_SYNC=1      reads are answered from inside efs_read()
  *   EFS_FAKE_DELAY_US=N  every other reply comes N microseconds late
+ *   EFS_FAKE_LATE_AT=N, EFS_FAKE_LATE_US=N  reads of the byte at N are answered so late
  *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
  *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
  *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
@@ -66,7 +67,7 @@ struct efs {
     struct efs_options options;
     struct file *files;
     uint32_t file_count, expert_count;
-    unsigned delay_us, lease_errno;
+    unsigned delay_us, late_us, late_at, lease_errno;
     bool sync;
     char root[4096];
     char settings[7][128]; /* by setting_names */
@@ -186,6 +187,9 @@ static void *work(void *arg)
             usleep(fs->delay_us);
         }
         if (job->dst) {
+            if (job->offset <= fs->late_at && fs->late_at - job->offset < job->len) {
+                usleep(fs->late_us);
+            }
             run_read(fs, job);
         } else {
             run_lease(fs, job);
@@ -219,6 +223,8 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     fs->options = *options;
     fs->last = &fs->first;
     fs->delay_us = env_number("EFS_FAKE_DELAY_US", 0);
+    fs->late_us = env_number("EFS_FAKE_LATE_US", 0);
+    fs->late_at = env_number("EFS_FAKE_LATE_AT", 0);
     fs->lease_errno = env_number("EFS_FAKE_LEASE_ERRNO", 0);
     fs->room = env_number("EFS_FAKE_ROOM", 1u << 30);
     fs->sync = env_number("EFS_FAKE_SYNC", 0);

@@ -15,6 +15,8 @@
 #define efs_sys_renameat real_renameat
 #define efs_sys_memfd_create real_memfd_create
 #define efs_sys_huge_tmpfs real_huge_tmpfs
+#define efs_sys_clone_reading real_clone_reading
+#define efs_sys_clone_reading_mounted real_clone_reading_mounted
 #define efs_sys_add_seals real_add_seals
 #define efs_sys_mmap real_mmap
 #define efs_sys_mprotect real_mprotect
@@ -46,6 +48,8 @@
 #undef efs_sys_renameat
 #undef efs_sys_memfd_create
 #undef efs_sys_huge_tmpfs
+#undef efs_sys_clone_reading
+#undef efs_sys_clone_reading_mounted
 #undef efs_sys_add_seals
 #undef efs_sys_mmap
 #undef efs_sys_mprotect
@@ -70,10 +74,17 @@
 
 #include "sys_power.h"
 
-const char *const fault_names[FAULT_CALLS] = {"open",      "fstat",      "pread",     "pwrite",       "fsync",
-                                              "ftruncate", "link",       "memfd",     "huge tmpfs",   "mmap",
-                                              "memory",    "uring init", "uring pin", "uring result", "mprotect",
-                                              "mbind",     "huge bytes", "seals",     "fallocate",    "free bytes"};
+const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
+                                              "pread",         "pwrite",
+                                              "fsync",         "ftruncate",
+                                              "link",          "memfd",
+                                              "huge tmpfs",    "mmap",
+                                              "memory",        "uring init",
+                                              "uring pin",     "uring result",
+                                              "mprotect",      "mbind",
+                                              "huge bytes",    "seals",
+                                              "fallocate",     "free bytes",
+                                              "clone reading", "clone reading, mounted"};
 
 static struct {
     enum fault_call call;
@@ -246,9 +257,28 @@ int efs_sys_add_seals(int fd, int seals)
     return fails(FAULT_SEALS) ? -plan.error : real_add_seals(fd, seals);
 }
 
-int efs_sys_huge_tmpfs(int *reading)
+int efs_sys_huge_tmpfs(void)
 {
-    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs(reading);
+    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs();
+}
+
+static bool old_kernel;
+
+void fault_old_kernel(bool on)
+{
+    old_kernel = on;
+}
+
+int efs_sys_clone_reading(int mount)
+{
+    if (old_kernel)
+        return -EINVAL;
+    return fails(FAULT_CLONE_READING) ? -plan.error : real_clone_reading(mount);
+}
+
+int efs_sys_clone_reading_mounted(int mount)
+{
+    return fails(FAULT_CLONE_READING_MOUNTED) ? -plan.error : real_clone_reading_mounted(mount);
 }
 
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64_t offset)

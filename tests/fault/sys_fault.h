@@ -27,6 +27,8 @@ enum fault_call {
     FAULT_SEALS,
     FAULT_FALLOCATE,
     FAULT_FREE_BYTES, /* error 0: nothing is free */
+    FAULT_CLONE_READING,
+    FAULT_CLONE_READING_MOUNTED,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];
@@ -38,6 +40,8 @@ void fault_none(void);
 bool fault_happened(void); /* since fault_plan() */
 /* From now on there are no files without a name (O_TMPFILE), as on filesystems that have none. */
 void fault_named_files(bool on);
+/* From now on only what is mounted somewhere can be cloned, as before Linux 6.15. */
+void fault_old_kernel(bool on);
 
 /* From now on the process ends, with POWER_EXIT, at the nth call that changes files; lose: as when the power fails,
  * with what was not synced lost. nth 0: calls are only counted. */

@@ -163,6 +163,7 @@ static void test_serve(void **state)
     sweep(&serving, FAULT_MEMFD, EMFILE);
     sweep(&serving, FAULT_HUGE_TMPFS, EPERM);
     sweep(&serving, FAULT_SEALS, EPERM);
+    sweep(&serving, FAULT_CLONE_READING, EINVAL); /* and see test_memory_files.c */
     sweep(&serving, FAULT_FTRUNCATE, EIO);
     sweep(&serving, FAULT_MMAP, ENOMEM);
     sweep(&serving, FAULT_MPROTECT, ENOMEM);

@@ -1,0 +1,248 @@
+/*
+ * The files in memory that full experts are given out by, in each way that they are made: below a read-only clone of a
+ * tmpfs of our own, cloned at once or, as kernels before 6.15 want it, from a namespace where it is mounted; and
+ * memfds, where there is no such tmpfs, or no clone of it. Whoever has one opens it for reading only, also as root, and
+ * finds the expert's bytes in it.
+ */
+#include "fixture.h"
+#include "libexpertfs.h"
+#include "sweep.h"
+#include "sys.h"
+#include "waiting.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (1ull << 20)
+#define EXPERTS 8u
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fault_none();
+    fixture_store(&model, 1, EXPERTS, 64, 256);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static int reset(void **state)
+{
+    (void)state;
+    fault_none();
+    fault_old_kernel(false);
+    return 0;
+}
+
+static struct efs *open_store(void)
+{
+    return fixture_open(
+        &model, (struct efs_options){.budget_bytes = 64 * MIB, .workers = 2, .full_pool = true, .no_state = true});
+}
+
+/* Every way to write to the file of a descriptor that somebody else was given. */
+static void check_reading_only(int fd)
+{
+    static const int flags[] = {O_RDWR, O_WRONLY, O_RDONLY | O_TRUNC, O_RDWR | O_APPEND};
+    char link[40];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        int again = open(link, flags[i] | O_CLOEXEC);
+        int granted = again < 0 ? -1 : flags[i] & O_TRUNC ? 0 : (int)pwrite(again, "x", 1, 0);
+        void *p = again < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
+        if (again >= 0)
+            close(again); /* a memfd can be opened for writing, and then written to by nobody */
+        assert_true(granted < 0);
+        assert_ptr_equal(p, MAP_FAILED);
+    }
+    assert_true(truncate(link, 0) < 0);
+    assert_true(ftruncate(fd, 0) < 0);
+    assert_true(pwrite(fd, "x", 1, 0) < 0);
+    assert_true(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) < 0);
+    assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    int reading = open(link, O_RDONLY | O_CLOEXEC);
+    assert_true(reading >= 0);
+    assert_true(ftruncate(reading, 0) < 0);
+    close(reading);
+}
+
+static void check_bytes(struct efs *fs, uint32_t file, uint64_t bytes, int fd)
+{
+    unsigned char *want = malloc(bytes);
+    assert_non_null(want);
+    assert_int_equal(read_wait(fs, file, NULL, 0, want, bytes), bytes);
+    const void *got = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(got, MAP_FAILED);
+    assert_memory_equal(got, want, bytes);
+    munmap((void *)(uintptr_t)got, bytes);
+    free(want);
+}
+
+/* Give out every expert, as a file or as a window, and look at what one can do with it. Returns how many were memfds;
+ * *refused: how many cannot be a window, as memfds cannot. */
+static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
+{
+    struct efs_file_info info;
+    unsigned memfds = 0, experts = 0;
+    *refused = 0;
+    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
+        if (info.kind != EFS_FILE_EXPERT)
+            continue;
+        struct efs_lease *lease;
+        struct efs_window window = {.fd = -1};
+        assert_int_equal(lease_wait(fs, file, &lease), 0);
+        errint_t rc = as_window ? efs_lease_window(lease, &window) : 0;
+        int fd = as_window ? window.fd : efs_lease_fd(lease);
+        experts++;
+        if (rc == -EBUSY) {
+            ++*refused;
+        } else {
+            struct statvfs st;
+            assert_int_equal(rc, 0);
+            assert_true(fd >= 0);
+            assert_int_equal(fstatvfs(fd, &st), 0);
+            int seals = fcntl(fd, F_GET_SEALS);
+            bool memfd = seals > 0 && (seals & F_SEAL_FUTURE_WRITE);
+            assert_true(memfd || (st.f_flag & ST_RDONLY));
+            memfds += memfd;
+            check_reading_only(fd);
+            check_bytes(fs, file, info.bytes, fd);
+        }
+        efs_lease_release(lease);
+    }
+    assert_int_equal(experts, EXPERTS);
+    return memfds;
+}
+
+/* As files, and in an engine of its own as windows. Returns how many files were memfds. */
+static unsigned give_out(unsigned *refused)
+{
+    unsigned fds = fixture_open_fds(), none;
+    struct efs *fs = open_store();
+    unsigned memfds = give_out_all(fs, false, &none);
+    efs_close(fs);
+    fs = open_store();
+    unsigned windows_of_memfd = give_out_all(fs, true, refused);
+    efs_close(fs);
+    assert_int_equal(none, 0);
+    assert_int_equal(windows_of_memfd, 0);
+    assert_int_equal(fixture_open_fds(), fds);
+    return memfds;
+}
+
+/* A tmpfs of one's own is for those who may mount. */
+static void need_tmpfs(void)
+{
+    int tmpfs = efs_sys_huge_tmpfs();
+    if (tmpfs < 0) {
+        print_message("# SKIP no tmpfs of our own: %s\n", strerror(-tmpfs));
+        skip();
+    }
+    efs_sys_close(tmpfs);
+}
+
+static void test_clone(void **state)
+{
+    unsigned refused;
+    (void)state;
+    need_tmpfs();
+    fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
+    unsigned memfds = give_out(&refused);
+    if (fault_happened()) {
+        print_message("# SKIP this kernel clones only what is mounted\n");
+        skip();
+    }
+    assert_int_equal(memfds, 0);
+    assert_int_equal(refused, 0);
+}
+
+static void test_clone_in_namespace(void **state)
+{
+    unsigned refused;
+    struct stat before, after;
+    (void)state;
+    need_tmpfs();
+    assert_int_equal(stat("/tmp", &before), 0);
+    fault_old_kernel(true);
+    assert_int_equal(give_out(&refused), 0);
+    assert_int_equal(refused, 0);
+    /* where it was mounted meanwhile, everybody else sees what was there before */
+    struct efs *fs = open_store();
+    assert_int_equal(stat("/tmp", &after), 0);
+    assert_true(before.st_dev == after.st_dev && before.st_ino == after.st_ino);
+    efs_close(fs);
+}
+
+static void test_no_clone(void **state)
+{
+    unsigned refused;
+    (void)state;
+    need_tmpfs();
+    fault_old_kernel(true);
+    fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
+    assert_int_equal(give_out(&refused), EXPERTS);
+    assert_int_equal(refused, EXPERTS);
+    assert_true(fault_happened());
+}
+
+static void test_memfd(void **state)
+{
+    unsigned refused;
+    (void)state;
+    fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
+    assert_int_equal(give_out(&refused), EXPERTS);
+    assert_int_equal(refused, EXPERTS);
+}
+
+/* What cannot be sealed is not given out: whoever got it could write to it. */
+static void test_no_seals(void **state)
+{
+    unsigned given = 0, refused = 0;
+    struct efs_file_info info;
+    (void)state;
+    fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
+    struct efs *fs = open_store();
+    fault_plan(FAULT_SEALS, 1, EPERM, true);
+    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
+        struct efs_lease *lease;
+        if (info.kind != EFS_FILE_EXPERT)
+            continue;
+        assert_int_equal(lease_wait(fs, file, &lease), 0);
+        int fd = efs_lease_fd(lease);
+        given += fd >= 0;
+        refused += fd < 0;
+        efs_lease_release(lease);
+    }
+    assert_int_equal(given, 0);
+    assert_int_equal(refused, EXPERTS);
+    assert_true(fault_happened());
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_clone, reset),    cmocka_unit_test_teardown(test_clone_in_namespace, reset),
+        cmocka_unit_test_teardown(test_no_clone, reset), cmocka_unit_test_teardown(test_memfd, reset),
+        cmocka_unit_test_teardown(test_no_seals, reset),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
