@@ -43,7 +43,7 @@ BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 # What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
 INC_kernels := -Ikernels
 INC_sched := -Isched
-# The engine has rooms of its own; outside of it only engine/libexpertfs.h is to be seen.
+# The engine has rooms of its own; outside of it only engine/*.h is to be seen: what is installed, and expertfs-private.h.
 ENGINE_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard engine/*/*.c))))
 INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
@@ -233,17 +233,18 @@ tidy:
 	  -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
 
 MAN := $(wildcard man/*.[1-8])
+HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(BUILD)/moe-replay $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libexpertfs.so
-	install -m 644 engine/libexpertfs.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include/
 	printf 'prefix=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${prefix}/lib -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
 	  '$(PREFIX)' '$(VERSION)' '$(ENGINE_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl moe-replay) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
-	  $(DESTDIR)$(PREFIX)/include/libexpertfs.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
+	  $(addprefix $(DESTDIR)$(PREFIX)/include/,$(notdir $(HEADERS))) $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
 	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))

@@ -3,6 +3,7 @@
  * expertfs-proc(5) describes them; names are never reused for something else.
  */
 #include "daemon.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdlib.h>

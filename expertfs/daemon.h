@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "counters.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "loading.h"
 #include "options.h"
 #include "pagecache.h"

@@ -1,5 +1,7 @@
 /* handout_session.c - see handout_core.h. What a session holds is released when it ends, however the client ended. */
 #include "handout_core.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd;
 struct efsd_open;

@@ -1,5 +1,5 @@
 /* limits_auto.c - the memory that the machine and its memory cgroups have, and what they leave. */
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include "sys.h"
 

@@ -1,5 +1,6 @@
 /* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
 #include "mount.h"
+#include "expertfs-private.h"
 #include "sys.h"
 
 #include <errno.h>

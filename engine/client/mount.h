@@ -115,7 +115,7 @@ struct efs_mount_request;
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
 void efs_mount_free(struct efs_mount *mount);
-/* As the calls of libexpertfs.h. */
+/* As the calls of expertfs.h. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, struct efs_mount_request **request, struct efs_error *err);
 errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index);

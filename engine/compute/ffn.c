@@ -4,6 +4,7 @@
  * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
  */
 #include "ffn.h"
+#include "expertfs-private.h"
 #include "team.h"
 
 #include "steward.h"

@@ -5,6 +5,7 @@
  * reader that opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
  */
 #include "lease.h"
+#include "expertfs-private.h"
 
 #include "residency.h"
 #include "steward.h"

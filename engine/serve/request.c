@@ -5,6 +5,7 @@
  * these are dropped.
  */
 #include "request.h"
+#include "expertfs-private.h"
 
 #include "lease.h"
 #include "request_core.h"

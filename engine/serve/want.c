@@ -3,6 +3,7 @@
  * the experts that are asked for are then brought, in the order in which they were named.
  */
 #include "want_text.h"
+#include "expertfs-protocol.h"
 
 #include "request.h"
 #include "residency.h"

@@ -4,7 +4,7 @@
 #ifndef EFS_FIXTURE_H
 #define EFS_FIXTURE_H
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 struct fixture_tensor {
     const char *name;

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define LAYERS 2
 #define EXPERTS 8

@@ -16,7 +16,9 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "matvec.h"
 #include "waiting.h"
 

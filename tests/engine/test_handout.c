@@ -22,7 +22,8 @@
 #include <cmocka.h>
 
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
+#include "expertfs-protocol.h"
 
 #define LAYERS 2
 #define EXPERTS 8

@@ -4,7 +4,8 @@
  */
 #include "fixture.h"
 #include "large_store.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #include <errno.h>

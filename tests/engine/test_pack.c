@@ -1,7 +1,7 @@
 /* test_pack.c - packing, verifying and unpacking: byte for byte, whatever the source, the codec, the threads. */
 #include "fixture.h"
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "pack.h"
 #include "store.h"
 

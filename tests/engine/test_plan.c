@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define LAYERS 3
 #define EXPERTS 8

@@ -1,6 +1,7 @@
 /* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-private.h"
 
 #include <dirent.h>
 #include <errno.h>

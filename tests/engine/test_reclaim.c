@@ -4,7 +4,7 @@
  * done.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 #include <dirent.h>
 #include <errno.h>

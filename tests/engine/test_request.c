@@ -17,7 +17,8 @@
 
 #include "codec.h"
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #define LAYERS 3

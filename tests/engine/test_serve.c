@@ -2,7 +2,7 @@
  * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "waiting.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "store.h"
 #include "waiting.h"
 

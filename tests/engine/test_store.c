@@ -5,7 +5,7 @@
 #include "fixture.h"
 #include "hash.h"
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <errno.h>
 #include <fcntl.h>

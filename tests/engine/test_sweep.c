@@ -13,7 +13,9 @@
 #include "codec.h"
 #include "fixture.h"
 #include "hash.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "sweep_fields.h"
 #include "waiting.h"
 

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #define LAYERS 3u

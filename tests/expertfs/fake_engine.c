@@ -1,5 +1,5 @@
 /*
- * fake_engine.c - the serving half of libexpertfs.h over a directory of plain files, for tests of the daemon: every
+ * fake_engine.c - the serving half of expertfs.h over a directory of plain files, for tests of the daemon: every
  * reply can be late, can fail, or can come from inside the call. Linked into tests/expertfs/expertfs-fake.
  *
  * "STORE" is a directory. Files below experts/ whose name ends in .safetensors are experts. The environment injects:
@@ -26,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define WORKERS 2
 #define FILES 65536u

@@ -4,7 +4,7 @@
  * again.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "sweep.h"
 #include "waiting.h"
 

@@ -5,7 +5,7 @@
  * finds the expert's bytes in it.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "sweep.h"
 #include "sys.h"
 #include "waiting.h"

@@ -3,7 +3,7 @@
  * took it, no hard links, short writes. The store is the same, and no temporary file stays behind.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "sweep.h"
 
 #include <dirent.h>

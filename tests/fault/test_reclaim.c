@@ -3,7 +3,7 @@
  * on with, which must give the store, or undone, which must give the source. The same when calls fail.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "sweep.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * nothing leaks, nothing stays leased; and the same works again.
  */
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "sweep.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-"""libexpertfs(3) tells the prototypes of the header; its example is compiled against what `make install` puts down,
+"""libexpertfs(3) tells the prototypes of the headers; its example is compiled against what `make install` puts down,
 with the shared library and the archive, and run; C++ and ctypes use the same; the shared library shows nothing else."""
+import glob
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from e2e import *
 os.environ["EXPERTFS_STATE"] = scratch("state")
 PREFIX = "/opt/expertfs"  # a folder that no compiler looks into by itself
 ROOM = scratch("installed")
+HEADERS = sorted(header for header in glob.glob(os.path.join(ROOT, "engine/*.h")) if "private" not in header)
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -56,8 +58,8 @@ def runs(what, *command):
 
 
 page = open(os.path.join(ROOT, "man/libexpertfs.3")).read()
-there, told = header_prototypes(open(os.path.join(ROOT, "engine/libexpertfs.h")).read()), page_prototypes(page)
-check(f"the page has the header's {len(there)} prototypes", there and there == told,
+there, told = header_prototypes("".join(open(header).read() for header in HEADERS)), page_prototypes(page)
+check(f"the page has the headers' {len(there)} prototypes", there and there == told,
       f"only on the page: {sorted(told - there)}; missing there: {sorted(there - told)}")
 
 if not shutil.which("make") or not shutil.which("pkg-config") or not shutil.which("cc"):
@@ -102,7 +104,7 @@ for what, libraries in (("the example", flags("--libs")), ("the example with the
 check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).returncode == 2)
 
 with open(scratch("plus.cc"), "w") as file:
-    file.write("#include <libexpertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
+    file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
                "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
                "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
                "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n"

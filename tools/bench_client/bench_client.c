@@ -4,7 +4,7 @@
  * opened, mapped and closed by hand. Both take turns; medians and 99th percentiles.
  */
 #include "clock.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <argp.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
 #include "expertctl.h"
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "size.h"
 
 #include <argp.h>

@@ -1,7 +1,7 @@
 /* info.c - expertctl info STORE: what a store holds and what packing measured. */
 #include "expertctl.h"
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "options.h"
 #include "rows.h"
 #include "size.h"

@@ -2,7 +2,7 @@
 #include "expertctl.h"
 
 #include "interrupt.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"

@@ -6,7 +6,7 @@
 
 #include "failure.h"
 #include "interrupt.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "progress.h"
 #include "size.h"
 #include "surroundings.h"

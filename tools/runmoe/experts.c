@@ -1,6 +1,7 @@
 /* experts.c - run the chosen experts of a layer: one call of the library, which brings them and computes with each as
  * it comes. */
 #include "experts.h"
+#include "expertfs-compute.h"
 
 #include "matrix.h"
 

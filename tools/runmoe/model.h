@@ -4,7 +4,7 @@
 #ifndef RUNMOE_MODEL_H
 #define RUNMOE_MODEL_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "matrix.h"
 
 struct config {

@@ -1,11 +1,14 @@
 /*
- * libexpertfs.h - the public interface of the engine: pack a checkpoint, look into a store, serve it.
+ * expertfs.h - libexpertfs: look into a store, serve it in this process, ask it or a mount for experts.
+ *
+ * expertfs-pack.h makes and checks stores, expertfs-compute.h runs experts, expertfs-protocol.h is what a mount is told
+ * without the library.
  *
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
  * file, offset and the way out, is put into struct efs_error for the caller to print once.
  */
-#ifndef LIBEXPERTFS_H
-#define LIBEXPERTFS_H
+#ifndef EXPERTFS_H
+#define EXPERTFS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,92 +84,6 @@ enum efs_dtype {
 /* "BF16", "ggml:Q4_0", ...; writes into a static table, never NULL. */
 EFS_API const char *efs_dtype_name(enum efs_dtype dtype);
 
-/* ---- long work ---------------------------------------------------------------------------------------------- */
-
-/* Called from the calling thread now and then, at most some ten times a second, while packing, verifying or
- * unpacking. Return true to cancel: the call then returns -ECANCELED and leaves nothing behind. */
-typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase);
-
-/* ---- packing ------------------------------------------------------------------------------------------------ */
-
-enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4, EFS_CHOOSE_RAW };
-
-struct efs_pack_options {
-    enum efs_codec_choice codec;
-    unsigned threads;        /* 0: all cores */
-    uint32_t shard_elements; /* 0: the default */
-    bool force;              /* replace an existing store */
-    bool verify;             /* decode and compare everything before the store gets its name */
-    efs_progress_fn *progress;
-    void *progress_arg;
-    uint64_t reclaim_step_bytes; /* efs_reclaim(): bytes of the source in a step, about; 0: as there is room */
-};
-
-/* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */
-struct efs_pack_row {
-    char tensor_class[8];
-    char dtype[16];
-    uint64_t tensors, raw_bytes, coded_bytes; /* coded: E and SM chunks with their padding */
-    uint64_t elements;                        /* of formats with a coded exponent; else 0 */
-    double exponent_bits, entropy_bits;       /* mean per element: as coded, and the entropy of one table a tensor */
-    double bound_bytes;                       /* bytes at the entropy bound, per tensor */
-};
-
-#define EFS_PACK_ROWS 96
-struct efs_pack_report {
-    uint64_t source_bytes, store_bytes, files, experts, tensors;
-    double seconds;
-    char family[32];
-    char notice[512]; /* "" or what the user should know: unknown family, hidden names, slow to decode */
-    unsigned row_count;
-    struct efs_pack_row rows[EFS_PACK_ROWS];
-};
-
-/*
- * Pack src (directory or file) into the store out. The store appears under its name only when complete and synced; a
- * failed or cancelled run leaves nothing. Blocks; uses at most 512 MiB whatever the model's size. The bytes depend on
- * the source, codec and shard size alone.
- */
-EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_pack_report *report, struct efs_error *err);
-
-/*
- * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
- * synced, read back from the disk and compared, told to a journal, and freed in the source files (holes are punched).
- * The work lies in the folder OUT.reclaim. At every moment all bytes are in the source and that folder together,
- * whatever ends the process or the machine. At the end out appears, and the source and the folder are removed.
- *
- * Refused, before anything is done: links among the source (-ELOOP, -EMLINK), files that others have open (-EBUSY,
- * where the system tells), another filesystem than that of out (-EXDEV), one that cannot punch holes (-EOPNOTSUPP), too
- * little room (-ENOSPC), an out or OUT.reclaim that exists (-EEXIST; options->force counts for nothing here). Nothing
- * else may write to the source meanwhile; -ESTALE where that is noticed. An error or cancelling (-ECANCELED) before the
- * first step was freed leaves nothing behind; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; uses at
- * most 512 MiB. The store has the bytes that efs_pack() would give it.
- */
-EFS_API errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                             struct efs_pack_report *report, struct efs_error *err);
-struct efs_reclaim_need {
-    uint64_t source_bytes, files;
-    uint64_t free_bytes; /* on the disk now */
-    uint64_t need_bytes; /* that may be taken at a time beside the source, if coding saved nothing */
-};
-/* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
-EFS_API errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                                  struct efs_reclaim_need *need, struct efs_error *err);
-/*
- * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
- * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
- * was changed; -EWOULDBLOCK: another process is at it.
- */
-EFS_API errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                                    struct efs_pack_report *report, struct efs_error *err);
-/* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
- * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
-EFS_API errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
-                                  struct efs_error *err);
-/* Whether out has an OUT.reclaim. */
-EFS_API bool efs_reclaim_unfinished(const char *out);
-
 /* ---- looking into a store ----------------------------------------------------------------------------------- */
 
 struct efs_store; /* an open store: its index in memory, read-only, shared by any number of threads */
@@ -191,20 +108,6 @@ struct efs_store_info {
     struct timespec mtime; /* when it was written */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
-
-/*
- * Read every chunk and check its checksum; decode it and check the raw checksum too if decode is set. Damage is told
- * to the callback (one line each: file, tensor, offset, chunk) and counted; the call goes on. 0 when all is well,
- * -EUCLEAN when damage was found, -EIO, -ECANCELED, ...
- */
-typedef void efs_damage_fn(void *arg, const char *line);
-EFS_API errint_t efs_store_verify(struct efs_store *store, bool decode, unsigned threads, efs_progress_fn *progress,
-                                  efs_damage_fn *damage, void *arg, uint64_t *damaged_chunks, struct efs_error *err);
-
-/* Restore all files below directory (made if missing; existing files are refused unless force). A file appears under
- * its name when it is complete. */
-EFS_API errint_t efs_store_unpack(struct efs_store *store, const char *directory, bool force, unsigned threads,
-                                  efs_progress_fn *progress, void *arg, struct efs_error *err);
 
 /* ---- serving a store ---------------------------------------------------------------------------------------- */
 
@@ -288,25 +191,11 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
-/* The same for efs_lease_window(): memory of the one use that nobody holds is left for that of the other. */
-EFS_API void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
  * The file, for reading, owned by the engine: whoever opens or maps it, or moves its pages elsewhere, sees this expert
  * for as long as he likes. Nobody can open it for writing. -EBUSY: it is a window; -errno.
  */
 EFS_API int efs_lease_fd(const struct efs_lease *lease);
-/*
- * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
- * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
- * apart and is never given again. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of its own
- * (CAP_SYS_ADMIN).
- */
-struct efs_window {
-    uint32_t number;
-    int fd; /* owned by the engine, valid while the lease is held, for reading; nobody can open it for writing */
-    uint64_t bytes;
-};
-EFS_API errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
 EFS_API const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
 EFS_API void efs_lease_release(struct efs_lease *lease);
 
@@ -394,10 +283,6 @@ EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, ui
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
 EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
-/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads
- * and decodes of experts) and "requests" (the latest requests) a line each, "trace" (these as a .route trace, empty
- * before there is a pass); to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
-EFS_API errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 /* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
 struct efs_pool_info {
@@ -423,63 +308,6 @@ struct efs_expert_info {
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
-
-/* ---- requests ------------------------------------------------------------------------------------------------- */
-
-/*
- * What layers of the model need next: a line each with the layer, and its experts with the tokens that each gets (1 if
- * not said), `3: 17*12 4 9*2`. Layers and experts have the numbers of experts/L03/E017.safetensors; a model with
- * several stacks needs their names, `encoder-L03: 17`. Each line is one request, scheduled as a whole; opens and reads
- * of these experts find, or wait for, what it brings. Text needs no terminator, its last line no newline. Does not
- * block. -EINVAL: a line is wrong, a layer or expert is not there, or the text is too long; no request was taken then,
- * and err has the reason. -ENOMEM.
- */
-#define EFS_WANT_LINE_BYTES 4096u /* at most, and of a text: */
-#define EFS_WANT_BYTES 65536u
-EFS_API errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err);
-
-/*
- * One request by ioctl(2) on a mount's root or its file .expertfs/want, for models with one stack. size is that of the
- * struct, flags are 0, count is 1 to 64, what is behind count is not looked at. EINVAL, EPERM (not who mounted it).
- */
-#define EFS_WANT_IOCTL_EXPERTS 64u
-struct efs_want_ioctl {
-    uint32_t size, layer, count, flags;
-    struct {
-        uint32_t expert, tokens;
-    } want[EFS_WANT_IOCTL_EXPERTS];
-};
-#define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
-
-/*
- * Experts of a mount handed out without files, over a socket of type SOCK_SEQPACKET whose abstract name is in
- * .expertfs/handout. A client sends asks and gets an answer for each item that has a tag, in any order; what was handed
- * out is held until its tag is dropped, or the socket closed. The memory comes as windows (efs_lease_window()), each
- * with its descriptor in the first answer that names it. libexpertfs uses it by itself.
- */
-#define EFS_HANDOUT_VERSION 1u
-#define EFS_HANDOUT_ITEMS 64u
-#define EFS_HANDOUT_TAGS 16384u     /* tags are below that */
-#define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
-enum efs_handout_kind {
-    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
-                               EFS_HANDOUT_TOLD: with these alone nothing is answered */
-    EFS_HANDOUT_DROP = 2,   /* what was handed out under these tags, or is on its way */
-    EFS_HANDOUT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
-};
-struct efs_handout_ask {
-    uint32_t version, kind, layer, count;
-    char stack[32]; /* "" for models with one; ended */
-    struct {
-        uint32_t expert, tokens, tag;
-    } item[EFS_HANDOUT_ITEMS]; /* a packet ends behind the last */
-};
-struct efs_handout_answer {
-    uint32_t version, tag;
-    int32_t error; /* 0 or -errno: open the expert's file instead */
-    uint32_t window;
-    uint64_t window_bytes, file_bytes; /* the file begins where the window does */
-};
 
 /* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
 
@@ -514,81 +342,6 @@ struct efs_tensor {
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
 };
-
-/*
- * Name the experts that a layer needs, each once, all of the same layer: scheduled as a whole, brought in the order
- * that lets the layer go on soonest. Does not block. Each expert is leased, unchanging, until it is dropped or the
- * request released. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM. *request is the caller's.
- */
-struct efs_request;
-EFS_API errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
-                                   struct efs_request **request, struct efs_error *err);
-/* Wait until an expert is there that no call has told of yet: 0 with its index in needs, or -errno of that expert with
- * its index (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED). timeout_ms < 0: for ever; -ETIMEDOUT. -ENOENT: all were told of. */
-EFS_API errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index);
-/* Wait for all. 0, or the error of the first in needs that has one. */
-EFS_API errint_t efs_request_wait(struct efs_request *request);
-/* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
- * its error; -EINVAL; -ENOMEM. */
-EFS_API errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
-                                     uint32_t *count);
-/* This one is not needed any more. */
-EFS_API void efs_request_drop(struct efs_request *request, uint32_t index);
-/* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
-EFS_API void efs_request_release(struct efs_request *request);
-
-/* ---- running experts --------------------------------------------------------------------------------------------- */
-
-/* Threads for products, the caller's among them. Several layers may be run with it, one after the other. */
-struct efs_team;
-EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
-EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
-
-/*
- * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
- * BF16: x is BF16, and h = silu(gate x) * (up x), which is F32, is rounded to BF16 before down (to nearest, ties to
- * even; a NaN stays one), as runtimes do whose products are of BF16; processors with a BF16 dot product use it, so
- * that sums, which are F32 in both, may be rounded otherwise on another kind of processor.
- */
-enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
-
-/* An expert of a mixture, and the tokens that it gets. */
-struct efs_route_to {
-    uint32_t expert;       /* number, as in efs_expert_find() */
-    uint32_t count;        /* 1 or more */
-    const uint32_t *token; /* [count]: rows of x and y, each once */
-    const float *weight;   /* [count] */
-};
-
-/* What a layer is to compute: y[t] = the sum over its experts of weight * down h, h = silu(gate x[t]) * (up x[t]). */
-struct efs_mixture {
-    const struct efs_route_to *experts;
-    uint32_t expert_count; /* each expert once, all of one layer */
-    enum efs_activation activation;
-    const void *x;             /* [tokens][x_stride], in the activation's type */
-    uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
-    size_t x_stride, y_stride; /* elements from one token to the next */
-    float *y;                  /* [tokens][y_stride], overwritten; tokens of no expert get zeros */
-    enum efs_form form;
-};
-
-/*
- * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
- * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
- * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three BF16 matrices (err names the tensor), or coded in a way that
- * only the full form serves; what efs_request_begin() and _wait_any() return.
- */
-EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
-                                struct efs_error *err);
-
-/* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
- * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
-struct efs_plain_expert {
-    const void *gate, *up, *down;
-    uint32_t inner;
-};
-EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
-                               const struct efs_plain_expert *experts, struct efs_error *err);
 
 /* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
 
@@ -638,78 +391,6 @@ EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t
                                     const struct efs_tensor **tensors, uint32_t *count);
 EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index);
 EFS_API void efs_client_release(struct efs_client_request *request);
-
-/* ---- routing traces ------------------------------------------------------------------------------------------ */
-
-/* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the
- * caller, who frees it with efs_route_free(). */
-struct efs_route {
-    uint32_t layers, experts, chosen; /* 1..1024, 1..4096, 1..64 (at most experts) */
-    uint64_t tokens;                  /* 1 or more */
-    uint32_t *sequence;               /* [tokens]: tokens of one request have the same number, one after the other */
-    uint16_t *ids;                    /* [tokens][layers][chosen], each below experts */
-    char name[64];                    /* of the model; printable, cut if longer */
-};
-
-/* Read and check all of a trace. Blocks. -EUCLEAN: not a trace, or its numbers are out of bounds; -EFBIG: more than
- * 1 GiB; -ENOMEM; what the system says. */
-EFS_API errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_error *err);
-EFS_API void efs_route_free(struct efs_route *route); /* a zeroed one is fine */
-
-/* ---- the profile --------------------------------------------------------------------------------------------- */
-
-/*
- * What this machine takes to read and decode this store: u, rho and c of ZipMoE 3.3 and what else the planner and the
- * simulator go by. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB. Only tensors
- * of at least 1/25 of their expert count as tensors.
- */
-#define EFS_PROFILE_NUMBERS(X)                                                                                         \
-    X(layers, "layers that have experts, those of all stacks")                                                         \
-    X(experts, "experts of the widest layer")                                                                          \
-    X(tensors, "tensors of an expert")                                                                                 \
-    X(shards, "K: shards of a tensor")                                                                                 \
-    X(workers, "L: decode threads")                                                                                    \
-    X(full_bytes, "an expert in full (F)")                                                                             \
-    X(coded_bytes, "both its chunks (C)")                                                                              \
-    X(sm_bytes, "its SM-chunks (S)")                                                                                   \
-    X(e_bytes, "its E-chunks (E)")                                                                                     \
-    X(rho, "coded size of E over its size")                                                                            \
-    X(disk_bytes_per_second, "reads of experts, many in flight")                                                       \
-    X(read_latency_ns, "a read of 4 KiB by itself")                                                                    \
-    X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
-    X(e_read_ns, "v: read an E-chunk")                                                                                 \
-    X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
-    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
-    X(copy_bytes_per_second, "copy raw bytes in memory, one thread")                                                   \
-    X(recode_bytes_per_second, "code raw bytes again, one thread")
-
-struct efs_profile {
-    uint64_t content_hash; /* of the store that was measured */
-    int64_t measured_at;   /* seconds since 1970 */
-#define EFS_PROFILE_FIELD(name, help) double name;
-    EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
-#undef EFS_PROFILE_FIELD
-    bool direct_io;    /* reads went past the page cache */
-    char cpu_path[16]; /* that decoded: efs_cpu_path() */
-};
-
-/*
- * Measure for about that many seconds (0.1 to 60): reads through the I/O thread of the engine, decodes by workers
- * (0: all cores) at once. Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO, -EUCLEAN
- * (damage), -ENOMEM.
- */
-EFS_API errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds,
-                                     struct efs_profile *profile, struct efs_error *err);
-
-/* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
- * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
-EFS_API errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
-/* Save it there, atomically; directories are made. */
-EFS_API errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
-/* -ENOENT: there is none; -EUCLEAN: not a profile, or a number that cannot be. */
-EFS_API errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
-/* As JSON, to be freed by the caller; NULL: no memory. */
-EFS_API char *efs_profile_json(const struct efs_profile *profile);
 
 #ifdef __cplusplus
 }
