@@ -80,7 +80,9 @@ SRC_tests_common := $(wildcard tests/common/*.c)
 TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+# 0 until release 1.0.0: no program can rely on what may still change. See engine/libexpertfs.map.
 SONAME := libexpertfs.so.0
+SYMBOLS := engine/libexpertfs.map
 LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
@@ -100,10 +102,12 @@ $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# For programs of others, ctypes and the like: only what is EFS_API is to be seen. Our own programs take the archive.
-$(BUILD)/$(SONAME): $(LIB_OBJS)
+# For programs of others, ctypes and the like: only what is EFS_API is to be seen, with the version of its list. Our own
+# programs take the archive.
+$(BUILD)/$(SONAME): $(LIB_OBJS) $(SYMBOLS)
 	$(if $(V),,@echo "  LINK    $@")
-	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(ENGINE_LIBS)
+	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=$(SYMBOLS) $(if $(SAN),,-Wl,-z,defs) \
+	  -o $@ $(LIB_OBJS) $(ENGINE_LIBS)
 
 link = $(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 

@@ -38,6 +38,13 @@ def names(prototypes):
     return {re.search(r"(efs_\w+)\(", one).group(1) for one in prototypes}
 
 
+def listed_symbols(script):
+    """efs_open@@EXPERTFS_0, ... of a version script."""
+    script = re.sub(r"#.*", "", script)
+    return {f"{name}@@{node}" for node, names_of in re.findall(r"(\w+)\s*\{\s*global:(.*?)local:", script, re.S)
+            for name in re.findall(r"\w+", names_of)}
+
+
 def flags(*options):
     environment = {**os.environ, "PKG_CONFIG_PATH": f"{ROOM}{PREFIX}/lib/pkgconfig", "PKG_CONFIG_SYSROOT_DIR": ROOM}
     return run("pkg-config", *options, "expertfs", env=environment).stdout.split()
@@ -70,10 +77,18 @@ check("make install", installed.returncode == 0, installed.stdout + installed.st
 lib = f"{ROOM}{PREFIX}/lib"
 
 symbols = {line.split()[-1] for line in run("nm", "-D", "--defined-only", f"{lib}/libexpertfs.so").stdout.splitlines()}
-check("the shared library shows what is EFS_API and nothing else", symbols == names(there),
-      f"more: {sorted(symbols - names(there))}; missing: {sorted(names(there) - symbols)}")
-dynamic = run("readelf", "-d", f"{lib}/libexpertfs.so").stdout
-check("its soname is installed", os.path.exists(f"{lib}/{re.search(r'soname: .([^]]*)', dynamic).group(1)}"), dynamic)
+listed = listed_symbols(open(os.path.join(ROOT, "engine/libexpertfs.map")).read())
+check(f"the list of symbols has the headers' {len(there)} calls", {one.split("@@")[0] for one in listed} == names(there),
+      {one.split("@@")[0] for one in listed} ^ names(there))
+versions = {one.split("@@")[1] for one in listed}
+check("the shared library shows what is on the list, with its version, and nothing else", symbols - versions == listed,
+      symbols - versions ^ listed)
+soname = re.search(r"soname: .([^]]*)", run("readelf", "-d", f"{lib}/libexpertfs.so").stdout).group(1)
+check("its soname is installed, and has the number of its symbols",
+      os.path.exists(f"{lib}/{soname}") and versions == {f"EXPERTFS_{soname[-1]}"}, (soname, versions))
+headers = {os.path.basename(header) for header in HEADERS}
+check("the headers are installed, and no others", set(os.listdir(f"{ROOM}{PREFIX}/include")) == headers and
+      headers >= {"expertfs.h", "expertfs-pack.h", "expertfs-compute.h", "expertfs-protocol.h"}, headers)
 
 model = make_model("model", "--preset=tiny-qwen3-moe")
 store = make_store(model)
