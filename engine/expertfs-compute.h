@@ -47,7 +47,7 @@ struct efs_mixture {
  * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
  * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
  * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three BF16 matrices (err names the tensor), or coded in a way that
- * only the full form serves; what efs_request_begin() and _wait_any() return.
+ * only the full form serves; what efs_client_begin() and _wait_any() tell.
  */
 EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
                                 struct efs_error *err);

@@ -55,9 +55,8 @@ errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_err
 struct efs_request;
 errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                            struct efs_request **request, struct efs_error *err);
-/* Wait until an expert is there that no call has told of yet: 0 with its index in needs, or -errno of that expert with
- * its index (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED). timeout_ms < 0: for ever; -ETIMEDOUT. -ENOENT: all were told of. */
-errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index);
+/* As efs_client_wait_any(). */
+int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /* Wait for all. 0, or the error of the first in needs that has one. */
 errint_t efs_request_wait(struct efs_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;

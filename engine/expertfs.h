@@ -373,23 +373,33 @@ EFS_API void efs_client_close(struct efs_client *client);
 EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
- * Name the experts that a layer needs: as efs_request_begin(), but by the numbers of experts/L03/E017.safetensors:
- * stack is "" for models with one, needs[].expert is the number in the layer, each once. A mount is told by its socket
- * or by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out full experts
- * alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or expert; of one
- * that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
+ * Name the experts that a layer needs, by the numbers of experts/L03/E017.safetensors: stack is "" for models with one,
+ * needs[].expert is the number in the layer, each once. They are scheduled as a whole, and brought in the order that
+ * lets the layer go on soonest. Does not block. Each is leased, unchanging, until it is dropped or the request
+ * released. -EINVAL: a form, no token, an expert twice, too many; -ENOMEM. *request is the caller's. A mount is told by
+ * its socket or by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out
+ * full experts alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or
+ * expert; of one that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
                                   const struct efs_need *needs, uint32_t count, enum efs_form form,
                                   struct efs_client_request **request, struct efs_error *err);
-/* As efs_request_wait_any(), _wait(), _tensors(), _drop() and _release(). Errors of an expert of a mount are those of
- * its open, -EIO, and -EUCLEAN for a file that is not what it should be. */
-EFS_API errint_t efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index);
+/*
+ * Wait until an expert is there, or has failed, that no call has told of yet. 1: its index in needs is in *index, and
+ * in *status 0 or why it failed (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; of a mount, what the open of its file said).
+ * 0: all were told of, or dropped. timeout_ms < 0: for ever; -ETIMEDOUT: none came in time.
+ */
+EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
+/* Wait for all. 0, or the error of the first in needs that has one. */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
+/* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
+ * its error; -EINVAL: no such index, or it was dropped; -ENOMEM. */
 EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index,
                                     const struct efs_tensor **tensors, uint32_t *count);
+/* This one is not needed any more. */
 EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index);
+/* None is; what is still under way ends by itself. NULL is fine. Before efs_client_close(). */
 EFS_API void efs_client_release(struct efs_client_request *request);
 
 #ifdef __cplusplus

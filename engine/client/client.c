@@ -106,10 +106,10 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     return rc;
 }
 
-errint_t efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index)
+int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
-    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index)
-                             : efs_request_wait_any(request->in_process, timeout_ms, index);
+    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
+                             : efs_request_wait_any(request->in_process, timeout_ms, index, status);
 }
 
 errint_t efs_client_wait(struct efs_client_request *request)

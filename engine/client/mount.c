@@ -288,11 +288,11 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     return rc == ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
 }
 
-errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index)
+int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct efs_mount *m = request->mount;
     struct timespec until;
-    errint_t rc = 0;
+    int rc = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until = later(until, (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
     pthread_mutex_lock(&m->lock);
@@ -308,10 +308,13 @@ errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, u
         if (found) {
             found->told = true;
             *index = (uint32_t)(found - request->items);
-            rc = found->file->error;
+            *status = found->file->error;
+            rc = 1;
             break;
         }
-        rc = coming ? wait_more(m, timeout_ms < 0 ? NULL : &until) : -ENOENT;
+        if (!coming)
+            break;
+        rc = wait_more(m, timeout_ms < 0 ? NULL : &until);
         if (rc < 0)
             break;
     }

@@ -118,7 +118,7 @@ void efs_mount_free(struct efs_mount *mount);
 /* As the calls of expertfs.h. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, struct efs_mount_request **request, struct efs_error *err);
-errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index);
+int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 errint_t efs_mount_wait(struct efs_mount_request *request);
 errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
                            uint32_t *count);

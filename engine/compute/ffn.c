@@ -274,7 +274,9 @@ static void fetch(struct ffn *f)
     uint32_t index = f->come;
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
-    errint_t rc = f->plain ? 0 : efs_request_wait_any(f->request, -1, &index);
+    errint_t rc = 0;
+    if (!f->plain && efs_request_wait_any(f->request, -1, &index, &rc) < 1)
+        rc = -EINVAL; /* cannot be: each is waited for once */
     if (rc == 0)
         rc = arrive(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);

@@ -338,9 +338,22 @@ static bool any_coming(const struct efs_request *request)
     return false;
 }
 
-errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index)
+/* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
+static struct efs_request_item *untold(struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (!item->told && (item->state == EFS_ITEM_HERE || item->state == EFS_ITEM_FAILED))
+            return item;
+    }
+    return NULL;
+}
+
+int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct timespec until;
+    struct efs_request_item *item;
+    int rc = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     if (timeout_ms > 0) {
         until.tv_sec += timeout_ms / 1000;
@@ -349,26 +362,16 @@ errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint3
         until.tv_nsec %= 1000000000;
     }
     pthread_mutex_lock(&request->lock);
-    errint_t rc = -EAGAIN;
-    while (rc == -EAGAIN) {
-        for (uint32_t i = 0; i < request->count && rc == -EAGAIN; i++) {
-            struct efs_request_item *item = &request->items[i];
-            if (item->told || item->state == EFS_ITEM_COMING || item->state == EFS_ITEM_DROPPED)
-                continue;
-            item->told = true;
-            *index = i;
-            rc = item->state == EFS_ITEM_HERE ? 0 : item->error;
-            if (rc == -EAGAIN)
-                rc = -EIO;
-        }
-        if (rc != -EAGAIN)
-            break;
-        if (!any_coming(request))
-            rc = -ENOENT;
-        else if (timeout_ms < 0)
+    while (!(item = untold(request)) && any_coming(request) && rc == 0)
+        if (timeout_ms < 0)
             pthread_cond_wait(&request->changed, &request->lock);
         else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
             rc = -ETIMEDOUT;
+    if (item) {
+        item->told = true;
+        *index = (uint32_t)(item - request->items);
+        *status = item->state == EFS_ITEM_HERE ? 0 : item->error;
+        rc = 1;
     }
     pthread_mutex_unlock(&request->lock);
     return rc;

@@ -5,7 +5,6 @@ Asks for every expert, layer by layer, of STORE or of a store that is mounted on
 those of the checkpoint in DIRECTORY, which it was packed from. Of STORE also leases every expert and reads config.json
 through the library. Exit 0: all equal, 1: not."""
 import ctypes
-import errno
 import json
 import mmap
 import queue
@@ -68,7 +67,7 @@ def load(path):
             ("efs_client_close", None, [c_void_p]),
             ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(c_void_p),
                                          POINTER(Error)]),
-            ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32)]),
+            ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32), POINTER(c_int)]),
             ("efs_client_tensors", c_int, [c_void_p, c_uint32, POINTER(POINTER(Tensor)), POINTER(c_uint32)]),
             ("efs_client_drop", None, [c_void_p, c_uint32]),
             ("efs_client_release", None, [c_void_p])):
@@ -159,11 +158,11 @@ def ask(library, path, originals):
         needs, request = (Need * len(numbers))(*((number, 1) for number in sorted(numbers))), c_void_p()
         if library.efs_client_begin(client, b"", layer, needs, len(needs), FORM_FULL, byref(request), byref(error)) < 0:
             raise OSError(error.text.decode())
-        index, found, tensors_there = c_uint32(), c_uint32(), POINTER(Tensor)()
-        while (result := library.efs_client_wait_any(request, -1, byref(index))) != -errno.ENOENT:
+        index, found, tensors_there, status = c_uint32(), c_uint32(), POINTER(Tensor)(), c_int()
+        while library.efs_client_wait_any(request, -1, byref(index), byref(status)) == 1:
             experts += 1
-            if result < 0 or library.efs_client_tensors(request, index, byref(tensors_there), byref(found)) < 0:
-                print(f"ctypes: layer {layer}, expert {needs[index.value].expert}: error {result}")
+            if status.value < 0 or library.efs_client_tensors(request, index, byref(tensors_there), byref(found)) < 0:
+                print(f"ctypes: layer {layer}, expert {needs[index.value].expert}: error {status.value}")
                 different += 1
                 continue
             for tensor in tensors_there[:found.value]:

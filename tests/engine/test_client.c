@@ -84,6 +84,7 @@ static void all_of(struct efs_client *client)
     struct efs_error err = {""};
     struct efs_client_request *r;
     uint32_t index;
+    errint_t status;
     for (uint32_t round = 0; round < 6; round++) {
         uint32_t layer = round % LAYERS, count = 1 + round, told = 0;
         struct efs_need needs[EXPERTS];
@@ -92,7 +93,8 @@ static void all_of(struct efs_client *client)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
         if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
             fail_msg("%s", err.text);
-        while (efs_client_wait_any(r, -1, &index) == 0) {
+        while (efs_client_wait_any(r, -1, &index, &status) == 1) {
+            assert_int_equal(status, 0);
             assert_false(seen[index]);
             seen[index] = true;
             check_tensors(r, index, layer, needs[index].expert);
@@ -100,7 +102,7 @@ static void all_of(struct efs_client *client)
                 efs_client_drop(r, index);
         }
         assert_int_equal(told, count);
-        assert_int_equal(efs_client_wait_any(r, 0, &index), -ENOENT);
+        assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
         assert_int_equal(efs_client_wait(r), 0);
         efs_client_release(r);
     }
@@ -236,8 +238,9 @@ static void test_told(void **state)
     put(".expertfs/want", "", 0);
     const struct efs_tensor *tensors;
     uint32_t count, index;
+    errint_t status;
     assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0); /* it is there at once */
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* it is there at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
     do
@@ -262,6 +265,7 @@ static void test_kept(void **state)
     unsigned without = fixture_open_fds();
     struct efs_client_request *r;
     uint32_t index;
+    errint_t status;
     for (uint32_t e = 0; e < 5; e++) {
         assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
         assert_int_equal(efs_client_wait(r), 0);
@@ -272,8 +276,8 @@ static void test_kept(void **state)
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
     assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     efs_client_release(r);
     efs_client_close(client);
     assert_int_equal(fixture_open_fds(), fds);
@@ -338,7 +342,8 @@ static errint_t ask_for(struct efs_client *client, struct efs_client_request **r
 {
     uint32_t index = 9;
     assert_int_equal(efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL, r, NULL), 0);
-    errint_t rc = efs_client_wait_any(*r, -1, &index);
+    errint_t rc = 1;
+    assert_int_equal(efs_client_wait_any(*r, -1, &index, &rc), 1);
     assert_int_equal(index, 0);
     const struct efs_tensor *tensors;
     uint32_t count;
@@ -403,6 +408,37 @@ static void test_foreign(void **state)
     unlink(path);
 }
 
+/* An expert whose file is gone: its own error, which is no word on the request, and then all were told of. */
+static void test_gone(void **state)
+{
+    (void)state;
+    const struct efs_need needs[] = {{0, 1}, {1, 1}};
+    struct efs_client_request *r;
+    uint32_t index, gone = 0;
+    errint_t status;
+    char path[500], aside[520];
+    snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
+    snprintf(aside, sizeof(aside), "%s.aside", path);
+    struct efs_client *client = open_client(mount.directory, 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_wait(r), 0); /* it is known from now on */
+    efs_client_release(r);
+    assert_int_equal(rename(path, aside), 0);
+    errint_t rc = efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL);
+    bool good = rc == 0;
+    for (unsigned i = 0; good && i < 2; i++) {
+        good = efs_client_wait_any(r, -1, &index, &status) == 1 && status == (index == 1 ? -ENOENT : 0);
+        gone += index == 1;
+    }
+    good = good && efs_client_wait_any(r, -1, &index, &status) == 0 && efs_client_wait(r) == -ENOENT;
+    if (rc == 0)
+        efs_client_release(r);
+    efs_client_close(client);
+    assert_int_equal(rename(aside, path), 0);
+    assert_true(good);
+    assert_int_equal(gone, 1);
+}
+
 /* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
 static void test_notes(void **state)
 {
@@ -460,6 +496,7 @@ static void *one_of_many(void *arg)
     for (unsigned n = 0; n < 150; n++) {
         struct efs_client_request *r;
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
+        errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
         assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
         switch (rand_r(&seed) % 4) {
@@ -470,7 +507,8 @@ static void *one_of_many(void *arg)
             check_tensors(r, 1, layer, needs[1].expert);
             break;
         default:
-            while (efs_client_wait_any(r, 10000, &index) == 0) {
+            while (efs_client_wait_any(r, 10000, &index, &status) == 1) {
+                assert_int_equal(status, 0);
                 check_tensors(r, index, layer, needs[index].expert);
                 if (rand_r(&seed) % 2)
                     efs_client_drop(r, index);
@@ -500,9 +538,10 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both),    cmocka_unit_test(test_open),  cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_told),    cmocka_unit_test(test_kept),  cmocka_unit_test(test_kept_full),
-        cmocka_unit_test(test_foreign), cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_both),    cmocka_unit_test(test_open), cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_told),    cmocka_unit_test(test_kept), cmocka_unit_test(test_kept_full),
+        cmocka_unit_test(test_foreign), cmocka_unit_test(test_gone), cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -239,11 +239,12 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     const struct efs_tensor *tensors;
     uint32_t index, tensor_count, told = 0;
     bool good = true;
+    errint_t status;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
     if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
-    while (wait && good && efs_client_wait_any(r, 60000, &index) == 0) {
+    while (wait && good && efs_client_wait_any(r, 60000, &index, &status) == 1 && status == 0) {
         uint32_t number = layer * EXPERTS + needs[index].expert;
         size_t at = mount.file_bytes[number];
         good = efs_client_tensors(r, index, &tensors, &tensor_count) == 0 && tensor_count == 3;

@@ -128,9 +128,11 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
         struct efs_request *r;
         assert_int_equal(efs_request_begin(fs, needs, count, form, &r, &err), 0);
         uint32_t index, told = 0;
-        errint_t rc;
-        while ((rc = efs_request_wait_any(r, -1, &index)) != -ENOENT) {
-            assert_int_equal(rc, 0);
+        errint_t status;
+        int rc;
+        while ((rc = efs_request_wait_any(r, -1, &index, &status)) != 0) {
+            assert_int_equal(rc, 1);
+            assert_int_equal(status, 0);
             check_item(fs, r, index, needs[index].expert, form, scratch);
             told++;
             if (n % 3 == 0)
@@ -167,7 +169,8 @@ static void test_coded(void **state)
     struct efs_request *r;
     assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_CODED, &r, NULL), 0);
     uint32_t index, told = 0;
-    while (efs_request_wait_any(r, -1, &index) == 0) {
+    errint_t status;
+    while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
         told++;
         efs_request_drop(r, index);
     }

@@ -76,7 +76,7 @@ static errint_t request(enum efs_form form, struct efs_error *err)
         assert_null(r);
         return rc;
     }
-    while ((rc = efs_request_wait_any(r, -1, &index)) != -ENOENT) {
+    while (efs_request_wait_any(r, -1, &index, &rc) == 1) {
         if (rc == 0)
             rc = efs_request_tensors(r, index, &tensors, &count);
         if (rc == 0 && form == EFS_FORM_FULL)
@@ -198,7 +198,7 @@ static errint_t client_once(struct efs_error *err)
             first = first ? first : rc;
             continue;
         }
-        while ((rc = efs_client_wait_any(r, -1, &index)) != -ENOENT) {
+        while (efs_client_wait_any(r, -1, &index, &rc) == 1) {
             told++;
             if (rc == 0 && (rc = efs_client_tensors(r, index, &tensors, &count)) == 0)
                 fixture_mount_check(&mount, needs[index].expert, tensors, count);

@@ -73,7 +73,9 @@ static errint_t next(struct replay_reader *reader, struct replay_view *view, str
     if (r->shown < r->count)
         efs_client_drop(r->request, r->shown);
     r->shown = r->count;
-    errint_t rc = efs_client_wait_any(r->request, -1, &index);
+    errint_t rc = 0;
+    if (efs_client_wait_any(r->request, -1, &index, &rc) < 1)
+        rc = -EINVAL; /* asked for more than were requested */
     if (rc < 0)
         return efs_fail(err, rc, "an expert of layer %u in the mount: %s", r->model->layer[r->layer].number,
                         strerror(-rc));
