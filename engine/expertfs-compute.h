@@ -33,8 +33,9 @@ struct efs_route_to {
 
 /* What a layer is to compute: y[t] = the sum over its experts of weight * down h, h = silu(gate x[t]) * (up x[t]). */
 struct efs_mixture {
-    const struct efs_route_to *experts;
+    uint32_t size;         /* sizeof(struct efs_mixture) */
     uint32_t expert_count; /* each expert once, all of one layer */
+    const struct efs_route_to *experts;
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */

@@ -23,8 +23,9 @@ typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_byte
 enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4, EFS_CHOOSE_RAW };
 
 struct efs_pack_options {
+    uint32_t size;    /* sizeof(struct efs_pack_options) */
+    unsigned threads; /* 0: all cores */
     enum efs_codec_choice codec;
-    unsigned threads;        /* 0: all cores */
     uint32_t shard_elements; /* 0: the default */
     bool force;              /* replace an existing store */
     bool verify;             /* decode and compare everything before the store gets its name */
@@ -59,7 +60,7 @@ struct efs_pack_report {
  * the source, codec and shard size alone.
  */
 EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_pack_report *report, struct efs_error *err);
+                          struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
 
 /*
  * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
@@ -75,7 +76,7 @@ EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pac
  * most 512 MiB. The store has the bytes that efs_pack() would give it.
  */
 EFS_API errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                             struct efs_pack_report *report, struct efs_error *err);
+                             struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
 struct efs_reclaim_need {
     uint64_t source_bytes, files;
     uint64_t free_bytes; /* on the disk now */
@@ -83,14 +84,14 @@ struct efs_reclaim_need {
 };
 /* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
 EFS_API errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                                  struct efs_reclaim_need *need, struct efs_error *err);
+                                  struct efs_reclaim_need *need, size_t need_bytes, struct efs_error *err);
 /*
  * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
  * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
  * was changed; -EWOULDBLOCK: another process is at it.
  */
 EFS_API errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                                    struct efs_pack_report *report, struct efs_error *err);
+                                    struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
 /* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
  * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
 EFS_API errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,

@@ -6,6 +6,10 @@
  *
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
  * file, offset and the way out, is put into struct efs_error for the caller to print once.
+ *
+ * Structs can grow. One that the caller fills begins with its size, sizeof() of it; he zeroes it first, and zero is the
+ * default everywhere: -EINVAL without a size, -E2BIG if a member is set that the library, being older, does not have.
+ * One that the library fills has its size beside it in the call; members that the library does not have become 0.
  */
 #ifndef EXPERTFS_H
 #define EXPERTFS_H
@@ -42,7 +46,7 @@ struct efs_memory {
     uint64_t limit_bytes, available_bytes;
     bool cgroup; /* limit_bytes is that of a cgroup */
 };
-EFS_API void efs_memory(struct efs_memory *memory);
+EFS_API void efs_memory(struct efs_memory *memory, size_t bytes);
 /*
  * What budget_bytes = 0 would choose now: half of what is available. Half, since the
  * readers' page cache lives beside us, and a system without page cache is slower than one with a smaller pool.
@@ -107,7 +111,7 @@ struct efs_store_info {
     unsigned group; /* gid of its group */
     struct timespec mtime; /* when it was written */
 };
-EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
+EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes);
 
 /* ---- serving a store ---------------------------------------------------------------------------------------- */
 
@@ -116,8 +120,9 @@ struct efs; /* a store being served: I/O thread, decode workers, caches, one har
 enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
 
 struct efs_options {
-    uint64_t budget_bytes;    /* 0: auto (what cgroup and machine leave) */
+    uint32_t size;            /* sizeof(struct efs_options) */
     unsigned workers;         /* decode threads L; 0: all cores */
+    uint64_t budget_bytes;    /* 0: auto (what cgroup and machine leave) */
     uint64_t readahead_bytes; /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
     uint64_t reserved_bytes;  /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
     uint64_t per_file_bytes;  /* the same, for each file that is served: its names and the like */
@@ -160,7 +165,7 @@ struct efs_file_info {
 };
 EFS_API uint32_t efs_file_count(const struct efs *fs);
 EFS_API bool efs_view_hidden(const struct efs *fs);
-EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info);
+EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes);
 
 /*
  * Who reads through an open handle. Owned by the caller; zero it first. Readers that go through a file in order are
@@ -201,7 +206,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
 
 /* ---- what it does ------------------------------------------------------------------------------------------- */
 
-/* name, kind (counter or gauge), unit, help. The numbers of a served store; they add up as expertfs-proc(5) says. */
+/* name, kind (counter or gauge), unit, help. The numbers of a served store; they add up as expertfs-proc(5) says. New
+ * ones come at the end. */
 #define EFS_STATS(X)                                                                                                   \
     X(reads, counter, "", "read requests of files")                                                                    \
     X(read_bytes, counter, "bytes", "bytes handed to readers by read requests")                                        \
@@ -266,7 +272,7 @@ struct efs_stats {
     EFS_STATS(EFS_STATS_FIELD)
 #undef EFS_STATS_FIELD
 };
-EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats);
+EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
 
 /* ---- tuning while it serves ---------------------------------------------------------------------------------- */
 
@@ -292,7 +298,7 @@ struct efs_pool_info {
     uint64_t admitted, promoted, demoted, evicted;
     uint64_t saved_bytes; /* that hits here did not read from the store */
 };
-EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
+EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes);
 
 /* Residency of one expert, for the experts file. */
 struct efs_expert_info {
@@ -307,7 +313,7 @@ struct efs_expert_info {
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
-EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
+EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info, size_t bytes);
 
 /* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
 
@@ -348,6 +354,8 @@ struct efs_tensor {
 struct efs_client; /* thread-safe */
 #define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
+    uint32_t size;                   /* sizeof(struct efs_client_options) */
+    unsigned threads;                /* of a mount: files that are opened at once, at most 64; 0: 32 */
     const struct efs_options *store; /* of a store file; NULL: full_pool and lease_wait, the rest as it comes */
     /*
      * Of a mount: experts that no request has any more stay open and mapped up to that many bytes, those that were
@@ -356,7 +364,6 @@ struct efs_client_options {
      * full itself, all but an eighth at most.
      */
     uint64_t keep_bytes;
-    unsigned threads; /* of a mount: files that are opened at once, at most 64; 0: 32 */
 };
 
 /*

@@ -104,7 +104,7 @@ static errint_t layer_pin(const struct target *target, char *pin)
     *pin = 0;
     for (uint32_t i = folder->first; i < folder->first + folder->count; i++) {
         struct efs_expert_info info;
-        errint_t rc = efs_expert_info(target->daemon->fs, tree->nodes[i].expert, &info);
+        errint_t rc = efs_expert_info(target->daemon->fs, tree->nodes[i].expert, &info, sizeof(info));
         if (rc) {
             return rc;
         }
@@ -116,7 +116,7 @@ static errint_t layer_pin(const struct target *target, char *pin)
 static errint_t expert_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efs_expert_info info;
-    errint_t rc = efs_expert_info(target->daemon->fs, target->expert, &info);
+    errint_t rc = efs_expert_info(target->daemon->fs, target->expert, &info, sizeof(info));
     if (rc) {
         return rc;
     }

@@ -1,6 +1,7 @@
 /* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
 #include "mount.h"
 #include "expertfs-private.h"
+#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -21,24 +22,25 @@ struct efs_client_request { /* one of them */
 static errint_t open_store(const char *path, const struct efs_options *options, struct efs_client *client,
                            struct efs_error *err)
 {
-    const struct efs_options otherwise = {.full_pool = true, .lease_wait = true};
+    const struct efs_options otherwise = {.size = sizeof(struct efs_options), .full_pool = true, .lease_wait = true};
     return efs_open(path, options ? options : &otherwise, &client->fs, err);
 }
 
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
                          struct efs_error *err)
 {
-    const struct efs_client_options none = {.store = NULL};
+    struct efs_client_options known = {.store = NULL};
     *out = NULL;
-    if (!options)
-        options = &none;
+    errint_t rc = options ? efs_sized_in("efs_client_options", options, &known, sizeof(known), err) : 0;
+    if (rc < 0)
+        return rc;
     struct efs_client *client = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
-    errint_t rc = root >= 0          ? efs_mount_new(root, options->keep_bytes, options->threads, &client->mount, err)
-                  : root == -ENOTDIR ? open_store(path, options->store, client, err)
-                                     : efs_fail(err, root, "%s: %s", path, strerror(-root));
+    rc = root >= 0          ? efs_mount_new(root, known.keep_bytes, known.threads, &client->mount, err)
+         : root == -ENOTDIR ? open_store(path, known.store, client, err)
+                            : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0)
         free(client);
     else

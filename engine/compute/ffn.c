@@ -7,6 +7,7 @@
 #include "expertfs-private.h"
 #include "team.h"
 
+#include "sized.h"
 #include "steward.h"
 #include "sys.h"
 
@@ -404,12 +405,15 @@ static enum efs_form form_of(const struct ffn *f)
 }
 
 static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
-                    const struct efs_mixture *mixture, struct efs_error *err)
+                    const struct efs_mixture *from, struct efs_error *err)
 {
+    struct efs_mixture known, *mixture = &known;
     struct efs_error unwanted;
     err = err ? err : &unwanted;
     err->text[0] = '\0';
-    errint_t rc = check(mixture, err);
+    errint_t rc = efs_sized_in("efs_mixture", from, mixture, sizeof(*mixture), err);
+    if (rc == 0)
+        rc = check(mixture, err);
     if (rc < 0)
         return rc;
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));

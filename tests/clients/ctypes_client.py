@@ -17,9 +17,12 @@ from pathlib import Path
 
 class Options(ctypes.Structure):
     """The first fields of struct efs_options; the others are zero, their default, in the room behind."""
-    _fields_ = [("budget_bytes", c_uint64), ("workers", c_uint), ("readahead_bytes", c_uint64),
+    _fields_ = [("size", c_uint32), ("workers", c_uint), ("budget_bytes", c_uint64), ("readahead_bytes", c_uint64),
                 ("reserved_bytes", c_uint64), ("per_file_bytes", c_uint64), ("full_pool", c_bool),
                 ("lease_wait", c_bool), ("prealloc", c_bool), ("no_direct", c_bool), ("others", c_char * 512)]
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
 
 
 class Error(ctypes.Structure):
@@ -31,7 +34,10 @@ class FileInfo(ctypes.Structure):
 
 
 class ClientOptions(ctypes.Structure):
-    _fields_ = [("store", POINTER(Options)), ("keep_bytes", c_uint64), ("threads", c_uint)]
+    _fields_ = [("size", c_uint32), ("threads", c_uint), ("store", POINTER(Options)), ("keep_bytes", c_uint64)]
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
 
 
 class Need(ctypes.Structure):
@@ -56,7 +62,7 @@ def load(path):
             ("efs_open", c_int, [c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)]),
             ("efs_close", None, [c_void_p]),
             ("efs_file_count", c_uint32, [c_void_p]),
-            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo)]),
+            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo), c_size_t]),
             ("efs_read", None, [c_void_p, c_uint32, c_void_p, c_uint64, c_void_p, c_size_t, Done, c_void_p]),
             ("efs_lease", None, [c_void_p, c_uint32, Leased, c_void_p]),
             ("efs_lease_fd", c_int, [c_void_p]),
@@ -90,7 +96,7 @@ class Store:
     def files(self):
         info = FileInfo()
         for number in range(self.library.efs_file_count(self.handle)):
-            self.library.efs_file_info(self.handle, number, byref(info))
+            self.library.efs_file_info(self.handle, number, byref(info), ctypes.sizeof(info))
             yield number, info.path.decode(), info.bytes, info.kind
 
     def read(self, number, size):

@@ -61,9 +61,14 @@ static int teardown(void **state)
 
 static struct efs_client *open_client(const char *path, uint64_t keep_bytes)
 {
-    const struct efs_options store = {
-        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true};
-    const struct efs_client_options options = {.store = &store, .keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_options store = {.size = sizeof(struct efs_options),
+                                      .budget_bytes = 128 * MIB,
+                                      .workers = 2,
+                                      .full_pool = true,
+                                      .lease_wait = true,
+                                      .no_state = true};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(path, &options);
 }
 

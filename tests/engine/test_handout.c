@@ -227,7 +227,8 @@ static void end_end(struct mount_end *s)
 
 static struct efs_client *open_client(uint64_t keep_bytes)
 {
-    const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(mount.directory, &options);
 }
 

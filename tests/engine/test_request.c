@@ -53,8 +53,8 @@ static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, expert, &e), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
+    assert_int_equal(efs_expert_info(fs, expert, &e, sizeof(e)), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
     *bytes = f.bytes;
@@ -65,7 +65,7 @@ static void within_budget(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
@@ -201,7 +201,7 @@ static void test_refused(void **state)
         assert_true(err.text[0]);
     }
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_m + s.requests_c + s.requests_f, 0);
     uint32_t number;
     assert_int_equal(efs_expert_find(fs, "", 1, 3, &number), 0);
@@ -221,12 +221,12 @@ static void test_want(void **state)
     assert_int_equal(efs_want(fs, "1: 2*3 5\n", 9, &err), 0);
     within_budget(fs);
     struct efs_expert_info e;
-    assert_int_equal(efs_expert_info(fs, EXPERTS + 5, &e), 0);
+    assert_int_equal(efs_expert_info(fs, EXPERTS + 5, &e, sizeof(e)), 0);
     assert_int_equal(e.state, 'F');
     struct efs_lease *lease;
     assert_int_equal(lease_wait(fs, e.file, &lease), 0);
     efs_lease_release(lease);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_m, 2);
     assert_int_equal(s.requests_f, 0);
     assert_int_equal(s.leases_f, 1);
@@ -259,21 +259,21 @@ static void test_demotion(void **state)
         efs_request_release(r);
     }
     struct efs_pool_info f, lower;
-    assert_int_equal(efs_pool_info(fs, 'F', &f), 0);
+    assert_int_equal(efs_pool_info(fs, 'F', &f, sizeof(f)), 0);
     assert_true(f.experts > 0);
     within_budget(fs);
-    efs_stats(fs, &before);
+    efs_stats(fs, &before, sizeof(before));
     assert_int_equal(efs_set(fs, "plan", "S=60", NULL, &err), 0); /* all of F must go */
     within_budget(fs);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_int_equal(after.disk_reads, before.disk_reads);
-    assert_int_equal(efs_pool_info(fs, 'S', &lower), 0);
+    assert_int_equal(efs_pool_info(fs, 'S', &lower, sizeof(lower)), 0);
     assert_true(lower.experts > 0);
     assert_true(after.recoded_bytes > before.recoded_bytes);
     unsigned kept = 0, halves = 0;
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
         kept += info.kept == 'S' && strchr("FCS", info.state);
     }
     assert_true(kept > 0);
@@ -282,12 +282,12 @@ static void test_demotion(void **state)
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
         size_t bytes;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
         halves += info.state == 'S';
         free(whole_file(fs, e, &bytes)); /* checks what was made */
     }
     assert_true(halves > 0);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_int_equal(after.chunks_damaged, 0);
     efs_close(fs);
 }
@@ -303,7 +303,7 @@ static void test_pins(void **state)
     assert_int_equal(efs_pin(fs, LAYERS * EXPERTS, false, 'C', &err), -ENOENT);
     ask_layers(fs, EFS_FORM_FULL, 60);
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, 3, &info), 0);
+    assert_int_equal(efs_expert_info(fs, 3, &info, sizeof(info)), 0);
     assert_int_equal(info.pin, 'C');
     assert_true(info.kept == 'C' || info.kept == 'F');
     efs_close(fs);
@@ -362,7 +362,7 @@ static void test_soak(void **state)
             if (efs_set(fs, changes[i][0], changes[i][1], NULL, &err) < 0)
                 fail_msg("%s", err.text);
             for (unsigned n = 0; n < 5; n++) {
-                efs_stats(fs, &s);
+                efs_stats(fs, &s, sizeof(s));
                 size_t bytes;
                 free(whole_file(fs, n % (LAYERS * EXPERTS), &bytes));
             }
@@ -373,7 +373,7 @@ static void test_soak(void **state)
         pthread_join(threads[i], NULL);
     within_budget(fs);
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.chunks_damaged, 0);
     efs_close(fs);

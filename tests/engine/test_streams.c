@@ -217,7 +217,7 @@ static uint32_t file_named(struct efs *fs, const char *path)
 {
     struct efs_file_info info;
     for (uint32_t i = 0; i < efs_file_count(fs); i++)
-        if (efs_file_info(fs, i, &info) == 0 && strcmp(info.path, path) == 0)
+        if (efs_file_info(fs, i, &info, sizeof(info)) == 0 && strcmp(info.path, path) == 0)
             return i;
     fail_msg("no %s", path);
     return 0;
@@ -228,7 +228,7 @@ static struct efs_stats rested(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     return s;
 }
@@ -248,7 +248,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
         assert_int_equal(read_wait(fs, file, &streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
         assert_memory_equal(buffer, whole + r->offset, r->bytes);
         if (i % 8 == 0 || r->bytes >= 64 * KIB) {
-            efs_stats(fs, &s);
+            efs_stats(fs, &s, sizeof(s));
             played.most_used = s.chunk_used_bytes > played.most_used ? s.chunk_used_bytes : played.most_used;
         }
     }
@@ -264,7 +264,7 @@ static unsigned experts_in(struct efs *fs, bool untouched)
     unsigned found = 0;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         struct efs_expert_info expert;
-        assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+        assert_int_equal(efs_expert_info(fs, e, &expert, sizeof(expert)), 0);
         found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
     }
     return found;
@@ -328,14 +328,14 @@ static void test_hot_stay(void **state)
             struct efs_file_info info;
             snprintf(path, sizeof(path), "experts/L01/E%03u.safetensors", 3 * e);
             uint32_t file = file_named(fs, path);
-            assert_int_equal(efs_file_info(fs, file, &info), 0);
+            assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
             assert_int_equal(read_wait(fs, file, NULL, 0, buffer, info.bytes), info.bytes);
         }
         patterns[i].make(&list, &patterns[i], &seed);
         play(fs, &list, buffer);
         for (uint32_t e = 0; e < 8; e++) {
             struct efs_expert_info expert;
-            assert_int_equal(efs_expert_info(fs, 32 + 3 * e, &expert), 0);
+            assert_int_equal(efs_expert_info(fs, 32 + 3 * e, &expert, sizeof(expert)), 0);
             if (expert.state != 'C')
                 fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
         }
@@ -365,7 +365,7 @@ static void test_random_is_no_stream(void **state)
                          (unsigned long long)most, experts_in(fs, true));
             for (uint32_t e = 0; e < EXPERTS; e++) {
                 struct efs_expert_info expert;
-                assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+                assert_int_equal(efs_expert_info(fs, e, &expert, sizeof(expert)), 0);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
             assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */

@@ -285,8 +285,9 @@ const struct efs_store *efs_get_store(const struct efs *fs)
     return (const struct efs_store *)(const void *)fs;
 }
 
-void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
+void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_store_info){.version = 1,
                                     .files = store->fs.file_count,
                                     .experts = store->fs.expert_count,
@@ -312,8 +313,9 @@ bool efs_view_hidden(const struct efs *fs)
     return false;
 }
 
-errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     if (file >= fs->file_count) {
         return -EINVAL;
     }
@@ -417,8 +419,9 @@ void efs_lease_release(struct efs_lease *lease)
     lease_free(lease);
 }
 
-void efs_stats(struct efs *fs, struct efs_stats *stats)
+void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     pthread_mutex_lock(&fs->lock);
     *stats = fs->stats;
     stats->leased_experts = fs->leased;
@@ -430,8 +433,9 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     for (uint32_t i = 0; i < fs->file_count; i++) {
         if (fs->files[i].info.expert == expert) {
             *info = (struct efs_expert_info){.file = i, .expert = expert, .state = 'M'};
@@ -516,8 +520,9 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     return *bytes ? 0 : -ENOMEM;
 }
 
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_pool_info){.experts = pool == 'M' ? fs->expert_count : 0};
     return 0;
 }

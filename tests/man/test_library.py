@@ -105,10 +105,15 @@ wanted = set()
 for expert in experts:
     wanted |= {f"{expert} {name} BF16 {len(data)} {data[0]:02x}" for name, data in tensors_of(model).items()
                if f"layers.1.mlp.experts.{expert}." in name}
-for what, libraries in (("the example", flags("--libs")), ("the example with the archive",
-                        [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")])):
-    if not compiled(what, "cc", "-std=gnu11", *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o", scratch("example"),
-                    *libraries):
+shared, archive = flags("--libs"), [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")]
+ways = [("the example", "cc", "-std=gnu11", shared), ("the example with the archive", "cc", "-std=gnu11", archive)]
+if shutil.which("g++"):
+    ways += [("the example in C++", "g++", "-xc++ -std=c++11", shared)]
+else:
+    note("no g++: nothing was compiled as C++")
+for what, compiler, standard, libraries in ways:
+    if not compiled(what, compiler, *standard.split(), *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o",
+                    scratch("example"), "-xnone", *libraries):
         continue
     for path in [store] + ([mount.path] if mount else []):
         output = runs(f"{what}, {'a store' if path == store else 'a mount'}", scratch("example"), path, "1", *map(str, experts))
@@ -120,10 +125,10 @@ check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).r
 
 with open(scratch("plus.cc"), "w") as file:
     file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
-               "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
+               "    efs_error error{};\n    efs *fs = nullptr;\n    options.size = sizeof(options);\n    options.budget_bytes = 256 << 20;\n"
                "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
                "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n"
-               "    efs_client_options how{};\n    how.store = &options;\n    options.full_pool = true;\n"
+               "    efs_client_options how{};\n    how.size = sizeof(how);\n    how.store = &options;\n    options.full_pool = true;\n"
                "    efs_client *client = nullptr;\n    efs_client_request *request = nullptr;\n    efs_need need{1, 1};\n"
                "    if (efs_client_open(argv[1], &how, &client, &error) < 0 ||\n"
                "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
@@ -134,8 +139,14 @@ if shutil.which("g++"):
         if compiled(f"the header as {standard}", "g++", f"-std={standard}", *WARNINGS, *flags("--cflags"), scratch("plus.cc"),
                     "-o", scratch("plus"), *flags("--libs")):
             check("C++ opens the store", re.fullmatch(r"\d+ files\n", runs("the C++ program", scratch("plus"), store)))
-else:
-    note("no g++: the header was not compiled as C++")
+
+for header in sorted(headers): # each stands by itself
+    for compiler, standard in (("cc", "-xc -std=c11"), ("cc", "-xc -std=gnu11"), ("g++", "-xc++ -std=c++11"), ("g++", "-xc++ -std=c++20")):
+        if shutil.which(compiler):
+            with open(scratch("alone.c"), "w") as file:
+                file.write(f"#include <{header}>\n#include <{header}>\nextern int nothing;\n")
+            compiled(f"<{header}> {standard}", compiler, *standard.split(), "-pedantic", *WARNINGS, *flags("--cflags"),
+                     "-fsyntax-only", scratch("alone.c"))
 
 client = os.path.join(ROOT, "tests/clients/ctypes_client.py")
 check("ctypes", "24 experts, 72 tensors, 0 different" in

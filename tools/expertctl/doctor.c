@@ -153,7 +153,7 @@ static void look_at_store(struct doctor *d, const char *path)
         tell(d, WRONG, "store", "%s", err.text);
         return;
     }
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     efs_store_close(store);
     if (!info.direct)
         tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);

@@ -116,7 +116,8 @@ errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, st
                                            .up = view->data[role[UP]],
                                            .down = view->data[role[DOWN]],
                                            .inner = (uint32_t)view->expert->tensors[role[GATE]].rows};
-    const struct efs_mixture alone = {.experts = &one,
+    const struct efs_mixture alone = {.size = sizeof(struct efs_mixture),
+                                      .experts = &one,
                                       .expert_count = 1,
                                       .activation = m->activation,
                                       .x = f->x,

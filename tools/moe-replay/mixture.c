@@ -49,7 +49,8 @@ struct replay_mixture *replay_mixture_new(const struct replay_model *model, cons
     r->weight = calloc(choices, sizeof(*r->weight));
     r->x = calloc(numbers, sizeof(*r->x));
     r->y = calloc(numbers, sizeof(*r->y));
-    r->m = (struct efs_mixture){.experts = r->experts,
+    r->m = (struct efs_mixture){.size = sizeof(struct efs_mixture),
+                                .experts = r->experts,
                                 .activation = EFS_ACTIVATION_F32,
                                 .x = r->x,
                                 .hidden = hidden,

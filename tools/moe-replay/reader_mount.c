@@ -162,7 +162,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
                                .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
                                .request_max = request_max,
                                .needs = calloc(request_max, sizeof(struct efs_need))};
-    const struct efs_client_options options = {.keep_bytes = EFS_KEEP_AUTO};
+    const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .keep_bytes = EFS_KEEP_AUTO};
     errint_t rc = r->root < 0 ? efs_fail(err, -errno, "%s: %s", mountpoint, strerror(errno)) : 0;
     if (rc == 0 && !r->needs)
         rc = efs_fail(err, -ENOMEM, "no memory");

@@ -88,7 +88,8 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
     bool bf16 = x->model->bf16_activations;
     if (bf16)
         to_bf16(in, x->in, (size_t)routes->tokens * hidden);
-    struct efs_mixture mixture = {.experts = x->mixture,
+    struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
+                                  .experts = x->mixture,
                                   .expert_count = gather(x, layer, routes),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                   .x = bf16 ? (const void *)x->in : in,

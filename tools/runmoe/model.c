@@ -50,7 +50,8 @@ static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_
     struct efs_file_info info;
     struct efs_stream stream = {0};
     uint32_t file = 0;
-    while (file < efs_file_count(fs) && (efs_file_info(fs, file, &info) < 0 || strcmp(info.path, path) != 0))
+    while (file < efs_file_count(fs) &&
+           (efs_file_info(fs, file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
         file++;
     if (file == efs_file_count(fs))
         return efs_fail(err, -ENOENT, "the store has no %s", path);
@@ -257,7 +258,7 @@ errint_t model_open(const char *store, struct efs_options *options, struct model
     errint_t rc = efs_store_open(store, &looked, err);
     if (rc < 0)
         return rc;
-    efs_store_info(looked, &info);
+    efs_store_info(looked, &info, sizeof(info));
     options->reserved_bytes = info.source_bytes - info.expert_raw_bytes; /* the dense weights will be in memory, too */
     efs_store_close(looked);
     rc = efs_open(store, options, &model->fs, err);
