@@ -168,13 +168,20 @@ EFS_API bool efs_view_hidden(const struct efs *fs);
 EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes);
 
 /*
- * Who reads through an open handle. Owned by the caller; zero it first. Readers that go through a file in order are
- * found among the requests of all handles that have one, however their reads are cut and mixed, and read ahead.
+ * Who reads, through an open handle or on other ways: a stream for each, or one for all of whom the same is known.
+ * Readers that go through a file in order are found among the requests of all streams, however their reads are cut and
+ * mixed, and read ahead. Streams are thread-safe; free them when no efs_read() is begun with one any more, before or
+ * after efs_close(). NULL is fine to free. -EINVAL: no such hint; -ENOMEM.
  */
-struct efs_stream {
-    bool alone;   /* in order, but in other hands: what comes next is not brought, nor the rest of an expert */
-    bool through; /* known to go through the file once, in order, maybe with gaps: need not be found out */
+enum efs_stream_hint {
+    EFS_STREAM_SEQUENTIAL = 0,   /* he may go in order: it is found out */
+    EFS_STREAM_NO_READAHEAD = 1, /* in order, but in other hands: what comes next is not brought, nor the rest of an
+                                  * expert */
+    EFS_STREAM_THROUGH = 2       /* known to go through the file once, in order, maybe with gaps */
 };
+struct efs_stream;
+EFS_API errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream); /* hints: some of these */
+EFS_API void efs_stream_free(struct efs_stream *stream);
 
 /* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: how many of them are in dst. */
 typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
@@ -182,8 +189,7 @@ typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
 /*
  * Read up to len bytes of file at offset into dst (less at the end of the file, 0 past it). done is called exactly
  * once, from this thread before the call returns (all was in memory) or from a worker. Never blocks on I/O. dst must
- * stay valid until done. stream may be NULL (no read-ahead: reads without order) and is only looked at, inside the
- * call; calls of several threads may share one.
+ * stay valid until done. stream may be NULL: reads without order, no read-ahead.
  */
 EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
                       efs_done_fn *done, void *arg);

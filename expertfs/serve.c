@@ -89,6 +89,12 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     }
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info, sizeof(daemon->info));
+    for (uint32_t hints = 0; hints < 4; hints++) {
+        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
+        if (rc) {
+            return efs_fail(err, rc, "no memory");
+        }
+    }
     rc = efsd_tuning_init(daemon);
     return rc ? efs_fail(err, rc, "the settings cannot be read: %s", strerror(-rc)) : 0;
 }
@@ -269,6 +275,9 @@ static void end(struct efsd *daemon)
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
+    }
+    for (uint32_t hints = 0; hints < 4; hints++) {
+        efs_stream_free(daemon->streams[hints]);
     }
     efsd_handout_free(daemon->handout);
     efsd_session_end(daemon);

@@ -159,7 +159,8 @@ static void *soak_reader(void *arg)
 {
     struct soak *s = arg;
     unsigned char *buffer = malloc(300000);
-    struct efs_stream stream = {0};
+    struct efs_stream *stream;
+    assert_int_equal(efs_stream_new(s->fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
     uint64_t next = 0;
     for (int i = 0; i < 400; i++) {
         uint64_t offset = fixture_random(&s->seed) % (s->bytes + 1000);
@@ -167,7 +168,7 @@ static void *soak_reader(void *arg)
         if (i % 3) /* sequential stretches wake the read-ahead */
             offset = next % s->bytes;
         size_t expect = offset >= s->bytes ? 0 : s->bytes - offset < want ? s->bytes - offset : want;
-        ssize_t got = read_wait(s->fs, s->file, &stream, offset, buffer, want);
+        ssize_t got = read_wait(s->fs, s->file, stream, offset, buffer, want);
         next = offset + want;
         if (got != (ssize_t)expect || memcmp(buffer, s->whole + offset, expect) != 0)
             s->failures++;
@@ -180,6 +181,7 @@ static void *soak_reader(void *arg)
                 s->failures++;
         }
     }
+    efs_stream_free(stream);
     free(buffer);
     return NULL;
 }
@@ -365,10 +367,12 @@ static void test_scan_leaves_the_pool(void **state)
     unsigned char *buffer = malloc(4 * MIB);
     assert_int_equal(efs_file_info(fs, kept, &info, sizeof(info)), 0);
     assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, info.bytes), info.bytes);
-    struct efs_stream stream = {0};
+    struct efs_stream *stream;
+    assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
     assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
     for (uint64_t at = 0; at < info.bytes; at += MIB)
-        assert_true(read_wait(fs, file, &stream, at, buffer, MIB) > 0);
+        assert_true(read_wait(fs, file, stream, at, buffer, MIB) > 0);
+    efs_stream_free(stream);
     check_within_budget(fs);
     efs_stats(fs, &s, sizeof(s));
     assert_true(s.evictions_c > 50);

@@ -7,6 +7,7 @@
 #include "fixture.h"
 #include "waiting.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -239,19 +240,23 @@ struct played {
 
 static struct played play(struct efs *fs, const struct list *list, unsigned char *buffer)
 {
-    struct efs_stream streams[HANDLES] = {{0}};
+    struct efs_stream *streams[HANDLES];
+    for (unsigned i = 0; i < HANDLES; i++)
+        assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &streams[i]), 0);
     struct efs_stats before = rested(fs), s = before;
     uint32_t file = file_named(fs, "model.safetensors");
     struct played played = {0};
     for (size_t i = 0; i < list->count; i++) {
         const struct request *r = &list->at[i];
-        assert_int_equal(read_wait(fs, file, &streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
+        assert_int_equal(read_wait(fs, file, streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
         assert_memory_equal(buffer, whole + r->offset, r->bytes);
         if (i % 8 == 0 || r->bytes >= 64 * KIB) {
             efs_stats(fs, &s, sizeof(s));
             played.most_used = s.chunk_used_bytes > played.most_used ? s.chunk_used_bytes : played.most_used;
         }
     }
+    for (unsigned i = 0; i < HANDLES; i++)
+        efs_stream_free(streams[i]);
     s = rested(fs);
     played.disk_bytes = s.disk_bytes - before.disk_bytes;
     played.readahead_units = s.readahead_units - before.readahead_units;
@@ -400,6 +405,20 @@ static void test_random_beside_a_scan(void **state)
     free(buffer);
 }
 
+/* All hints that there are are taken, any other number is not. */
+static void test_hints(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(BUDGET);
+    for (uint32_t hints = 0; hints < 16; hints++) {
+        struct efs_stream *stream = (struct efs_stream *)fs;
+        assert_int_equal(efs_stream_new(fs, hints, &stream), hints < 4 ? 0 : -EINVAL);
+        assert_int_equal(stream != NULL, hints < 4);
+        efs_stream_free(stream);
+    }
+    efs_close(fs);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -430,6 +449,7 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hints),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_hot_stay),
         cmocka_unit_test(test_random_is_no_stream),

@@ -323,6 +323,23 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
     return 0;
 }
 
+struct efs_stream {
+    uint32_t hints;
+};
+
+errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream)
+{
+    (void)fs;
+    *stream = calloc(1, sizeof(**stream));
+    (*stream)->hints = hints;
+    return 0;
+}
+
+void efs_stream_free(struct efs_stream *stream)
+{
+    free(stream);
+}
+
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
               efs_done_fn *done, void *arg)
 {

@@ -48,7 +48,7 @@ static errint_t read_part(struct efs *fs, uint32_t file, struct efs_stream *stre
 static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
 {
     struct efs_file_info info;
-    struct efs_stream stream = {0};
+    struct efs_stream *stream;
     uint32_t file = 0;
     while (file < efs_file_count(fs) &&
            (efs_file_info(fs, file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
@@ -56,15 +56,21 @@ static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_
     if (file == efs_file_count(fs))
         return efs_fail(err, -ENOENT, "the store has no %s", path);
     uint8_t *to = malloc(info.bytes + 1);
-    if (!to)
+    if (!to || efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream) < 0) {
+        free(to);
         return efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)info.bytes);
-    for (uint64_t at = 0; at < info.bytes; at += READ_BYTES) {
+    }
+    errint_t rc = 0;
+    for (uint64_t at = 0; rc == 0 && at < info.bytes; at += READ_BYTES) {
         size_t part = info.bytes - at < READ_BYTES ? (size_t)(info.bytes - at) : READ_BYTES;
-        errint_t rc = read_part(fs, file, &stream, at, to + at, part);
-        if (rc < 0) {
-            free(to);
-            return efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
-        }
+        rc = read_part(fs, file, stream, at, to + at, part);
+        if (rc < 0)
+            efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
+    }
+    efs_stream_free(stream);
+    if (rc < 0) {
+        free(to);
+        return rc;
     }
     *data = to;
     *bytes = info.bytes;
