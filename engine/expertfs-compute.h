@@ -25,7 +25,7 @@ enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
 
 /* An expert of a mixture, and the tokens that it gets. */
 struct efs_route_to {
-    uint32_t expert;       /* number, as in efs_expert_find() */
+    struct efs_expert_id expert;
     uint32_t count;        /* 1 or more */
     const uint32_t *token; /* [count]: rows of x and y, each once */
     const float *weight;   /* [count] */

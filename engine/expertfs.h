@@ -150,6 +150,19 @@ EFS_API errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *e
 EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
 
 /*
+ * An expert of a store: its number from 0, below efs_expert_count(), through all layers of all stacks. A type of its
+ * own, so that it is not taken for the number in a layer, which is that of experts/L03/E017.safetensors.
+ */
+struct efs_expert_id {
+    uint32_t number;
+};
+static inline struct efs_expert_id efs_id(uint32_t number)
+{
+    struct efs_expert_id id = {number};
+    return id;
+}
+
+/*
  * The files served, by number from 0: first the checkpoint's own, then those under "experts/": one safetensors file
  * an expert (experts/L03/E017.safetensors, with a stack: experts/encoder-L03/E017.safetensors), the other tensors
  * (experts/dense.safetensors), the small files beside the weights again (config, tokenizer), and
@@ -161,7 +174,7 @@ struct efs_file_info {
     char path[1024]; /* relative to the root, no leading '/' */
     uint64_t bytes;
     enum efs_file_kind kind;
-    uint32_t expert; /* EFS_FILE_EXPERT: expert number, else UINT32_MAX */
+    struct efs_expert_id expert; /* EFS_FILE_EXPERT; else its number is UINT32_MAX */
 };
 EFS_API uint32_t efs_file_count(const struct efs *fs);
 EFS_API bool efs_view_hidden(const struct efs *fs);
@@ -294,7 +307,8 @@ EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, ui
 /* The value as efs_set() would take it. -ENODATA: no such name; -ERANGE: room is too small. */
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 /* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
-EFS_API errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err);
+EFS_API errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool,
+                         struct efs_error *err);
 
 /* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
 struct efs_pool_info {
@@ -319,13 +333,14 @@ struct efs_expert_info {
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
-EFS_API errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info, size_t bytes);
+EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info,
+                                 size_t bytes);
 
 /* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
 
-/* The number of an expert, as in efs_expert_info(): stack is "" for models with one. -ENOENT. */
+/* The expert of a layer: stack is "" for models with one. -ENOENT. */
 EFS_API errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
-                                 uint32_t *number);
+                                 struct efs_expert_id *id);
 
 struct efs_need {
     uint32_t expert; /* number */

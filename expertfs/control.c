@@ -175,7 +175,7 @@ static void render_experts(struct efsd *daemon, FILE *out)
             "leases", "raw_bytes", "coded_bytes", "resident_bytes", "touches", "kept", "pin", "rank", "count");
     for (uint32_t i = 0; i < daemon->expert_count; i++) {
         struct efs_expert_info e;
-        if (efs_expert_info(daemon->fs, i, &e, sizeof(e)) == 0) {
+        if (efs_expert_info(daemon->fs, efs_id(i), &e, sizeof(e)) == 0) {
             fprintf(out, "%-24s %5u %6u %5c %6u %12llu %12llu %14llu %10llu %4c %3c %4u %10llu\n", e.name, e.layer,
                     e.expert, e.state, e.leases, U(e.raw_bytes), U(e.coded_bytes), U(e.resident_bytes), U(e.touches),
                     e.kept, e.pin, e.rank, U(e.count));

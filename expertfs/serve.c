@@ -129,10 +129,10 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
         if (rc) {
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
         }
-        bool expert = file.kind == EFS_FILE_EXPERT && file.expert < daemon->expert_count;
+        bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;
         control = control && !is_control(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
-                           expert ? file.expert : UINT32_MAX, file.bytes);
+                           expert ? file.expert.number : UINT32_MAX, file.bytes);
         if (rc) {
             return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
         }

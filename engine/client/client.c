@@ -77,7 +77,9 @@ static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t lay
     errint_t rc = 0;
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         all[i].tokens = needs[i].tokens;
-        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &all[i].expert);
+        struct efs_expert_id id = efs_id(0);
+        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &id);
+        all[i].expert = id.number;
         if (rc < 0)
             efs_fail(err, rc, "there is no expert %u of layer %.31s%s%u", needs[i].expert, stack, *stack ? "-" : "",
                      layer);

@@ -336,10 +336,11 @@ static errint_t check(const struct efs_mixture *m, struct efs_error *err)
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_route_to *r = &m->experts[i];
         if (r->count == 0 || r->count > m->tokens)
-            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert, r->count, m->tokens);
+            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert.number, r->count, m->tokens);
         for (uint32_t t = 0; t < r->count; t++)
             if (r->token[t] >= m->tokens)
-                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert, r->token[t], m->tokens);
+                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert.number, r->token[t],
+                                m->tokens);
     }
     return 0;
 }
@@ -373,7 +374,7 @@ static errint_t begin(struct ffn *f)
     if (!needs)
         return efs_fail(f->err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < m->expert_count; i++)
-        needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
+        needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
     errint_t rc = efs_request_begin(f->fs, needs, m->expert_count, m->form, &f->request, f->err);
     free(needs);
     return rc;

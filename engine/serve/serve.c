@@ -367,8 +367,9 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->store->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *out, size_t bytes)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *out, size_t bytes)
 {
+    uint32_t expert = id.number;
     struct efs_expert_info info;
     if (expert >= fs->store->expert_count)
         return -ENOENT;

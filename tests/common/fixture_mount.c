@@ -28,7 +28,7 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     fixture_mount_file(mount, ".expertfs/want", "", 0);
     struct efs *fs = fixture_open(model, options);
     mount->experts = 0;
-    while (efs_expert_info(fs, mount->experts, &info, sizeof(info)) == 0)
+    while (efs_expert_info(fs, efs_id(mount->experts), &info, sizeof(info)) == 0)
         mount->experts++;
     mount->files = calloc(mount->experts, sizeof(*mount->files));
     mount->file_bytes = calloc(mount->experts, sizeof(*mount->file_bytes));
@@ -36,7 +36,7 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     assert_non_null(mount->file_bytes);
     for (uint32_t e = 0; e < mount->experts; e++) {
         struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
         mount->files[e] = malloc(file.bytes);
         assert_non_null(mount->files[e]);

@@ -103,7 +103,7 @@ static void make_routing(struct routing *r, uint32_t tokens)
             r->token[e][n] = 0;
             r->weight[e][n++] = 0.25f;
         }
-        r->to[e] = (struct efs_route_to){.expert = e, .count = n, .token = r->token[e], .weight = r->weight[e]};
+        r->to[e] = (struct efs_route_to){.expert = efs_id(e), .count = n, .token = r->token[e], .weight = r->weight[e]};
     }
 }
 
@@ -160,7 +160,7 @@ static void reference(struct efs *fs, uint32_t tokens, bool bf16, double *y)
         struct efs_expert_info info;
         struct efs_file_info file;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
         assert_int_equal(lease_wait(fs, info.file, &lease), 0);
         const uint8_t *end = (const uint8_t *)efs_lease_data(lease) + file.bytes;
@@ -386,7 +386,7 @@ static void test_bf16(void **state)
         if (!efs_cpu_force(paths[path]))
             continue;
         for (uint32_t e = 0; e < EXPERTS; e++) {
-            const struct efs_route_to to = {.expert = e, .count = TOKENS, .token = token, .weight = weight};
+            const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
             const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
                                           .experts = &to,
                                           .expert_count = 1,
@@ -445,7 +445,7 @@ static void test_refused(void **state)
     float y[HIDDEN], weight = 1;
     uint32_t token = 0, beyond = 1;
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_route_to to = {0, 1, &token, &weight};
+    struct efs_route_to to = {efs_id(0), 1, &token, &weight};
     struct efs_mixture good = {.size = sizeof(struct efs_mixture),
                                .experts = &to,
                                .expert_count = 1,
@@ -470,9 +470,9 @@ static void test_refused(void **state)
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
     to.token = &beyond;
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to = (struct efs_route_to){EXPERTS, 1, &token, &weight};
+    to = (struct efs_route_to){efs_id(EXPERTS), 1, &token, &weight};
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to.expert = 1;
+    to.expert = efs_id(1);
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
     efs_team_free(team);
     efs_close(fs);

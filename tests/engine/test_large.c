@@ -127,7 +127,7 @@ static void test_expert_files(void **state)
         struct efs_expert_info expert;
         struct efs_file_info info;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, numbers[n], &expert, sizeof(expert)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(numbers[n]), &expert, sizeof(expert)), 0);
         assert_int_equal(expert.layer, numbers[n] / large.experts);
         assert_int_equal(efs_file_info(fs, expert.file, &info, sizeof(info)), 0);
         uint8_t *got = malloc(info.bytes);

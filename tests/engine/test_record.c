@@ -58,7 +58,7 @@ static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_info e;
     struct efs_lease *l;
-    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
     assert_int_equal(lease_wait(fs, e.file, &l), 0);
     efs_lease_release(l);
 }
@@ -67,7 +67,7 @@ static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
     assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);

@@ -53,7 +53,7 @@ static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, expert, &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &e, sizeof(e)), 0);
     assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
@@ -203,11 +203,11 @@ static void test_refused(void **state)
     struct efs_stats s;
     efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_m + s.requests_c + s.requests_f, 0);
-    uint32_t number;
-    assert_int_equal(efs_expert_find(fs, "", 1, 3, &number), 0);
-    assert_int_equal(number, EXPERTS + 3);
-    assert_int_equal(efs_expert_find(fs, "", LAYERS, 0, &number), -ENOENT);
-    assert_int_equal(efs_expert_find(fs, "decoder", 0, 0, &number), -ENOENT);
+    struct efs_expert_id id;
+    assert_int_equal(efs_expert_find(fs, "", 1, 3, &id), 0);
+    assert_int_equal(id.number, EXPERTS + 3);
+    assert_int_equal(efs_expert_find(fs, "", LAYERS, 0, &id), -ENOENT);
+    assert_int_equal(efs_expert_find(fs, "decoder", 0, 0, &id), -ENOENT);
     efs_close(fs);
 }
 
@@ -221,7 +221,7 @@ static void test_want(void **state)
     assert_int_equal(efs_want(fs, "1: 2*3 5\n", 9, &err), 0);
     within_budget(fs);
     struct efs_expert_info e;
-    assert_int_equal(efs_expert_info(fs, EXPERTS + 5, &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e, sizeof(e)), 0);
     assert_int_equal(e.state, 'F');
     struct efs_lease *lease;
     assert_int_equal(lease_wait(fs, e.file, &lease), 0);
@@ -273,7 +273,7 @@ static void test_demotion(void **state)
     unsigned kept = 0, halves = 0;
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         kept += info.kept == 'S' && strchr("FCS", info.state);
     }
     assert_true(kept > 0);
@@ -282,7 +282,7 @@ static void test_demotion(void **state)
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
         size_t bytes;
-        assert_int_equal(efs_expert_info(fs, e, &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         halves += info.state == 'S';
         free(whole_file(fs, e, &bytes)); /* checks what was made */
     }
@@ -298,12 +298,12 @@ static void test_pins(void **state)
     (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 96 * MIB, .full_pool = true, .plan = "C=40,F=20"});
     struct efs_error err = {""};
-    assert_int_equal(efs_pin(fs, 3, false, 'C', &err), 0);
-    assert_int_equal(efs_pin(fs, 3, false, 'X', &err), -EINVAL);
-    assert_int_equal(efs_pin(fs, LAYERS * EXPERTS, false, 'C', &err), -ENOENT);
+    assert_int_equal(efs_pin(fs, efs_id(3), false, 'C', &err), 0);
+    assert_int_equal(efs_pin(fs, efs_id(3), false, 'X', &err), -EINVAL);
+    assert_int_equal(efs_pin(fs, efs_id(LAYERS * EXPERTS), false, 'C', &err), -ENOENT);
     ask_layers(fs, EFS_FORM_FULL, 60);
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, 3, &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(3), &info, sizeof(info)), 0);
     assert_int_equal(info.pin, 'C');
     assert_true(info.kept == 'C' || info.kept == 'F');
     efs_close(fs);

@@ -377,7 +377,7 @@ static void test_scan_leaves_the_pool(void **state)
     efs_stats(fs, &s, sizeof(s));
     assert_true(s.evictions_c > 50);
     assert_true(s.chunk_used_bytes < 64 * MIB);
-    assert_int_equal(efs_expert_info(fs, 37, &expert, sizeof(expert)), 0); /* L01/E005 */
+    assert_int_equal(efs_expert_info(fs, efs_id(37), &expert, sizeof(expert)), 0); /* L01/E005 */
     assert_int_equal(expert.state, 'C');
     free(buffer);
     efs_close(fs);

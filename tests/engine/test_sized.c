@@ -88,7 +88,7 @@ static void test_calls(void **state)
     struct efs_expert_info expert;
     struct efs_file_info file;
     memset(&expert, 0xFF, sizeof(expert));
-    assert_int_equal(efs_expert_info(fs, 2, &expert, offsetof(struct efs_expert_info, touches)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(2), &expert, offsetof(struct efs_expert_info, touches)), 0);
     assert_int_equal(expert.expert, 2);
     assert_true(expert.touches == UINT64_MAX);
     assert_int_equal(efs_file_info(fs, expert.file, &file, sizeof(file)), 0);

@@ -38,7 +38,7 @@ static struct efs *open_with(struct efs_options options)
 static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, expert, &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
     return info;
 }
 

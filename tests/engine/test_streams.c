@@ -269,7 +269,7 @@ static unsigned experts_in(struct efs *fs, bool untouched)
     unsigned found = 0;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         struct efs_expert_info expert;
-        assert_int_equal(efs_expert_info(fs, e, &expert, sizeof(expert)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
         found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
     }
     return found;
@@ -340,7 +340,7 @@ static void test_hot_stay(void **state)
         play(fs, &list, buffer);
         for (uint32_t e = 0; e < 8; e++) {
             struct efs_expert_info expert;
-            assert_int_equal(efs_expert_info(fs, 32 + 3 * e, &expert, sizeof(expert)), 0);
+            assert_int_equal(efs_expert_info(fs, efs_id(32 + 3 * e), &expert, sizeof(expert)), 0);
             if (expert.state != 'C')
                 fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
         }
@@ -370,7 +370,7 @@ static void test_random_is_no_stream(void **state)
                          (unsigned long long)most, experts_in(fs, true));
             for (uint32_t e = 0; e < EXPERTS; e++) {
                 struct efs_expert_info expert;
-                assert_int_equal(efs_expert_info(fs, e, &expert, sizeof(expert)), 0);
+                assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
             assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */

@@ -131,7 +131,7 @@ static void see_leases(struct efs *fs, struct seen *seen)
         struct efs_expert_info expert;
         struct efs_file_info info;
         struct efs_lease *lease = NULL;
-        errint_t rc = efs_expert_info(fs, e, &expert, sizeof(expert));
+        errint_t rc = efs_expert_info(fs, efs_id(e), &expert, sizeof(expert));
         if (rc == 0)
             rc = efs_file_info(fs, expert.file, &info, sizeof(info));
         if (rc == 0)
@@ -213,7 +213,7 @@ static void see_product(struct efs *fs, struct seen *seen)
     static const uint32_t token[TOKENS] = {0, 1, 2};
     static const float weight[TOKENS] = {0.5f, 0.25f, 1.0f};
     static float y[TOKENS * HIDDEN];
-    const struct efs_route_to to[EXPERTS] = {{0, TOKENS, token, weight}, {1, TOKENS - 1, token, weight}};
+    const struct efs_route_to to[EXPERTS] = {{{0}, TOKENS, token, weight}, {{1}, TOKENS - 1, token, weight}};
     const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
                                   .experts = to,
                                   .expert_count = EXPERTS,

@@ -76,7 +76,7 @@ static void *set_the_rest(void *arg)
     struct crowd *c = arg;
     for (unsigned n = 0; n < ROUNDS; n++) {
         expect(c, efs_set(c->fs, pairs[n % 8][0], pairs[n % 8][1], NULL, NULL));
-        expect(c, efs_pin(c->fs, n % (LAYERS * EXPERTS), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
+        expect(c, efs_pin(c->fs, efs_id(n % (LAYERS * EXPERTS)), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
     }
     return NULL;
 }
@@ -97,7 +97,7 @@ static void *look(void *arg)
             free(text);
         efs_stats(c->fs, &stats, sizeof(stats));
         expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool, sizeof(pool)));
-        expect(c, efs_expert_info(c->fs, n % (LAYERS * EXPERTS), &info, sizeof(info)));
+        expect(c, efs_expert_info(c->fs, efs_id(n % (LAYERS * EXPERTS)), &info, sizeof(info)));
     }
     return NULL;
 }
@@ -136,7 +136,7 @@ static void *read_files(void *arg)
     uint8_t *data = malloc(MIB);
     for (unsigned n = 0; n < ROUNDS; n++) {
         struct efs_expert_info info;
-        expect(c, efs_expert_info(c->fs, n * 7 % (LAYERS * EXPERTS), &info, sizeof(info)));
+        expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info, sizeof(info)));
         c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
     }
     free(data);

@@ -100,11 +100,11 @@ static int scan(const char *path, const struct stat *st, int type, struct FTW *f
     file->path = strdup(path);
     snprintf(file->info.path, sizeof(file->info.path), "%s", path + strlen(fs->root) + 1);
     file->info.bytes = (uint64_t)st->st_size;
-    file->info.expert = UINT32_MAX;
+    file->info.expert = efs_id(UINT32_MAX);
     size_t n = strlen(path);
     if (strncmp(file->info.path, "experts/", 8) == 0 && n > 12 && strcmp(path + n - 12, ".safetensors") == 0) {
         file->info.kind = EFS_FILE_EXPERT;
-        file->info.expert = fs->expert_count++;
+        file->info.expert = efs_id(fs->expert_count++);
     }
     return 0;
 }
@@ -390,9 +390,10 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
     return -EBUSY; /* files will do */
 }
 
-errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert, uint32_t *number)
+errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
+                         struct efs_expert_id *id)
 {
-    (void)fs, (void)stack, (void)layer, (void)expert, (void)number;
+    (void)fs, (void)stack, (void)layer, (void)expert, (void)id;
     return -ENOENT;
 }
 
@@ -450,11 +451,12 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info, size_t bytes)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *info, size_t bytes)
 {
     (void)bytes; /* it is built with the daemon */
+    uint32_t expert = id.number;
     for (uint32_t i = 0; i < fs->file_count; i++) {
-        if (fs->files[i].info.expert == expert) {
+        if (fs->files[i].info.expert.number == expert) {
             *info = (struct efs_expert_info){.file = i, .expert = expert, .state = 'M'};
             info->raw_bytes = fs->files[i].info.bytes;
             info->kept = 'M';
@@ -512,19 +514,20 @@ errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 }
 
 /* The fake's layers are its folders. */
-errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err)
+errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char pool, struct efs_error *err)
 {
     (void)err;
+    uint32_t expert = id.number;
     const char *path = NULL;
     for (uint32_t i = 0; i < fs->file_count; i++) {
-        path = fs->files[i].info.expert == expert ? fs->files[i].path : path;
+        path = fs->files[i].info.expert.number == expert ? fs->files[i].path : path;
     }
     for (uint32_t i = 0; path && i < fs->file_count; i++) {
         const struct file *file = &fs->files[i];
         size_t folder = (size_t)(strrchr(path, '/') - path);
-        if (file->info.expert == expert ||
-            (whole_layer && file->info.expert != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
-            fs->pins[file->info.expert] = pool;
+        if (file->info.expert.number == expert ||
+            (whole_layer && file->info.expert.number != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
+            fs->pins[file->info.expert.number] = pool;
         }
     }
     return path ? 0 : -ENOENT;

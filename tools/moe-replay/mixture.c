@@ -98,7 +98,7 @@ static void deal(struct replay_mixture *r, uint32_t width)
             continue;
         r->count[e] = r->m.expert_count; /* from now on: its place */
         r->experts[r->m.expert_count++] =
-            (struct efs_route_to){.expert = replay_model_expert(r->model, r->layer, e)->id,
+            (struct efs_route_to){.expert = efs_id(replay_model_expert(r->model, r->layer, e)->id),
                                   .token = r->token + room,
                                   .weight = r->weight + room};
         room += most;

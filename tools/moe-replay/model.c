@@ -138,7 +138,7 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
     uint32_t order = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct efs_expert_info info;
-        errint_t rc = efs_expert_info(fs, i, &info, sizeof(info));
+        errint_t rc = efs_expert_info(fs, efs_id(i), &info, sizeof(info));
         if (rc < 0)
             return rc;
         const char *slash = strchr(info.name, '/');

@@ -68,7 +68,7 @@ static uint32_t gather(struct experts *x, uint32_t layer, const struct routes *r
     for (uint32_t e = 0; e < x->model->config.experts; e++) {
         if (x->count[e] == 0)
             continue;
-        x->mixture[count++] = (struct efs_route_to){.expert = x->model->layers[layer].expert_numbers[e],
+        x->mixture[count++] = (struct efs_route_to){.expert = x->model->layers[layer].expert_ids[e],
                                                     .count = x->count[e],
                                                     .token = x->token + next,
                                                     .weight = x->weight + next};

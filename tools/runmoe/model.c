@@ -215,9 +215,9 @@ static void take_layer(struct loader *l, uint32_t n)
         .v = take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
         .o = take(l, n, "self_attn.o_proj.weight", c->hidden, q),
         .router = take(l, n, "mlp.gate.weight", c->experts, c->hidden),
-        .expert_numbers = calloc(c->experts, sizeof(uint32_t)),
+        .expert_ids = calloc(c->experts, sizeof(struct efs_expert_id)),
     };
-    if (!l->model->layers[n].expert_numbers)
+    if (!l->model->layers[n].expert_ids)
         l->rc = -ENOMEM;
 }
 
@@ -227,7 +227,7 @@ static errint_t find_experts(struct model *m, struct efs_error *err)
     uint64_t found = 0;
     for (uint32_t n = 0; n < m->config.layers; n++)
         for (uint32_t e = 0; e < m->config.experts; e++)
-            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_numbers[e]) == 0;
+            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_ids[e]) == 0;
     if (found == (uint64_t)m->config.layers * m->config.experts)
         return 0;
     return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
@@ -282,7 +282,7 @@ void model_close(struct model *m)
         free(m->layers[n].q_norm);
         free(m->layers[n].k_norm);
         free(m->layers[n].ffn_norm);
-        free(m->layers[n].expert_numbers);
+        free(m->layers[n].expert_ids);
     }
     free(m->layers);
     free(m->final_norm);
