@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-/* Threads for products, the caller's among them. Several layers may be run with it, one after the other. */
+/* Threads for products, the caller's among them. Several layers may be run with it, one after the other: not by two
+ * threads at once. */
 struct efs_team;
 EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
 EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */

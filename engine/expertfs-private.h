@@ -57,6 +57,7 @@ errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_
                            struct efs_request **request, struct efs_error *err);
 /* As efs_client_wait_any(). */
 int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
+int efs_request_event(struct efs_request *request);
 /* Wait for all. 0, or the error of the first in needs that has one. */
 errint_t efs_request_wait(struct efs_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;

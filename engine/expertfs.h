@@ -10,6 +10,10 @@
  * Structs can grow. One that the caller fills begins with its size, sizeof() of it; he zeroes it first, and zero is the
  * default everywhere: -EINVAL without a size, -E2BIG if a member is set that the library, being older, does not have.
  * One that the library fills has its size beside it in the call; members that the library does not have become 0.
+ *
+ * Any number of threads may use these at once: struct efs, efs_store, efs_stream, efs_client, and efs_client_request
+ * and efs_lease but for what ends them. What ends or frees an object is called once, when no other call for it is
+ * active. A team (expertfs-compute.h) runs one mixture at a time. Structs with members belong to who fills them.
  */
 #ifndef EXPERTFS_H
 #define EXPERTFS_H
@@ -372,7 +376,7 @@ struct efs_tensor {
 
 /* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
 
-struct efs_client; /* thread-safe */
+struct efs_client;
 #define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
     uint32_t size;                   /* sizeof(struct efs_client_options) */
@@ -394,10 +398,12 @@ struct efs_client_options {
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
+/* Of a store that the caller has opened in this process, and closes after the client. -ENOMEM. */
+EFS_API errint_t efs_client_new(struct efs *fs, struct efs_client **client, struct efs_error *err);
 /* After the last request was released. Tells the mount what was used, and blocks until what is being opened is open.
  * NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
-/* The store that is open in this process, owned by the client; NULL: it is a mount. */
+/* The store that is open in this process, owned by the client unless it is of efs_client_new(); NULL: it is a mount. */
 EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
@@ -419,6 +425,11 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
  * 0: all were told of, or dropped. timeout_ms < 0: for ever; -ETIMEDOUT: none came in time.
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
+/*
+ * For event loops: an eventfd that is readable while efs_client_wait_any() would return at once. Owned by the request,
+ * the same at each call, gone when it is released; only to be polled. -EMFILE, ...
+ */
+EFS_API int efs_client_event(struct efs_client_request *request);
 /* Wait for all. 0, or the error of the first in needs that has one. */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;

@@ -12,6 +12,7 @@
 struct efs_client { /* one of them */
     struct efs *fs;
     struct efs_mount *mount;
+    bool borrowed; /* fs is the caller's */
 };
 
 struct efs_client_request { /* one of them */
@@ -48,13 +49,23 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
     return rc;
 }
 
+errint_t efs_client_new(struct efs *fs, struct efs_client **out, struct efs_error *err)
+{
+    struct efs_client *client = *out = efs_sys_calloc(1, sizeof(*client));
+    if (!client)
+        return efs_fail(err, -ENOMEM, "no memory");
+    client->fs = fs;
+    client->borrowed = true;
+    return 0;
+}
+
 void efs_client_close(struct efs_client *client)
 {
     if (!client)
         return;
     if (client->mount)
         efs_mount_free(client->mount);
-    else
+    else if (!client->borrowed)
         efs_close(client->fs);
     free(client);
 }
@@ -114,6 +125,11 @@ int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint
 {
     return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
                              : efs_request_wait_any(request->in_process, timeout_ms, index, status);
+}
+
+int efs_client_event(struct efs_client_request *request)
+{
+    return request->of_mount ? efs_mount_event(request->of_mount) : efs_request_event(request->in_process);
 }
 
 errint_t efs_client_wait(struct efs_client_request *request)

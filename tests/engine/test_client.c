@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -444,6 +445,79 @@ static void test_gone(void **state)
     assert_int_equal(gone, 1);
 }
 
+/* Of a store that is open: it stays so, and is asked by its owner besides. */
+static void test_borrowed(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){
+                    .budget_bytes = 256 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true});
+    struct efs_client *client = NULL;
+    assert_int_equal(efs_client_new(fs, &client, NULL), 0);
+    assert_ptr_equal(efs_client_fs(client), fs);
+    all_of(client);
+    refused(client);
+    efs_client_close(client);
+    assert_int_equal(efs_expert_count(fs), LAYERS * EXPERTS);
+    assert_int_equal(efs_client_new(fs, &client, NULL), 0);
+    all_of(client);
+    efs_client_close(client);
+    efs_close(fs);
+    assert_int_equal(fixture_open_fds(), fds);
+}
+
+static bool readable(int fd, int timeout_ms)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, timeout_ms) == 1;
+}
+
+/* By an event loop, which asks only when poll() says so, of a store and of a mount: no call waits. */
+static void test_event(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    const char *const paths[] = {model.store, mount.directory, mount.directory};
+    const uint64_t keep[] = {0, 0, 64 * MIB};
+    for (unsigned i = 0; i < 3; i++) {
+        struct efs_client *client = open_client(paths[i], keep[i]);
+        for (uint32_t round = 0; round < 6; round++) {
+            const struct efs_need needs[] = {
+                {round % EXPERTS, 1}, {(round + 2) % EXPERTS, 1}, {(round + 5) % EXPERTS, 1}};
+            struct efs_client_request *r;
+            uint32_t index = 9;
+            errint_t status = -1;
+            assert_int_equal(efs_client_begin(client, "", round % LAYERS, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+            int fd = efs_client_event(r);
+            assert_true(fd >= 0);
+            assert_int_equal(efs_client_event(r), fd);
+            for (unsigned told = 0; told < 3; told++) {
+                assert_true(readable(fd, 60000));
+                assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
+                assert_int_equal(status, 0);
+                check_tensors(r, index, round % LAYERS, needs[index].expert);
+                if (round % 2)
+                    efs_client_drop(r, index);
+            }
+            assert_true(readable(fd, 0)); /* there is nothing to wait for */
+            assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
+            efs_client_release(r);
+            if (round == 5) { /* what is dropped while it comes is not waited for either */
+                assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+                fd = efs_client_event(r);
+                for (uint32_t n = 0; n < 3; n++)
+                    efs_client_drop(r, n);
+                assert_true(readable(fd, 0));
+                assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
+                efs_client_release(r);
+            }
+        }
+        efs_client_close(client);
+        assert_int_equal(fixture_open_fds(), fds);
+    }
+}
+
 /* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
 static void test_notes(void **state)
 {
@@ -543,10 +617,10 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both),    cmocka_unit_test(test_open), cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_told),    cmocka_unit_test(test_kept), cmocka_unit_test(test_kept_full),
-        cmocka_unit_test(test_foreign), cmocka_unit_test(test_gone), cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_both),     cmocka_unit_test(test_open),  cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_told),     cmocka_unit_test(test_kept),  cmocka_unit_test(test_kept_full),
+        cmocka_unit_test(test_foreign),  cmocka_unit_test(test_gone),  cmocka_unit_test(test_event),
+        cmocka_unit_test(test_borrowed), cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -245,7 +246,10 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
         needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
     if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
-    while (wait && good && efs_client_wait_any(r, 60000, &index, &status) == 1 && status == 0) {
+    struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
+                           .events = POLLIN}; /* or who has a loop of events */
+    while (wait && good && (event.fd < 0 || poll(&event, 1, 60000) == 1) &&
+           efs_client_wait_any(r, event.fd < 0 ? 60000 : 0, &index, &status) == 1 && status == 0) {
         uint32_t number = layer * EXPERTS + needs[index].expert;
         size_t at = mount.file_bytes[number];
         good = efs_client_tensors(r, index, &tensors, &tensor_count) == 0 && tensor_count == 3;
