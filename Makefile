@@ -43,7 +43,7 @@ BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 # What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
 INC_kernels := -Ikernels
 INC_sched := -Isched
-# The engine has rooms of its own; outside of it only engine/libexpertfs.h is to be seen.
+# The engine has rooms of its own; outside of it only engine/*.h is to be seen: what is installed, and expertfs-private.h.
 ENGINE_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard engine/*/*.c))))
 INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
 INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
@@ -80,7 +80,9 @@ SRC_tests_common := $(wildcard tests/common/*.c)
 TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+# 0 until release 1.0.0: no program can rely on what may still change. See engine/libexpertfs.map.
 SONAME := libexpertfs.so.0
+SYMBOLS := engine/libexpertfs.map
 LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
@@ -100,10 +102,12 @@ $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# For programs of others, ctypes and the like: only what is EFS_API is to be seen. Our own programs take the archive.
-$(BUILD)/$(SONAME): $(LIB_OBJS)
+# For programs of others, ctypes and the like: only what is EFS_API is to be seen, with the version of its list. Our own
+# programs take the archive.
+$(BUILD)/$(SONAME): $(LIB_OBJS) $(SYMBOLS)
 	$(if $(V),,@echo "  LINK    $@")
-	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(ENGINE_LIBS)
+	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=$(SYMBOLS) $(if $(SAN),,-Wl,-z,defs) \
+	  -o $@ $(LIB_OBJS) $(ENGINE_LIBS)
 
 link = $(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
@@ -233,17 +237,18 @@ tidy:
 	  -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
 
 MAN := $(wildcard man/*.[1-8])
+HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(BUILD)/moe-replay $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libexpertfs.so
-	install -m 644 engine/libexpertfs.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include/
 	printf 'prefix=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${prefix}/lib -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
 	  '$(PREFIX)' '$(VERSION)' '$(ENGINE_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc
 	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl moe-replay) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
-	  $(DESTDIR)$(PREFIX)/include/libexpertfs.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
+	  $(addprefix $(DESTDIR)$(PREFIX)/include/,$(notdir $(HEADERS))) $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
 	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))

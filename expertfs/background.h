@@ -5,7 +5,7 @@
 #ifndef EFSD_BACKGROUND_H
 #define EFSD_BACKGROUND_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /*
  * Fork. In the child: 0, with *status_fd the pipe to the parent. The parent does not return from this: it waits, and

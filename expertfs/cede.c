@@ -69,7 +69,7 @@ static void look(struct efsd *daemon, bool in_use)
         return;
     }
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats);
+    efs_stats(daemon->fs, &stats, sizeof(stats));
     uint64_t least = stats.fixed_bytes + LEAST_BYTES;
     if (ceded) {
         set_budget(daemon, 0);

@@ -70,7 +70,7 @@ static void pool_metrics(struct efsd *daemon, FILE *out)
     };
     struct efs_pool_info info[sizeof(EFSD_POOLS) - 1];
     for (size_t p = 0; p < sizeof(EFSD_POOLS) - 1; p++) {
-        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p])) {
+        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p], sizeof(info[p]))) {
             return;
         }
     }
@@ -90,7 +90,7 @@ static void pool_metrics(struct efsd *daemon, FILE *out)
 void efsd_render_metrics(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats);
+    efs_stats(daemon->fs, &stats, sizeof(stats));
     fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
     fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
     print_label(out, daemon->options.store);

@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "counters.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "loading.h"
 #include "options.h"
 #include "pagecache.h"
@@ -139,7 +139,6 @@ struct efsd_share; /* of all opens of one expert */
 /* Where reads for the page cache go (reads.c). */
 struct efsd_faults {
     _Atomic uint64_t begin, next; /* of the run that is going on; its end */
-    struct efs_stream stream;     /* of a reader who is not to be followed; constant */
 };
 
 /* What the reader will ask for next, past the page cache (ahead.c); guarded by efsd_buffers.lock. */
@@ -154,7 +153,7 @@ struct efsd_guess {
 
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
 struct efsd_open {
-    struct efs_stream stream;
+    struct efs_stream *stream; /* the daemon's */
     struct efsd_faults faults;
     struct efsd_guess guess;
     uint32_t node;
@@ -281,6 +280,7 @@ struct efsd {
     struct efsd_options options;
     struct efs *fs;
     struct efs_store_info info;
+    struct efs_stream *streams[4]; /* by hints, for all readers of whom that is known */
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;

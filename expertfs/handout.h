@@ -1,11 +1,11 @@
 /*
  * handout.h - experts for processes of this machine over a socket, without a file each: efs_handout_ask and
- * efs_handout_answer of libexpertfs.h. Who mounted it, and root, may connect.
+ * efs_handout_answer of expertfs-protocol.h. Who mounted it, and root, may connect.
  */
 #ifndef EFSD_HANDOUT_H
 #define EFSD_HANDOUT_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd;
 struct efsd_handout;

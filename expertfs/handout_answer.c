@@ -1,5 +1,7 @@
 /* handout_answer.c - see handout_core.h. With the lock held unless said otherwise. */
 #include "handout_core.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 
 #include <assert.h>
 #include <errno.h>

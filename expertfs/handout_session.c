@@ -1,5 +1,7 @@
 /* handout_session.c - see handout_core.h. What a session holds is released when it ends, however the client ended. */
 #include "handout_core.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -158,7 +160,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
     efsd_cede_leased(daemon);
     errint_t refused = want(s, ask);
     for (uint32_t i = 0; i < ask->count; i++) {
-        uint32_t expert;
+        struct efs_expert_id expert;
         errint_t rc = refused;
         if (coming[i] && rc == 0) {
             rc = efs_expert_find(daemon->fs, ask->stack, ask->layer, ask->item[i].expert, &expert);
@@ -166,7 +168,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_handout_ask *ask)
         if (coming[i] && rc) {
             efsd_handout_leased(coming[i], rc, NULL);
         } else if (coming[i]) {
-            uint32_t node = s->handout->nodes[expert];
+            uint32_t node = s->handout->nodes[expert.number];
             coming[i]->node = node;
             efs_lease_for_window(daemon->fs, daemon->tree.nodes[node].id, efsd_handout_leased, coming[i]);
         }

@@ -9,7 +9,7 @@
 
 #include <limits.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd_socket {
     int listening; /* not blocking; the rest is the file's own */

@@ -145,8 +145,9 @@ static void put_signpost(struct efsd *daemon, uint32_t node, uint64_t offset)
     pthread_mutex_unlock(&loading->lock);
     if (take) {
         efsd_count(&daemon->counters.load_signposts, 1);
-        efs_read(daemon->fs, daemon->tree.nodes[node].id, &loading->aside, offset, s->data, EFSD_PAGE, signpost_done,
-                 s);
+        struct efs_stream *aside =
+            daemon->streams[EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH]; /* not to be followed */
+        efs_read(daemon->fs, daemon->tree.nodes[node].id, aside, offset, s->data, EFSD_PAGE, signpost_done, s);
     }
 }
 
@@ -389,7 +390,6 @@ errint_t efsd_loading_start(struct efsd *daemon)
 {
     struct efsd_loading *loading = &daemon->loading;
     loading->node = EFSD_ROOT;
-    loading->aside = (struct efs_stream){.alone = true, .through = true};
     pthread_mutex_init(&loading->lock, NULL);
     pthread_cond_init(&loading->answered, NULL);
     loading->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

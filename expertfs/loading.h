@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd;
 struct efsd_open;
@@ -63,9 +63,7 @@ struct efsd_loading {
     uint64_t unanswered;  /* of them; also of those that were followed before */
     uint64_t under_way;   /* bytes that the kernel was told to read ahead and that were not answered yet */
     pthread_cond_t answered;
-    pid_t refused;           /* who was not of our memory cgroup when he was found last; 0: nobody */
-    struct efs_stream aside; /* of reads beside those of the thread: of one who goes through the file, and not to be
-                              * followed; constant */
+    pid_t refused; /* who was not of our memory cgroup when he was found last; 0: nobody */
     struct efsd_signpost signposts[EFSD_SIGNPOSTS];
     uint32_t next_signpost;
 };

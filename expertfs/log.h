@@ -4,7 +4,7 @@
 #ifndef EFSD_LOG_H
 #define EFSD_LOG_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* Choose where messages go, libfuse's too. Call before there are threads. */
 void efsd_log_open(bool foreground);

@@ -77,7 +77,7 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
         return NULL;
     }
     open->node = node;
-    open->faults.stream = (struct efs_stream){.alone = true};
+    open->stream = daemon->streams[EFS_STREAM_SEQUENTIAL];
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     list_add(&daemon->opens.answered, open);
@@ -382,7 +382,8 @@ void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
         fuse_reply_err(req, ENOMEM);
         return;
     }
-    open->own = open->stream.through = true;
+    open->own = true;
+    open->stream = daemon->streams[EFS_STREAM_THROUGH];
     atomic_fetch_add(&daemon->pagecache.opens, 1);
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {.fh = (uint64_t)(uintptr_t)open, .direct_io = 1, .keep_cache = 1, .noflush = 1};

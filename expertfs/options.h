@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 enum efsd_lease_mode {

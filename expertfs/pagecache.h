@@ -25,7 +25,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd;
 struct fuse_req;

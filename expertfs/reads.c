@@ -50,10 +50,10 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
  * the engine follows such a reader, with its read-ahead, only after a long run; before, it is told of one who is
  * sequential (nothing else of the expert is brought along) and in other hands (not to be followed).
  */
-static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64_t offset)
+static struct efs_stream *stream_of(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
     if (open->own) {
-        return &open->stream; /* read ahead for someone who was found to go through the file */
+        return open->stream; /* read ahead for someone who was found to go through the file */
     }
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
@@ -66,7 +66,7 @@ static struct efs_stream *stream_of(struct efsd_open *open, size_t bytes, uint64
     }
     uint64_t begin = atomic_load_explicit(&faults->begin, memory_order_relaxed);
     bool scan = end > begin + (begin < FAULTS_APART_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
-    return scan ? &open->stream : &faults->stream;
+    return scan ? open->stream : daemon->streams[EFS_STREAM_NO_READAHEAD];
 }
 
 static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
@@ -93,14 +93,14 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
-        struct efs_stream *stream = stream_of(open, bytes, offset);
+        struct efs_stream *stream = stream_of(daemon, open, bytes, offset);
         bool followed = open->own;
         if (open->own) {
             efsd_loading_own_read(daemon);
         } else if (efsd_loading_read(daemon, open->node, fuse_req_ctx(req)->pid, offset, bytes,
-                                     stream == &open->stream)) {
+                                     stream == open->stream)) {
             followed = true;
-            stream = &daemon->loading.aside;
+            stream = daemon->streams[EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH];
         }
         if (efsd_loading_answer(daemon, req, open->node, offset, bytes)) {
             if (followed) {
@@ -116,7 +116,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (efsd_ahead_take(daemon, req, open->node, offset, bytes)) {
         efsd_open_unref(open);
     } else {
-        read_engine(daemon, req, open, &open->stream, bytes, offset, false);
+        read_engine(daemon, req, open, open->stream, bytes, offset, false);
     }
     if (follows) {
         efsd_ahead_go_on(daemon, open);

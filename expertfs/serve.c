@@ -61,6 +61,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
     const struct efs_options engine = {
+        .size = sizeof(struct efs_options),
         .budget_bytes = options->budget_bytes,
         .reserved_bytes = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES +
                           (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
@@ -87,7 +88,13 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         return rc;
     }
     daemon->expert_count = efs_expert_count(daemon->fs);
-    efs_store_info(efs_get_store(daemon->fs), &daemon->info);
+    efs_store_info(efs_get_store(daemon->fs), &daemon->info, sizeof(daemon->info));
+    for (uint32_t hints = 0; hints < 4; hints++) {
+        rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
+        if (rc) {
+            return efs_fail(err, rc, "no memory");
+        }
+    }
     rc = efsd_tuning_init(daemon);
     return rc ? efs_fail(err, rc, "the settings cannot be read: %s", strerror(-rc)) : 0;
 }
@@ -118,14 +125,14 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
     bool control = true;
     for (uint32_t i = 0; i < files; i++) {
         struct efs_file_info file;
-        errint_t rc = efs_file_info(daemon->fs, i, &file);
+        errint_t rc = efs_file_info(daemon->fs, i, &file, sizeof(file));
         if (rc) {
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
         }
-        bool expert = file.kind == EFS_FILE_EXPERT && file.expert < daemon->expert_count;
+        bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;
         control = control && !is_control(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
-                           expert ? file.expert : UINT32_MAX, file.bytes);
+                           expert ? file.expert.number : UINT32_MAX, file.bytes);
         if (rc) {
             return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
         }
@@ -268,6 +275,9 @@ static void end(struct efsd *daemon)
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
+    }
+    for (uint32_t hints = 0; hints < 4; hints++) {
+        efs_stream_free(daemon->streams[hints]);
     }
     efsd_handout_free(daemon->handout);
     efsd_session_end(daemon);

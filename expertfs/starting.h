@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efsd_starting {
     int signal_fd, over_fd;

@@ -8,7 +8,7 @@
 #ifndef EFSD_TREE_H
 #define EFSD_TREE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 enum efsd_kind {
     EFSD_DIRECTORY,

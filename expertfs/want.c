@@ -5,6 +5,8 @@
  * write goes does not matter.
  */
 #include "daemon.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <fcntl.h>

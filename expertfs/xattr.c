@@ -104,7 +104,7 @@ static errint_t layer_pin(const struct target *target, char *pin)
     *pin = 0;
     for (uint32_t i = folder->first; i < folder->first + folder->count; i++) {
         struct efs_expert_info info;
-        errint_t rc = efs_expert_info(target->daemon->fs, tree->nodes[i].expert, &info);
+        errint_t rc = efs_expert_info(target->daemon->fs, efs_id(tree->nodes[i].expert), &info, sizeof(info));
         if (rc) {
             return rc;
         }
@@ -116,7 +116,7 @@ static errint_t layer_pin(const struct target *target, char *pin)
 static errint_t expert_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efs_expert_info info;
-    errint_t rc = efs_expert_info(target->daemon->fs, target->expert, &info);
+    errint_t rc = efs_expert_info(target->daemon->fs, efs_id(target->expert), &info, sizeof(info));
     if (rc) {
         return rc;
     }
@@ -254,7 +254,7 @@ static errint_t set_pin(const struct target *target, const char *value, struct e
     if (strlen(value) != 1 || !strchr("FC-", *value)) {
         return efs_fail(err, -EINVAL, "pin=%.64s: allowed are F, C and -", value);
     }
-    return efs_pin(target->daemon->fs, target->expert, target->object == OBJECT_LAYER, *value, err);
+    return efs_pin(target->daemon->fs, efs_id(target->expert), target->object == OBJECT_LAYER, *value, err);
 }
 
 static errint_t set_value(const struct target *target, const char *name, const char *value, struct efs_error *err)

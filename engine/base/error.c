@@ -1,5 +1,5 @@
 /* error.c - how the engine says what went wrong, and which version it is. */
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include "utf8.h"
 

@@ -1,6 +1,7 @@
 /* limits_auto.c - the memory that the machine and its memory cgroups have, and what they leave. */
-#include "libexpertfs.h"
+#include "expertfs.h"
 
+#include "sized.h"
 #include "sys.h"
 
 #include <fcntl.h>
@@ -115,19 +116,21 @@ static void look_at_cgroups(struct efs_memory *least)
     }
 }
 
-void efs_memory(struct efs_memory *memory)
+void efs_memory(struct efs_memory *out, size_t bytes)
 {
+    struct efs_memory memory;
     char text[TEXT];
     slurp("/proc/meminfo", text);
     uint64_t total = field(text, "MemTotal:", UINT64_MAX / 1024);
-    *memory = (struct efs_memory){.limit_bytes = total * 1024,
-                                  .available_bytes = field(text, "MemAvailable:", 512 * 1024) * 1024};
-    look_at_cgroups(memory);
+    memory = (struct efs_memory){.limit_bytes = total * 1024,
+                                 .available_bytes = field(text, "MemAvailable:", 512 * 1024) * 1024};
+    look_at_cgroups(&memory);
+    efs_sized_out(out, bytes, &memory, sizeof(memory));
 }
 
 uint64_t efs_auto_budget(void)
 {
     struct efs_memory memory;
-    efs_memory(&memory);
+    efs_memory(&memory, sizeof(memory));
     return memory.available_bytes / 2;
 }

@@ -7,7 +7,7 @@
 #ifndef EFS_NEWFILE_H
 #define EFS_NEWFILE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efs_newfile {
     int dir, fd;        /* dir belongs to the caller until efs_newfile_close(); fd -1: none */

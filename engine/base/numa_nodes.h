@@ -5,7 +5,7 @@
 #ifndef EFS_NUMA_NODES_H
 #define EFS_NUMA_NODES_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define EFS_NUMA_NODES_MAX 64 /* of more, the first so many are used */
 

@@ -5,7 +5,7 @@
 #ifndef EFS_REGULAR_H
 #define EFS_REGULAR_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
 /* size.c - sizes as people write them. */
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,5 +1,7 @@
 /* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
 #include "mount.h"
+#include "expertfs-private.h"
+#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -10,6 +12,7 @@
 struct efs_client { /* one of them */
     struct efs *fs;
     struct efs_mount *mount;
+    bool borrowed; /* fs is the caller's */
 };
 
 struct efs_client_request { /* one of them */
@@ -20,29 +23,40 @@ struct efs_client_request { /* one of them */
 static errint_t open_store(const char *path, const struct efs_options *options, struct efs_client *client,
                            struct efs_error *err)
 {
-    const struct efs_options otherwise = {.full_pool = true, .lease_wait = true};
+    const struct efs_options otherwise = {.size = sizeof(struct efs_options), .full_pool = true, .lease_wait = true};
     return efs_open(path, options ? options : &otherwise, &client->fs, err);
 }
 
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
                          struct efs_error *err)
 {
-    const struct efs_client_options none = {.store = NULL};
+    struct efs_client_options known = {.store = NULL};
     *out = NULL;
-    if (!options)
-        options = &none;
+    errint_t rc = options ? efs_sized_in("efs_client_options", options, &known, sizeof(known), err) : 0;
+    if (rc < 0)
+        return rc;
     struct efs_client *client = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
-    errint_t rc = root >= 0          ? efs_mount_new(root, options->keep_bytes, options->threads, &client->mount, err)
-                  : root == -ENOTDIR ? open_store(path, options->store, client, err)
-                                     : efs_fail(err, root, "%s: %s", path, strerror(-root));
+    rc = root >= 0          ? efs_mount_new(root, known.keep_bytes, known.threads, &client->mount, err)
+         : root == -ENOTDIR ? open_store(path, known.store, client, err)
+                            : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0)
         free(client);
     else
         *out = client;
     return rc;
+}
+
+errint_t efs_client_new(struct efs *fs, struct efs_client **out, struct efs_error *err)
+{
+    struct efs_client *client = *out = efs_sys_calloc(1, sizeof(*client));
+    if (!client)
+        return efs_fail(err, -ENOMEM, "no memory");
+    client->fs = fs;
+    client->borrowed = true;
+    return 0;
 }
 
 void efs_client_close(struct efs_client *client)
@@ -51,7 +65,7 @@ void efs_client_close(struct efs_client *client)
         return;
     if (client->mount)
         efs_mount_free(client->mount);
-    else
+    else if (!client->borrowed)
         efs_close(client->fs);
     free(client);
 }
@@ -74,7 +88,9 @@ static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t lay
     errint_t rc = 0;
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         all[i].tokens = needs[i].tokens;
-        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &all[i].expert);
+        struct efs_expert_id id = efs_id(0);
+        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &id);
+        all[i].expert = id.number;
         if (rc < 0)
             efs_fail(err, rc, "there is no expert %u of layer %.31s%s%u", needs[i].expert, stack, *stack ? "-" : "",
                      layer);
@@ -105,10 +121,15 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     return rc;
 }
 
-errint_t efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index)
+int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
-    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index)
-                             : efs_request_wait_any(request->in_process, timeout_ms, index);
+    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
+                             : efs_request_wait_any(request->in_process, timeout_ms, index, status);
+}
+
+int efs_client_event(struct efs_client_request *request)
+{
+    return request->of_mount ? efs_mount_event(request->of_mount) : efs_request_event(request->in_process);
 }
 
 errint_t efs_client_wait(struct efs_client_request *request)

@@ -148,6 +148,7 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
 
 void efs_mount_wake_waiters(struct efs_mount *m)
 {
+    efs_mount_tell_events(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived);
     if (m->receiving)

@@ -1,11 +1,12 @@
 /*
- * handout.h - experts that the mount hands out over its socket, in windows that stay mapped: see libexpertfs.h. No
- * file is opened or mapped for one. With the lock of the mount held, unless said otherwise.
+ * handout.h - experts that the mount hands out over its socket, in windows that stay mapped: see expertfs-protocol.h.
+ * No file is opened or mapped for one. With the lock of the mount held, unless said otherwise.
  */
 #ifndef EFS_CLIENT_HANDOUT_H
 #define EFS_CLIENT_HANDOUT_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
+#include "expertfs-protocol.h"
 
 #include <time.h>
 

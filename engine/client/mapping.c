@@ -79,10 +79,10 @@ static errint_t map_with(const char *path, const struct efs_file_layout *layout,
     return rc < 0 ? rc : efs_mapped_tensors(path, layout, file);
 }
 
-/* What waiting for an expert means by itself is no error of an expert. */
+/* efs_client_tensors() means something by -EAGAIN: it is no error of an expert. */
 static errint_t own_error(errint_t rc)
 {
-    return rc == -ENOENT || rc == -EAGAIN || rc == -ETIMEDOUT ? -EIO : rc;
+    return rc == -EAGAIN ? -EIO : rc;
 }
 
 errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file)

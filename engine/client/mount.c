@@ -1,6 +1,7 @@
 /* mount.c - see mount.h: requests of a mount. */
 #include "mount.h"
 
+#include "event.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -12,7 +13,6 @@
 
 #define OPENERS_DEFAULT 32u
 #define LINE_BYTES (EFS_MOUNT_EXPERTS * 24u + 64u)
-#define PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
 
 struct item {
     struct efs_expert_file *file; /* NULL: dropped */
@@ -21,6 +21,9 @@ struct item {
 
 struct efs_mount_request {
     struct efs_mount *mount;
+    struct efs_mount_request *next_watched;
+    int event_fd; /* < 0: nobody waits by poll(2); readable when signalled */
+    bool signalled;
     uint32_t count;
     struct item items[];
 };
@@ -230,6 +233,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     request->mount = m;
+    request->event_fd = -1;
     request->count = count;
     if (!begin_mapped(m, stack, layer, needs, request))
         rc = begin(m, stack, layer, needs, request, err);
@@ -269,12 +273,14 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (until && !before(now, *until))
         return -ETIMEDOUT;
-    end = later(now, PATIENCE_NS);
+    end = later(now, EFS_PATIENCE_NS);
     bool patient = m->oldest && (!until || before(end, *until));
     if (!patient && until)
         end = *until;
     if (!m->receiving && efs_handout_works(m->handout)) { /* for us and all others */
         errint_t received = efs_handout_receive(m, !patient && forever ? NULL : &end);
+        if (m->watched)
+            efs_mount_wake_keeper(m); /* he goes on receiving */
         if (received == -ETIMEDOUT && patient)
             efs_files_trim(m, 0);
         return received == -ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
@@ -288,32 +294,89 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     return rc == ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
 }
 
-errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index)
+/* Lock held: one that is there or failed, and was not told yet; NULL: there is none. *coming: others are not there. */
+static struct item *untold(struct efs_mount_request *request, bool *coming)
+{
+    *coming = false;
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct item *item = &request->items[i];
+        *coming = *coming || is_coming(item);
+        if (item->file && !item->told && !is_coming(item))
+            return item;
+    }
+    return NULL;
+}
+
+/* Lock held: the event is readable when waiting would not wait. */
+static void tell_event(struct efs_mount_request *request)
+{
+    bool coming, ready = request->event_fd >= 0 && (untold(request, &coming) || !coming);
+    if (request->event_fd < 0 || ready == request->signalled)
+        return;
+    request->signalled = ready;
+    efs_event_set(request->event_fd, ready);
+}
+
+void efs_mount_tell_events(struct efs_mount *m)
+{
+    for (struct efs_mount_request *r = m->watched; r; r = r->next_watched)
+        tell_event(r);
+}
+
+bool efs_mount_is_watching(const struct efs_mount *m)
+{
+    for (const struct efs_mount_request *r = m->watched; r; r = r->next_watched)
+        for (uint32_t i = 0; i < r->count; i++)
+            if (is_coming(&r->items[i]))
+                return true;
+    return false;
+}
+
+int efs_mount_event(struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    pthread_mutex_lock(&m->lock);
+    int fd = request->event_fd >= 0 ? request->event_fd : efs_event_new();
+    if (request->event_fd < 0 && fd >= 0) {
+        request->event_fd = fd;
+        request->next_watched = m->watched;
+        m->watched = request;
+        tell_event(request);
+        efs_mount_wake_keeper(m);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return fd;
+}
+
+static void unwatch(struct efs_mount *m, struct efs_mount_request *request)
+{
+    struct efs_mount_request **p = &m->watched;
+    if (request->event_fd < 0)
+        return;
+    while (*p != request)
+        p = &(*p)->next_watched;
+    *p = request->next_watched;
+    efs_sys_close(request->event_fd);
+}
+
+int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct efs_mount *m = request->mount;
     struct timespec until;
-    errint_t rc = 0;
+    struct item *item;
+    bool coming;
+    int rc = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until = later(until, (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
     pthread_mutex_lock(&m->lock);
-    for (;;) {
-        bool coming = false;
-        struct item *found = NULL;
-        for (uint32_t i = 0; i < request->count && !found; i++) {
-            struct item *item = &request->items[i];
-            coming = coming || is_coming(item);
-            if (item->file && !item->told && !is_coming(item))
-                found = item;
-        }
-        if (found) {
-            found->told = true;
-            *index = (uint32_t)(found - request->items);
-            rc = found->file->error;
-            break;
-        }
-        rc = coming ? wait_more(m, timeout_ms < 0 ? NULL : &until) : -ENOENT;
-        if (rc < 0)
-            break;
+    while (!(item = untold(request, &coming)) && coming && rc == 0)
+        rc = wait_more(m, timeout_ms < 0 ? NULL : &until);
+    if (item) {
+        item->told = true;
+        *index = (uint32_t)(item - request->items);
+        *status = item->file->error;
+        rc = 1;
+        tell_event(request);
     }
     pthread_mutex_unlock(&m->lock);
     return rc;
@@ -373,6 +436,7 @@ void efs_mount_release(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     pthread_mutex_lock(&m->lock);
+    unwatch(m, request);
     for (uint32_t i = 0; i < request->count; i++)
         drop(m, &request->items[i]);
     pthread_mutex_unlock(&m->lock);
@@ -420,9 +484,9 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&m->arrived, &attr);
+    pthread_cond_init(&m->to_keep, &attr);
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&m->to_open, NULL);
-    pthread_cond_init(&m->to_keep, NULL);
     errint_t rc = start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m);

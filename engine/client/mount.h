@@ -23,6 +23,8 @@
 #define EFS_MOUNT_OPENERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* of a request: what a line of .expertfs/want takes */
 
+#define EFS_PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
+
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
 
 struct efs_expert_file {
@@ -55,6 +57,7 @@ struct efs_mount {
     uint64_t look_ns;                /* when to look again, */
     bool rested;                     /* and whether something came to rest since the last time */
     uint32_t queued, idle_openers, opener_count, waiting; /* waiting: threads for arrived */
+    struct efs_mount_request *watched;                    /* whose users wait by poll(2), not by a thread */
     bool keeper_sleeps, stop;
     pthread_t openers[EFS_MOUNT_OPENERS], keeper;
     bool keeper_there;
@@ -111,14 +114,19 @@ bool efs_kept_look(struct efs_mount *m);
 
 /* ---- mount.c ---- */
 struct efs_mount_request;
+/* Lock held: something has come, or is not waited for any more: the events of requests that are watched. */
+void efs_mount_tell_events(struct efs_mount *m);
+/* Lock held: is one of them still waited for? The keeper does then what a thread that waits would do. */
+bool efs_mount_is_watching(const struct efs_mount *m);
 /* root is taken over, also when this fails. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
 void efs_mount_free(struct efs_mount *mount);
-/* As the calls of libexpertfs.h. */
+/* As the calls of expertfs.h. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, struct efs_mount_request **request, struct efs_error *err);
-errint_t efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index);
+int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status);
+int efs_mount_event(struct efs_mount_request *request);
 errint_t efs_mount_wait(struct efs_mount_request *request);
 errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
                            uint32_t *count);

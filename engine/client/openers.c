@@ -145,21 +145,49 @@ static void tell_all(struct efs_mount *m)
     pthread_mutex_unlock(&m->telling);
 }
 
+static struct timespec from_now(int64_t ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += ns;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    return at;
+}
+
 /* What nobody else waits for; there may be more to tell soon. */
 static void receive_a_while(struct efs_mount *m)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += RECEIVE_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = from_now(RECEIVE_NS);
     efs_handout_receive(m, &until);
+}
+
+/* In the place of a thread that waits: users of requests wait by poll(2). What is kept stands back when it takes long,
+ * that is when a while passed without a word: *quiet_ns. */
+static void watch_a_while(struct efs_mount *m, uint64_t *quiet_ns)
+{
+    bool receive = !m->receiving && efs_handout_works(m->handout);
+    const struct timespec until = from_now(receive ? RECEIVE_NS : EFS_PATIENCE_NS);
+    bool late;
+    if (receive) {
+        late = efs_handout_receive(m, &until) == -ETIMEDOUT;
+    } else {
+        m->keeper_sleeps = true;
+        late = pthread_cond_timedwait(&m->to_keep, &m->lock, &until) == ETIMEDOUT;
+        m->keeper_sleeps = false;
+    }
+    *quiet_ns = !late ? 0 : *quiet_ns + (receive ? RECEIVE_NS : EFS_PATIENCE_NS);
+    if (*quiet_ns >= EFS_PATIENCE_NS) {
+        efs_files_trim(m, 0);
+        *quiet_ns = 0;
+    }
 }
 
 static void *keep_house(void *arg)
 {
     struct efs_mount *m = arg;
     const struct timespec a_while = {0, TELL_NS};
+    uint64_t quiet_ns = 0;
     pthread_mutex_lock(&m->lock);
     while (!m->stop || m->close_queue) {
         if (efs_kept_look(m))
@@ -173,6 +201,8 @@ static void *keep_house(void *arg)
             pthread_mutex_lock(&m->lock);
         } else if (!m->stop && !m->receiving && m->handout && efs_handout_has_orphans(m->handout)) {
             receive_a_while(m);
+        } else if (!m->stop && efs_mount_is_watching(m)) {
+            watch_a_while(m, &quiet_ns);
         } else {
             m->keeper_sleeps = true;
             pthread_cond_wait(&m->to_keep, &m->lock);

@@ -4,8 +4,10 @@
  * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
  */
 #include "ffn.h"
+#include "expertfs-private.h"
 #include "team.h"
 
+#include "sized.h"
 #include "steward.h"
 #include "sys.h"
 
@@ -273,7 +275,9 @@ static void fetch(struct ffn *f)
     uint32_t index = f->come;
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
-    errint_t rc = f->plain ? 0 : efs_request_wait_any(f->request, -1, &index);
+    errint_t rc = 0;
+    if (!f->plain && efs_request_wait_any(f->request, -1, &index, &rc) < 1)
+        rc = -EINVAL; /* cannot be: each is waited for once */
     if (rc == 0)
         rc = arrive(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);
@@ -332,10 +336,11 @@ static errint_t check(const struct efs_mixture *m, struct efs_error *err)
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_route_to *r = &m->experts[i];
         if (r->count == 0 || r->count > m->tokens)
-            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert, r->count, m->tokens);
+            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert.number, r->count, m->tokens);
         for (uint32_t t = 0; t < r->count; t++)
             if (r->token[t] >= m->tokens)
-                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert, r->token[t], m->tokens);
+                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert.number, r->token[t],
+                                m->tokens);
     }
     return 0;
 }
@@ -369,7 +374,7 @@ static errint_t begin(struct ffn *f)
     if (!needs)
         return efs_fail(f->err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < m->expert_count; i++)
-        needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
+        needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
     errint_t rc = efs_request_begin(f->fs, needs, m->expert_count, m->form, &f->request, f->err);
     free(needs);
     return rc;
@@ -401,12 +406,15 @@ static enum efs_form form_of(const struct ffn *f)
 }
 
 static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
-                    const struct efs_mixture *mixture, struct efs_error *err)
+                    const struct efs_mixture *from, struct efs_error *err)
 {
+    struct efs_mixture known, *mixture = &known;
     struct efs_error unwanted;
     err = err ? err : &unwanted;
     err->text[0] = '\0';
-    errint_t rc = check(mixture, err);
+    errint_t rc = efs_sized_in("efs_mixture", from, mixture, sizeof(*mixture), err);
+    if (rc == 0)
+        rc = check(mixture, err);
     if (rc < 0)
         return rc;
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));

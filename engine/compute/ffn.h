@@ -3,7 +3,7 @@
 #define EFS_FFN_H
 
 #include "codec.h"
-#include "libexpertfs.h"
+#include "expertfs-compute.h"
 #include "matvec.h"
 
 /* Rows of a product that threads take block by block. */

@@ -2,7 +2,7 @@
 #ifndef EFS_TEAM_H
 #define EFS_TEAM_H
 
-#include "libexpertfs.h"
+#include "expertfs-compute.h"
 
 unsigned efs_team_threads(const struct efs_team *team);
 /* Call work(arg, thread) on all threads at once, thread counting from 0 (the caller's); returns when all have. One

@@ -1,5 +1,6 @@
 /* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
 #include "pack.h"
+#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -106,12 +107,11 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
 }
 
-errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                  struct efs_pack_report *report, struct efs_error *err)
+static errint_t pack_all(const char *src, const char *out, const struct efs_pack_options *options,
+                         struct efs_pack_report *report, struct efs_error *err)
 {
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
     double began = seconds();
-    memset(report, 0, sizeof(*report));
     errint_t rc = efs_pack_check_options(options, err);
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
@@ -136,5 +136,17 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     efs_pack_plan_free(&j.plan);
     efs_catalog_free(&j.catalog);
     free(j.entropy_bits);
+    return rc;
+}
+
+errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
+                  struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+{
+    struct efs_pack_options known;
+    struct efs_pack_report own = {0};
+    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
+    if (rc == 0)
+        rc = pack_all(src, out, &known, &own, err);
+    efs_sized_out(report, report_bytes, &own, sizeof(own));
     return rc;
 }

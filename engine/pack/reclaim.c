@@ -1,6 +1,7 @@
 /* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the order of the work, and what of it is left
  * when it ends early. */
 #include "reclaim.h"
+#include "sized.h"
 #include "source.h"
 #include "store.h"
 #include "sys.h"
@@ -242,21 +243,27 @@ static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *ou
 }
 
 errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_reclaim_need *need, struct efs_error *err)
+                          struct efs_reclaim_need *need, size_t need_bytes, struct efs_error *err)
 {
+    struct efs_pack_options known;
+    struct efs_reclaim_need own;
     struct efs_reclaim r;
-    errint_t rc = begin_new(&r, src, out, options, need, err);
+    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
+    if (rc < 0)
+        return rc;
+    rc = begin_new(&r, src, out, &known, &own, err);
+    if (rc == 0)
+        efs_sized_out(need, need_bytes, &own, sizeof(own));
     end(&r);
     return rc;
 }
 
-errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                     struct efs_pack_report *report, struct efs_error *err)
+static errint_t reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                        struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
     struct efs_reclaim_need need;
     double began = seconds();
-    memset(report, 0, sizeof(*report));
     errint_t rc = begin_new(&r, src, out, options, &need, err);
     if (rc == 0 && need.need_bytes > need.free_bytes)
         rc = efs_fail(err, -ENOSPC, "%s: may need %llu MiB of disk at a time, %llu MiB are free", out,
@@ -275,6 +282,27 @@ errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_opt
     report->seconds = seconds() - began;
     end(&r);
     return rc;
+}
+
+/* work on options and a report of ours. */
+static errint_t sized(errint_t (*work)(const char *, const char *, const struct efs_pack_options *,
+                                       struct efs_pack_report *, struct efs_error *),
+                      const char *src, const char *out, const struct efs_pack_options *options,
+                      struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+{
+    struct efs_pack_options known;
+    struct efs_pack_report own = {0};
+    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
+    if (rc == 0)
+        rc = work(src, out, &known, &own, err);
+    efs_sized_out(report, report_bytes, &own, sizeof(own));
+    return rc;
+}
+
+errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                     struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+{
+    return sized(reclaim, src, out, options, report, report_bytes, err);
 }
 
 /* ---- again --------------------------------------------------------------------------------------------------- */
@@ -373,12 +401,11 @@ static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *repo
     return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
 }
 
-errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                            struct efs_pack_report *report, struct efs_error *err)
+static errint_t resume(const char *src, const char *out, const struct efs_pack_options *options,
+                       struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
     double began = seconds();
-    memset(report, 0, sizeof(*report));
     errint_t rc = open_again(&r, src, out, options, err);
     if (rc == 0 && is_named(&r)) {
         rc = finish_named(&r, report, err);
@@ -394,11 +421,21 @@ errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_p
     return rc;
 }
 
+errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                            struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+{
+    return sized(resume, src, out, options, report, report_bytes, err);
+}
+
 errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_error *err)
 {
+    struct efs_pack_options known;
     struct efs_reclaim r;
-    errint_t rc = open_again(&r, src, out, options, err);
+    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
+    if (rc < 0)
+        return rc;
+    rc = open_again(&r, src, out, &known, err);
     if (rc == 0 && is_named(&r))
         rc = efs_fail(err, -EEXIST, "%s: is complete: --resume tidies up, `expertctl unpack` makes the files again",
                       out);
@@ -407,8 +444,8 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
     for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* files are read now and then: none stays open */
         efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
     while (rc == 0 && r.step_count > 0) {
-        if (options->progress && options->progress(options->progress_arg, r.plan.source_bytes - r.state.done_bytes,
-                                                   r.plan.source_bytes, "restoring"))
+        if (known.progress && known.progress(known.progress_arg, r.plan.source_bytes - r.state.done_bytes,
+                                             r.plan.source_bytes, "restoring"))
             rc = efs_fail(err, -ECANCELED, "interrupted");
         else
             rc = efs_reclaim_back(&r, err);
@@ -422,7 +459,7 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 bool efs_reclaim_unfinished(const char *out)
 {
     struct efs_reclaim r;
-    struct efs_pack_options options = {0};
+    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
     struct stat st;
     bool there = begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
     end(&r);

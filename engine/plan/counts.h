@@ -7,7 +7,7 @@
 #ifndef EFS_COUNTS_H
 #define EFS_COUNTS_H
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #include "history.h"
 

@@ -1,7 +1,7 @@
 /*
  * profile.c - the profile of a machine and a store as a file: JSON out and in.
  */
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #include "state_file.h"
 #include "regular.h"

@@ -6,6 +6,7 @@
  * once, as then the memory is shared as it is in service; the copy and the coder run alone.
  */
 #include "arena.h"
+#include "expertfs-private.h"
 #include "codec.h"
 #include "disk.h"
 #include "clock.h"

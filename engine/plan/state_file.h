@@ -5,7 +5,7 @@
 #ifndef EFS_STATE_FILE_H
 #define EFS_STATE_FILE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define EFS_STATE_PATH_BYTES 4096
 

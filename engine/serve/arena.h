@@ -14,7 +14,7 @@
 #ifndef EFS_ARENA_H
 #define EFS_ARENA_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "numa_nodes.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #define EFS_DISK_H
 
 #include "arena.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* A read of the store, or the unpinning of a segment (bytes = 0). Owned by the caller until complete() is called, on
  * the I/O thread; complete() may free it and must not block. */

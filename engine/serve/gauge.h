@@ -5,7 +5,7 @@
 #ifndef EFS_GAUGE_H
 #define EFS_GAUGE_H
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "rates.h"
 
 struct efs;

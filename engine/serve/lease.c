@@ -5,6 +5,7 @@
  * reader that opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
  */
 #include "lease.h"
+#include "expertfs-private.h"
 
 #include "residency.h"
 #include "steward.h"
@@ -296,7 +297,7 @@ static void lease(struct efs *fs, uint32_t file, enum efs_slot_kind use, efs_lea
     errint_t rc = efs_view_info(&fs->view, file, &info);
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
-    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert, 1, done, arg) : NULL;
+    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;
     efs_count(&fs->stats, leases, 1);
     if (!w) {
         efs_count(&fs->stats, lease_errors, 1);
@@ -309,12 +310,12 @@ static void lease(struct efs *fs, uint32_t file, enum efs_slot_kind use, efs_lea
     bool begin = false;
     pthread_mutex_lock(&fs->lock);
     fs->last_use = use;
-    fs->touches[info.expert]++;
-    const struct efs_full *f = &fs->full[info.expert];
+    fs->touches[info.expert.number]++;
+    const struct efs_full *f = &fs->full[info.expert.number];
     bool is_there = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use));
     if (is_there) {
         struct efs_fill *none;
-        efs_residency_request(fs, &info.expert, NULL, 1, false);
+        efs_residency_request(fs, &info.expert.number, NULL, 1, false);
         efs_lease_ask(fs, w, &none, &answer, &submit);
         assert(!none);
     } else {

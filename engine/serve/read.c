@@ -176,6 +176,29 @@ static bool pass(struct efs *fs, uint32_t unit, struct efs_disk_request **submit
     return true;
 }
 
+struct efs_stream { /* what is found out is in efs.streams, for all of them */
+    bool alone, through;
+};
+
+errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
+{
+    (void)fs;
+    *out = NULL;
+    if (hints & ~(uint32_t)(EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH))
+        return -EINVAL;
+    struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    *s = (struct efs_stream){.alone = hints & EFS_STREAM_NO_READAHEAD, .through = hints & EFS_STREAM_THROUGH};
+    *out = s;
+    return 0;
+}
+
+void efs_stream_free(struct efs_stream *stream)
+{
+    free(stream);
+}
+
 /* Whose read is it, and how does he go through the file? group: of the first byte, or EFS_NONE. */
 static struct efs_step step_of(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
                                uint32_t group)

@@ -5,7 +5,7 @@
 #ifndef EFS_RECORD_H
 #define EFS_RECORD_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efs;
 struct efs_record;

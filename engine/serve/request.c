@@ -5,7 +5,9 @@
  * these are dropped.
  */
 #include "request.h"
+#include "expertfs-private.h"
 
+#include "event.h"
 #include "lease.h"
 #include "request_core.h"
 #include "residency.h"
@@ -19,6 +21,37 @@
 #define BRING_SHARE                                                                                                    \
     4 /* what nobody has leased yet may take a quarter of the budget in full; the rest is brought coded */
 
+/* ---- what there is to tell ---- */
+
+static bool any_coming(const struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++)
+        if (request->items[i].state == EFS_ITEM_COMING)
+            return true;
+    return false;
+}
+
+/* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
+static struct efs_request_item *untold(struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (!item->told && (item->state == EFS_ITEM_HERE || item->state == EFS_ITEM_FAILED))
+            return item;
+    }
+    return NULL;
+}
+
+/* Lock held: is the event readable when waiting would not wait? */
+static void tell_event(struct efs_request *request)
+{
+    bool ready = request->event_fd >= 0 && (untold(request) || !any_coming(request));
+    if (request->event_fd < 0 || ready == request->signalled)
+        return;
+    request->signalled = ready;
+    efs_event_set(request->event_fd, ready);
+}
+
 /* ---- the life of an item ---- */
 
 static void request_unref(struct efs_request *request)
@@ -30,6 +63,8 @@ static void request_unref(struct efs_request *request)
         return;
     for (uint32_t i = 0; i < request->count; i++)
         efs_item_free_tensors(&request->items[i]);
+    if (request->event_fd >= 0)
+        efs_sys_close(request->event_fd);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
     free(request);
@@ -118,6 +153,7 @@ static void arrived(struct efs_request_item *item, errint_t error, struct efs_le
     if (item->state == EFS_ITEM_COMING)
         item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
     pthread_cond_broadcast(&request->changed);
+    tell_event(request);
     pthread_mutex_unlock(&request->lock);
     if (!wanted)
         let_go(request->fs, lease, fill, bytes);
@@ -170,6 +206,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     if (!request)
         return NULL;
     request->fs = fs;
+    request->event_fd = -1;
     request->count = count;
     request->refs = count + 1;
     pthread_condattr_t attr;
@@ -329,17 +366,11 @@ errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_
 
 /* ---- waiting, dropping ---- */
 
-static bool any_coming(const struct efs_request *request)
-{
-    for (uint32_t i = 0; i < request->count; i++)
-        if (request->items[i].state == EFS_ITEM_COMING)
-            return true;
-    return false;
-}
-
-errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index)
+int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct timespec until;
+    struct efs_request_item *item;
+    int rc = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     if (timeout_ms > 0) {
         until.tv_sec += timeout_ms / 1000;
@@ -348,29 +379,32 @@ errint_t efs_request_wait_any(struct efs_request *request, int timeout_ms, uint3
         until.tv_nsec %= 1000000000;
     }
     pthread_mutex_lock(&request->lock);
-    errint_t rc = -EAGAIN;
-    while (rc == -EAGAIN) {
-        for (uint32_t i = 0; i < request->count && rc == -EAGAIN; i++) {
-            struct efs_request_item *item = &request->items[i];
-            if (item->told || item->state == EFS_ITEM_COMING || item->state == EFS_ITEM_DROPPED)
-                continue;
-            item->told = true;
-            *index = i;
-            rc = item->state == EFS_ITEM_HERE ? 0 : item->error;
-            if (rc == -EAGAIN)
-                rc = -EIO;
-        }
-        if (rc != -EAGAIN)
-            break;
-        if (!any_coming(request))
-            rc = -ENOENT;
-        else if (timeout_ms < 0)
+    while (!(item = untold(request)) && any_coming(request) && rc == 0)
+        if (timeout_ms < 0)
             pthread_cond_wait(&request->changed, &request->lock);
         else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
             rc = -ETIMEDOUT;
+    if (item) {
+        item->told = true;
+        *index = (uint32_t)(item - request->items);
+        *status = item->state == EFS_ITEM_HERE ? 0 : item->error;
+        rc = 1;
+        tell_event(request);
     }
     pthread_mutex_unlock(&request->lock);
     return rc;
+}
+
+int efs_request_event(struct efs_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    if (request->event_fd < 0)
+        request->event_fd = efs_event_new();
+    int fd = request->event_fd;
+    if (fd >= 0)
+        tell_event(request);
+    pthread_mutex_unlock(&request->lock);
+    return fd;
 }
 
 errint_t efs_request_wait(struct efs_request *request)
@@ -421,6 +455,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     }
     item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
     pthread_cond_broadcast(&request->changed);
+    tell_event(request);
     pthread_mutex_unlock(&request->lock);
     let_go(request->fs, lease, fill, item->bytes);
 }

@@ -28,6 +28,8 @@ struct efs_request {
     struct efs *fs;
     pthread_mutex_t lock; /* guards items and refs; taken after efs.lock if both */
     pthread_cond_t changed;
+    int event_fd; /* for who waits by poll(2), < 0: nobody; readable when signalled */
+    bool signalled;
     uint32_t refs;    /* items that are coming, and one for the caller */
     bool bring, over; /* nobody comes for the items; the caller has released it */
     bool begun;       /* some of its coded items were given room; guarded by efs.lock */

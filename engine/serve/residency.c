@@ -2,6 +2,7 @@
 #include "residency.h"
 
 #include "record.h"
+#include "sized.h"
 #include "steward.h"
 #include "sys.h"
 #include "unit_core.h"
@@ -397,7 +398,7 @@ void efs_residency_info(struct efs *fs, uint32_t expert, struct efs_expert_info 
     info->count = efs_policy_count(r->policy, x->layer, x->index);
 }
 
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
 {
     const struct efs_residency *r = fs->residency;
     struct efs_policy_pool books = {0};
@@ -407,16 +408,17 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
     pthread_mutex_lock(&fs->lock);
     if (r->policy)
         efs_policy_pool(r->policy, p, &books);
-    *info = (struct efs_pool_info){.capacity_bytes = books.capacity_bytes,
-                                   .used_bytes = books.used_bytes,
-                                   .experts = books.experts,
-                                   .hits = r->found[p],
-                                   .partial = r->partial[p],
-                                   .admitted = books.admitted,
-                                   .promoted = books.promoted,
-                                   .demoted = books.demoted,
-                                   .evicted = books.evicted,
-                                   .saved_bytes = r->saved_bytes[p]};
+    const struct efs_pool_info own = {.capacity_bytes = books.capacity_bytes,
+                                      .used_bytes = books.used_bytes,
+                                      .experts = books.experts,
+                                      .hits = r->found[p],
+                                      .partial = r->partial[p],
+                                      .admitted = books.admitted,
+                                      .promoted = books.promoted,
+                                      .demoted = books.demoted,
+                                      .evicted = books.evicted,
+                                      .saved_bytes = r->saved_bytes[p]};
     pthread_mutex_unlock(&fs->lock);
+    efs_sized_out(info, bytes, &own, sizeof(own));
     return 0;
 }

@@ -5,7 +5,7 @@
 #ifndef EFS_RUNS_H
 #define EFS_RUNS_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* The first place for need (at least 1) free granules from the low or the high end of the bitmap. When there is none:
  * all, and *longest is the longest free run; otherwise *longest is left alone. */

@@ -6,6 +6,7 @@
 #include "gauge.h"
 #include "residency.h"
 #include "schedule.h"
+#include "sized.h"
 #include "steward.h"
 #include "sys.h"
 #include "unit_core.h"
@@ -252,15 +253,19 @@ static void stop(struct efs *fs)
 
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
 {
+    struct efs_options known;
     *out = NULL;
+    errint_t rc = efs_sized_in("efs_options", options, &known, sizeof(known), err);
+    if (rc < 0)
+        return rc;
     struct efs *fs = efs_sys_calloc(1, sizeof(*fs));
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
-    fs->options = *options;
+    fs->options = known;
     fs->slots.tmpfs = fs->slots.reading = fs->memory_left.machine = -1;
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
-    errint_t rc = start(fs, store_path, err);
+    rc = start(fs, store_path, err);
     if (rc < 0) {
         stop(fs);
         return rc;
@@ -327,28 +332,34 @@ bool efs_view_hidden(const struct efs *fs)
     return fs->view.hidden;
 }
 
-errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
-    return efs_view_info(&fs->view, file, info);
+    struct efs_file_info own;
+    errint_t rc = efs_view_info(&fs->view, file, &own);
+    if (rc == 0)
+        efs_sized_out(info, bytes, &own, sizeof(own));
+    return rc;
 }
 
-void efs_stats(struct efs *fs, struct efs_stats *stats)
+void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 {
-#define COPY(name, kind, unit, help) stats->name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
+    struct efs_stats stats;
+#define COPY(name, kind, unit, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
     pthread_mutex_lock(&fs->lock);
-    stats->budget_bytes = fs->options.budget_bytes;
-    stats->fixed_bytes = fs->fixed_bytes;
-    stats->chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
-    stats->chunk_used_bytes = fs->arena.used_bytes;
-    stats->chunk_units = fs->unit_ready_count;
-    stats->full_pool_bytes = fs->full_bytes;
-    stats->full_experts = fs->full_ready_count;
-    stats->leased_bytes = fs->leased_bytes;
-    stats->leased_experts = fs->leased_count;
-    stats->inflight = fs->active;
+    stats.budget_bytes = fs->options.budget_bytes;
+    stats.fixed_bytes = fs->fixed_bytes;
+    stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
+    stats.chunk_used_bytes = fs->arena.used_bytes;
+    stats.chunk_units = fs->unit_ready_count;
+    stats.full_pool_bytes = fs->full_bytes;
+    stats.full_experts = fs->full_ready_count;
+    stats.leased_bytes = fs->leased_bytes;
+    stats.leased_experts = fs->leased_count;
+    stats.inflight = fs->active;
     pthread_mutex_unlock(&fs->lock);
+    efs_sized_out(out, bytes, &stats, sizeof(stats));
 }
 
 uint32_t efs_expert_count(const struct efs *fs)
@@ -356,29 +367,32 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->store->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *out, size_t bytes)
 {
+    uint32_t expert = id.number;
+    struct efs_expert_info info;
     if (expert >= fs->store->expert_count)
         return -ENOENT;
     const struct efs_disk_group *g = &fs->store->groups[expert];
-    *info = (struct efs_expert_info){.layer = g->layer, .expert = g->expert, .file = UINT32_MAX};
-    efs_view_expert_name(&fs->view, expert, info->name, sizeof(info->name));
+    info = (struct efs_expert_info){.layer = g->layer, .expert = g->expert, .file = UINT32_MAX};
+    efs_view_expert_name(&fs->view, expert, info.name, sizeof(info.name));
     if (!fs->view.hidden)
-        info->file = fs->view.expert_first + expert;
-    info->coded_bytes = fs->expert_bytes[expert];
+        info.file = fs->view.expert_first + expert;
+    info.coded_bytes = fs->expert_bytes[expert];
     uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)
-        info->raw_bytes += fs->store->objects[o].bytes;
+        info.raw_bytes += fs->store->objects[o].bytes;
     pthread_mutex_lock(&fs->lock);
     for (uint32_t u = fs->object_unit[first]; u < fs->object_unit[end]; u++)
-        info->resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
+        info.resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
     const struct efs_full *f = &fs->full[expert];
-    info->leases = f->leases;
+    info.leases = f->leases;
     if (f->slot)
-        info->resident_bytes += f->slot->bytes;
-    info->touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
-    efs_residency_info(fs, expert, info);
+        info.resident_bytes += f->slot->bytes;
+    info.touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
+    efs_residency_info(fs, expert, &info);
     pthread_mutex_unlock(&fs->lock);
+    efs_sized_out(out, bytes, &info, sizeof(info));
     return 0;
 }
 

@@ -18,7 +18,7 @@
 #include "arena.h"
 #include "disk.h"
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "lru.h"
 #include "memory_left.h"
 #include "clock.h"

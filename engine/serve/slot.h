@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 enum efs_slot_kind { EFS_SLOT_PRIVATE, EFS_SLOT_SHOWN, EFS_SLOT_WINDOW };
 

@@ -1,10 +1,10 @@
 /*
- * stats.h - the counters of libexpertfs.h as atomics. Counters only grow; gauges are set when they are read.
+ * stats.h - the counters of expertfs.h as atomics. Counters only grow; gauges are set when they are read.
  */
 #ifndef EFS_STATS_H
 #define EFS_STATS_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <stdatomic.h>
 

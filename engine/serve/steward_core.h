@@ -5,6 +5,7 @@
 #ifndef EFS_STEWARD_CORE_H
 #define EFS_STEWARD_CORE_H
 
+#include "expertfs-private.h"
 #include "steward.h"
 
 #include "history.h"

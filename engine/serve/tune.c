@@ -255,8 +255,9 @@ errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
     return 0;
 }
 
-errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err)
+errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char pool, struct efs_error *err)
 {
+    uint32_t expert = id.number;
     enum efs_pool to = pool == 'F' ? EFS_POOL_F : pool == 'C' ? EFS_POOL_C : EFS_POOL_M;
     if (to == EFS_POOL_M && pool != '-')
         return efs_fail(err, -EINVAL, "a pin is F, C or - (none)");

@@ -6,7 +6,7 @@
 #ifndef EFS_TUNE_TEXT_H
 #define EFS_TUNE_TEXT_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include "policy.h"
 #include "pools.h"

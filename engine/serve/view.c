@@ -140,7 +140,7 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
     if (file >= view->file_count)
         return -ENOENT;
     info->kind = EFS_FILE_VIEW;
-    info->expert = EFS_NONE;
+    info->expert = efs_id(EFS_NONE);
     info->bytes = efs_view_bytes(view, file);
     bool alias = !view->hidden && file >= view->alias_first;
     if (file < view->expert_first || alias) {
@@ -151,8 +151,8 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
     } else if (is_expert(view, file)) {
         char name[80];
         info->kind = EFS_FILE_EXPERT;
-        info->expert = file - view->expert_first;
-        efs_view_expert_name(view, info->expert, name, sizeof(name));
+        info->expert = efs_id(file - view->expert_first);
+        efs_view_expert_name(view, info->expert.number, name, sizeof(name));
         snprintf(info->path, sizeof(info->path), "experts/%s.safetensors", name);
     } else {
         snprintf(info->path, sizeof(info->path), "experts/%s", file == view->dense_file ? DENSE_NAME : INDEX_NAME);

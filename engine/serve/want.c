@@ -3,6 +3,7 @@
  * the experts that are asked for are then brought, in the order in which they were named.
  */
 #include "want_text.h"
+#include "expertfs-protocol.h"
 
 #include "request.h"
 #include "residency.h"
@@ -90,7 +91,8 @@ errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_err
     return rc;
 }
 
-errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert, uint32_t *number)
+errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
+                         struct efs_expert_id *id)
 {
     struct efs_want want = {.layer = layer};
     uint32_t first = 0, end = 0;
@@ -99,6 +101,9 @@ errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer
     memcpy(want.stack, stack, strlen(stack) + 1);
     if (find_layer(fs, &want, &first, &end, NULL) < 0)
         return -ENOENT;
-    *number = find_expert(fs, first, end, expert);
-    return *number == UINT32_MAX ? -ENOENT : 0;
+    uint32_t number = find_expert(fs, first, end, expert);
+    if (number == UINT32_MAX)
+        return -ENOENT;
+    *id = efs_id(number);
+    return 0;
 }

@@ -1,5 +1,6 @@
 /* want_text.c - see want_text.h. */
 #include "want_text.h"
+#include "expertfs-protocol.h"
 
 #include <errno.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #ifndef EFS_WANT_TEXT_H
 #define EFS_WANT_TEXT_H
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define EFS_WANT_EXPERTS 512u /* in a line */
 #define EFS_WANT_STACK 32u

@@ -5,7 +5,7 @@
 #define EFS_WORKERS_H
 
 #include "codec.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "stack.h"
 
 #define EFS_WORKERS_MAX 256

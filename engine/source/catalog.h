@@ -8,7 +8,7 @@
 #define EFS_CATALOG_H
 
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* One file of the checkpoint. Tensor files and all others alike. */
 struct efs_source_file {
@@ -41,7 +41,7 @@ struct efs_source_expert {
 };
 
 struct efs_catalog {
-    char *root; /* directory that the paths are relative to */
+    char *root;                    /* directory that the paths are relative to */
     struct efs_source_file *files; /* sorted by path (bytes) */
     size_t file_count;
     struct efs_source_tensor *tensors; /* sorted by (file, offset) */

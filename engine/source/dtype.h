@@ -7,7 +7,7 @@
 #ifndef EFS_DTYPE_H
 #define EFS_DTYPE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct efs_dtype_info {
     const char *name;

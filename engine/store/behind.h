@@ -7,7 +7,7 @@
 #ifndef EFS_BEHIND_H
 #define EFS_BEHIND_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,7 +7,7 @@
 
 #include "kernels.h"
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 /* One thread's working memory: contexts of the libraries and a buffer of one shard's E bytes. */
 struct efs_codec_scratch;

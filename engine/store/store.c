@@ -5,6 +5,7 @@
 #include "huge.h"
 #include "kernels.h"
 #include "regular.h"
+#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -263,9 +264,9 @@ static unsigned may_read(const struct efs_store *store)
     return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
 }
 
-void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
+void efs_store_info(const struct efs_store *store, struct efs_store_info *out, size_t bytes)
 {
-    *info = (struct efs_store_info){
+    struct efs_store_info info = (struct efs_store_info){
         .store_bytes = store->sb.store_bytes,
         .source_bytes = store->sb.source_bytes,
         .index_bytes = store->index_bytes,
@@ -289,7 +290,7 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
         const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;
         if (!b || a->layer != b->layer || a->stack_bytes != b->stack_bytes ||
             memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) != 0)
-            info->layers++;
+            info.layers++;
     }
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];
@@ -300,13 +301,14 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
             uint64_t raw = left < whole ? left : whole;
             left -= raw;
             uint64_t coded = (uint64_t)s->e_bytes + s->sm_bytes;
-            info->codec_shards[s->codec]++;
-            info->codec_raw_bytes[s->codec] += raw;
-            info->codec_coded_bytes[s->codec] += coded;
+            info.codec_shards[s->codec]++;
+            info.codec_raw_bytes[s->codec] += raw;
+            info.codec_coded_bytes[s->codec] += coded;
             if (object->group < store->expert_count) {
-                info->expert_raw_bytes += raw;
-                info->expert_coded_bytes += coded;
+                info.expert_raw_bytes += raw;
+                info.expert_coded_bytes += coded;
             }
         }
     }
+    efs_sized_out(out, bytes, &info, sizeof(info));
 }

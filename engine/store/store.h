@@ -8,7 +8,7 @@
 #define EFS_STORE_H
 
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <sys/stat.h>
 

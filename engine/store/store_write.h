@@ -7,7 +7,7 @@
 #define EFS_STORE_WRITE_H
 
 #include "layout.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "newfile.h"
 
 struct efs_store_writer {

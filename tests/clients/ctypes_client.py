@@ -5,7 +5,6 @@ Asks for every expert, layer by layer, of STORE or of a store that is mounted on
 those of the checkpoint in DIRECTORY, which it was packed from. Of STORE also leases every expert and reads config.json
 through the library. Exit 0: all equal, 1: not."""
 import ctypes
-import errno
 import json
 import mmap
 import queue
@@ -18,9 +17,12 @@ from pathlib import Path
 
 class Options(ctypes.Structure):
     """The first fields of struct efs_options; the others are zero, their default, in the room behind."""
-    _fields_ = [("budget_bytes", c_uint64), ("workers", c_uint), ("readahead_bytes", c_uint64),
+    _fields_ = [("size", c_uint32), ("workers", c_uint), ("budget_bytes", c_uint64), ("readahead_bytes", c_uint64),
                 ("reserved_bytes", c_uint64), ("per_file_bytes", c_uint64), ("full_pool", c_bool),
                 ("lease_wait", c_bool), ("prealloc", c_bool), ("no_direct", c_bool), ("others", c_char * 512)]
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
 
 
 class Error(ctypes.Structure):
@@ -32,7 +34,10 @@ class FileInfo(ctypes.Structure):
 
 
 class ClientOptions(ctypes.Structure):
-    _fields_ = [("store", POINTER(Options)), ("keep_bytes", c_uint64), ("threads", c_uint)]
+    _fields_ = [("size", c_uint32), ("threads", c_uint), ("store", POINTER(Options)), ("keep_bytes", c_uint64)]
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
 
 
 class Need(ctypes.Structure):
@@ -57,7 +62,7 @@ def load(path):
             ("efs_open", c_int, [c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)]),
             ("efs_close", None, [c_void_p]),
             ("efs_file_count", c_uint32, [c_void_p]),
-            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo)]),
+            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo), c_size_t]),
             ("efs_read", None, [c_void_p, c_uint32, c_void_p, c_uint64, c_void_p, c_size_t, Done, c_void_p]),
             ("efs_lease", None, [c_void_p, c_uint32, Leased, c_void_p]),
             ("efs_lease_fd", c_int, [c_void_p]),
@@ -68,7 +73,7 @@ def load(path):
             ("efs_client_close", None, [c_void_p]),
             ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(c_void_p),
                                          POINTER(Error)]),
-            ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32)]),
+            ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32), POINTER(c_int)]),
             ("efs_client_tensors", c_int, [c_void_p, c_uint32, POINTER(POINTER(Tensor)), POINTER(c_uint32)]),
             ("efs_client_drop", None, [c_void_p, c_uint32]),
             ("efs_client_release", None, [c_void_p])):
@@ -91,7 +96,7 @@ class Store:
     def files(self):
         info = FileInfo()
         for number in range(self.library.efs_file_count(self.handle)):
-            self.library.efs_file_info(self.handle, number, byref(info))
+            self.library.efs_file_info(self.handle, number, byref(info), ctypes.sizeof(info))
             yield number, info.path.decode(), info.bytes, info.kind
 
     def read(self, number, size):
@@ -159,11 +164,11 @@ def ask(library, path, originals):
         needs, request = (Need * len(numbers))(*((number, 1) for number in sorted(numbers))), c_void_p()
         if library.efs_client_begin(client, b"", layer, needs, len(needs), FORM_FULL, byref(request), byref(error)) < 0:
             raise OSError(error.text.decode())
-        index, found, tensors_there = c_uint32(), c_uint32(), POINTER(Tensor)()
-        while (result := library.efs_client_wait_any(request, -1, byref(index))) != -errno.ENOENT:
+        index, found, tensors_there, status = c_uint32(), c_uint32(), POINTER(Tensor)(), c_int()
+        while library.efs_client_wait_any(request, -1, byref(index), byref(status)) == 1:
             experts += 1
-            if result < 0 or library.efs_client_tensors(request, index, byref(tensors_there), byref(found)) < 0:
-                print(f"ctypes: layer {layer}, expert {needs[index.value].expert}: error {result}")
+            if status.value < 0 or library.efs_client_tensors(request, index, byref(tensors_there), byref(found)) < 0:
+                print(f"ctypes: layer {layer}, expert {needs[index.value].expert}: error {status.value}")
                 different += 1
                 continue
             for tensor in tensors_there[:found.value]:

@@ -4,7 +4,7 @@
 #ifndef EFS_FIXTURE_H
 #define EFS_FIXTURE_H
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 struct fixture_tensor {
     const char *name;
@@ -35,7 +35,7 @@ void fixture_spread(const struct fixture *fixture);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
 /* These three at once: a begun fixture with a packed store of such experts. */
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
-/* The packed store, open; efs_close() it. */
+/* The packed store, open; efs_close() it. The size of options is set here. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
 /* Tune it as efs_set() does, and wait for the plan that follows. */
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);

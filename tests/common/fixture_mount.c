@@ -19,7 +19,8 @@ void fixture_mount_file(const struct fixture_mount *mount, const char *name, con
 
 void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model)
 {
-    const struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .no_state = true};
+    const struct efs_options options = {
+        .size = sizeof(struct efs_options), .budget_bytes = 128 << 20, .workers = 2, .no_state = true};
     struct efs_expert_info info;
     snprintf(mount->directory, sizeof(mount->directory), "%s/mnt", model->directory);
     assert_int_equal(mkdir(mount->directory, 0777), 0);
@@ -27,7 +28,7 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     fixture_mount_file(mount, ".expertfs/want", "", 0);
     struct efs *fs = fixture_open(model, options);
     mount->experts = 0;
-    while (efs_expert_info(fs, mount->experts, &info) == 0)
+    while (efs_expert_info(fs, efs_id(mount->experts), &info, sizeof(info)) == 0)
         mount->experts++;
     mount->files = calloc(mount->experts, sizeof(*mount->files));
     mount->file_bytes = calloc(mount->experts, sizeof(*mount->file_bytes));
@@ -35,8 +36,8 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     assert_non_null(mount->file_bytes);
     for (uint32_t e = 0; e < mount->experts; e++) {
         struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
         mount->files[e] = malloc(file.bytes);
         assert_non_null(mount->files[e]);
         mount->file_bytes[e] = file.bytes;

@@ -9,7 +9,7 @@
 #ifndef EFS_LARGE_STORE_H
 #define EFS_LARGE_STORE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 struct large_store {
     uint32_t layers, experts; /* experts a layer */

@@ -2,7 +2,7 @@
 #ifndef EFS_WAITING_H
 #define EFS_WAITING_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <sys/types.h>
 

@@ -37,9 +37,10 @@ class Client:
             return [error.text.decode()]
         index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
         for _ in experts:
-            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index))
-            if rc == 0:
-                rc = library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
+            status = ctypes.c_int()
+            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status))
+            if rc == 1:
+                rc = status.value or library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
             if rc < 0:
                 bad.append((layer, experts[index.value], rc))
             for tensor in tensors[:count.value] if rc == 0 and look else []:
@@ -138,7 +139,7 @@ while True:
     needs, request = (api.Need * 4)(*((e, 1) for e in experts)), ctypes.c_void_p()
     library.efs_client_begin(handle, b"", random.randrange(3), needs, 4, 0, ctypes.byref(request), ctypes.byref(error))
     if request and random.random() < 0.5:
-        library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()))
+        library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_int()))
     if request:
         library.efs_client_release(request)
 """

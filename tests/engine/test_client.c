@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 #include <cmocka.h>
 
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -61,9 +62,14 @@ static int teardown(void **state)
 
 static struct efs_client *open_client(const char *path, uint64_t keep_bytes)
 {
-    const struct efs_options store = {
-        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true};
-    const struct efs_client_options options = {.store = &store, .keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_options store = {.size = sizeof(struct efs_options),
+                                      .budget_bytes = 128 * MIB,
+                                      .workers = 2,
+                                      .full_pool = true,
+                                      .lease_wait = true,
+                                      .no_state = true};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(path, &options);
 }
 
@@ -84,6 +90,7 @@ static void all_of(struct efs_client *client)
     struct efs_error err = {""};
     struct efs_client_request *r;
     uint32_t index;
+    errint_t status;
     for (uint32_t round = 0; round < 6; round++) {
         uint32_t layer = round % LAYERS, count = 1 + round, told = 0;
         struct efs_need needs[EXPERTS];
@@ -92,7 +99,8 @@ static void all_of(struct efs_client *client)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
         if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
             fail_msg("%s", err.text);
-        while (efs_client_wait_any(r, -1, &index) == 0) {
+        while (efs_client_wait_any(r, -1, &index, &status) == 1) {
+            assert_int_equal(status, 0);
             assert_false(seen[index]);
             seen[index] = true;
             check_tensors(r, index, layer, needs[index].expert);
@@ -100,7 +108,7 @@ static void all_of(struct efs_client *client)
                 efs_client_drop(r, index);
         }
         assert_int_equal(told, count);
-        assert_int_equal(efs_client_wait_any(r, 0, &index), -ENOENT);
+        assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
         assert_int_equal(efs_client_wait(r), 0);
         efs_client_release(r);
     }
@@ -236,8 +244,9 @@ static void test_told(void **state)
     put(".expertfs/want", "", 0);
     const struct efs_tensor *tensors;
     uint32_t count, index;
+    errint_t status;
     assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0); /* it is there at once */
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* it is there at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
     do
@@ -262,6 +271,7 @@ static void test_kept(void **state)
     unsigned without = fixture_open_fds();
     struct efs_client_request *r;
     uint32_t index;
+    errint_t status;
     for (uint32_t e = 0; e < 5; e++) {
         assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
         assert_int_equal(efs_client_wait(r), 0);
@@ -272,8 +282,8 @@ static void test_kept(void **state)
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
     assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
-    assert_int_equal(efs_client_wait_any(r, 0, &index), 0);
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     efs_client_release(r);
     efs_client_close(client);
     assert_int_equal(fixture_open_fds(), fds);
@@ -338,7 +348,8 @@ static errint_t ask_for(struct efs_client *client, struct efs_client_request **r
 {
     uint32_t index = 9;
     assert_int_equal(efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL, r, NULL), 0);
-    errint_t rc = efs_client_wait_any(*r, -1, &index);
+    errint_t rc = 1;
+    assert_int_equal(efs_client_wait_any(*r, -1, &index, &rc), 1);
     assert_int_equal(index, 0);
     const struct efs_tensor *tensors;
     uint32_t count;
@@ -403,6 +414,110 @@ static void test_foreign(void **state)
     unlink(path);
 }
 
+/* An expert whose file is gone: its own error, which is no word on the request, and then all were told of. */
+static void test_gone(void **state)
+{
+    (void)state;
+    const struct efs_need needs[] = {{0, 1}, {1, 1}};
+    struct efs_client_request *r;
+    uint32_t index, gone = 0;
+    errint_t status;
+    char path[500], aside[520];
+    snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
+    snprintf(aside, sizeof(aside), "%s.aside", path);
+    struct efs_client *client = open_client(mount.directory, 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_wait(r), 0); /* it is known from now on */
+    efs_client_release(r);
+    assert_int_equal(rename(path, aside), 0);
+    errint_t rc = efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL);
+    bool good = rc == 0;
+    for (unsigned i = 0; good && i < 2; i++) {
+        good = efs_client_wait_any(r, -1, &index, &status) == 1 && status == (index == 1 ? -ENOENT : 0);
+        gone += index == 1;
+    }
+    good = good && efs_client_wait_any(r, -1, &index, &status) == 0 && efs_client_wait(r) == -ENOENT;
+    if (rc == 0)
+        efs_client_release(r);
+    efs_client_close(client);
+    assert_int_equal(rename(aside, path), 0);
+    assert_true(good);
+    assert_int_equal(gone, 1);
+}
+
+/* Of a store that is open: it stays so, and is asked by its owner besides. */
+static void test_borrowed(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){
+                    .budget_bytes = 256 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true});
+    struct efs_client *client = NULL;
+    assert_int_equal(efs_client_new(fs, &client, NULL), 0);
+    assert_ptr_equal(efs_client_fs(client), fs);
+    all_of(client);
+    refused(client);
+    efs_client_close(client);
+    assert_int_equal(efs_expert_count(fs), LAYERS * EXPERTS);
+    assert_int_equal(efs_client_new(fs, &client, NULL), 0);
+    all_of(client);
+    efs_client_close(client);
+    efs_close(fs);
+    assert_int_equal(fixture_open_fds(), fds);
+}
+
+static bool readable(int fd, int timeout_ms)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, timeout_ms) == 1;
+}
+
+/* By an event loop, which asks only when poll() says so, of a store and of a mount: no call waits. */
+static void test_event(void **state)
+{
+    (void)state;
+    unsigned fds = fixture_open_fds();
+    const char *const paths[] = {model.store, mount.directory, mount.directory};
+    const uint64_t keep[] = {0, 0, 64 * MIB};
+    for (unsigned i = 0; i < 3; i++) {
+        struct efs_client *client = open_client(paths[i], keep[i]);
+        for (uint32_t round = 0; round < 6; round++) {
+            const struct efs_need needs[] = {
+                {round % EXPERTS, 1}, {(round + 2) % EXPERTS, 1}, {(round + 5) % EXPERTS, 1}};
+            struct efs_client_request *r;
+            uint32_t index = 9;
+            errint_t status = -1;
+            assert_int_equal(efs_client_begin(client, "", round % LAYERS, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+            int fd = efs_client_event(r);
+            assert_true(fd >= 0);
+            assert_int_equal(efs_client_event(r), fd);
+            for (unsigned told = 0; told < 3; told++) {
+                assert_true(readable(fd, 60000));
+                assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
+                assert_int_equal(status, 0);
+                check_tensors(r, index, round % LAYERS, needs[index].expert);
+                if (round % 2)
+                    efs_client_drop(r, index);
+            }
+            assert_true(readable(fd, 0)); /* there is nothing to wait for */
+            assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
+            efs_client_release(r);
+            if (round == 5) { /* what is dropped while it comes is not waited for either */
+                assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+                fd = efs_client_event(r);
+                for (uint32_t n = 0; n < 3; n++)
+                    efs_client_drop(r, n);
+                assert_true(readable(fd, 0));
+                assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
+                efs_client_release(r);
+            }
+        }
+        efs_client_close(client);
+        assert_int_equal(fixture_open_fds(), fds);
+    }
+}
+
 /* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
 static void test_notes(void **state)
 {
@@ -460,6 +575,7 @@ static void *one_of_many(void *arg)
     for (unsigned n = 0; n < 150; n++) {
         struct efs_client_request *r;
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
+        errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
         assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
         switch (rand_r(&seed) % 4) {
@@ -470,7 +586,8 @@ static void *one_of_many(void *arg)
             check_tensors(r, 1, layer, needs[1].expert);
             break;
         default:
-            while (efs_client_wait_any(r, 10000, &index) == 0) {
+            while (efs_client_wait_any(r, 10000, &index, &status) == 1) {
+                assert_int_equal(status, 0);
                 check_tensors(r, index, layer, needs[index].expert);
                 if (rand_r(&seed) % 2)
                     efs_client_drop(r, index);
@@ -500,9 +617,10 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both),    cmocka_unit_test(test_open),  cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_told),    cmocka_unit_test(test_kept),  cmocka_unit_test(test_kept_full),
-        cmocka_unit_test(test_foreign), cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_both),     cmocka_unit_test(test_open),  cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_told),     cmocka_unit_test(test_kept),  cmocka_unit_test(test_kept_full),
+        cmocka_unit_test(test_foreign),  cmocka_unit_test(test_gone),  cmocka_unit_test(test_event),
+        cmocka_unit_test(test_borrowed), cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -16,7 +16,9 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "matvec.h"
 #include "waiting.h"
 
@@ -69,13 +71,15 @@ static int teardown(void **state)
 
 static void pack(enum efs_codec_choice codec)
 {
-    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
+    struct efs_pack_options options = {
+        .size = sizeof(struct efs_pack_options), .codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
     fixture_pack(&model, &options);
 }
 
 static struct efs *open_store(uint64_t budget)
 {
-    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_options options = {
+        .size = sizeof(struct efs_options), .budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
     return fixture_open(&model, options);
 }
 
@@ -99,7 +103,7 @@ static void make_routing(struct routing *r, uint32_t tokens)
             r->token[e][n] = 0;
             r->weight[e][n++] = 0.25f;
         }
-        r->to[e] = (struct efs_route_to){.expert = e, .count = n, .token = r->token[e], .weight = r->weight[e]};
+        r->to[e] = (struct efs_route_to){.expert = efs_id(e), .count = n, .token = r->token[e], .weight = r->weight[e]};
     }
 }
 
@@ -110,7 +114,8 @@ static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool b
     struct efs_team *team;
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(threads, &team), 0);
-    struct efs_mixture m = {.experts = r->to,
+    struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                            .experts = r->to,
                             .expert_count = EXPERTS,
                             .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                             .x = bf16 ? (const void *)x_bf16 : (const void *)x,
@@ -155,8 +160,8 @@ static void reference(struct efs *fs, uint32_t tokens, bool bf16, double *y)
         struct efs_expert_info info;
         struct efs_file_info file;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
         assert_int_equal(lease_wait(fs, info.file, &lease), 0);
         const uint8_t *end = (const uint8_t *)efs_lease_data(lease) + file.bytes;
         const size_t bytes = 2 * INNER * HIDDEN;
@@ -252,7 +257,8 @@ static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
     struct efs_team *team;
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_mixture m = {.experts = r->to,
+    struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                            .experts = r->to,
                             .expert_count = EXPERTS,
                             .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                             .x = bf16 ? (const void *)x_bf16 : (const void *)x,
@@ -380,8 +386,9 @@ static void test_bf16(void **state)
         if (!efs_cpu_force(paths[path]))
             continue;
         for (uint32_t e = 0; e < EXPERTS; e++) {
-            const struct efs_route_to to = {.expert = e, .count = TOKENS, .token = token, .weight = weight};
-            const struct efs_mixture m = {.experts = &to,
+            const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
+            const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                                          .experts = &to,
                                           .expert_count = 1,
                                           .activation = EFS_ACTIVATION_BF16,
                                           .x = in,
@@ -438,8 +445,9 @@ static void test_refused(void **state)
     float y[HIDDEN], weight = 1;
     uint32_t token = 0, beyond = 1;
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_route_to to = {0, 1, &token, &weight};
-    struct efs_mixture good = {.experts = &to,
+    struct efs_route_to to = {efs_id(0), 1, &token, &weight};
+    struct efs_mixture good = {.size = sizeof(struct efs_mixture),
+                               .experts = &to,
                                .expert_count = 1,
                                .x = x,
                                .tokens = 1,
@@ -462,9 +470,9 @@ static void test_refused(void **state)
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
     to.token = &beyond;
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to = (struct efs_route_to){EXPERTS, 1, &token, &weight};
+    to = (struct efs_route_to){efs_id(EXPERTS), 1, &token, &weight};
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to.expert = 1;
+    to.expert = efs_id(1);
     assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
     efs_team_free(team);
     efs_close(fs);
@@ -482,7 +490,8 @@ static void test_damage(void **state)
     unsigned errors = 0;
     for (uint64_t at = 4096; at + 4096 < bytes; at += 16384 * 3) {
         fixture_damage(model.store, at);
-        struct efs_options options = {.budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
+        struct efs_options options = {
+            .size = sizeof(struct efs_options), .budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
         struct efs *fs;
         if (efs_open(model.store, &options, &fs, &err) == 0) {
             errint_t rc = run(fs, 2, EFS_FORM_CODED, false, 3, y, &err);
@@ -515,7 +524,7 @@ static void codecs_mixed_in_a_tensor(void **state)
     fixture_file(&model, "model.safetensors", zeros, bytes);
     pack(EFS_CHOOSE_AUTO);
     struct efs *fs = open_store(64 * MIB);
-    efs_store_info(efs_get_store(fs), &info);
+    efs_store_info(efs_get_store(fs), &info, sizeof(info));
     assert_true(info.codec_shards[1] >= EXPERTS * 3 && info.codec_shards[2] >= EXPERTS * 3);
     for (unsigned threads = 1; threads <= 2; threads++) {
         assert_int_equal(run(fs, threads, EFS_FORM_CODED, false, TOKENS, coded, &err), 0);

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +23,8 @@
 #include <cmocka.h>
 
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
+#include "expertfs-protocol.h"
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -226,7 +228,8 @@ static void end_end(struct mount_end *s)
 
 static struct efs_client *open_client(uint64_t keep_bytes)
 {
-    const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(mount.directory, &options);
 }
 
@@ -238,11 +241,15 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     const struct efs_tensor *tensors;
     uint32_t index, tensor_count, told = 0;
     bool good = true;
+    errint_t status;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
     if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
-    while (wait && good && efs_client_wait_any(r, 60000, &index) == 0) {
+    struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
+                           .events = POLLIN}; /* or who has a loop of events */
+    while (wait && good && (event.fd < 0 || poll(&event, 1, 60000) == 1) &&
+           efs_client_wait_any(r, event.fd < 0 ? 60000 : 0, &index, &status) == 1 && status == 0) {
         uint32_t number = layer * EXPERTS + needs[index].expert;
         size_t at = mount.file_bytes[number];
         good = efs_client_tensors(r, index, &tensors, &tensor_count) == 0 && tensor_count == 3;

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define LAYERS 3
 #define EXPERTS 8
@@ -52,7 +52,7 @@ static void leave_mib(struct efs *fs, double mib)
 {
     char text[32];
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + (uint64_t)(mib * MIB)));
     fixture_set_and_plan(fs, "budget", text);
 }

@@ -1,6 +1,7 @@
 /* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-private.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +23,7 @@ static struct efs_profile measured;
 static int setup(void **state)
 {
     (void)state;
-    const struct efs_pack_options options = {.shard_elements = 65536};
+    const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .shard_elements = 65536};
     fixture_begin(&model);
     fixture_moe(&model, 2, 5, ROWS, COLUMNS);
     fixture_pack(&model, &options);
@@ -44,7 +45,7 @@ static void test_measure(void **state)
     struct efs_error err = {""};
     unsigned fds = fixture_open_fds();
     assert_int_equal(efs_store_open(model.store, &store, &err), 0);
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     assert_int_equal(efs_profile_measure(store, 2, 0.01, &measured, &err), -EINVAL);
     assert_int_equal(efs_profile_measure(store, 2, 61, &measured, &err), -EINVAL);
     assert_int_equal(efs_profile_measure(store, 100000, 1, &measured, &err), -EINVAL);

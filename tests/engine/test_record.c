@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "route.h"
 #include "waiting.h"
 
@@ -39,7 +39,11 @@ static int teardown(void **state)
 
 static struct efs *open_store(void)
 {
-    struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_options options = {.size = sizeof(struct efs_options),
+                                  .budget_bytes = 128 << 20,
+                                  .workers = 2,
+                                  .full_pool = true,
+                                  .no_state = true};
     return fixture_open(&model, options);
 }
 
@@ -54,7 +58,7 @@ static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_info e;
     struct efs_lease *l;
-    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
     assert_int_equal(lease_wait(fs, e.file, &l), 0);
     efs_lease_release(l);
 }
@@ -63,8 +67,8 @@ static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, layer * EXPERTS + expert, &e), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
     free(data);
@@ -176,7 +180,7 @@ static void test_named_again(void **state)
     struct efs_stats s;
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m, 8);
     expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
 }

@@ -17,7 +17,8 @@
 
 #include "codec.h"
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #define LAYERS 3
@@ -52,8 +53,8 @@ static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, expert, &e), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &e, sizeof(e)), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
     *bytes = f.bytes;
@@ -64,7 +65,7 @@ static void within_budget(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
@@ -127,9 +128,11 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
         struct efs_request *r;
         assert_int_equal(efs_request_begin(fs, needs, count, form, &r, &err), 0);
         uint32_t index, told = 0;
-        errint_t rc;
-        while ((rc = efs_request_wait_any(r, -1, &index)) != -ENOENT) {
-            assert_int_equal(rc, 0);
+        errint_t status;
+        int rc;
+        while ((rc = efs_request_wait_any(r, -1, &index, &status)) != 0) {
+            assert_int_equal(rc, 1);
+            assert_int_equal(status, 0);
             check_item(fs, r, index, needs[index].expert, form, scratch);
             told++;
             if (n % 3 == 0)
@@ -166,7 +169,8 @@ static void test_coded(void **state)
     struct efs_request *r;
     assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_CODED, &r, NULL), 0);
     uint32_t index, told = 0;
-    while (efs_request_wait_any(r, -1, &index) == 0) {
+    errint_t status;
+    while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
         told++;
         efs_request_drop(r, index);
     }
@@ -197,13 +201,13 @@ static void test_refused(void **state)
         assert_true(err.text[0]);
     }
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_m + s.requests_c + s.requests_f, 0);
-    uint32_t number;
-    assert_int_equal(efs_expert_find(fs, "", 1, 3, &number), 0);
-    assert_int_equal(number, EXPERTS + 3);
-    assert_int_equal(efs_expert_find(fs, "", LAYERS, 0, &number), -ENOENT);
-    assert_int_equal(efs_expert_find(fs, "decoder", 0, 0, &number), -ENOENT);
+    struct efs_expert_id id;
+    assert_int_equal(efs_expert_find(fs, "", 1, 3, &id), 0);
+    assert_int_equal(id.number, EXPERTS + 3);
+    assert_int_equal(efs_expert_find(fs, "", LAYERS, 0, &id), -ENOENT);
+    assert_int_equal(efs_expert_find(fs, "decoder", 0, 0, &id), -ENOENT);
     efs_close(fs);
 }
 
@@ -217,12 +221,12 @@ static void test_want(void **state)
     assert_int_equal(efs_want(fs, "1: 2*3 5\n", 9, &err), 0);
     within_budget(fs);
     struct efs_expert_info e;
-    assert_int_equal(efs_expert_info(fs, EXPERTS + 5, &e), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e, sizeof(e)), 0);
     assert_int_equal(e.state, 'F');
     struct efs_lease *lease;
     assert_int_equal(lease_wait(fs, e.file, &lease), 0);
     efs_lease_release(lease);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.requests_m, 2);
     assert_int_equal(s.requests_f, 0);
     assert_int_equal(s.leases_f, 1);
@@ -255,21 +259,21 @@ static void test_demotion(void **state)
         efs_request_release(r);
     }
     struct efs_pool_info f, lower;
-    assert_int_equal(efs_pool_info(fs, 'F', &f), 0);
+    assert_int_equal(efs_pool_info(fs, 'F', &f, sizeof(f)), 0);
     assert_true(f.experts > 0);
     within_budget(fs);
-    efs_stats(fs, &before);
+    efs_stats(fs, &before, sizeof(before));
     assert_int_equal(efs_set(fs, "plan", "S=60", NULL, &err), 0); /* all of F must go */
     within_budget(fs);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_int_equal(after.disk_reads, before.disk_reads);
-    assert_int_equal(efs_pool_info(fs, 'S', &lower), 0);
+    assert_int_equal(efs_pool_info(fs, 'S', &lower, sizeof(lower)), 0);
     assert_true(lower.experts > 0);
     assert_true(after.recoded_bytes > before.recoded_bytes);
     unsigned kept = 0, halves = 0;
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         kept += info.kept == 'S' && strchr("FCS", info.state);
     }
     assert_true(kept > 0);
@@ -278,12 +282,12 @@ static void test_demotion(void **state)
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
         size_t bytes;
-        assert_int_equal(efs_expert_info(fs, e, &info), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
         halves += info.state == 'S';
         free(whole_file(fs, e, &bytes)); /* checks what was made */
     }
     assert_true(halves > 0);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_int_equal(after.chunks_damaged, 0);
     efs_close(fs);
 }
@@ -294,12 +298,12 @@ static void test_pins(void **state)
     (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 96 * MIB, .full_pool = true, .plan = "C=40,F=20"});
     struct efs_error err = {""};
-    assert_int_equal(efs_pin(fs, 3, false, 'C', &err), 0);
-    assert_int_equal(efs_pin(fs, 3, false, 'X', &err), -EINVAL);
-    assert_int_equal(efs_pin(fs, LAYERS * EXPERTS, false, 'C', &err), -ENOENT);
+    assert_int_equal(efs_pin(fs, efs_id(3), false, 'C', &err), 0);
+    assert_int_equal(efs_pin(fs, efs_id(3), false, 'X', &err), -EINVAL);
+    assert_int_equal(efs_pin(fs, efs_id(LAYERS * EXPERTS), false, 'C', &err), -ENOENT);
     ask_layers(fs, EFS_FORM_FULL, 60);
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, 3, &info), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(3), &info, sizeof(info)), 0);
     assert_int_equal(info.pin, 'C');
     assert_true(info.kept == 'C' || info.kept == 'F');
     efs_close(fs);
@@ -358,7 +362,7 @@ static void test_soak(void **state)
             if (efs_set(fs, changes[i][0], changes[i][1], NULL, &err) < 0)
                 fail_msg("%s", err.text);
             for (unsigned n = 0; n < 5; n++) {
-                efs_stats(fs, &s);
+                efs_stats(fs, &s, sizeof(s));
                 size_t bytes;
                 free(whole_file(fs, n % (LAYERS * EXPERTS), &bytes));
             }
@@ -369,7 +373,7 @@ static void test_soak(void **state)
         pthread_join(threads[i], NULL);
     within_budget(fs);
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.chunks_damaged, 0);
     efs_close(fs);

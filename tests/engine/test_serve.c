@@ -2,7 +2,7 @@
  * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "waiting.h"
 
 #include <errno.h>
@@ -37,7 +37,11 @@ static int teardown(void **state)
 
 static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)
 {
-    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = full_pool, .lease_wait = wait};
+    struct efs_options options = {.size = sizeof(struct efs_options),
+                                  .budget_bytes = budget,
+                                  .workers = 2,
+                                  .full_pool = full_pool,
+                                  .lease_wait = wait};
     return fixture_open(&model, options);
 }
 
@@ -45,7 +49,7 @@ static uint32_t file_named(struct efs *fs, const char *path)
 {
     struct efs_file_info info;
     for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        assert_int_equal(efs_file_info(fs, i, &info), 0);
+        assert_int_equal(efs_file_info(fs, i, &info, sizeof(info)), 0);
         if (strcmp(info.path, path) == 0)
             return i;
     }
@@ -57,7 +61,7 @@ static void check_within_budget(struct efs *fs)
 {
     struct efs_stats s;
     do /* read-ahead that nobody waited for, and the ends of what was answered */
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
@@ -108,7 +112,7 @@ static void test_expert_files(void **state)
                 struct efs_lease *lease = NULL;
                 snprintf(path, sizeof(path), "experts/L%02u/E%03u.safetensors", l, e);
                 uint32_t file = file_named(fs, path);
-                assert_int_equal(efs_file_info(fs, file, &info), 0);
+                assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
                 assert_int_equal(info.kind, EFS_FILE_EXPERT);
                 unsigned char *got = malloc(info.bytes);
                 if (full) {
@@ -155,7 +159,8 @@ static void *soak_reader(void *arg)
 {
     struct soak *s = arg;
     unsigned char *buffer = malloc(300000);
-    struct efs_stream stream = {0};
+    struct efs_stream *stream;
+    assert_int_equal(efs_stream_new(s->fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
     uint64_t next = 0;
     for (int i = 0; i < 400; i++) {
         uint64_t offset = fixture_random(&s->seed) % (s->bytes + 1000);
@@ -163,7 +168,7 @@ static void *soak_reader(void *arg)
         if (i % 3) /* sequential stretches wake the read-ahead */
             offset = next % s->bytes;
         size_t expect = offset >= s->bytes ? 0 : s->bytes - offset < want ? s->bytes - offset : want;
-        ssize_t got = read_wait(s->fs, s->file, &stream, offset, buffer, want);
+        ssize_t got = read_wait(s->fs, s->file, stream, offset, buffer, want);
         next = offset + want;
         if (got != (ssize_t)expect || memcmp(buffer, s->whole + offset, expect) != 0)
             s->failures++;
@@ -176,6 +181,7 @@ static void *soak_reader(void *arg)
                 s->failures++;
         }
     }
+    efs_stream_free(stream);
     free(buffer);
     return NULL;
 }
@@ -206,7 +212,8 @@ static void soak(uint64_t budget, bool wait)
 
 static uint64_t floor_budget(void)
 {
-    struct efs_options options = {.budget_bytes = 1, .workers = 2, .full_pool = true};
+    struct efs_options options = {
+        .size = sizeof(struct efs_options), .budget_bytes = 1, .workers = 2, .full_pool = true};
     struct efs_error err = {""};
     struct efs *fs = NULL;
     assert_int_equal(efs_open(model.store, &options, &fs, &err), -ENOMEM);
@@ -246,7 +253,7 @@ static void test_leases_hold(void **state)
     assert_true(held >= 1 && held < 12);
     assert_int_equal(rc, -ENOMEM);
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.leased_experts, held);
     struct efs_lease *again;
     assert_int_equal(lease_wait(fs, first, &again), 0); /* shares what is there */
@@ -256,7 +263,7 @@ static void test_leases_hold(void **state)
         efs_lease_release(leases[i]);
     assert_int_equal(lease_wait(fs, first + 11, &again), 0); /* room again */
     efs_lease_release(again);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
     assert_true(s.evictions_f > 0);
@@ -308,10 +315,10 @@ static void test_second_read_from_memory(void **state)
     struct efs_stats a, b;
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    efs_stats(fs, &a);
+    efs_stats(fs, &a, sizeof(a));
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    efs_stats(fs, &b);
+    efs_stats(fs, &b, sizeof(b));
     assert_int_equal(a.disk_bytes, b.disk_bytes);
     assert_int_equal(a.reads_m, b.reads_m);
     assert_true(b.reads_c > a.reads_c);
@@ -327,15 +334,15 @@ static void test_first_touch_brings_expert(void **state)
     struct efs_file_info info;
     struct efs_expert_info expert;
     char buffer[16];
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
+    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert, sizeof(expert)), 0);
     assert_int_equal(expert.state, 'M');
     assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
     struct efs_stats s;
     do /* what was started on the side ends soon */
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert, sizeof(expert)), 0);
     assert_int_equal(expert.state, 'C');
     assert_true(expert.resident_bytes >= expert.coded_bytes);
     efs_close(fs);
@@ -350,25 +357,27 @@ static void test_scan_leaves_the_pool(void **state)
     struct efs *fs;
     fixture_begin(&big);
     fixture_moe(&big, 3, 32, 512, 512); /* 144 MiB */
-    fixture_pack(&big, &(struct efs_pack_options){.threads = 2});
-    struct efs_options options = {.budget_bytes = 112 * MIB, .workers = 2};
+    fixture_pack(&big, &(struct efs_pack_options){.size = sizeof(struct efs_pack_options), .threads = 2});
+    struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 112 * MIB, .workers = 2};
     assert_int_equal(efs_open(big.store, &options, &fs, &err), 0);
     struct efs_file_info info;
     struct efs_expert_info expert;
     struct efs_stats s;
     uint32_t kept = file_named(fs, "experts/L01/E005.safetensors"), file = file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(4 * MIB);
-    assert_int_equal(efs_file_info(fs, kept, &info), 0);
+    assert_int_equal(efs_file_info(fs, kept, &info, sizeof(info)), 0);
     assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, info.bytes), info.bytes);
-    struct efs_stream stream = {0};
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    struct efs_stream *stream;
+    assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
+    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
     for (uint64_t at = 0; at < info.bytes; at += MIB)
-        assert_true(read_wait(fs, file, &stream, at, buffer, MIB) > 0);
+        assert_true(read_wait(fs, file, stream, at, buffer, MIB) > 0);
+    efs_stream_free(stream);
     check_within_budget(fs);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_true(s.evictions_c > 50);
     assert_true(s.chunk_used_bytes < 64 * MIB);
-    assert_int_equal(efs_expert_info(fs, 37, &expert), 0); /* L01/E005 */
+    assert_int_equal(efs_expert_info(fs, efs_id(37), &expert, sizeof(expert)), 0); /* L01/E005 */
     assert_int_equal(expert.state, 'C');
     free(buffer);
     efs_close(fs);
@@ -388,7 +397,8 @@ static void test_damage(void **state)
     fixture_damage(copy.store, store_bytes / 3 / 4096 * 4096 + 5); /* in the middle of the chunks */
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
     unsigned char *whole = fixture_read(path, &bytes), *got = malloc(65536);
-    struct efs_options options = {.budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
+    struct efs_options options = {
+        .size = sizeof(struct efs_options), .budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
     struct efs_error err = {""};
     struct efs *fs;
     assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
@@ -418,7 +428,7 @@ static void test_damage(void **state)
             efs_lease_release(lease);
     }
     struct efs_stats s;
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_true(s.chunks_damaged >= bad);
     assert_true(refused <= 1);
     check_within_budget(fs);
@@ -469,7 +479,8 @@ static void test_refuses(void **state)
 static void test_prealloc(void **state)
 {
     (void)state;
-    struct efs_options options = {.budget_bytes = 192 * MIB,
+    struct efs_options options = {.size = sizeof(struct efs_options),
+                                  .budget_bytes = 192 * MIB,
                                   .workers = 2,
                                   .full_pool = true,
                                   .prealloc = true,
@@ -478,13 +489,13 @@ static void test_prealloc(void **state)
     struct efs_stats s, after;
     struct efs_lease *lease;
     struct efs *fs = fixture_open(&model, options);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_true(s.full_pool_bytes >= 192 * MIB / 4);
     assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);
     assert_true(s.full_pool_bytes + s.chunk_pool_bytes + s.fixed_bytes <= 192 * MIB);
     uint32_t file = file_named(fs, "experts/L00/E000.safetensors");
     assert_int_equal(lease_wait(fs, file, &lease), 0);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_int_equal(after.full_pool_bytes, s.full_pool_bytes);
     efs_lease_release(lease);
     efs_close(fs);
@@ -511,7 +522,7 @@ static uint64_t file_mapped_at(const void *data)
 static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 {
     struct efs_file_info info;
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
     return (info.bytes + 4095) / 4096 * 4096;
 }
 
@@ -519,8 +530,12 @@ static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 static void test_memory_is_taken_over(void **state)
 {
     (void)state;
-    struct efs_options options = {
-        .budget_bytes = floor_budget() + 5 * MIB, .workers = 2, .full_pool = true, .no_state = true, .plan = "F=100"};
+    struct efs_options options = {.size = sizeof(struct efs_options),
+                                  .budget_bytes = floor_budget() + 5 * MIB,
+                                  .workers = 2,
+                                  .full_pool = true,
+                                  .no_state = true,
+                                  .plan = "F=100"};
     struct efs *fs = fixture_open(&model, options);
     uint32_t first = file_named(fs, "experts/L00/E000.safetensors"), files = 0;
     uint64_t file[64];
@@ -538,7 +553,7 @@ static void test_memory_is_taken_over(void **state)
         }
         efs_lease_release(lease);
     }
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_true(s.evictions_f > 12);
     assert_int_equal(files, s.full_pool_bytes / file_bytes_in_memory(fs, first));
     efs_close(fs);

@@ -7,6 +7,7 @@
 #include "fixture.h"
 #include "waiting.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -217,7 +218,7 @@ static uint32_t file_named(struct efs *fs, const char *path)
 {
     struct efs_file_info info;
     for (uint32_t i = 0; i < efs_file_count(fs); i++)
-        if (efs_file_info(fs, i, &info) == 0 && strcmp(info.path, path) == 0)
+        if (efs_file_info(fs, i, &info, sizeof(info)) == 0 && strcmp(info.path, path) == 0)
             return i;
     fail_msg("no %s", path);
     return 0;
@@ -228,7 +229,7 @@ static struct efs_stats rested(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     return s;
 }
@@ -239,19 +240,23 @@ struct played {
 
 static struct played play(struct efs *fs, const struct list *list, unsigned char *buffer)
 {
-    struct efs_stream streams[HANDLES] = {{0}};
+    struct efs_stream *streams[HANDLES];
+    for (unsigned i = 0; i < HANDLES; i++)
+        assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &streams[i]), 0);
     struct efs_stats before = rested(fs), s = before;
     uint32_t file = file_named(fs, "model.safetensors");
     struct played played = {0};
     for (size_t i = 0; i < list->count; i++) {
         const struct request *r = &list->at[i];
-        assert_int_equal(read_wait(fs, file, &streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
+        assert_int_equal(read_wait(fs, file, streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
         assert_memory_equal(buffer, whole + r->offset, r->bytes);
         if (i % 8 == 0 || r->bytes >= 64 * KIB) {
-            efs_stats(fs, &s);
+            efs_stats(fs, &s, sizeof(s));
             played.most_used = s.chunk_used_bytes > played.most_used ? s.chunk_used_bytes : played.most_used;
         }
     }
+    for (unsigned i = 0; i < HANDLES; i++)
+        efs_stream_free(streams[i]);
     s = rested(fs);
     played.disk_bytes = s.disk_bytes - before.disk_bytes;
     played.readahead_units = s.readahead_units - before.readahead_units;
@@ -264,7 +269,7 @@ static unsigned experts_in(struct efs *fs, bool untouched)
     unsigned found = 0;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         struct efs_expert_info expert;
-        assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
         found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
     }
     return found;
@@ -328,14 +333,14 @@ static void test_hot_stay(void **state)
             struct efs_file_info info;
             snprintf(path, sizeof(path), "experts/L01/E%03u.safetensors", 3 * e);
             uint32_t file = file_named(fs, path);
-            assert_int_equal(efs_file_info(fs, file, &info), 0);
+            assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
             assert_int_equal(read_wait(fs, file, NULL, 0, buffer, info.bytes), info.bytes);
         }
         patterns[i].make(&list, &patterns[i], &seed);
         play(fs, &list, buffer);
         for (uint32_t e = 0; e < 8; e++) {
             struct efs_expert_info expert;
-            assert_int_equal(efs_expert_info(fs, 32 + 3 * e, &expert), 0);
+            assert_int_equal(efs_expert_info(fs, efs_id(32 + 3 * e), &expert, sizeof(expert)), 0);
             if (expert.state != 'C')
                 fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
         }
@@ -365,7 +370,7 @@ static void test_random_is_no_stream(void **state)
                          (unsigned long long)most, experts_in(fs, true));
             for (uint32_t e = 0; e < EXPERTS; e++) {
                 struct efs_expert_info expert;
-                assert_int_equal(efs_expert_info(fs, e, &expert), 0);
+                assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
             assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */
@@ -400,6 +405,20 @@ static void test_random_beside_a_scan(void **state)
     free(buffer);
 }
 
+/* All hints that there are are taken, any other number is not. */
+static void test_hints(void **state)
+{
+    (void)state;
+    struct efs *fs = open_model(BUDGET);
+    for (uint32_t hints = 0; hints < 16; hints++) {
+        struct efs_stream *stream = (struct efs_stream *)fs;
+        assert_int_equal(efs_stream_new(fs, hints, &stream), hints < 4 ? 0 : -EINVAL);
+        assert_int_equal(stream != NULL, hints < 4);
+        efs_stream_free(stream);
+    }
+    efs_close(fs);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -430,6 +449,7 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hints),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_hot_stay),
         cmocka_unit_test(test_random_is_no_stream),

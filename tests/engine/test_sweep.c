@@ -13,7 +13,9 @@
 #include "codec.h"
 #include "fixture.h"
 #include "hash.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
+#include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "sweep_fields.h"
 #include "waiting.h"
 
@@ -74,8 +76,12 @@ static unsigned long told[3][2][OUTCOMES], verified;
 static char case_name[200];
 static bool full_tier;
 static const char *sample_directory;
-static const struct efs_options serving = {
-    .budget_bytes = 64 << 20, .workers = 1, .full_pool = true, .no_state = true, .no_direct = true};
+static const struct efs_options serving = {.size = sizeof(struct efs_options),
+                                           .budget_bytes = 64 << 20,
+                                           .workers = 1,
+                                           .full_pool = true,
+                                           .no_state = true,
+                                           .no_direct = true};
 
 static void on_alarm(int signal)
 {
@@ -100,7 +106,7 @@ static void see_files(struct efs *fs, struct seen *seen)
 {
     for (uint32_t f = 0; f < efs_file_count(fs) && seen->count < ITEMS; f++) {
         struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info), 0);
+        assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
         ssize_t n = read_wait(fs, f, NULL, 0, buffer, ROOM);
         uint64_t parts[2] = {efs_hash(info.path, strlen(info.path)), n > 0 ? efs_hash(buffer, (size_t)n) : 0};
         add(seen, n < 0 ? (errint_t)n : 0, efs_hash(parts, sizeof(parts)));
@@ -125,9 +131,9 @@ static void see_leases(struct efs *fs, struct seen *seen)
         struct efs_expert_info expert;
         struct efs_file_info info;
         struct efs_lease *lease = NULL;
-        errint_t rc = efs_expert_info(fs, e, &expert);
+        errint_t rc = efs_expert_info(fs, efs_id(e), &expert, sizeof(expert));
         if (rc == 0)
-            rc = efs_file_info(fs, expert.file, &info);
+            rc = efs_file_info(fs, expert.file, &info, sizeof(info));
         if (rc == 0)
             rc = lease_wait(fs, expert.file, &lease);
         add(seen, rc, rc == 0 ? efs_hash(efs_lease_data(lease), info.bytes) : 0);
@@ -207,8 +213,9 @@ static void see_product(struct efs *fs, struct seen *seen)
     static const uint32_t token[TOKENS] = {0, 1, 2};
     static const float weight[TOKENS] = {0.5f, 0.25f, 1.0f};
     static float y[TOKENS * HIDDEN];
-    const struct efs_route_to to[EXPERTS] = {{0, TOKENS, token, weight}, {1, TOKENS - 1, token, weight}};
-    const struct efs_mixture m = {.experts = to,
+    const struct efs_route_to to[EXPERTS] = {{{0}, TOKENS, token, weight}, {{1}, TOKENS - 1, token, weight}};
+    const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                                  .experts = to,
                                   .expert_count = EXPERTS,
                                   .activation = EFS_ACTIVATION_F32,
                                   .x = x,
@@ -403,7 +410,11 @@ static void try_field(enum area area, const char *name, int table, uint32_t shar
 
 static void pack(enum efs_codec_choice codec, uint32_t shard_elements)
 {
-    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = shard_elements, .force = true};
+    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
+                                       .codec = codec,
+                                       .threads = 2,
+                                       .shard_elements = shard_elements,
+                                       .force = true};
     struct efs *fs;
     struct efs_error err = {""};
     fixture_pack(&model, &options);
@@ -419,7 +430,7 @@ static void pack(enum efs_codec_choice codec, uint32_t shard_elements)
         fail_msg("%s", err.text);
     for (uint32_t f = 0; f < efs_file_count(fs); f++) {
         struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info), 0);
+        assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
         if (strcmp(info.path, "model.safetensors") == 0)
             first_file = f;
     }

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #define LAYERS 3u
@@ -76,7 +76,7 @@ static void *set_the_rest(void *arg)
     struct crowd *c = arg;
     for (unsigned n = 0; n < ROUNDS; n++) {
         expect(c, efs_set(c->fs, pairs[n % 8][0], pairs[n % 8][1], NULL, NULL));
-        expect(c, efs_pin(c->fs, n % (LAYERS * EXPERTS), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
+        expect(c, efs_pin(c->fs, efs_id(n % (LAYERS * EXPERTS)), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
     }
     return NULL;
 }
@@ -95,9 +95,9 @@ static void *look(void *arg)
         expect(c, efs_get(c->fs, names[n % 7], value, sizeof(value)));
         if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
             free(text);
-        efs_stats(c->fs, &stats);
-        expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool));
-        expect(c, efs_expert_info(c->fs, n % (LAYERS * EXPERTS), &info));
+        efs_stats(c->fs, &stats, sizeof(stats));
+        expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool, sizeof(pool)));
+        expect(c, efs_expert_info(c->fs, efs_id(n % (LAYERS * EXPERTS)), &info, sizeof(info)));
     }
     return NULL;
 }
@@ -136,7 +136,7 @@ static void *read_files(void *arg)
     uint8_t *data = malloc(MIB);
     for (unsigned n = 0; n < ROUNDS; n++) {
         struct efs_expert_info info;
-        expect(c, efs_expert_info(c->fs, n * 7 % (LAYERS * EXPERTS), &info));
+        expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info, sizeof(info)));
         c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
     }
     free(data);
@@ -162,14 +162,19 @@ static void tune_and_ask(const struct efs_options *options)
 static void test_coded(void **state)
 {
     (void)state;
-    tune_and_ask(&(struct efs_options){.budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
+    tune_and_ask(&(struct efs_options){
+        .size = sizeof(struct efs_options), .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
 }
 
 static void test_full(void **state)
 {
     (void)state;
-    tune_and_ask(&(struct efs_options){
-        .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .full_pool = true, .lease_wait = true});
+    tune_and_ask(&(struct efs_options){.size = sizeof(struct efs_options),
+                                       .budget_bytes = 128 * MIB,
+                                       .workers = 2,
+                                       .no_state = true,
+                                       .full_pool = true,
+                                       .lease_wait = true});
 }
 
 int main(void)

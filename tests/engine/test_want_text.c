@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 
 #include "want_text.h"
+#include "expertfs-protocol.h"
 
 static int next(const char **text, size_t *bytes, struct efs_want *want)
 {

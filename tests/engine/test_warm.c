@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define LAYERS 3u
 #define EXPERTS 16u
@@ -55,7 +55,7 @@ static struct efs_stats when_calm(struct efs *fs)
     struct efs_stats s;
     uint64_t before = UINT64_MAX;
     for (unsigned tries = 0, calm = 0; tries < WAIT_TRIES && calm < CALM_TRIES; tries++) {
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
         calm = s.plans > 0 && s.inflight == 0 && s.disk_reads == before ? calm + 1 : 0;
         before = s.disk_reads;
         pause_shortly();
@@ -68,7 +68,7 @@ static struct efs_stats when_calm(struct efs *fs)
 static char state_of(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, expert, &info), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
     return info.state;
 }
 
@@ -102,7 +102,7 @@ static void test_all(void **state)
     assert_int_equal(s.readahead_units, 0);
     assert_int_equal(s.requests_m + s.requests_c, 0);
     assert_true(fixture_check_files(&model, fs) > 0);
-    efs_stats(fs, &after);
+    efs_stats(fs, &after, sizeof(after));
     assert_true(after.disk_bytes - s.disk_bytes < 4 * MIB); /* dense tensors */
     efs_close(fs);
 }
@@ -114,7 +114,7 @@ static void test_some(void **state)
     struct efs *probe =
         fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .no_state = true, .workers = 2});
     struct efs_stats s;
-    efs_stats(probe, &s);
+    efs_stats(probe, &s, sizeof(s));
     efs_close(probe);
     const uint64_t budget = s.fixed_bytes + 40 * MIB;
     struct efs *fs = fixture_open(
@@ -128,7 +128,7 @@ static void test_some(void **state)
     assert_true(s.chunk_used_bytes < s.chunk_pool_bytes);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
     assert_true(fixture_check_files(&model, fs) > 0);
-    efs_stats(fs, &s);
+    efs_stats(fs, &s, sizeof(s));
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
     assert_int_equal(s.read_errors, 0);
     efs_close(fs);
@@ -142,8 +142,11 @@ static void ask_for(struct efs *fs, uint32_t a, uint32_t b)
     struct efs_request *request;
     uint32_t index;
     assert_int_equal(efs_request_begin(fs, needs, 2, EFS_FORM_CODED, &request, &err), 0);
-    for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(efs_request_wait_any(request, -1, &index), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        errint_t status = -1;
+        assert_int_equal(efs_request_wait_any(request, -1, &index, &status), 1);
+        assert_int_equal(status, 0);
+    }
     efs_request_release(request);
 }
 

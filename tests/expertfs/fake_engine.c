@@ -1,5 +1,5 @@
 /*
- * fake_engine.c - the serving half of libexpertfs.h over a directory of plain files, for tests of the daemon: every
+ * fake_engine.c - the serving half of expertfs.h over a directory of plain files, for tests of the daemon: every
  * reply can be late, can fail, or can come from inside the call. Linked into tests/expertfs/expertfs-fake.
  *
  * "STORE" is a directory. Files below experts/ whose name ends in .safetensors are experts. The environment injects:
@@ -26,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 
 #define WORKERS 2
 #define FILES 65536u
@@ -100,11 +100,11 @@ static int scan(const char *path, const struct stat *st, int type, struct FTW *f
     file->path = strdup(path);
     snprintf(file->info.path, sizeof(file->info.path), "%s", path + strlen(fs->root) + 1);
     file->info.bytes = (uint64_t)st->st_size;
-    file->info.expert = UINT32_MAX;
+    file->info.expert = efs_id(UINT32_MAX);
     size_t n = strlen(path);
     if (strncmp(file->info.path, "experts/", 8) == 0 && n > 12 && strcmp(path + n - 12, ".safetensors") == 0) {
         file->info.kind = EFS_FILE_EXPERT;
-        file->info.expert = fs->expert_count++;
+        file->info.expert = efs_id(fs->expert_count++);
     }
     return 0;
 }
@@ -285,8 +285,9 @@ const struct efs_store *efs_get_store(const struct efs *fs)
     return (const struct efs_store *)(const void *)fs;
 }
 
-void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
+void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_store_info){.version = 1,
                                     .files = store->fs.file_count,
                                     .experts = store->fs.expert_count,
@@ -312,13 +313,31 @@ bool efs_view_hidden(const struct efs *fs)
     return false;
 }
 
-errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     if (file >= fs->file_count) {
         return -EINVAL;
     }
     *info = fs->files[file].info;
     return 0;
+}
+
+struct efs_stream {
+    uint32_t hints;
+};
+
+errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream)
+{
+    (void)fs;
+    *stream = calloc(1, sizeof(**stream));
+    (*stream)->hints = hints;
+    return 0;
+}
+
+void efs_stream_free(struct efs_stream *stream)
+{
+    free(stream);
 }
 
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
@@ -371,9 +390,10 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
     return -EBUSY; /* files will do */
 }
 
-errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert, uint32_t *number)
+errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
+                         struct efs_expert_id *id)
 {
-    (void)fs, (void)stack, (void)layer, (void)expert, (void)number;
+    (void)fs, (void)stack, (void)layer, (void)expert, (void)id;
     return -ENOENT;
 }
 
@@ -417,8 +437,9 @@ void efs_lease_release(struct efs_lease *lease)
     lease_free(lease);
 }
 
-void efs_stats(struct efs *fs, struct efs_stats *stats)
+void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     pthread_mutex_lock(&fs->lock);
     *stats = fs->stats;
     stats->leased_experts = fs->leased;
@@ -430,10 +451,12 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
+    uint32_t expert = id.number;
     for (uint32_t i = 0; i < fs->file_count; i++) {
-        if (fs->files[i].info.expert == expert) {
+        if (fs->files[i].info.expert.number == expert) {
             *info = (struct efs_expert_info){.file = i, .expert = expert, .state = 'M'};
             info->raw_bytes = fs->files[i].info.bytes;
             info->kept = 'M';
@@ -491,19 +514,20 @@ errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 }
 
 /* The fake's layers are its folders. */
-errint_t efs_pin(struct efs *fs, uint32_t expert, bool whole_layer, char pool, struct efs_error *err)
+errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char pool, struct efs_error *err)
 {
     (void)err;
+    uint32_t expert = id.number;
     const char *path = NULL;
     for (uint32_t i = 0; i < fs->file_count; i++) {
-        path = fs->files[i].info.expert == expert ? fs->files[i].path : path;
+        path = fs->files[i].info.expert.number == expert ? fs->files[i].path : path;
     }
     for (uint32_t i = 0; path && i < fs->file_count; i++) {
         const struct file *file = &fs->files[i];
         size_t folder = (size_t)(strrchr(path, '/') - path);
-        if (file->info.expert == expert ||
-            (whole_layer && file->info.expert != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
-            fs->pins[file->info.expert] = pool;
+        if (file->info.expert.number == expert ||
+            (whole_layer && file->info.expert.number != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
+            fs->pins[file->info.expert.number] = pool;
         }
     }
     return path ? 0 : -ENOENT;
@@ -516,8 +540,9 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     return *bytes ? 0 : -ENOMEM;
 }
 
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
 {
+    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_pool_info){.experts = pool == 'M' ? fs->expert_count : 0};
     return 0;
 }

@@ -4,7 +4,7 @@
  * again.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "sweep.h"
 #include "waiting.h"
 
@@ -47,7 +47,7 @@ static errint_t read_whole(struct efs *fs)
 {
     struct efs_file_info info;
     uint32_t file = 0;
-    while (efs_file_info(fs, file, &info) == 0 && strcmp(info.path, "model.safetensors") != 0)
+    while (efs_file_info(fs, file, &info, sizeof(info)) == 0 && strcmp(info.path, "model.safetensors") != 0)
         file++;
     unsigned char *got = malloc(whole_bytes);
     ssize_t bytes = read_wait(fs, file, NULL, 0, got, whole_bytes);
@@ -64,7 +64,7 @@ static errint_t lease_one(struct efs *fs)
     struct efs_file_info info;
     struct efs_lease *lease;
     uint32_t file = 0;
-    while (efs_file_info(fs, file, &info) == 0 && info.kind != EFS_FILE_EXPERT)
+    while (efs_file_info(fs, file, &info, sizeof(info)) == 0 && info.kind != EFS_FILE_EXPERT)
         file++;
     errint_t rc = lease_wait(fs, file, &lease);
     if (rc == 0) {
@@ -78,7 +78,11 @@ static errint_t lease_one(struct efs *fs)
 
 static errint_t serve_all(struct efs_error *err)
 {
-    struct efs_options options = {.budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_options options = {.size = sizeof(struct efs_options),
+                                  .budget_bytes = 128 * MIB,
+                                  .workers = 2,
+                                  .full_pool = true,
+                                  .no_state = true};
     struct efs *fs;
     errint_t rc = efs_open(model.store, &options, &fs, err);
     if (rc < 0)
@@ -99,12 +103,13 @@ static errint_t serve_all(struct efs_error *err)
 
 static errint_t pack_once(struct efs_error *err)
 {
-    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true};
+    struct efs_pack_options options = {
+        .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .verify = true};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     char out[320];
     snprintf(out, sizeof(out), "%s/again.efs", model.directory);
     unsigned before = fixture_names(model.directory);
-    errint_t rc = efs_pack(model.source, out, &options, report, err);
+    errint_t rc = efs_pack(model.source, out, &options, report, sizeof(*report), err);
     free(report);
     assert_int_equal(fixture_names(model.directory), before + (rc == 0));
     if (rc == 0) { /* what counts as success is a whole store */

@@ -5,7 +5,7 @@
  * finds the expert's bytes in it.
  */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "sweep.h"
 #include "sys.h"
 #include "waiting.h"
@@ -103,7 +103,7 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
     struct efs_file_info info;
     unsigned memfds = 0, experts = 0;
     *refused = 0;
-    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
+    for (uint32_t file = 0; efs_file_info(fs, file, &info, sizeof(info)) == 0; file++) {
         if (info.kind != EFS_FILE_EXPERT)
             continue;
         struct efs_lease *lease;
@@ -221,7 +221,7 @@ static void test_no_seals(void **state)
     fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
     struct efs *fs = open_store();
     fault_plan(FAULT_SEALS, 1, EPERM, true);
-    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
+    for (uint32_t file = 0; efs_file_info(fs, file, &info, sizeof(info)) == 0; file++) {
         struct efs_lease *lease;
         if (info.kind != EFS_FILE_EXPERT)
             continue;

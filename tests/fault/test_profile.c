@@ -1,6 +1,6 @@
 /* Measuring and saving a profile while system calls fail: an error that says something, or a profile; nothing stays. */
 #include "fixture.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "sys_fault.h"
 
 #include <dirent.h>

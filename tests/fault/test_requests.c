@@ -4,7 +4,7 @@
  * nothing leaks, nothing stays leased; and the same works again.
  */
 #include "fixture_mount.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "sweep.h"
 
 #include <errno.h>
@@ -27,8 +27,13 @@ static struct efs *served;
 
 static struct efs_options options_of(bool warm)
 {
-    return (struct efs_options){
-        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .warm = warm, .no_state = true};
+    return (struct efs_options){.size = sizeof(struct efs_options),
+                                .budget_bytes = 128 * MIB,
+                                .workers = 2,
+                                .full_pool = true,
+                                .lease_wait = true,
+                                .warm = warm,
+                                .no_state = true};
 }
 
 static void open_store(void)
@@ -55,7 +60,7 @@ static void idle(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s);
+        efs_stats(fs, &s, sizeof(s));
     while (s.inflight);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
@@ -76,7 +81,7 @@ static errint_t request(enum efs_form form, struct efs_error *err)
         assert_null(r);
         return rc;
     }
-    while ((rc = efs_request_wait_any(r, -1, &index)) != -ENOENT) {
+    while (efs_request_wait_any(r, -1, &index, &rc) == 1) {
         if (rc == 0)
             rc = efs_request_tensors(r, index, &tensors, &count);
         if (rc == 0 && form == EFS_FORM_FULL)
@@ -183,7 +188,8 @@ static void test_room(void **state)
 
 static errint_t client_once(struct efs_error *err)
 {
-    const struct efs_client_options options = {.keep_bytes = mount.file_bytes[0], .threads = 2};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .keep_bytes = mount.file_bytes[0], .threads = 2};
     struct efs_client *client;
     errint_t first = efs_client_open(mount.directory, &options, &client, err);
     if (first < 0)
@@ -198,7 +204,7 @@ static errint_t client_once(struct efs_error *err)
             first = first ? first : rc;
             continue;
         }
-        while ((rc = efs_client_wait_any(r, -1, &index)) != -ENOENT) {
+        while (efs_client_wait_any(r, -1, &index, &rc) == 1) {
             told++;
             if (rc == 0 && (rc = efs_client_tensors(r, index, &tensors, &count)) == 0)
                 fixture_mount_check(&mount, needs[index].expert, tensors, count);
@@ -247,7 +253,7 @@ static errint_t warm_once(struct efs_error *err)
     /* a plan that failed does not come */
     for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) && (s.plans == 0 || s.inflight);
          tries++) {
-        efs_stats(served, &s);
+        efs_stats(served, &s, sizeof(s));
         nanosleep(&pause, NULL);
     }
     warming.met += fault_happened();

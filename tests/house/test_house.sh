@@ -25,13 +25,15 @@ for header in $(includes engine/*.h engine/*/*.[ch] | sed -nE 's/.*"([^"]*)".*/\
     [ -e "engine/$header" ] || compgen -G "engine/*/$header" >/dev/null || [ -e "kernels/$header" ] || [ -e "sched/$header" ] || complain "engine/ uses $header"
 done
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
-room expertfs 'libexpertfs\.h'
+public='expertfs(-[a-z]+)?\.h'
+room expertfs "$public"
+includes $(ls engine/*.h | grep -v private) | grep 'private' && complain "what is installed must not need what is not"
 for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
-    tools/bench_kernels | tools/bench_compute) ok='libexpertfs\.h|(kernels|matvec)\.h' ;; # the kernels' own benches
-    tools/common) ok='libexpertfs\.h|catalog\.h' ;; # foreign.c: checkpoints of others by the engine's checked readers
-    *) ok='libexpertfs\.h' ;;
+    tools/bench_kernels | tools/bench_compute) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
+    tools/common) ok="$public|catalog\.h" ;; # foreign.c: checkpoints of others by the engine's checked readers
+    *) ok=$public ;;
     esac
     while IFS= read -r line; do
         header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")

@@ -1,5 +1,6 @@
-"""libexpertfs(3) tells the prototypes of the header; its example is compiled against what `make install` puts down,
+"""libexpertfs(3) tells the prototypes of the headers; its example is compiled against what `make install` puts down,
 with the shared library and the archive, and run; C++ and ctypes use the same; the shared library shows nothing else."""
+import glob
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from e2e import *
 os.environ["EXPERTFS_STATE"] = scratch("state")
 PREFIX = "/opt/expertfs"  # a folder that no compiler looks into by itself
 ROOM = scratch("installed")
+HEADERS = sorted(header for header in glob.glob(os.path.join(ROOT, "engine/*.h")) if "private" not in header)
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -36,6 +38,13 @@ def names(prototypes):
     return {re.search(r"(efs_\w+)\(", one).group(1) for one in prototypes}
 
 
+def listed_symbols(script):
+    """efs_open@@EXPERTFS_0, ... of a version script."""
+    script = re.sub(r"#.*", "", script)
+    return {f"{name}@@{node}" for node, names_of in re.findall(r"(\w+)\s*\{\s*global:(.*?)local:", script, re.S)
+            for name in re.findall(r"\w+", names_of)}
+
+
 def flags(*options):
     environment = {**os.environ, "PKG_CONFIG_PATH": f"{ROOM}{PREFIX}/lib/pkgconfig", "PKG_CONFIG_SYSROOT_DIR": ROOM}
     return run("pkg-config", *options, "expertfs", env=environment).stdout.split()
@@ -56,8 +65,8 @@ def runs(what, *command):
 
 
 page = open(os.path.join(ROOT, "man/libexpertfs.3")).read()
-there, told = header_prototypes(open(os.path.join(ROOT, "engine/libexpertfs.h")).read()), page_prototypes(page)
-check(f"the page has the header's {len(there)} prototypes", there and there == told,
+there, told = header_prototypes("".join(open(header).read() for header in HEADERS)), page_prototypes(page)
+check(f"the page has the headers' {len(there)} prototypes", there and there == told,
       f"only on the page: {sorted(told - there)}; missing there: {sorted(there - told)}")
 
 if not shutil.which("make") or not shutil.which("pkg-config") or not shutil.which("cc"):
@@ -68,10 +77,18 @@ check("make install", installed.returncode == 0, installed.stdout + installed.st
 lib = f"{ROOM}{PREFIX}/lib"
 
 symbols = {line.split()[-1] for line in run("nm", "-D", "--defined-only", f"{lib}/libexpertfs.so").stdout.splitlines()}
-check("the shared library shows what is EFS_API and nothing else", symbols == names(there),
-      f"more: {sorted(symbols - names(there))}; missing: {sorted(names(there) - symbols)}")
-dynamic = run("readelf", "-d", f"{lib}/libexpertfs.so").stdout
-check("its soname is installed", os.path.exists(f"{lib}/{re.search(r'soname: .([^]]*)', dynamic).group(1)}"), dynamic)
+listed = listed_symbols(open(os.path.join(ROOT, "engine/libexpertfs.map")).read())
+check(f"the list of symbols has the headers' {len(there)} calls", {one.split("@@")[0] for one in listed} == names(there),
+      {one.split("@@")[0] for one in listed} ^ names(there))
+versions = {one.split("@@")[1] for one in listed}
+check("the shared library shows what is on the list, with its version, and nothing else", symbols - versions == listed,
+      symbols - versions ^ listed)
+soname = re.search(r"soname: .([^]]*)", run("readelf", "-d", f"{lib}/libexpertfs.so").stdout).group(1)
+check("its soname is installed, and has the number of its symbols",
+      os.path.exists(f"{lib}/{soname}") and versions == {f"EXPERTFS_{soname[-1]}"}, (soname, versions))
+headers = {os.path.basename(header) for header in HEADERS}
+check("the headers are installed, and no others", set(os.listdir(f"{ROOM}{PREFIX}/include")) == headers and
+      headers >= {"expertfs.h", "expertfs-pack.h", "expertfs-compute.h", "expertfs-protocol.h"}, headers)
 
 model = make_model("model", "--preset=tiny-qwen3-moe")
 store = make_store(model)
@@ -88,10 +105,15 @@ wanted = set()
 for expert in experts:
     wanted |= {f"{expert} {name} BF16 {len(data)} {data[0]:02x}" for name, data in tensors_of(model).items()
                if f"layers.1.mlp.experts.{expert}." in name}
-for what, libraries in (("the example", flags("--libs")), ("the example with the archive",
-                        [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")])):
-    if not compiled(what, "cc", "-std=gnu11", *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o", scratch("example"),
-                    *libraries):
+shared, archive = flags("--libs"), [f"{lib}/libexpertfs.a", *(f for f in flags("--static", "--libs") if f != "-lexpertfs")]
+ways = [("the example", "cc", "-std=gnu11", shared), ("the example with the archive", "cc", "-std=gnu11", archive)]
+if shutil.which("g++"):
+    ways += [("the example in C++", "g++", "-xc++ -std=c++11", shared)]
+else:
+    note("no g++: nothing was compiled as C++")
+for what, compiler, standard, libraries in ways:
+    if not compiled(what, compiler, *standard.split(), *WARNINGS, *flags("--cflags"), scratch("example.c"), "-o",
+                    scratch("example"), "-xnone", *libraries):
         continue
     for path in [store] + ([mount.path] if mount else []):
         output = runs(f"{what}, {'a store' if path == store else 'a mount'}", scratch("example"), path, "1", *map(str, experts))
@@ -102,11 +124,11 @@ for what, libraries in (("the example", flags("--libs")), ("the example with the
 check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).returncode == 2)
 
 with open(scratch("plus.cc"), "w") as file:
-    file.write("#include <libexpertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
-               "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
+    file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
+               "    efs_error error{};\n    efs *fs = nullptr;\n    options.size = sizeof(options);\n    options.budget_bytes = 256 << 20;\n"
                "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
                "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n"
-               "    efs_client_options how{};\n    how.store = &options;\n    options.full_pool = true;\n"
+               "    efs_client_options how{};\n    how.size = sizeof(how);\n    how.store = &options;\n    options.full_pool = true;\n"
                "    efs_client *client = nullptr;\n    efs_client_request *request = nullptr;\n    efs_need need{1, 1};\n"
                "    if (efs_client_open(argv[1], &how, &client, &error) < 0 ||\n"
                "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
@@ -117,8 +139,14 @@ if shutil.which("g++"):
         if compiled(f"the header as {standard}", "g++", f"-std={standard}", *WARNINGS, *flags("--cflags"), scratch("plus.cc"),
                     "-o", scratch("plus"), *flags("--libs")):
             check("C++ opens the store", re.fullmatch(r"\d+ files\n", runs("the C++ program", scratch("plus"), store)))
-else:
-    note("no g++: the header was not compiled as C++")
+
+for header in sorted(headers): # each stands by itself
+    for compiler, standard in (("cc", "-xc -std=c11"), ("cc", "-xc -std=gnu11"), ("g++", "-xc++ -std=c++11"), ("g++", "-xc++ -std=c++20")):
+        if shutil.which(compiler):
+            with open(scratch("alone.c"), "w") as file:
+                file.write(f"#include <{header}>\n#include <{header}>\nextern int nothing;\n")
+            compiled(f"<{header}> {standard}", compiler, *standard.split(), "-pedantic", *WARNINGS, *flags("--cflags"),
+                     "-fsyntax-only", scratch("alone.c"))
 
 client = os.path.join(ROOT, "tests/clients/ctypes_client.py")
 check("ctypes", "24 experts, 72 tensors, 0 different" in

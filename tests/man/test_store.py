@@ -65,7 +65,7 @@ check("nine structures, nine tables, 22 types are on the page", page.count("\nst
 compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 if compiler:
     with open(scratch("page.c"), "w") as file:
-        file.write('#include <stddef.h>\n#include "layout.h"\n#include "libexpertfs.h"\n#include "kernels.h"\n')
+        file.write('#include <stddef.h>\n#include "layout.h"\n#include "expertfs.h"\n#include "kernels.h"\n')
         file.writelines(f"static_assert({claim}, \"the page says {claim}\");\n" for claim in claims)
     made = run(compiler, "-std=gnu11", "-fsyntax-only", f"-I{ROOT}/engine", f"-I{ROOT}/engine/store", f"-I{ROOT}/kernels", scratch("page.c"))
     check(f"{len(claims)} offsets, sizes and numbers are those of the C headers", made.returncode == 0, made.stderr)

@@ -4,7 +4,7 @@
  * opened, mapped and closed by hand. Both take turns; medians and 99th percentiles.
  */
 #include "clock.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <argp.h>
 #include <fcntl.h>
@@ -135,14 +135,14 @@ static int measure(struct efs_client *client, const struct arguments *a, struct 
     for (uint32_t l = 0; l < 2 * a->layers && !failed; l++) /* the first time they are brought */
         failed = ask(client, a, l % a->layers, err) < 0;
     if (!mount)
-        efs_stats(efs_client_fs(client), &before);
+        efs_stats(efs_client_fs(client), &before, sizeof(before));
     for (uint32_t n = 0; n < a->requests && !failed; n++) {
         us[n] = ask(client, a, n % a->layers, err);
         us[a->requests + n] = mount ? by_hand(a, n % a->layers) : 0;
         failed = us[n] < 0 || us[a->requests + n] < 0;
     }
     if (!failed && !mount) {
-        efs_stats(efs_client_fs(client), &after);
+        efs_stats(efs_client_fs(client), &after, sizeof(after));
         if (after.leases_f - before.leases_f != (uint64_t)a->requests * a->experts)
             failed = efs_fail(err, -1, "not all experts stayed full: give it more budget") < 0;
     }
@@ -173,9 +173,13 @@ int main(int argc, char **argv)
     struct efs_error err = {""};
     struct efs_client *client;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    const struct efs_options store = {
-        .budget_bytes = a.budget_bytes, .full_pool = true, .lease_wait = true, .no_state = true};
-    const struct efs_client_options how = {.store = &store, .keep_bytes = a.keep_bytes};
+    const struct efs_options store = {.size = sizeof(struct efs_options),
+                                      .budget_bytes = a.budget_bytes,
+                                      .full_pool = true,
+                                      .lease_wait = true,
+                                      .no_state = true};
+    const struct efs_client_options how = {
+        .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = a.keep_bytes};
     int failed = efs_client_open(a.path, &how, &client, &err) < 0;
     if (!failed) {
         failed = measure(client, &a, &err);

@@ -5,7 +5,7 @@
 #define EFS_BENCH_WEIGHTS_H
 
 #include "kernels.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* scaled: normal, a log-normal scale for each row; normal: one scale; heavy: Student's t of 4 degrees, row scales. */
 enum weights_kind { WEIGHTS_SCALED, WEIGHTS_NORMAL, WEIGHTS_HEAVY, WEIGHTS_FOREIGN };

@@ -2,7 +2,7 @@
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 /* Print what went wrong, after the program's name, and return the exit status for it. rc: -errno; err's text may be
  * empty. */

@@ -6,7 +6,7 @@
 #ifndef TOOLS_FOREIGN_H
 #define TOOLS_FOREIGN_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <stddef.h>
 #include <stdint.h>

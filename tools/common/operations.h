@@ -2,7 +2,7 @@
 #ifndef TOOLS_OPERATIONS_H
 #define TOOLS_OPERATIONS_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 enum tools_operation_kind { TOOLS_READ_E, TOOLS_READ_SM, TOOLS_DECODE, TOOLS_OPERATION_KINDS };
 extern const char *const tools_operation_names[TOOLS_OPERATION_KINDS]; /* as in the file */

@@ -2,7 +2,7 @@
 #ifndef TOOLS_ROWS_H
 #define TOOLS_ROWS_H
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 struct json_t;
 

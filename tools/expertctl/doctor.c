@@ -1,7 +1,7 @@
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
 #include "expertctl.h"
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "size.h"
 
 #include <argp.h>
@@ -153,7 +153,7 @@ static void look_at_store(struct doctor *d, const char *path)
         tell(d, WRONG, "store", "%s", err.text);
         return;
     }
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     efs_store_close(store);
     if (!info.direct)
         tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);

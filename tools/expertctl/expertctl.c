@@ -2,7 +2,7 @@
 #include "expertctl.h"
 
 #include "failure.h"
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "surroundings.h"
 
 #include <argp.h>

@@ -1,7 +1,7 @@
 /* info.c - expertctl info STORE: what a store holds and what packing measured. */
 #include "expertctl.h"
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "options.h"
 #include "rows.h"
 #include "size.h"
@@ -101,7 +101,7 @@ static int run(int argc, char **argv)
     errint_t rc = efs_store_open(a.store, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     json_t *report = json_loadb(info.report_json, info.report_bytes, 0, NULL);
     if (!report)
         report = json_object(); /* informational: another packer may have left it out */

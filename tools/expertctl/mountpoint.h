@@ -2,7 +2,7 @@
 #ifndef EXPERTCTL_MOUNTPOINT_H
 #define EXPERTCTL_MOUNTPOINT_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define CTL_XATTR "user.expertfs."
 

@@ -1,7 +1,7 @@
 /* profile.c - expertctl profile STORE: measure what this machine takes to read and decode it. */
 #include "expertctl.h"
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "options.h"
 #include "size.h"
 

@@ -5,7 +5,7 @@
 #ifndef EXPERTCTL_TOP_SAMPLE_H
 #define EXPERTCTL_TOP_SAMPLE_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define TOP_POOLS "FCSEM"
 

@@ -2,7 +2,7 @@
 #include "expertctl.h"
 
 #include "interrupt.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -80,7 +80,7 @@ static int run(int argc, char **argv)
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_unpack(store, a.directory, a.force, a.threads, tools_progress_tell, &progress, &err);
     tools_progress_clear(&progress);
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     if (rc == 0 && !a.quiet)
         printf("%s: %llu files, %s\n", a.directory, (unsigned long long)info.files,
                tools_size_print(info.source_bytes, size, sizeof(size)));

@@ -2,7 +2,7 @@
 #include "expertctl.h"
 
 #include "interrupt.h"
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -77,7 +77,7 @@ static int run(int argc, char **argv)
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_verify(store, a.decode, a.threads, tools_progress_tell, print_damage, &progress, &damaged, &err);
     tools_progress_clear(&progress);
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     if (rc == 0 && !a.quiet)
         printf("%s: well: %llu shards, %s%s\n", a.store, (unsigned long long)info.shards,
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");

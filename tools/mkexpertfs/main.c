@@ -197,7 +197,7 @@ int main(int argc, char **argv)
         NULL,
         NULL,
         NULL};
-    struct arguments a = {0};
+    struct arguments a = {.options = {.size = sizeof(a.options)}};
     struct efs_pack_report report;
     struct efs_error err = {""};
     struct tools_progress progress;
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
     a.options.progress_arg = &progress;
     bool done = true;
     errint_t rc = a.reclaim.mode == RECLAIM_NONE
-                      ? efs_pack(a.src, a.out, &a.options, &report, &err)
+                      ? efs_pack(a.src, a.out, &a.options, &report, sizeof(report), &err)
                       : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
     tools_progress_clear(&progress);
     if (rc < 0)

@@ -2,7 +2,7 @@
 #ifndef MKEXPERTFS_H
 #define MKEXPERTFS_H
 
-#include "libexpertfs.h"
+#include "expertfs-pack.h"
 
 /* What to do with the source, and the words of the command line. */
 enum reclaim_mode { RECLAIM_NONE, RECLAIM_BEGIN, RECLAIM_RESUME, RECLAIM_UNDO };

@@ -36,9 +36,9 @@ static errint_t begin(const struct reclaim *reclaim, const char *src, const char
     struct efs_reclaim_need need;
     if (reclaim->yes && !reclaim->dry_run) {
         *done = true;
-        return efs_reclaim(src, out, options, report, err);
+        return efs_reclaim(src, out, options, report, sizeof(*report), err);
     }
-    errint_t rc = efs_reclaim_look(src, out, options, &need, err);
+    errint_t rc = efs_reclaim_look(src, out, options, &need, sizeof(need), err);
     if (rc < 0)
         return rc;
     tell_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
@@ -51,7 +51,7 @@ static errint_t begin(const struct reclaim *reclaim, const char *src, const char
     if (!ask(out))
         return efs_fail(err, -ECANCELED, "nothing was done");
     *done = true;
-    return efs_reclaim(src, out, options, report, err);
+    return efs_reclaim(src, out, options, report, sizeof(*report), err);
 }
 
 errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
@@ -62,7 +62,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
     if (reclaim->mode == RECLAIM_BEGIN)
         return begin(reclaim, src, out, options, report, done, err);
     if (reclaim->mode == RECLAIM_RESUME)
-        return efs_reclaim_resume(src, out, options, report, err);
+        return efs_reclaim_resume(src, out, options, report, sizeof(*report), err);
     return efs_reclaim_undo(src, out, options, err);
 }
 

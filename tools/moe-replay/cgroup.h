@@ -5,7 +5,7 @@
 #ifndef MOE_REPLAY_CGROUP_H
 #define MOE_REPLAY_CGROUP_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #include <sys/types.h>
 

@@ -6,6 +6,7 @@
 #ifndef MOE_REPLAY_COMPUTE_H
 #define MOE_REPLAY_COMPUTE_H
 
+#include "expertfs-compute.h"
 #include "model.h"
 #include "replay.h"
 

@@ -103,7 +103,7 @@ errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, st
 {
     const struct efs_mixture *m = f->mixture;
     uint32_t role[ROLES], i = 0, first = 0;
-    while (i < m->expert_count && m->experts[i].expert != view->expert->id)
+    while (i < m->expert_count && m->experts[i].expert.number != view->expert->id)
         first += m->experts[i++].count;
     if (i == m->expert_count || !find_roles(view->expert, role))
         return efs_fail(err, -EINVAL, "%s was not asked for", view->expert->path);
@@ -116,7 +116,8 @@ errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, st
                                            .up = view->data[role[UP]],
                                            .down = view->data[role[DOWN]],
                                            .inner = (uint32_t)view->expert->tensors[role[GATE]].rows};
-    const struct efs_mixture alone = {.experts = &one,
+    const struct efs_mixture alone = {.size = sizeof(struct efs_mixture),
+                                      .experts = &one,
                                       .expert_count = 1,
                                       .activation = m->activation,
                                       .x = f->x,

@@ -23,7 +23,7 @@ static int by_value(const void *a, const void *b)
 /* The median time of a request for the first experts of a layer; nothing stays open. */
 static errint_t measure(const struct replay_live *live, const char *mountpoint, uint64_t *ns, struct efs_error *err)
 {
-    const struct efs_client_options options = {.keep_bytes = 0};
+    const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .keep_bytes = 0};
     const struct replay_layer *layer = &live->model.layer[0];
     struct efs_client *client;
     struct efs_need needs[EXPERTS];

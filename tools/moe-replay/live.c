@@ -125,7 +125,8 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
 static errint_t set_library(struct replay_live *live, const struct replay_setup *setup,
                             struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
 {
-    *options = (struct efs_options){.budget_bytes = record->budget_bytes + live->allowance_bytes / 2,
+    *options = (struct efs_options){.size = sizeof(struct efs_options),
+                                    .budget_bytes = record->budget_bytes + live->allowance_bytes / 2,
                                     .workers = live->workers,
                                     .full_pool = record->policy.pools == REPLAY_FULL,
                                     .lease_wait = true,

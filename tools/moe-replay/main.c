@@ -6,7 +6,7 @@
 
 #include "failure.h"
 #include "interrupt.h"
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "progress.h"
 #include "size.h"
 #include "surroundings.h"
@@ -58,7 +58,7 @@ static errint_t take_profile(const struct session *session, struct efs_profile *
     errint_t rc = efs_store_open(session->store, &store, err);
     if (rc < 0)
         return rc;
-    efs_store_info(store, &info);
+    efs_store_info(store, &info, sizeof(info));
     rc = efs_profile_path(info.content_hash, path, sizeof(path), err);
     if (rc == 0)
         rc = efs_profile_load(path, profile, err);

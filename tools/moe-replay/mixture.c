@@ -49,7 +49,8 @@ struct replay_mixture *replay_mixture_new(const struct replay_model *model, cons
     r->weight = calloc(choices, sizeof(*r->weight));
     r->x = calloc(numbers, sizeof(*r->x));
     r->y = calloc(numbers, sizeof(*r->y));
-    r->m = (struct efs_mixture){.experts = r->experts,
+    r->m = (struct efs_mixture){.size = sizeof(struct efs_mixture),
+                                .experts = r->experts,
                                 .activation = EFS_ACTIVATION_F32,
                                 .x = r->x,
                                 .hidden = hidden,
@@ -97,7 +98,7 @@ static void deal(struct replay_mixture *r, uint32_t width)
             continue;
         r->count[e] = r->m.expert_count; /* from now on: its place */
         r->experts[r->m.expert_count++] =
-            (struct efs_route_to){.expert = replay_model_expert(r->model, r->layer, e)->id,
+            (struct efs_route_to){.expert = efs_id(replay_model_expert(r->model, r->layer, e)->id),
                                   .token = r->token + room,
                                   .weight = r->weight + room};
         room += most;

@@ -5,6 +5,7 @@
 #ifndef MOE_REPLAY_MIXTURE_H
 #define MOE_REPLAY_MIXTURE_H
 
+#include "expertfs-compute.h"
 #include "model.h"
 #include "replay.h"
 

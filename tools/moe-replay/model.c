@@ -138,7 +138,7 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
     uint32_t order = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct efs_expert_info info;
-        errint_t rc = efs_expert_info(fs, i, &info);
+        errint_t rc = efs_expert_info(fs, efs_id(i), &info, sizeof(info));
         if (rc < 0)
             return rc;
         const char *slash = strchr(info.name, '/');
@@ -166,7 +166,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
         struct replay_expert *expert = &m->all[i];
         if (places[i].order != i / m->experts)
             return efs_fail(err, -EOPNOTSUPP, "%s: its layers have different numbers of experts", store);
-        errint_t rc = efs_file_info(fs, places[i].file, &file);
+        errint_t rc = efs_file_info(fs, places[i].file, &file, sizeof(file));
         if (rc == 0 && (strlen(file.path) >= sizeof(expert->path) || file.bytes < 8))
             rc = -EUCLEAN;
         if (rc == 0) {
@@ -187,7 +187,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
 
 errint_t replay_model_load(const char *store, struct replay_model *m, struct efs_error *err)
 {
-    const struct efs_options options = {0};
+    const struct efs_options options = {.size = sizeof(struct efs_options)};
     struct efs *fs;
     *m = (struct replay_model){0};
     errint_t rc = efs_open(store, &options, &fs, err);

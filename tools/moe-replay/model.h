@@ -5,7 +5,7 @@
 #ifndef MOE_REPLAY_MODEL_H
 #define MOE_REPLAY_MODEL_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 
 #define REPLAY_TENSORS_MAX 64u    /* of an expert: those with more are not shown as files */
 #define REPLAY_NOWHERE UINT32_MAX /* raw_file of a tensor that was not looked for */

@@ -28,7 +28,7 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *c, s
     const struct library_reader *r = (const struct library_reader *)reader;
     struct efs_stats s;
     (void)err;
-    efs_stats(r->fs, &s);
+    efs_stats(r->fs, &s, sizeof(s));
     /* of experts of which parts were there the rest had to be read, too */
     *c = (struct replay_counters){
         .hits = {s.requests_f, s.requests_c, s.requests_s, s.requests_e, s.requests_m + s.requests_p},

@@ -73,7 +73,9 @@ static errint_t next(struct replay_reader *reader, struct replay_view *view, str
     if (r->shown < r->count)
         efs_client_drop(r->request, r->shown);
     r->shown = r->count;
-    errint_t rc = efs_client_wait_any(r->request, -1, &index);
+    errint_t rc = 0;
+    if (efs_client_wait_any(r->request, -1, &index, &rc) < 1)
+        rc = -EINVAL; /* asked for more than were requested */
     if (rc < 0)
         return efs_fail(err, rc, "an expert of layer %u in the mount: %s", r->model->layer[r->layer].number,
                         strerror(-rc));
@@ -160,7 +162,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
                                .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
                                .request_max = request_max,
                                .needs = calloc(request_max, sizeof(struct efs_need))};
-    const struct efs_client_options options = {.keep_bytes = EFS_KEEP_AUTO};
+    const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .keep_bytes = EFS_KEEP_AUTO};
     errint_t rc = r->root < 0 ? efs_fail(err, -errno, "%s: %s", mountpoint, strerror(errno)) : 0;
     if (rc == 0 && !r->needs)
         rc = efs_fail(err, -ENOMEM, "no memory");

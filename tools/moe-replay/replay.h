@@ -7,7 +7,7 @@
 #ifndef MOE_REPLAY_H
 #define MOE_REPLAY_H
 
-#include "libexpertfs.h"
+#include "expertfs-private.h"
 #include "policy.h"
 #include "pools.h"
 #include "schedule.h"

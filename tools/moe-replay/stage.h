@@ -7,6 +7,7 @@
 #ifndef MOE_REPLAY_STAGE_H
 #define MOE_REPLAY_STAGE_H
 
+#include "expertfs-private.h"
 #include "cgroup.h"
 
 struct replay_stage {

@@ -1,6 +1,7 @@
 /* experts.c - run the chosen experts of a layer: one call of the library, which brings them and computes with each as
  * it comes. */
 #include "experts.h"
+#include "expertfs-compute.h"
 
 #include "matrix.h"
 
@@ -67,7 +68,7 @@ static uint32_t gather(struct experts *x, uint32_t layer, const struct routes *r
     for (uint32_t e = 0; e < x->model->config.experts; e++) {
         if (x->count[e] == 0)
             continue;
-        x->mixture[count++] = (struct efs_route_to){.expert = x->model->layers[layer].expert_numbers[e],
+        x->mixture[count++] = (struct efs_route_to){.expert = x->model->layers[layer].expert_ids[e],
                                                     .count = x->count[e],
                                                     .token = x->token + next,
                                                     .weight = x->weight + next};
@@ -87,7 +88,8 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
     bool bf16 = x->model->bf16_activations;
     if (bf16)
         to_bf16(in, x->in, (size_t)routes->tokens * hidden);
-    struct efs_mixture mixture = {.experts = x->mixture,
+    struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
+                                  .experts = x->mixture,
                                   .expert_count = gather(x, layer, routes),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                   .x = bf16 ? (const void *)x->in : in,

@@ -194,7 +194,7 @@ static void print_report(const struct run *r)
 {
     struct efs_stats s;
     uint32_t after_first = r->a->tokens > 1 ? r->a->tokens - 1 : 0;
-    efs_stats(r->model.fs, &s);
+    efs_stats(r->model.fs, &s, sizeof(s));
     printf("prompt_tokens: %u\ngenerated_tokens: %u\n", r->a->prompt_tokens, r->a->tokens);
     printf("open_s: %.4f\nfirst_step_s: %.4f\ntime_to_first_token_s: %.4f\n", r->opened, r->first_step,
            r->prompt_seconds);
@@ -277,7 +277,7 @@ int main(int argc, char **argv)
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
-    a.options = (struct efs_options){.lease_wait = true, .log = print_log};
+    a.options = (struct efs_options){.size = sizeof(struct efs_options), .lease_wait = true, .log = print_log};
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

@@ -48,22 +48,29 @@ static errint_t read_part(struct efs *fs, uint32_t file, struct efs_stream *stre
 static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
 {
     struct efs_file_info info;
-    struct efs_stream stream = {0};
+    struct efs_stream *stream;
     uint32_t file = 0;
-    while (file < efs_file_count(fs) && (efs_file_info(fs, file, &info) < 0 || strcmp(info.path, path) != 0))
+    while (file < efs_file_count(fs) &&
+           (efs_file_info(fs, file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
         file++;
     if (file == efs_file_count(fs))
         return efs_fail(err, -ENOENT, "the store has no %s", path);
     uint8_t *to = malloc(info.bytes + 1);
-    if (!to)
+    if (!to || efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream) < 0) {
+        free(to);
         return efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)info.bytes);
-    for (uint64_t at = 0; at < info.bytes; at += READ_BYTES) {
+    }
+    errint_t rc = 0;
+    for (uint64_t at = 0; rc == 0 && at < info.bytes; at += READ_BYTES) {
         size_t part = info.bytes - at < READ_BYTES ? (size_t)(info.bytes - at) : READ_BYTES;
-        errint_t rc = read_part(fs, file, &stream, at, to + at, part);
-        if (rc < 0) {
-            free(to);
-            return efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
-        }
+        rc = read_part(fs, file, stream, at, to + at, part);
+        if (rc < 0)
+            efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
+    }
+    efs_stream_free(stream);
+    if (rc < 0) {
+        free(to);
+        return rc;
     }
     *data = to;
     *bytes = info.bytes;
@@ -208,9 +215,9 @@ static void take_layer(struct loader *l, uint32_t n)
         .v = take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
         .o = take(l, n, "self_attn.o_proj.weight", c->hidden, q),
         .router = take(l, n, "mlp.gate.weight", c->experts, c->hidden),
-        .expert_numbers = calloc(c->experts, sizeof(uint32_t)),
+        .expert_ids = calloc(c->experts, sizeof(struct efs_expert_id)),
     };
-    if (!l->model->layers[n].expert_numbers)
+    if (!l->model->layers[n].expert_ids)
         l->rc = -ENOMEM;
 }
 
@@ -220,7 +227,7 @@ static errint_t find_experts(struct model *m, struct efs_error *err)
     uint64_t found = 0;
     for (uint32_t n = 0; n < m->config.layers; n++)
         for (uint32_t e = 0; e < m->config.experts; e++)
-            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_numbers[e]) == 0;
+            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_ids[e]) == 0;
     if (found == (uint64_t)m->config.layers * m->config.experts)
         return 0;
     return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
@@ -257,7 +264,7 @@ errint_t model_open(const char *store, struct efs_options *options, struct model
     errint_t rc = efs_store_open(store, &looked, err);
     if (rc < 0)
         return rc;
-    efs_store_info(looked, &info);
+    efs_store_info(looked, &info, sizeof(info));
     options->reserved_bytes = info.source_bytes - info.expert_raw_bytes; /* the dense weights will be in memory, too */
     efs_store_close(looked);
     rc = efs_open(store, options, &model->fs, err);
@@ -275,7 +282,7 @@ void model_close(struct model *m)
         free(m->layers[n].q_norm);
         free(m->layers[n].k_norm);
         free(m->layers[n].ffn_norm);
-        free(m->layers[n].expert_numbers);
+        free(m->layers[n].expert_ids);
     }
     free(m->layers);
     free(m->final_norm);

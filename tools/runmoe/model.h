@@ -4,7 +4,7 @@
 #ifndef RUNMOE_MODEL_H
 #define RUNMOE_MODEL_H
 
-#include "libexpertfs.h"
+#include "expertfs.h"
 #include "matrix.h"
 
 struct config {
@@ -18,7 +18,7 @@ struct config {
 struct layer {
     float *attention_norm, *q_norm, *k_norm, *ffn_norm;
     struct matrix q, k, v, o, router;
-    uint32_t *expert_numbers; /* [experts]: of each in the library */
+    struct efs_expert_id *expert_ids; /* [experts]: of each in the library */
 };
 
 struct model {

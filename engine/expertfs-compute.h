@@ -1,0 +1,69 @@
+/*
+ * expertfs-compute.h - run the experts of a layer, from a store or from the caller's memory. See expertfs.h.
+ */
+#ifndef EXPERTFS_COMPUTE_H
+#define EXPERTFS_COMPUTE_H
+
+#include "expertfs.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Threads for products, the caller's among them. Several layers may be run with it, one after the other: not by two
+ * threads at once. */
+struct efs_team;
+EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
+EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
+
+/*
+ * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
+ * BF16: x is BF16, and h = silu(gate x) * (up x), which is F32, is rounded to BF16 before down (to nearest, ties to
+ * even; a NaN stays one), as runtimes do whose products are of BF16; processors with a BF16 dot product use it, so
+ * that sums, which are F32 in both, may be rounded otherwise on another kind of processor.
+ */
+enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
+
+/* An expert of a mixture, and the tokens that it gets. */
+struct efs_route_to {
+    struct efs_expert_id expert;
+    uint32_t count;        /* 1 or more */
+    const uint32_t *token; /* [count]: rows of x and y, each once */
+    const float *weight;   /* [count] */
+};
+
+/* What a layer is to compute: y[t] = the sum over its experts of weight * down h, h = silu(gate x[t]) * (up x[t]). */
+struct efs_mixture {
+    uint32_t size;         /* sizeof(struct efs_mixture) */
+    uint32_t expert_count; /* each expert once, all of one layer */
+    const struct efs_route_to *experts;
+    enum efs_activation activation;
+    const void *x;             /* [tokens][x_stride], in the activation's type */
+    uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
+    size_t x_stride, y_stride; /* elements from one token to the next */
+    float *y;                  /* [tokens][y_stride], overwritten; tokens of no expert get zeros */
+    enum efs_form form;
+};
+
+/*
+ * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
+ * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
+ * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three BF16 matrices (err names the tensor), or coded in a way that
+ * only the full form serves; what efs_client_begin() and _wait_any() tell.
+ */
+EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
+                                struct efs_error *err);
+
+/* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
+ * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
+struct efs_plain_expert {
+    const void *gate, *up, *down;
+    uint32_t inner;
+};
+EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
+                               const struct efs_plain_expert *experts, struct efs_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

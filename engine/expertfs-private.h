@@ -1,0 +1,144 @@
+/*
+ * expertfs-private.h - what the programs of this project use of the engine beside the public headers: the daemon hands
+ * out memory and prints texts, the tools measure and simulate. Not installed, not in the shared library, and changed
+ * at will.
+ */
+#ifndef EXPERTFS_PRIVATE_H
+#define EXPERTFS_PRIVATE_H
+
+#include "expertfs.h"
+
+/* ---- memory of experts as windows ---------------------------------------------------------------------------------
+ */
+
+/* efs_lease() for efs_lease_window(): memory of the one use that nobody holds is left for that of the other. */
+void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
+/*
+ * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
+ * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
+ * apart and is never given again. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of its own
+ * (CAP_SYS_ADMIN).
+ */
+struct efs_window {
+    uint32_t number;
+    int fd; /* owned by the engine, valid while the lease is held, for reading; nobody can open it for writing */
+    uint64_t bytes;
+};
+errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
+
+/* ---- texts ---------------------------------------------------------------------------------------------------------
+ */
+
+/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads
+ * and decodes of experts) and "requests" (the latest requests) a line each, "trace" (these as a .route trace, empty
+ * before there is a pass); to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
+errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+
+/*
+ * What layers of the model need next: a line each with the layer, and its experts with the tokens that each gets (1 if
+ * not said), `3: 17*12 4 9*2`. Layers and experts have the numbers of experts/L03/E017.safetensors; a model with
+ * several stacks needs their names, `encoder-L03: 17`. Each line is one request, scheduled as a whole; opens and reads
+ * of these experts find, or wait for, what it brings. Text needs no terminator, its last line no newline. Does not
+ * block. -EINVAL: a line is wrong, a layer or expert is not there, or the text is too long; no request was taken then,
+ * and err has the reason. -ENOMEM.
+ */
+errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err);
+
+/* ---- requests of one store -----------------------------------------------------------------------------------------
+ */
+
+/*
+ * Name the experts that a layer needs, each once, all of the same layer: scheduled as a whole, brought in the order
+ * that lets the layer go on soonest. Does not block. Each expert is leased, unchanging, until it is dropped or the
+ * request released. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM. *request is the caller's.
+ */
+struct efs_request;
+errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                           struct efs_request **request, struct efs_error *err);
+/* As efs_client_wait_any(). */
+int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
+int efs_request_event(struct efs_request *request);
+/* Wait for all. 0, or the error of the first in needs that has one. */
+errint_t efs_request_wait(struct efs_request *request);
+/* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
+ * its error; -EINVAL; -ENOMEM. */
+errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
+                             uint32_t *count);
+/* This one is not needed any more. */
+void efs_request_drop(struct efs_request *request, uint32_t index);
+/* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
+void efs_request_release(struct efs_request *request);
+
+/* ---- routing traces ------------------------------------------------------------------------------------------ */
+
+/* Which experts a model chose, token by token, layer by layer: a .route file, zstd-compressed or plain. Owned by the
+ * caller, who frees it with efs_route_free(). */
+struct efs_route {
+    uint32_t layers, experts, chosen; /* 1..1024, 1..4096, 1..64 (at most experts) */
+    uint64_t tokens;                  /* 1 or more */
+    uint32_t *sequence;               /* [tokens]: tokens of one request have the same number, one after the other */
+    uint16_t *ids;                    /* [tokens][layers][chosen], each below experts */
+    char name[64];                    /* of the model; printable, cut if longer */
+};
+
+/* Read and check all of a trace. Blocks. -EUCLEAN: not a trace, or its numbers are out of bounds; -EFBIG: more than
+ * 1 GiB; -ENOMEM; what the system says. */
+errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_error *err);
+void efs_route_free(struct efs_route *route); /* a zeroed one is fine */
+
+/* ---- the profile --------------------------------------------------------------------------------------------- */
+
+/*
+ * What this machine takes to read and decode this store: u, rho and c of ZipMoE 3.3 and what else the planner and the
+ * simulator go by. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB. Only tensors
+ * of at least 1/25 of their expert count as tensors.
+ */
+#define EFS_PROFILE_NUMBERS(X)                                                                                         \
+    X(layers, "layers that have experts, those of all stacks")                                                         \
+    X(experts, "experts of the widest layer")                                                                          \
+    X(tensors, "tensors of an expert")                                                                                 \
+    X(shards, "K: shards of a tensor")                                                                                 \
+    X(workers, "L: decode threads")                                                                                    \
+    X(full_bytes, "an expert in full (F)")                                                                             \
+    X(coded_bytes, "both its chunks (C)")                                                                              \
+    X(sm_bytes, "its SM-chunks (S)")                                                                                   \
+    X(e_bytes, "its E-chunks (E)")                                                                                     \
+    X(rho, "coded size of E over its size")                                                                            \
+    X(disk_bytes_per_second, "reads of experts, many in flight")                                                       \
+    X(read_latency_ns, "a read of 4 KiB by itself")                                                                    \
+    X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
+    X(e_read_ns, "v: read an E-chunk")                                                                                 \
+    X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
+    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
+    X(copy_bytes_per_second, "copy raw bytes in memory, one thread")                                                   \
+    X(recode_bytes_per_second, "code raw bytes again, one thread")
+
+struct efs_profile {
+    uint64_t content_hash; /* of the store that was measured */
+    int64_t measured_at;   /* seconds since 1970 */
+#define EFS_PROFILE_FIELD(name, help) double name;
+    EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
+#undef EFS_PROFILE_FIELD
+    bool direct_io;    /* reads went past the page cache */
+    char cpu_path[16]; /* that decoded: efs_cpu_path() */
+};
+
+/*
+ * Measure for about that many seconds (0.1 to 60): reads through the I/O thread of the engine, decodes by workers
+ * (0: all cores) at once. Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO, -EUCLEAN
+ * (damage), -ENOMEM.
+ */
+errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
+                             struct efs_error *err);
+
+/* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
+ * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
+errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
+/* Save it there, atomically; directories are made. */
+errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
+/* -ENOENT: there is none; -EUCLEAN: not a profile, or a number that cannot be. */
+errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
+/* As JSON, to be freed by the caller; NULL: no memory. */
+char *efs_profile_json(const struct efs_profile *profile);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * expertfs-protocol.h - what a program says to a mount without the library: the ioctl, and the packets of its socket.
+ *
+ * Numbers are those of the machine. Nothing here is a call of the library.
+ */
+#ifndef EXPERTFS_PROTOCOL_H
+#define EXPERTFS_PROTOCOL_H
+
+#include <stdint.h>
+
+/* At most, of a line of .expertfs/want, and of a text that is written to it at once (expertfs-proc(5)). */
+#define EFS_WANT_LINE_BYTES 4096u
+#define EFS_WANT_BYTES 65536u
+
+/*
+ * One request by ioctl(2) on a mount's root or its file .expertfs/want, for models with one stack. size is that of the
+ * struct, flags are 0, count is 1 to 64, what is behind count is not looked at. EINVAL, EPERM (not who mounted it).
+ */
+#define EFS_WANT_IOCTL_EXPERTS 64u
+struct efs_want_ioctl {
+    uint32_t size, layer, count, flags;
+    struct {
+        uint32_t expert, tokens;
+    } want[EFS_WANT_IOCTL_EXPERTS];
+};
+#define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
+
+/*
+ * Experts of a mount handed out without files, over a socket of type SOCK_SEQPACKET whose path is in
+ * .expertfs/handout. A client sends asks and gets an answer for each item that has a tag, in any order; what was handed
+ * out is held until its tag is dropped, or the socket closed. The memory comes as windows (efs_lease_window()), each
+ * with its descriptor in the first answer that names it. libexpertfs uses it by itself.
+ */
+#define EFS_HANDOUT_VERSION 1u
+#define EFS_HANDOUT_ITEMS 64u
+#define EFS_HANDOUT_TAGS 16384u     /* tags are below that */
+#define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
+enum efs_handout_kind {
+    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
+                               EFS_HANDOUT_TOLD: with these alone nothing is answered */
+    EFS_HANDOUT_DROP = 2,   /* what was handed out under these tags, or is on its way */
+    EFS_HANDOUT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
+};
+struct efs_handout_ask {
+    uint32_t version, kind, layer, count;
+    char stack[32]; /* "" for models with one; ended */
+    struct {
+        uint32_t expert, tokens, tag;
+    } item[EFS_HANDOUT_ITEMS]; /* a packet ends behind the last */
+};
+struct efs_handout_answer {
+    uint32_t version, tag;
+    int32_t error; /* 0 or -errno: open the expert's file instead */
+    uint32_t window;
+    uint64_t window_bytes, file_bytes; /* the file begins where the window does */
+};
+
+#endif
