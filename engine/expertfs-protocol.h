@@ -31,24 +31,24 @@ struct efs_want_ioctl {
  * out is held until its tag is dropped, or the socket closed. The memory comes as windows (efs_lease_window()), each
  * with its descriptor in the first answer that names it. libexpertfs uses it by itself.
  */
-#define EFS_HANDOUT_VERSION 1u
-#define EFS_HANDOUT_ITEMS 64u
-#define EFS_HANDOUT_TAGS 16384u     /* tags are below that */
-#define EFS_HANDOUT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
-enum efs_handout_kind {
-    EFS_HANDOUT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
-                               EFS_HANDOUT_TOLD: with these alone nothing is answered */
-    EFS_HANDOUT_DROP = 2,   /* what was handed out under these tags, or is on its way */
-    EFS_HANDOUT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
+#define EFS_EXPORT_VERSION 1u
+#define EFS_EXPORT_ITEMS 64u
+#define EFS_EXPORT_TAGS 16384u     /* tags are below that */
+#define EFS_EXPORT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
+enum efs_export_kind {
+    EFS_EXPORT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
+                               EFS_EXPORT_TOLD: with these alone nothing is answered */
+    EFS_EXPORT_DROP = 2,   /* what was handed out under these tags, or is on its way */
+    EFS_EXPORT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
 };
-struct efs_handout_ask {
+struct efs_export_ask {
     uint32_t version, kind, layer, count;
     char stack[32]; /* "" for models with one; ended */
     struct {
         uint32_t expert, tokens, tag;
-    } item[EFS_HANDOUT_ITEMS]; /* a packet ends behind the last */
+    } item[EFS_EXPORT_ITEMS]; /* a packet ends behind the last */
 };
-struct efs_handout_answer {
+struct efs_export_answer {
     uint32_t version, tag;
     int32_t error; /* 0 or -errno: open the expert's file instead */
     uint32_t window;

@@ -252,8 +252,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(disk_bytes, counter, "bytes", "bytes read from the store")                                                       \
     X(disk_errors, counter, "", "reads of the store that failed")                                                      \
     X(disk_ns, counter, "ns", "time with at least one read of the store in flight")                                    \
-    X(readahead_units, counter, "", "units read ahead")                                                                \
-    X(warmed_units, counter, "", "units read into empty memory while the disk rested")                                 \
+    X(readahead_extents, counter, "", "units read ahead")                                                              \
+    X(warmed_extents, counter, "", "units read into empty memory while the disk rested")                               \
     X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
     X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \
@@ -280,7 +280,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
     X(chunk_pool_bytes, gauge, "bytes", "held by the chunk pool")                                                      \
     X(chunk_used_bytes, gauge, "bytes", "of it in use")                                                                \
-    X(chunk_units, gauge, "", "units in the chunk pool")                                                               \
+    X(chunk_extents, gauge, "", "units in the chunk pool")                                                             \
     X(full_pool_bytes, gauge, "bytes", "held by the full pool")                                                        \
     X(full_experts, gauge, "", "experts in the full pool")                                                             \
     X(leased_bytes, gauge, "bytes", "of the full pool, leased")                                                        \

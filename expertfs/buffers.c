@@ -24,7 +24,7 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
     for (size_t i = count; i-- > 0;) {
         struct efsd_buffer *buffer = &buffers->all[i];
         buffer->data = buffers->memory + i * EFSD_IO_BYTES;
-        if (buffers->ahead_count < EFSD_AHEADS && buffers->ahead_count < (count + 7) / 8) {
+        if (buffers->ahead_count < EFSD_DECODE_AHEADS && buffers->ahead_count < (count + 7) / 8) {
             buffers->ahead[buffers->ahead_count++].data = buffer->data;
             continue;
         }

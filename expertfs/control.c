@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "handout.h"
+#include "export.h"
 
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
@@ -211,7 +211,7 @@ static void render_trace(struct efsd *daemon, FILE *out) /* not text */
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "address: %s\n", efsd_handout_address(daemon->handout));
+    fprintf(out, "address: %s\n", efsd_export_address(daemon->handout));
 }
 
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)

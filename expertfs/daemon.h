@@ -45,8 +45,8 @@ struct efsd_buffer {
     fuse_req_t req;
 };
 
-/* A block that was decoded before it was asked for (ahead.c). */
-struct efsd_ahead {
+/* A block that was decoded before it was asked for (decode_ahead.c). */
+struct efsd_decode_ahead {
     uint8_t *data; /* EFSD_IO_BYTES; constant */
     struct efsd *daemon;
     uint64_t offset, turn;
@@ -56,7 +56,7 @@ struct efsd_ahead {
     bool through;            /* its end was sent: nobody comes for it any more */
     fuse_req_t req;          /* of who waits for all of it */
 };
-#define EFSD_AHEADS 4u
+#define EFSD_DECODE_AHEADS 4u
 
 struct efsd_buffers {
     pthread_mutex_t lock; /* guards free, the slots of ahead, and guesses */
@@ -65,7 +65,7 @@ struct efsd_buffers {
     struct efsd_buffer *all;
     uint8_t *memory;
     size_t count; /* with those of ahead */
-    struct efsd_ahead ahead[EFSD_AHEADS];
+    struct efsd_decode_ahead ahead[EFSD_DECODE_AHEADS];
     size_t ahead_count;
     uint64_t turn;
     const struct efsd_open *reader; /* of the last large read; maybe gone: only compared */
@@ -92,17 +92,18 @@ void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
 /* Answer a read of a file, and count it (reads.c). */
 void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes);
 
-/* ---- blocks before they are asked for (ahead.c); all on the thread that received the request ---------------- */
+/* ---- blocks before they are asked for (decode_ahead.c); all on the thread that received the request ----------------
+ */
 
 struct efsd_open;
 /* A read past the page cache has come: is it the one that was expected? */
-bool efsd_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
+bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
 /* The block is there, and is sent, or is coming, and will be: the request is taken. */
-bool efsd_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
+bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
 /* A request was answered by this thread. */
-void efsd_ahead_answered(void);
+void efsd_decode_ahead_answered(void);
 /* If it was: decode what follows it, as long as the reader comes for it meanwhile. open lives until the return. */
-void efsd_ahead_go_on(struct efsd *daemon, struct efsd_open *open);
+void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open);
 
 /* ---- passthrough (passthrough.c) ---------------------------------------------------------------------------- */
 
@@ -141,7 +142,7 @@ struct efsd_faults {
     _Atomic uint64_t begin, next; /* of the run that is going on; its end */
 };
 
-/* What the reader will ask for next, past the page cache (ahead.c); guarded by efsd_buffers.lock. */
+/* What the reader will ask for next, past the page cache (decode_ahead.c); guarded by efsd_buffers.lock. */
 struct efsd_guess {
     uint64_t offset, end; /* end: of the last large read */
     size_t bytes;         /* or more, at the end of the file */
@@ -196,9 +197,9 @@ static inline uint64_t efsd_memory_bytes(void)
     return 2 * efs_auto_budget(); /* which leaves half to others */
 }
 
-/* ---- memory for the page cache (cede.c) --------------------------------------------------------------------- */
+/* ---- memory for the page cache (shrink.c) --------------------------------------------------------------------- */
 
-struct efsd_cede {
+struct efsd_shrink {
     _Atomic uint64_t cached_bytes; /* read for the page cache */
     _Atomic uint64_t direct_bytes; /* read past it, since the last look */
     _Atomic uint64_t look_bytes;   /* cached_bytes at which to look again */
@@ -210,9 +211,9 @@ struct efsd_cede {
 };
 
 /* A read of a file: for the page cache, or past it. */
-void efsd_cede_read(struct efsd *daemon, size_t bytes, bool cached);
+void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached);
 /* An expert is opened with a lease: the memory is wanted back. */
-void efsd_cede_leased(struct efsd *daemon);
+void efsd_shrink_leased(struct efsd *daemon);
 
 /* ---- control files (control.c) ------------------------------------------------------------------------------ */
 
@@ -289,9 +290,9 @@ struct efsd {
     struct efsd_counters counters;
     struct efsd_pagecache pagecache;
     struct efsd_loading loading;
-    struct efsd_cede cede;
+    struct efsd_shrink cede;
     struct efsd_tuning tuning;
-    struct efsd_handout *handout; /* NULL: there is none */
+    struct efsd_export *handout; /* NULL: there is none */
     struct fuse_session *session;
     int fuse_fd;                     /* the session's */
     int stop_fd;                     /* eventfd: readable when receiving threads shall end */

@@ -355,7 +355,7 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     if (may_wait_long(daemon)) {
         fuse_req_interrupt_func(req, interrupted, daemon);
     }
-    efsd_cede_leased(daemon);
+    efsd_shrink_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {
     case JOINED_SETTLED:

@@ -27,7 +27,7 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     bool followed = buffer->followed;
     efsd_reply_read(daemon, buffer->req, error, buffer->begin, bytes);
     if (!error) {
-        efsd_ahead_answered();
+        efsd_decode_ahead_answered();
     }
     efsd_buffer_give(&daemon->buffers, buffer);
     if (followed) {
@@ -89,7 +89,7 @@ static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
 static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
                       bool cached)
 {
-    efsd_cede_read(daemon, bytes, cached);
+    efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
@@ -112,14 +112,14 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
         }
         return;
     }
-    bool follows = efsd_ahead_follows(daemon, open, offset, bytes);
-    if (efsd_ahead_take(daemon, req, open->node, offset, bytes)) {
+    bool follows = efsd_decode_ahead_follows(daemon, open, offset, bytes);
+    if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes)) {
         efsd_open_unref(open);
     } else {
         read_engine(daemon, req, open, open->stream, bytes, offset, false);
     }
     if (follows) {
-        efsd_ahead_go_on(daemon, open);
+        efsd_decode_ahead_go_on(daemon, open);
     }
 }
 

@@ -13,7 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "handout.h"
+#include "export.h"
 #include "log.h"
 #include "starting.h"
 
@@ -229,7 +229,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
     }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
-    rc = efsd_handout_start(daemon, &daemon->handout, err);
+    rc = efsd_export_start(daemon, &daemon->handout, err);
     if (rc) { /* files do without */
         efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", err->text);
         err->text[0] = '\0';
@@ -271,7 +271,7 @@ static void end(struct efsd *daemon)
     if (daemon->receivers) {
         efsd_session_stop(daemon);
     }
-    efsd_handout_stop(daemon->handout);
+    efsd_export_stop(daemon->handout);
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
@@ -279,7 +279,7 @@ static void end(struct efsd *daemon)
     for (uint32_t hints = 0; hints < 4; hints++) {
         efs_stream_free(daemon->streams[hints]);
     }
-    efsd_handout_free(daemon->handout);
+    efsd_export_free(daemon->handout);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);

@@ -38,7 +38,7 @@ void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char 
     file->hash = efs_path_hash(path);
     file->hashed = true;
     file->mapped.fd = -1;
-    file->handed.tag = EFS_HANDOUT_TOLD;
+    file->handed.tag = EFS_EXPORT_TOLD;
     file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
     m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
 }
@@ -74,13 +74,13 @@ static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
     m->kept_bytes -= file->mapped.bytes;
 }
 
-/* To the keeper, who closes it, or gives it back. */
+/* To the reaper, who closes it, or gives it back. */
 static void let_go(struct efs_mount *m, struct efs_expert_file *file)
 {
     unkeep(m, file);
     forget(m, file);
-    if (file->handed.tag != EFS_HANDOUT_TOLD) {
-        efs_handout_drop(m->handout, file);
+    if (file->handed.tag != EFS_EXPORT_TOLD) {
+        efs_export_drop(m->handout, file);
         efs_mapped_let_go(&file->mapped);
         free(file);
         return;
@@ -95,7 +95,7 @@ bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
     for (; m->oldest && m->kept_bytes > keep_bytes; some = true)
         let_go(m, m->oldest);
     if (some)
-        efs_mount_wake_keeper(m);
+        efs_mount_wake_reaper(m);
     return some;
 }
 
@@ -103,7 +103,7 @@ void efs_files_let_others_go(struct efs_mount *m)
 {
     for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
         newer = file->newer;
-        if (!efs_kept_full(m, file->hash))
+        if (!efs_full_set(m, file->hash))
             let_go(m, file);
     }
 }
@@ -122,12 +122,12 @@ static void rest(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_HERE) {
         if (m->keep_auto && !m->rested)
-            efs_mount_wake_keeper(m); /* it may look which are worth it */
+            efs_mount_wake_reaper(m); /* it may look which are worth it */
         m->rested = true;
         keep(m, file);
-        if (!efs_kept_full(m, file->hash)) {
+        if (!efs_full_set(m, file->hash)) {
             let_go(m, file);
-            efs_mount_wake_keeper(m);
+            efs_mount_wake_reaper(m);
         }
         efs_files_trim(m, m->keep_bytes);
     } else {
@@ -142,8 +142,8 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
         return;
     if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
         rest(m, file);
-    else if (file->handed.tag != EFS_HANDOUT_TOLD)
-        efs_mount_wake_keeper(m); /* who takes the answer that nobody waits for */
+    else if (file->handed.tag != EFS_EXPORT_TOLD)
+        efs_mount_wake_reaper(m); /* who takes the answer that nobody waits for */
 }
 
 void efs_mount_wake_waiters(struct efs_mount *m)
@@ -152,7 +152,7 @@ void efs_mount_wake_waiters(struct efs_mount *m)
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived);
     if (m->receiving)
-        efs_handout_nudge(m->handout);
+        efs_export_kick(m->handout);
 }
 
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)

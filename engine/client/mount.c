@@ -109,7 +109,7 @@ static bool take_file(struct efs_mount *m, struct item *item, const char *path, 
 /* Lock held: does the mount hand out so many at once? */
 static bool may_ask(const struct efs_mount *m, uint32_t count)
 {
-    return efs_handout_works(m->handout) && count <= EFS_HANDOUT_ITEMS;
+    return efs_export_works(m->handout) && count <= EFS_EXPORT_ITEMS;
 }
 
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
@@ -125,11 +125,11 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
     if (all && may_ask(m, request->count))
-        all = efs_handout_tell(m->handout, stack, layer, needs, request->count);
+        all = efs_export_notify(m->handout, stack, layer, needs, request->count);
     else if (all)
         all = efs_mount_tell_later(m, text, print_lines(stack, layer, needs, request->count, text));
     if (all)
-        efs_mount_wake_keeper(m);
+        efs_mount_wake_reaper(m);
     for (uint32_t i = 0; i < request->count; i++)
         if (all)
             efs_file_ref(m, request->items[i].file);
@@ -160,7 +160,7 @@ static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer
         if (take_file(m, &request->items[i], path, spare))
             efs_file_queue(m, request->items[i].file);
     }
-    efs_mount_wake_openers(m);
+    efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -168,8 +168,8 @@ static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer
 static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                           struct efs_mount_request *request, struct efs_expert_file **spare)
 {
-    struct efs_handout_ask ask = {
-        .version = EFS_HANDOUT_VERSION, .kind = EFS_HANDOUT_ASK, .layer = layer, .count = request->count};
+    struct efs_export_ask ask = {
+        .version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_ASK, .layer = layer, .count = request->count};
     char path[EFS_MAPPING_PATH];
     strcpy(ask.stack, stack); /* is_stack() */
     pthread_mutex_lock(&m->telling);
@@ -178,18 +178,18 @@ static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer
         struct item *item = &request->items[i];
         efs_mapped_path(stack, layer, needs[i].expert, path);
         bool fresh = take_file(m, item, path, spare);
-        bool asked = fresh && efs_handout_works(m->handout) && efs_handout_take_tag(m->handout, item->file);
+        bool asked = fresh && efs_export_works(m->handout) && efs_export_take_tag(m->handout, item->file);
         ask.item[i].expert = needs[i].expert;
         ask.item[i].tokens = needs[i].tokens;
-        ask.item[i].tag = asked ? item->file->handed.tag : EFS_HANDOUT_TOLD;
+        ask.item[i].tag = asked ? item->file->handed.tag : EFS_EXPORT_TOLD;
         if (asked)
             item->file->state = EFS_FILE_OPENING;
         else if (fresh)
             efs_file_queue(m, item->file);
     }
-    efs_mount_wake_openers(m);
+    efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
-    efs_handout_send(m, &ask);
+    efs_export_send(m, &ask);
     pthread_mutex_unlock(&m->telling);
 }
 
@@ -277,10 +277,10 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     bool patient = m->oldest && (!until || before(end, *until));
     if (!patient && until)
         end = *until;
-    if (!m->receiving && efs_handout_works(m->handout)) { /* for us and all others */
-        errint_t received = efs_handout_receive(m, !patient && forever ? NULL : &end);
+    if (!m->receiving && efs_export_works(m->handout)) { /* for us and all others */
+        errint_t received = efs_export_receive(m, !patient && forever ? NULL : &end);
         if (m->watched)
-            efs_mount_wake_keeper(m); /* he goes on receiving */
+            efs_mount_wake_reaper(m); /* he goes on receiving */
         if (received == -ETIMEDOUT && patient)
             efs_files_trim(m, 0);
         return received == -ETIMEDOUT && !patient ? -ETIMEDOUT : 0;
@@ -342,7 +342,7 @@ int efs_mount_event(struct efs_mount_request *request)
         request->next_watched = m->watched;
         m->watched = request;
         tell_event(request);
-        efs_mount_wake_keeper(m);
+        efs_mount_wake_reaper(m);
     }
     pthread_mutex_unlock(&m->lock);
     return fd;
@@ -460,8 +460,8 @@ static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *e
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want =
         efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK, 0); /* others than who mounted do without */
-    m->handout = m->want >= 0 ? efs_handout_connect(m->root) : NULL;
-    m->openers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
+    m->handout = m->want >= 0 ? efs_export_connect(m->root) : NULL;
+    m->open_workers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
     rc = efs_mount_threads_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
 }
@@ -501,7 +501,7 @@ void efs_mount_free(struct efs_mount *m)
     efs_known_free(m);
     free(m->full);
     free_spare(m->open_queue); /* nobody waits for these any more */
-    efs_handout_free(m->handout);
+    efs_export_free(m->handout);
     if (m->want >= 0)
         efs_sys_close(m->want);
     efs_sys_close(m->root);

@@ -4,9 +4,9 @@
  *
  *   mount.c     requests     files.c         which files there are, who uses them, what is kept
  *   mapping.c   one file     file_layout.c   what stands where in it
- *   openers.c   the threads: some open; one closes, and tells the mount what is needed
+ *   open_workers.c   the threads: some open; one closes, and tells the mount what is needed
  *   handout*.c  experts that the mount hands out without a file, where it does
- *   kept.c      which the mount keeps full, and so are worth to be kept
+ *   full_set.c      which the mount keeps full, and so are worth to be kept
  *   known.c     layouts of files that were open before
  *
  * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
@@ -14,7 +14,7 @@
 #ifndef EFS_CLIENT_MOUNT_H
 #define EFS_CLIENT_MOUNT_H
 
-#include "handout.h"
+#include "export.h"
 #include "mapping.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
 
 struct efs_expert_file {
-    struct efs_expert_file *next_hashed, *next_queued; /* in openers' or the keeper's queue */
+    struct efs_expert_file *next_hashed, *next_queued; /* in open_workers' or the reaper's queue */
     struct efs_expert_file *newer, *older;             /* among those that are kept */
     uint32_t hash, refs;                               /* refs: items of requests */
     enum efs_expert_file_state state;
@@ -40,14 +40,14 @@ struct efs_expert_file {
 };
 
 struct efs_mount {
-    int root, want;              /* directory; .expertfs/want, < 0: not for us to write */
-    struct efs_handout *handout; /* NULL: files are opened */
-    bool receiving;              /* a thread waits for what it sends */
-    bool keep_auto;              /* keeps what the mount keeps full, as kept.c sees it */
-    unsigned openers_max;
+    int root, want;             /* directory; .expertfs/want, < 0: not for us to write */
+    struct efs_export *handout; /* NULL: files are opened */
+    bool receiving;             /* a thread waits for what it sends */
+    bool keep_auto;             /* keeps what the mount keeps full, as full_set.c sees it */
+    unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, openers, the keeper */
+    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, open_workers, the reaper */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_known *known[EFS_MOUNT_BUCKETS];
@@ -56,24 +56,24 @@ struct efs_mount {
     uint32_t *full, full_count;      /* of keep_auto: hashes of the paths that the mount keeps full, sorted */
     uint64_t look_ns;                /* when to look again, */
     bool rested;                     /* and whether something came to rest since the last time */
-    uint32_t queued, idle_openers, opener_count, waiting; /* waiting: threads for arrived */
-    struct efs_mount_request *watched;                    /* whose users wait by poll(2), not by a thread */
-    bool keeper_sleeps, stop;
-    pthread_t openers[EFS_MOUNT_OPENERS], keeper;
-    bool keeper_there;
+    uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
+    struct efs_mount_request *watched;                              /* whose users wait by poll(2), not by a thread */
+    bool reaper_sleeps, stop;
+    pthread_t open_workers[EFS_MOUNT_OPENERS], reaper;
+    bool reaper_there;
 
     pthread_mutex_t telling; /* guards what the mount is told, by want or its socket; taken before lock */
     size_t told_bytes;       /* of text; guarded by lock, like it */
     char text[EFS_WANT_BYTES];
 };
 
-/* ---- openers.c ---- */
+/* ---- open_workers.c ---- */
 errint_t efs_mount_threads_start(struct efs_mount *m);
 /* What is queued to be opened is not; what is being opened is waited for. */
 void efs_mount_threads_stop(struct efs_mount *m);
 /* Lock held: there is more to open, or to close or tell. */
-void efs_mount_wake_openers(struct efs_mount *m);
-void efs_mount_wake_keeper(struct efs_mount *m);
+void efs_mount_wake_open_workers(struct efs_mount *m);
+void efs_mount_wake_reaper(struct efs_mount *m);
 /* Lock held: put a line to what the mount is told soon. false: there is no room for it now. */
 bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 /* Without lock: tell it now, after all that was to be told. */
@@ -85,7 +85,7 @@ uint32_t efs_path_hash(const char *path);
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path);
 /* A new one, whose memory was got by the caller; to be queued, or asked for. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path);
-/* To the openers, who want to be woken. */
+/* To the open_workers, who want to be woken. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
 /* Something has come, or nothing comes any more: those who wait look again. */
 void efs_mount_wake_waiters(struct efs_mount *m);
@@ -93,9 +93,9 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* It was opened, or not. Frees it if nobody wants it any more. */
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
-/* What nobody uses goes to the keeper until no more than that is kept. true: something went. */
+/* What nobody uses goes to the reaper until no more than that is kept. true: something went. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
-/* The same with those that are not worth it any more (kept.c). */
+/* The same with those that are not worth it any more (full_set.c). */
 void efs_files_let_others_go(struct efs_mount *m);
 
 /* ---- known.c: with lock held ---- */
@@ -105,18 +105,18 @@ const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const ch
 void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
 void efs_known_free(struct efs_mount *m);
 
-/* ---- kept.c: with lock held ---- */
+/* ---- full_set.c: with lock held ---- */
 #define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */
 /* May a file that nobody uses stay open? */
-bool efs_kept_full(const struct efs_mount *m, uint32_t hash);
+bool efs_full_set(const struct efs_mount *m, uint32_t hash);
 /* Look again if it is time to. true: it was, and the lock was given up meanwhile. */
-bool efs_kept_look(struct efs_mount *m);
+bool efs_full_set_look(struct efs_mount *m);
 
 /* ---- mount.c ---- */
 struct efs_mount_request;
 /* Lock held: something has come, or is not waited for any more: the events of requests that are watched. */
 void efs_mount_tell_events(struct efs_mount *m);
-/* Lock held: is one of them still waited for? The keeper does then what a thread that waits would do. */
+/* Lock held: is one of them still waited for? The reaper does then what a thread that waits would do. */
 bool efs_mount_is_watching(const struct efs_mount *m);
 /* root is taken over, also when this fails. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,

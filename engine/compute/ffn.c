@@ -8,7 +8,7 @@
 #include "team.h"
 
 #include "sized.h"
-#include "steward.h"
+#include "plan_thread.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -438,7 +438,7 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
     else if (!err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
     if (rc == 0 && fs)
-        efs_steward_product(fs, form_of(f), f->busy_ns / efs_team_threads(team) / mixture->expert_count);
+        efs_plan_thread_product(fs, form_of(f), f->busy_ns / efs_team_threads(team) / mixture->expert_count);
     end(f);
     return rc;
 }

@@ -3,13 +3,13 @@
 
 #include "kernels.h"
 #include "record.h"
-#include "gauge.h"
-#include "residency.h"
+#include "estimator.h"
+#include "cache.h"
 #include "schedule.h"
 #include "sized.h"
-#include "steward.h"
+#include "plan_thread.h"
 #include "sys.h"
-#include "unit_core.h"
+#include "extent_core.h"
 #include "warm.h"
 
 #include <errno.h>
@@ -21,11 +21,11 @@
 
 #define MIB (1ull << 20)
 #define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
-#define UNIT_BYTES_MAX (4 * MIB)
+#define EXTENT_BYTES_MAX (4 * MIB)
 #define SEGMENT_BYTES_MAX (16 * MIB)
 #define SEGMENT_BYTES_MIN (8 * MIB)
 #define HUGE_PAGE (2 * MIB)
-#define SEGMENTS_MAX 16384 /* slots of registered buffers */
+#define SEGMENTS_MAX 16384 /* memfiles of registered buffers */
 
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
 {
@@ -56,9 +56,9 @@ void efs_active_end(struct efs *fs)
 
 /* ---- sizes ---- */
 
-static uint64_t round_up(uint64_t bytes, uint64_t unit)
+static uint64_t round_up(uint64_t bytes, uint64_t extent)
 {
-    return (bytes + unit - 1) / unit * unit;
+    return (bytes + extent - 1) / extent * extent;
 }
 
 /* Chunks of the largest shard, as they lie in memory: in the pages that they touch. */
@@ -81,15 +81,15 @@ static uint64_t fixed_bytes(const struct efs *fs)
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES +
-           (uint64_t)fs->unit_count * sizeof(struct efs_unit) + (uint64_t)s->object_count * sizeof(uint32_t) +
+           (uint64_t)fs->extent_count * sizeof(struct efs_extent) + (uint64_t)s->object_count * sizeof(uint32_t) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
-           (s->expert_count ? efs_residency_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
+           (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
            efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
 
-/* Sizes of units and segments follow from the budget: small budgets take small bites, and there are slots for all of a
- * large one. Sets the size of units, their count and what is fixed with it; returns the size of a segment. */
-static uint64_t size_units(struct efs *fs, uint64_t budget)
+/* Sizes of extents and segments follow from the budget: small budgets take small bites, and there are memfiles for all
+ * of a large one. Sets the size of extents, their count and what is fixed with it; returns the size of a segment. */
+static uint64_t size_extents(struct efs *fs, uint64_t budget)
 {
     uint64_t shard = largest_shard(fs->store), segment = budget / 32;
     segment = segment > SEGMENT_BYTES_MAX ? SEGMENT_BYTES_MAX : segment;
@@ -97,10 +97,10 @@ static uint64_t size_units(struct efs *fs, uint64_t budget)
     segment = segment < 2 * shard ? 2 * shard : segment;
     segment = segment < budget / SEGMENTS_MAX ? budget / SEGMENTS_MAX : segment;
     segment = round_up(segment, HUGE_PAGE);
-    uint64_t most = segment / 4 < UNIT_BYTES_MAX ? segment / 4 : UNIT_BYTES_MAX;
-    if (most != fs->unit_max_bytes) {
-        fs->unit_max_bytes = most;
-        fs->unit_count = efs_units_count(fs);
+    uint64_t most = segment / 4 < EXTENT_BYTES_MAX ? segment / 4 : EXTENT_BYTES_MAX;
+    if (most != fs->extent_max_bytes) {
+        fs->extent_max_bytes = most;
+        fs->extent_count = efs_extents_count(fs);
     }
     fs->fixed_bytes = fixed_bytes(fs);
     return segment;
@@ -122,7 +122,7 @@ static uint64_t floor_budget(struct efs *fs)
     uint64_t least = 0, floor = MIB;
     while (least < floor) {
         least = floor;
-        uint64_t segment = size_units(fs, least);
+        uint64_t segment = size_extents(fs, least);
         floor = round_up(fs->fixed_bytes + segment, MIB);
     }
     return least;
@@ -130,7 +130,7 @@ static uint64_t floor_budget(struct efs *fs)
 
 static errint_t size_pools(struct efs *fs, struct efs_error *err)
 {
-    uint64_t budget = fs->options.budget_bytes, segment = size_units(fs, budget);
+    uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
     if (budget < fs->fixed_bytes + segment) {
         uint64_t floor = floor_budget(fs);
         return below_floor(fs, fs->fixed_bytes, floor, err);
@@ -143,14 +143,14 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
     fs->streams.window = fs->options.readahead_bytes;
-    /* the budget may be raised later: as many segments as the whole store could fill; an object's two halves may begin
-     * and end inside of pages that others use, too */
+    /* the budget may be raised later: as many segments as the whole store could fill; an object's two components may
+     * begin and end inside of pages that others use, too */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;
     uint64_t whole = pages / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
     if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
-    efs_room_set_budget(fs, budget);
+    efs_budget_set(fs, budget);
     return 0;
 }
 
@@ -162,8 +162,8 @@ static errint_t count_experts(struct efs *fs)
     if (!fs->touches || !fs->expert_bytes)
         return -ENOMEM;
     for (uint32_t e = 0; e < n; e++)
-        for (uint32_t u = efs_expert_unit_first(fs, e); u < efs_expert_unit_end(fs, e); u++)
-            fs->expert_bytes[e] += efs_unit_span(fs, &fs->units[u], EFS_BOTH);
+        for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
+            fs->expert_bytes[e] += efs_extent_span(fs, &fs->extents[x], EFS_BOTH);
     return 0;
 }
 
@@ -201,7 +201,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         fs->options.budget_bytes = efs_auto_budget();
     rc = size_pools(fs, err);
     if (rc == 0)
-        rc = efs_units_build(fs, err);
+        rc = efs_extents_build(fs, err);
     if (rc < 0)
         return rc;
     if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
@@ -209,39 +209,40 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     if (!fs->budget_auto && (rc = efs_budget_check(fs, fs->options.budget_bytes, 0, err)) < 0)
         return rc;
-    rc = efs_gauge_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
-                                 : efs_residency_build(fs, err);
+    rc = efs_estimator_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
+                                     : efs_cache_build(fs, err);
     if (rc == 0)
         rc = tune(fs, err);
     if (rc < 0)
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
-    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats, fs->gauge};
+    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats,
+                                    fs->estimator};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
-    return efs_steward_start(fs, fs->options.history_path, err);
+    return efs_plan_thread_start(fs, fs->options.history_path, err);
 }
 
 static void stop(struct efs *fs)
 {
-    efs_steward_stop(fs);
+    efs_plan_thread_stop(fs);
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
-    efs_steward_free(fs);
+    efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
     efs_warm_destroy(fs);
     efs_full_destroy(fs);
-    efs_residency_destroy(fs);
+    efs_cache_destroy(fs);
     efs_record_destroy(fs);
-    efs_gauge_destroy(fs);
+    efs_estimator_destroy(fs);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
-    free(fs->units);
-    free(fs->object_unit);
+    free(fs->extents);
+    free(fs->object_extent);
     free(fs->touches);
     free(fs->expert_bytes);
     efs_view_destroy(&fs->view);
@@ -262,7 +263,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
     fs->options = known;
-    fs->slots.tmpfs = fs->slots.reading = fs->memory_left.machine = -1;
+    fs->memfiles.tmpfs = fs->memfiles.reading = fs->memory_left.machine = -1;
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
     rc = start(fs, store_path, err);
@@ -284,11 +285,11 @@ void efs_close(struct efs *fs)
         return;
     pthread_mutex_lock(&fs->lock);
     fs->closing = true;
-    efs_units_retry(fs, &submit); /* cancels those that wait for memory */
+    efs_extents_retry(fs, &submit); /* cancels those that wait for memory */
     pthread_mutex_unlock(&fs->lock);
     efs_full_retry(fs); /* cancels leases that wait for room */
     efs_coded_retry(fs);
-    efs_steward_stop(fs);
+    efs_plan_thread_stop(fs);
     pthread_mutex_lock(&fs->lock);
     while (fs->active)
         pthread_cond_wait(&fs->quiet, &fs->lock);
@@ -311,7 +312,7 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     fs->fixed_bytes += bytes;
     if (fs->options.budget_bytes < fs->fixed_bytes + fs->arena.segment_bytes)
         rc = below_floor(fs, fs->fixed_bytes, fs->fixed_bytes + fs->arena.segment_bytes, err);
-    efs_room_shrink(fs, &submit);
+    efs_budget_shrink(fs, &submit);
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
     return rc;
@@ -344,7 +345,7 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
 void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 {
     struct efs_stats stats;
-#define COPY(name, kind, unit, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
+#define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
     pthread_mutex_lock(&fs->lock);
@@ -352,7 +353,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
     stats.fixed_bytes = fs->fixed_bytes;
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;
-    stats.chunk_units = fs->unit_ready_count;
+    stats.chunk_extents = fs->extent_ready_count;
     stats.full_pool_bytes = fs->full_bytes;
     stats.full_experts = fs->full_ready_count;
     stats.leased_bytes = fs->leased_bytes;
@@ -383,14 +384,14 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
     for (uint32_t o = first; o < end; o++)
         info.raw_bytes += fs->store->objects[o].bytes;
     pthread_mutex_lock(&fs->lock);
-    for (uint32_t u = fs->object_unit[first]; u < fs->object_unit[end]; u++)
-        info.resident_bytes += (uint64_t)(fs->units[u].e.granules + fs->units[u].sm.granules) * EFS_GRANULE;
+    for (uint32_t x = fs->object_extent[first]; x < fs->object_extent[end]; x++)
+        info.resident_bytes += (uint64_t)(fs->extents[x].e.granules + fs->extents[x].sm.granules) * EFS_GRANULE;
     const struct efs_full *f = &fs->full[expert];
     info.leases = f->leases;
-    if (f->slot)
-        info.resident_bytes += f->slot->bytes;
+    if (f->memfile)
+        info.resident_bytes += f->memfile->bytes;
     info.touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
-    efs_residency_info(fs, expert, &info);
+    efs_cache_info(fs, expert, &info);
     pthread_mutex_unlock(&fs->lock);
     efs_sized_out(out, bytes, &info, sizeof(info));
     return 0;
@@ -398,6 +399,6 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    errint_t rc = efs_steward_describe(fs, what, text, bytes);
+    errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }

@@ -1,16 +1,16 @@
 /*
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *
- *   read.c       a read request, cut in pieces, one a unit      full.c   expert files in memfds
+ *   read.c       a read request, cut in pieces, one an extent      full.c   expert files in memfds
  *   streams.c    who goes through a file in order
  *   lease.c      leases on them    request.c  a layer's experts, named at once
- *   execute.c    brings experts as one schedule, in the order of order.c
- *   unit*.c      units: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
- *   residency.c  what is kept, in which state: the policy's books, and the moves that follow from them
+ *   fetch.c    brings experts as one schedule, in the order of order.c
+ *   extent*.c      extents: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
+ *   cache.c  what is kept, in which state: the policy's cache state, and the moves that follow from them
  *   warm.c       fills memory that is empty while the disk rests
- *   disk.c       the I/O thread    workers.c  decode threads    room.c   the budget: who gives way to whom
+ *   disk.c       the I/O thread    workers.c  decode threads    budget.c   the budget: who gives way to whom
  *
- * One lock (efs.lock) guards units, arena, full pool and budget; it is never held over I/O, decoding or a callback.
+ * One lock (efs.lock) guards extents, arena, full pool and budget; it is never held over I/O, decoding or a callback.
  */
 #ifndef EFS_SERVE_H
 #define EFS_SERVE_H
@@ -22,7 +22,7 @@
 #include "lru.h"
 #include "memory_left.h"
 #include "clock.h"
-#include "slot.h"
+#include "memfile.h"
 #include "stats.h"
 #include "store.h"
 #include "streams.h"
@@ -31,29 +31,29 @@
 
 #include <pthread.h>
 
-/* The two halves of coded weights (ZipMoE 3.1). */
-enum efs_half { EFS_HALF_E = 1, EFS_HALF_SM = 2 };
-#define EFS_BOTH ((unsigned)EFS_HALF_E | (unsigned)EFS_HALF_SM)
+/* The two components of coded weights (ZipMoE 3.1). */
+enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
+#define EFS_BOTH ((unsigned)EFS_COMPONENT_E | (unsigned)EFS_COMPONENT_SM)
 
 /*
- * A unit is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
- * SM-chunks are too. An expert's tensor is one unit, or several if it is large.
+ * An extent is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
+ * SM-chunks are too. An expert's tensor is one extent, or several if it is large.
  */
-enum efs_unit_state { EFS_UNIT_REST, EFS_UNIT_STARVED, EFS_UNIT_LOADING };
-enum efs_unit_list { EFS_LIST_NONE, EFS_LIST_KEPT, EFS_LIST_LOOSE, EFS_LIST_PASSING };
+enum efs_extent_state { EFS_EXTENT_REST, EFS_EXTENT_NO_MEMORY, EFS_EXTENT_LOADING };
+enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_PASSING };
 
-#define EFS_UNIT_SHARDS 64
+#define EFS_EXTENT_SHARDS 64
 
-struct efs_unit {
+struct efs_extent {
     uint32_t object, shard_first;
     uint16_t shard_count;
-    uint8_t state;             /* enum efs_unit_state */
-    uint8_t needs, have, keep; /* halves: that it consists of, that are in memory, that the policy keeps */
-    uint8_t list;              /* enum efs_unit_list */
-    bool doomed;               /* damaged: drop when the last reference goes */
-    bool spare;                /* loose, and the first to go, before the pool grows */
+    uint8_t state;             /* enum efs_extent_state */
+    uint8_t needs, have, keep; /* components: that it consists of, that are in memory, that the policy keeps */
+    uint8_t list;              /* enum efs_extent_list */
+    bool discard;              /* damaged: drop when the last reference goes */
+    bool evict_first;          /* evictable, and the first to go, before the pool grows */
     bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
-    uint32_t refs;             /* users of the memory; a unit with users is whole and not evicted */
+    uint32_t refs;             /* users of the memory; an extent with users is whole and not evicted */
     uint32_t ahead_bytes;      /* that were read ahead and not used yet */
     uint32_t passing_bytes;    /* that it counts in what streams have in passing; 0: it is not theirs */
     uint32_t passed_bytes;     /* raw bytes of it that were read since it came */
@@ -61,18 +61,20 @@ struct efs_unit {
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
     struct efs_link link;     /* of its list */
-    struct efs_unit_waiter *waiters;
-    struct efs_unit *next_starved;
+    struct efs_extent_waiter *waiters;
+    struct efs_extent *next_no_memory;
 };
 
-/* Why a unit is loaded: somebody waits for it, a reader is expected to come to it, or there is nothing else to read. */
+/* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, or there is nothing else to read.
+ */
 enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_WARM, EFS_LOADS };
 
-/* Someone who needs a unit: its job is pushed to the workers once, with error set, or 0 and the unit referenced. */
-struct efs_unit_waiter {
-    struct efs_unit_waiter *next;
+/* Someone who needs an extent: its job is pushed to the workers once, with error set, or 0 and the extent referenced.
+ */
+struct efs_extent_waiter {
+    struct efs_extent_waiter *next;
     struct efs_job job;
-    uint32_t unit;
+    uint32_t extent;
     errint_t error;
 };
 
@@ -80,11 +82,11 @@ struct efs_unit_waiter {
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
-    bool kept;                /* by the policy's books: in the list of those, else loose */
+    bool kept;                /* by the policy's cache state: in the list of those, else evictable */
     uint32_t leases, readers; /* readers: copying out of it right now */
-    struct efs_slot *slot;
+    struct efs_memfile *memfile;
     struct efs_full_waiter *waiters;
-    struct efs_link link; /* READY experts by last use, of the kept or of the loose */
+    struct efs_link link; /* READY experts by last use, of the kept or of the evictable */
 };
 
 struct efs_retirement { /* the segment that is being unpinned, to be returned */
@@ -110,27 +112,27 @@ struct efs {
     struct efs_workers *workers;
     struct efs_disk *disk;
 
-    struct efs_unit *units;
-    uint32_t unit_count;
-    uint32_t *object_unit; /* first unit of each object; one more entry at the end */
-    size_t unit_max_bytes; /* coded bytes of a unit at most (one shard at least) */
+    struct efs_extent *extents;
+    uint32_t extent_count;
+    uint32_t *object_extent; /* first extent of each object; one more entry at the end */
+    size_t extent_max_bytes; /* coded bytes of an extent at most (one shard at least) */
 
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* signalled when active reaches 0 while closing */
     struct efs_arena arena;
-    struct efs_lru kept_units, loose_units, passing_units;
+    struct efs_lru protected_extents, evictable_extents, passing_extents;
     struct efs_streams streams;
-    uint64_t passing_bytes; /* of all units */
-    struct efs_unit *starved, **starved_tail;
+    uint64_t passing_bytes; /* of all extents */
+    struct efs_extent *no_memory, **no_memory_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
     struct efs_full *full;                 /* by expert, as lease_handles */
     struct efs_lease *lease_handles;
-    struct efs_lru kept_full, loose_full;
-    struct efs_slots slots;
+    struct efs_lru protected_full, evictable_full;
+    struct efs_memfiles memfiles;
     struct efs_memory_left memory_left;
-    uint64_t fresh_bytes;                                    /* of slots that are being filled and have no pages yet */
-    struct efs_slot *free_slots;                             /* not SHOWN, pages kept, for other experts */
-    enum efs_slot_kind last_use;                             /* that a lease was asked for: SHOWN or WINDOW */
+    uint64_t fresh_bytes;              /* of memfiles that are being filled and have no pages yet */
+    struct efs_memfile *free_memfiles; /* not SHOWN, pages kept, for other experts */
+    enum efs_memfile_kind last_use;    /* that a lease was asked for: SHOWN or WINDOW */
     struct efs_full_waiter *lease_queue, **lease_queue_tail; /* leases that wait for room */
     struct efs_full_waiter *gathered;                        /* leases that are to be brought together */
     struct efs_job gather_job;
@@ -138,150 +140,151 @@ struct efs {
     struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
     uint64_t coded_bytes;                   /* of those that are handed out or on their way */
     bool coded_retrying, coded_again;       /* a thread looks for room for them; it is to look once more */
-    uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; slots, free ones included */
+    uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfiles, free ones included */
     uint64_t floor_segments;                /* of the chunk pool: always left to it */
     uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
-    struct efs_residency *residency;
+    struct efs_cache *cache;
     struct efs_demotion *demotion;
-    struct efs_steward *steward;
+    struct efs_plan_thread *plan_thread;
     struct efs_record *record;
-    struct efs_warming *warming; /* NULL: off */
-    uint32_t loads[EFS_LOADS];   /* under way */
-    struct efs_gauge *gauge;     /* what reads and decodes take now */
-    _Atomic int schedule;        /* enum efs_schedule_kind */
-    bool budget_auto;            /* the user left the budget to us */
-    uint64_t segments_leaving;   /* retiring */
+    struct efs_warming *warming;     /* NULL: off */
+    uint32_t loads[EFS_LOADS];       /* under way */
+    struct efs_estimator *estimator; /* what reads and decodes take now */
+    _Atomic int schedule;            /* enum efs_schedule_kind */
+    bool budget_auto;                /* the user left the budget to us */
+    uint64_t segments_leaving;       /* retiring */
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
     unsigned active; /* loads and reads under way */
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint64_t *expert_bytes;    /* by expert: coded */
-    uint32_t unit_ready_count, full_ready_count, leased_count, filling_count;
-    uint64_t leased_bytes, leased_loose_bytes; /* of leased experts; of those that the policy does not keep full */
+    uint32_t extent_ready_count, full_ready_count, leased_count, filling_count;
+    uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that the policy does not keep full */
 };
 
-/* ---- unit.c ---- */
-/* How many there are with fs->unit_max_bytes, which is known first. */
-uint32_t efs_units_count(const struct efs *fs);
-errint_t efs_units_build(struct efs *fs, struct efs_error *err);
-/* true: the unit is in memory and referenced; false: waiter->job comes later. */
-bool efs_unit_get(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter);
-void efs_unit_put(struct efs *fs, uint32_t unit);
-/* The same with lock held, for several units at once: waiters that cannot be served are put on *failed with their
+/* ---- extent.c ---- */
+/* How many there are with fs->extent_max_bytes, which is known first. */
+uint32_t efs_extents_count(const struct efs *fs);
+errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
+/* true: the extent is in memory and referenced; false: waiter->job comes later. */
+bool efs_extent_get(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
+void efs_extent_put(struct efs *fs, uint32_t extent);
+/* The same with lock held, for several extents at once: waiters that cannot be served are put on *failed with their
  * error, reads on *submit. */
-bool efs_unit_ask(struct efs *fs, uint32_t unit, struct efs_unit_waiter *waiter, struct efs_unit_waiter **failed,
-                  struct efs_disk_request **submit);
+bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter,
+                    struct efs_extent_waiter **failed, struct efs_disk_request **submit);
 /* The same for bytes of it and a reader of that pace: what a scan brings is in passing, what others ask for is not any
  * more. */
-bool efs_unit_get_paced(struct efs *fs, uint32_t unit, enum efs_pace pace, size_t bytes,
-                        struct efs_unit_waiter *waiter);
-/* Start loading the units of a group without waiting, as far as there is room for read-ahead. */
+bool efs_extent_get_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+                          struct efs_extent_waiter *waiter);
+/* Start loading the extents of a group without waiting, as far as there is room for read-ahead. */
 void efs_group_ahead(struct efs *fs, uint32_t group);
-/* Raw bytes [begin, begin + bytes) of the unit's object, all inside the unit, into dst; the unit is referenced.
+/* Raw bytes [begin, begin + bytes) of the extent's object, all inside the extent, into dst; the extent is referenced.
  * Chunks are checked before their first use. 0, -EUCLEAN. */
-errint_t efs_unit_decode(struct efs *fs, uint32_t unit, uint64_t begin, size_t bytes, void *dst, bool stream,
-                         struct efs_codec_scratch *scratch);
-/* Check the chunks of a shard of the unit (counted from its first) without decoding it; the unit is referenced. */
-errint_t efs_unit_check(struct efs *fs, uint32_t unit, uint32_t shard);
-bool efs_unit_checked(const struct efs *fs, uint32_t unit); /* all of them */
-bool efs_unit_shard_checked(const struct efs *fs, uint32_t unit, uint32_t shard);
-/* Can efs_unit_decode() do without scratch? */
-bool efs_unit_decodes_inline(const struct efs *fs, uint32_t unit);
-/* The unit that holds raw byte `offset` of the object, and the byte after its last. */
-uint32_t efs_unit_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
-uint64_t efs_unit_begin(const struct efs *fs, uint32_t unit); /* its first raw byte in the object */
+errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
+                           struct efs_codec_scratch *scratch);
+/* Check the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
+errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);
+bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all of them */
+bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t shard);
+/* Can efs_extent_decode() do without scratch? */
+bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent);
+/* The extent that holds raw byte `offset` of the object, and the byte after its last. */
+uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
+uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* its first raw byte in the object */
 /* With lock held: */
-/* The halves that the policy keeps of an expert's units; 0: all of them become loose. */
-void efs_units_keep(struct efs *fs, uint32_t expert, unsigned halves);
-/* The halves that all units of an expert have; *some: any unit has any. */
-unsigned efs_units_have(const struct efs *fs, uint32_t expert, bool *some);
-bool efs_units_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of them */
-/* Drop the oldest loose halves without users; only_spare: only of those that go first. NONE: there are none, IN_USE:
- * all there are have users. */
+/* The components that the policy keeps of an expert's extents; 0: all of them become evictable. */
+void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components);
+/* The components that all extents of an expert have; *some: any extent has any. */
+unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some);
+bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of them */
+/* Drop the oldest evictable components without users; only_evict_first: only of those that go first. NONE: there are
+ * none, IN_USE: all there are have users. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
-enum efs_evicted efs_units_evict(struct efs *fs, bool only_spare);
+enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
 /* Lock held: start loading it for a stream. false: it has all the memory that streams may take. */
-bool efs_unit_ahead_passing(struct efs *fs, uint32_t unit, struct efs_disk_request **submit);
+bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_request **submit);
 /* Lock held: it came for a stream, which has turned out to be a scan: it is in passing. */
-void efs_unit_pass(struct efs *fs, uint32_t unit);
-/* Drop the oldest kept unit without users, and tell the books. false: none. */
-bool efs_units_evict_kept(struct efs *fs);
-void efs_unit_starve(struct efs *fs, uint32_t unit); /* it waits for memory, in line */
-void efs_units_retry(struct efs *fs, struct efs_disk_request **submit);
+void efs_extent_pass(struct efs *fs, uint32_t extent);
+/* Drop the oldest kept extent without users, and tell the cache state. false: none. */
+bool efs_extents_evict_protected(struct efs *fs);
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
+void efs_extents_retry(struct efs *fs, struct efs_disk_request **submit);
 void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
 /* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows. */
-void efs_unit_first_to_go(struct efs *fs, uint32_t unit);
-/* Lock held: drop the units of a segment that nobody uses; the rest goes when its users do. */
-void efs_units_leave_segment(struct efs *fs, uint32_t segment);
+void efs_extent_evict_first(struct efs *fs, uint32_t extent);
+/* Lock held: drop the extents of a segment that nobody uses; the rest goes when its users do. */
+void efs_extents_leave_segment(struct efs *fs, uint32_t segment);
 
-/* ---- room.c ---- */
+/* ---- budget.c ---- */
 /* Without lock: the budget as it is now. efs_set() changes it under everybody's feet. */
-uint64_t efs_room_budget(struct efs *fs);
+uint64_t efs_budget_now(struct efs *fs);
 /* With lock held: */
-uint64_t efs_room_used(const struct efs *fs);
+uint64_t efs_budget_used(const struct efs *fs);
 /* The same if the chunk pool had so many segments, should it have fewer. */
-uint64_t efs_room_used_with(const struct efs *fs, uint64_t segments);
+uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
 /* Is there room for one more segment without taking it from a full expert? */
-bool efs_room_for_segment(struct efs *fs);
+bool efs_budget_reserve_segment(struct efs *fs);
 /* Is there room for one more segment as it is, within the plan, with nothing that must go? */
-bool efs_room_has_segment(const struct efs *fs);
-/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan give
- * it little, a quarter of the budget, for which full experts give way. */
-uint64_t efs_room_coded(const struct efs *fs);
-/* Make room for a slot of bytes more, or leave a free one for that use: gives up free slots, segments above the plan,
- * loose experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN: waiting
- * leases are then tried again); -ENOMEM: everything is held. */
-errint_t efs_room_for_full(struct efs *fs, uint64_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit);
+bool efs_budget_has_segment(const struct efs *fs);
+/* Bytes of chunks that clients may hold at once: component of what the chunk pool has by the plan or, should the plan
+ * give it little, a quarter of the budget, for which full experts give way. */
+uint64_t efs_budget_coded(const struct efs *fs);
+/* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the
+ * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN:
+ * waiting leases are then tried again); -ENOMEM: everything is held. */
+errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use,
+                                 struct efs_disk_request **submit);
 /* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
  */
-void efs_room_set_budget(struct efs *fs, uint64_t bytes);
+void efs_budget_set(struct efs *fs, uint64_t bytes);
 /* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
-uint64_t efs_room_settle(struct efs *fs);
+uint64_t efs_budget_wait(struct efs *fs);
 /* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
-void efs_room_shrink(struct efs *fs, struct efs_disk_request **submit);
+void efs_budget_shrink(struct efs *fs, struct efs_disk_request **submit);
 /* Segments that were to leave and are empty now: put their unpinning on *submit. */
-void efs_room_retire(struct efs *fs, struct efs_disk_request **submit);
+void efs_budget_retire(struct efs *fs, struct efs_disk_request **submit);
 
-/* ---- enough.c ---- */
+/* ---- budget_check.c ---- */
 /* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
  * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
  * here, and the store is large enough to take it. A budget above what is available now is told in the log. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
-/* ---- room_ahead.c ---- */
+/* ---- prefault.c ---- */
 /* With lock held: something was wanted that was not there. If the chunk pool will soon want more segments, have their
  * pages ready. */
-void efs_room_ahead(struct efs *fs);
+void efs_prefault(struct efs *fs);
 
 /* ---- full.c ---- */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
-/* If the expert is full: its bytes, held until efs_full_unhold(). Else NULL. Takes the lock. */
-const uint8_t *efs_full_hold(struct efs *fs, uint32_t expert);
-void efs_full_unhold(struct efs *fs, uint32_t expert);
-/* With lock held: drop the oldest expert that nobody holds, of the loose or of the kept ones. false: none. */
+/* If the expert is full: its bytes, held until efs_full_unpin(). Else NULL. Takes the lock. */
+const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
+void efs_full_unpin(struct efs *fs, uint32_t expert);
+/* With lock held: drop the oldest expert that nobody holds, of the evictable or of the kept ones. false: none. */
 bool efs_full_evict_oldest(struct efs *fs, bool kept);
 /* With lock held: nobody has it leased: it can be evicted, now or when it was copied from. */
 bool efs_full_may_go(const struct efs_full *full);
 /* With lock held: a READY expert that nobody holds is in memory that cannot be used so, because it is the other kind.
  */
-bool efs_full_must_leave(const struct efs_full *full, enum efs_slot_kind use);
-/* With lock held: if so, it leaves it; the books are not told. false: it stays. */
-bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_slot_kind use);
-/* With lock held: the expert is, or is not any more, kept full by the books. */
+bool efs_full_must_leave(const struct efs_full *full, enum efs_memfile_kind use);
+/* With lock held: if so, it leaves it; the cache state are not told. false: it stays. */
+bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
+/* With lock held: the expert is, or is not any more, kept full by the cache state. */
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
-void efs_full_drop_free_slots(struct efs *fs, uint64_t bytes);
+void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
 /* With lock held: is there memory of that size that the next expert can take over as it is, for that use? */
-bool efs_full_has_free_slot(struct efs *fs, size_t bytes, enum efs_slot_kind use);
-size_t efs_slot_bytes(const struct efs *fs, uint32_t expert); /* of its memory: whole pages */
-/* With lock held: a slot of that size, not SHOWN, a free one or a new one within the budget: PRIVATE, or, if that is
+bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
+size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* of its memory: whole pages */
+/* With lock held: a memfile of that size, not SHOWN, a free one or a new one within the budget: PRIVATE, or, if that is
  * the use, a WINDOW. NULL: *rc says why. */
-struct efs_slot *efs_slot_take(struct efs *fs, size_t bytes, enum efs_slot_kind use, struct efs_disk_request **submit,
-                               errint_t *rc);
+struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use,
+                                     struct efs_disk_request **submit, errint_t *rc);
 /* With lock held: an expert's memory is free again: for the next one, or for the kernel. */
-void efs_full_give_back(struct efs *fs, struct efs_slot *slot);
-/* The list of the kept or of the loose that a READY expert stands in. */
+void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile);
+/* The list of the kept or of the evictable that a READY expert stands in. */
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
 
 /* ---- prealloc.c ---- */

@@ -99,7 +99,7 @@ for cell in cells:
     most = (WINDOW if threads == 1 else MEMORY) + BEFORE * min(threads, 4)
     check("each chunk was read about once", stat["disk_bytes"] <= store_bytes * 1.15, (stat["disk_bytes"], store_bytes))
     if kind != "sendfile":  # goes through the page cache, whose readers are followed only after a long run
-        check("most of it ahead", stat["readahead_units"] * 3 > stat["disk_reads"], stat)
+        check("most of it ahead", stat["readahead_extents"] * 3 > stat["disk_reads"], stat)
         check("little memory", stat["chunk_used_bytes"] <= most, (stat["chunk_used_bytes"], most))
     mount.unmount()
 

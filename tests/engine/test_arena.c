@@ -264,7 +264,7 @@ static void test_whole_segment(void **state)
     efs_arena_destroy(&arena);
 }
 
-/* Both blocks of a unit come from one node, and units spread over the nodes. */
+/* Both blocks of an extent come from one node, and extents spread over the nodes. */
 static void test_pairs(void **state)
 {
     (void)state;

@@ -278,7 +278,7 @@ static void test_kept(void **state)
         efs_client_release(r);
     }
     while (fixture_open_fds() > without + 2)
-        usleep(1000); /* the keeper closes */
+        usleep(1000); /* the reaper closes */
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
     assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
@@ -312,7 +312,7 @@ static void test_kept_full(void **state)
             efs_client_release(r);
         }
         for (unsigned i = 0; i < 20 && fixture_open_fds() > without + 2; i++)
-            usleep(1000); /* the keeper closes the others */
+            usleep(1000); /* the reaper closes the others */
         both = fixture_open_fds() == without + 2;
         usleep(10000);
     }

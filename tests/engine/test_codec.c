@@ -237,19 +237,19 @@ static void auto_weighs_bytes(void **state)
     assert_true(s.coded.e_bytes < MAX_ELEMENTS / 2);
     release(&s);
     /* 8-bit integers of a normal distribution: a fifth smaller by zstd, which takes longer than to read the fifth. */
-    uint8_t *raw = malloc(MAX_ELEMENTS), *slot = malloc(efs_shard_e_bound(MAX_ELEMENTS));
+    uint8_t *raw = malloc(MAX_ELEMENTS), *memfile = malloc(efs_shard_e_bound(MAX_ELEMENTS));
     struct efs_shard_coded coded;
     for (size_t i = 0; i < MAX_ELEMENTS; i++)
         raw[i] = (uint8_t)(int8_t)lrintf(normal() * 800);
     assert_int_equal(
-        efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_ZSTD, raw, MAX_ELEMENTS, slot, slot, &coded, scratch), 0);
+        efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_ZSTD, raw, MAX_ELEMENTS, memfile, memfile, &coded, scratch), 0);
     assert_int_equal(coded.codec, EFS_CODEC_ZSTD); /* as asked for */
     assert_true(coded.e_bytes < MAX_ELEMENTS / 8 * 7);
     assert_int_equal(
-        efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, MAX_ELEMENTS, slot, slot, &coded, scratch), 0);
+        efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, MAX_ELEMENTS, memfile, memfile, &coded, scratch), 0);
     assert_int_equal(coded.codec, EFS_CODEC_NONE);
     free(raw);
-    free(slot);
+    free(memfile);
     /* What is read in one page anyway is left as it is. */
     code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, TEXT, 2048);
     assert_int_equal(s.coded.codec, EFS_CODEC_NONE);
@@ -260,18 +260,18 @@ static void bytes_may_share_memory(void **state)
 {
     (void)state;
     size_t n = 50000;
-    uint8_t *raw = malloc(n), *slot = malloc(efs_shard_e_bound(n)), *out = malloc(n);
+    uint8_t *raw = malloc(n), *memfile = malloc(efs_shard_e_bound(n)), *out = malloc(n);
     for (int content = 0; content < CONTENT_COUNT; content++) {
         struct efs_shard_coded c;
         random_state = 4;
         fill(EFS_FORMAT_BYTES, (enum content)content, raw, n);
-        assert_int_equal(efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, n, slot, slot, &c, scratch), 0);
-        struct efs_shard_view view = {EFS_FORMAT_BYTES, c.codec, n, slot, slot, c.e_bytes, c.sm_bytes};
+        assert_int_equal(efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, n, memfile, memfile, &c, scratch), 0);
+        struct efs_shard_view view = {EFS_FORMAT_BYTES, c.codec, n, memfile, memfile, c.e_bytes, c.sm_bytes};
         assert_int_equal(efs_shard_decode(&view, 0, n, out, false, scratch), 0);
         assert_memory_equal(raw, out, n);
     }
     free(raw);
-    free(slot);
+    free(memfile);
     free(out);
 }
 

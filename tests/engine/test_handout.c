@@ -71,12 +71,12 @@ struct mount_end {
     char path[900];
 };
 
-static void reply(const struct mount_end *s, int fd, struct efs_handout_answer answer, int with)
+static void reply(const struct mount_end *s, int fd, struct efs_export_answer answer, int with)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {&answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer)};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    answer.version = s->manner == OTHER_VERSION ? 7 : EFS_HANDOUT_VERSION;
+    answer.version = s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION;
     answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
     if (with >= 0) {
         message.msg_control = control;
@@ -91,7 +91,7 @@ static void reply(const struct mount_end *s, int fd, struct efs_handout_answer a
 static void hand_out(struct mount_end *s, int fd, uint32_t layer, uint32_t expert, uint32_t tag)
 {
     uint32_t number = layer * EXPERTS + expert, w = 0;
-    struct efs_handout_answer answer = {.tag = tag, .window_bytes = s->window_bytes};
+    struct efs_export_answer answer = {.tag = tag, .window_bytes = s->window_bytes};
     answer.error = s->manner == REFUSES ? -EBUSY : s->manner == POSITIVE_ERROR ? 5 : 0;
     while (w < WINDOWS && s->windows[w].tag != TAGS)
         w++;
@@ -124,32 +124,32 @@ static void give_back(struct mount_end *s, uint32_t tag)
 /* Until the client hangs up, or we do. */
 static void serve_one(struct mount_end *s, int fd)
 {
-    struct efs_handout_ask ask;
+    struct efs_export_ask ask;
     bool used[TAGS] = {false};
     ssize_t n;
     while ((n = recv(fd, &ask, sizeof(ask), 0)) > 0) {
-        s->wrong += ask.version != EFS_HANDOUT_VERSION || ask.count > EFS_HANDOUT_ITEMS ||
-                    (size_t)n != offsetof(struct efs_handout_ask, item) + ask.count * sizeof(ask.item[0]);
-        if (ask.kind == EFS_HANDOUT_ASK && s->manner == HANGS_UP)
+        s->wrong += ask.version != EFS_EXPORT_VERSION || ask.count > EFS_EXPORT_ITEMS ||
+                    (size_t)n != offsetof(struct efs_export_ask, item) + ask.count * sizeof(ask.item[0]);
+        if (ask.kind == EFS_EXPORT_ASK && s->manner == HANGS_UP)
             return;
-        if (ask.kind == EFS_HANDOUT_FORGET) {
+        if (ask.kind == EFS_EXPORT_FORGET) {
             s->wrong += ask.count == 0 || s->manner != ALWAYS_NEW;
             s->forgotten += ask.count;
             continue;
         }
-        bool told = ask.kind == EFS_HANDOUT_ASK && ask.count > 0;
+        bool told = ask.kind == EFS_EXPORT_ASK && ask.count > 0;
         for (uint32_t i = 0; i < ask.count; i++)
-            told = told && ask.item[i].tag == EFS_HANDOUT_TOLD && ask.item[i].tokens == i + 1;
+            told = told && ask.item[i].tag == EFS_EXPORT_TOLD && ask.item[i].tokens == i + 1;
         if (told && s->told_count < TAGS)
             s->told[s->told_count++] = ask.layer;
         for (uint32_t i = 0; i < ask.count && s->wrong == 0; i++) {
             uint32_t tag = ask.item[i].tag;
-            if (ask.kind == EFS_HANDOUT_ASK && tag == EFS_HANDOUT_TOLD)
+            if (ask.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_TOLD)
                 continue;
-            s->wrong += tag >= TAGS || used[tag] != (ask.kind == EFS_HANDOUT_DROP);
+            s->wrong += tag >= TAGS || used[tag] != (ask.kind == EFS_EXPORT_DROP);
             if (s->wrong)
                 break;
-            if (ask.kind == EFS_HANDOUT_DROP) {
+            if (ask.kind == EFS_EXPORT_DROP) {
                 used[tag] = false;
                 give_back(s, tag);
                 continue;
@@ -325,7 +325,7 @@ static void test_forgotten(void **state)
         assert_true(ask(client, round % LAYERS, round, EXPERTS, true));
     efs_client_close(client);
     assert_int_equal(s.wrong, 0);
-    assert_in_range(s.forgotten, 9000 - 8192 - EFS_HANDOUT_ITEMS, 9100 - 8192);
+    assert_in_range(s.forgotten, 9000 - 8192 - EFS_EXPORT_ITEMS, 9100 - 8192);
     end_end(&s);
 }
 

@@ -1,6 +1,6 @@
 /*
- * What is in memory is never read again: an S hit reads the E halves alone, an E hit the SM halves, C and F hits
- * nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
+ * What is in memory is never read again: an S hit reads the E components alone, an E hit the SM components, C and F
+ * hits nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -143,7 +143,7 @@ static unsigned count_kept(struct efs *fs, char pool)
     return n;
 }
 
-/* The pages that an expert's halves lie in: each tensor is one unit here. */
+/* The pages that an expert's components lie in: each tensor is one extent here. */
 static void half_bytes(uint32_t expert, uint64_t *e, uint64_t *sm)
 {
     struct efs_store *store;
@@ -184,7 +184,7 @@ static unsigned check_hits(struct efs *fs, char state)
 
 /* ---- hits ---- */
 
-/* All are brought; the halves that the plan does not keep go when memory is short. */
+/* All are brought; the components that the plan does not keep go when memory is short. */
 static void partial(const char *plan, char state)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = plan, .policy = "lru"});

@@ -1,7 +1,7 @@
 /*
  * Readers that go through a file in order, however their requests are cut and mixed: each pattern is a list of requests
  * made from a seed, played one after the other through efs_read(), with a stream a descriptor. Bytes are compared
- * always; what else is asserted are counters: each unit comes once, most of them ahead, and a reader takes no more
+ * always; what else is asserted are counters: each extent comes once, most of them ahead, and a reader takes no more
  * memory than its read-ahead window. Readers without order bring nothing that nobody asked for.
  */
 #include "fixture.h"
@@ -235,7 +235,7 @@ static struct efs_stats rested(struct efs *fs)
 }
 
 struct played {
-    uint64_t disk_bytes, most_used, readahead_units, pool_bytes;
+    uint64_t disk_bytes, most_used, readahead_extents, pool_bytes;
 };
 
 static struct played play(struct efs *fs, const struct list *list, unsigned char *buffer)
@@ -259,7 +259,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
         efs_stream_free(streams[i]);
     s = rested(fs);
     played.disk_bytes = s.disk_bytes - before.disk_bytes;
-    played.readahead_units = s.readahead_units - before.readahead_units;
+    played.readahead_extents = s.readahead_extents - before.readahead_extents;
     played.pool_bytes = s.chunk_pool_bytes;
     return played;
 }
@@ -282,7 +282,7 @@ static uint64_t memory_of(unsigned streams)
     return (streams > 1 ? 2 * WINDOW : WINDOW) + WINDOW / 3 + 3 * MIB * streams;
 }
 
-/* Each unit once; but where a thread comes to where another one began, or is late, three may come again. */
+/* Each extent once; but where a thread comes to where another one began, or is late, three may come again. */
 static uint64_t disk_of(unsigned threads)
 {
     return store_bytes + (threads > 1 ? 3 * threads * 400 * KIB : 0);
@@ -301,15 +301,16 @@ static void test_orders(void **state)
             uint64_t state_of_seed = seed;
             p->make(&list, p, &state_of_seed);
             struct played played = play(fs, &list, buffer);
-            bool once = played.disk_bytes <= disk_of(p->threads), ahead = played.readahead_units >= EXPERTS * 3 * 3 / 4;
+            bool once = played.disk_bytes <= disk_of(p->threads),
+                 ahead = played.readahead_extents >= EXPERTS * 3 * 3 / 4;
             bool small = played.most_used <= memory_of(p->streams);
             if (!once || !ahead || !small) {
                 bad++;
-                print_message("%s, seed %u: %.2f of the store read, %u units ahead, %.1f MiB of memory at most%s%s%s\n",
-                              p->name, (unsigned)seed, (double)played.disk_bytes / (double)store_bytes,
-                              (unsigned)played.readahead_units, (double)played.most_used / (double)MIB,
-                              once ? "" : "; LOADED TWICE", ahead ? "" : "; NOT AHEAD",
-                              small ? "" : "; TOO MUCH MEMORY");
+                print_message(
+                    "%s, seed %u: %.2f of the store read, %u extents ahead, %.1f MiB of memory at most%s%s%s\n",
+                    p->name, (unsigned)seed, (double)played.disk_bytes / (double)store_bytes,
+                    (unsigned)played.readahead_extents, (double)played.most_used / (double)MIB,
+                    once ? "" : "; LOADED TWICE", ahead ? "" : "; NOT AHEAD", small ? "" : "; TOO MUCH MEMORY");
             }
             free(list.at);
             efs_close(fs);
@@ -397,7 +398,7 @@ static void test_random_beside_a_scan(void **state)
                 add(&list, 0, fixture_random(&random) % size, 4 * KIB);
         }
         struct played played = play(fs, &list, buffer);
-        assert_true(played.readahead_units >= EXPERTS * 3 / 2);
+        assert_true(played.readahead_extents >= EXPERTS * 3 / 2);
         assert_true(played.disk_bytes <= 2 * store_bytes);
         free(list.at);
         efs_close(fs);
@@ -428,7 +429,7 @@ static int begin(void **state)
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
     whole = fixture_read(path, &bytes);
     size = bytes;
-    /* what reading each unit once takes: units share pages, so it is a little more than the store */
+    /* what reading each extent once takes: extents share pages, so it is a little more than the store */
     struct efs *fs = open_model(BUDGET);
     unsigned char *buffer = malloc(size);
     assert_int_equal(read_wait(fs, file_named(fs, "model.safetensors"), NULL, 0, buffer, size), size);

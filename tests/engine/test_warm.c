@@ -86,7 +86,7 @@ static void test_off(void **state)
     struct efs *fs =
         fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true});
     struct efs_stats s = when_calm(fs);
-    assert_int_equal(s.warmed_units, 0);
+    assert_int_equal(s.warmed_extents, 0);
     assert_int_equal(count_in_memory(fs), 0);
     efs_close(fs);
 }
@@ -98,8 +98,8 @@ static void test_all(void **state)
         &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
     struct efs_stats s = when_calm(fs), after;
     assert_int_equal(count_in_memory(fs), ALL);
-    assert_true(s.warmed_units >= ALL);
-    assert_int_equal(s.readahead_units, 0);
+    assert_true(s.warmed_extents >= ALL);
+    assert_int_equal(s.readahead_extents, 0);
     assert_int_equal(s.requests_m + s.requests_c, 0);
     assert_true(fixture_check_files(&model, fs) > 0);
     efs_stats(fs, &after, sizeof(after));

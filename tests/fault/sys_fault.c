@@ -163,7 +163,7 @@ int efs_sys_fstat(int fd, struct stat *st)
     return fails(FAULT_FSTAT) ? -plan.error : real_fstat(fd, st);
 }
 
-static size_t half(size_t bytes)
+static size_t component(size_t bytes)
 {
     return bytes > 8192 ? bytes / 2 / 4096 * 4096 : bytes / 2;
 }
@@ -172,7 +172,7 @@ ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     if (!fails(FAULT_PREAD))
         return real_pread(fd, buf, bytes, offset);
-    return plan.error ? -plan.error : real_pread(fd, buf, half(bytes), offset);
+    return plan.error ? -plan.error : real_pread(fd, buf, component(bytes), offset);
 }
 
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
@@ -181,7 +181,7 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
     power_remember(fd, NULL, offset, bytes);
     if (!fails(FAULT_PWRITE))
         return real_pwrite(fd, buf, bytes, offset);
-    return plan.error ? -plan.error : real_pwrite(fd, buf, half(bytes), offset);
+    return plan.error ? -plan.error : real_pwrite(fd, buf, component(bytes), offset);
 }
 
 int efs_sys_fsync(int fd)
@@ -329,9 +329,9 @@ int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
     return fails(FAULT_URING_INIT) ? -plan.error : real_uring_init(ring, depth);
 }
 
-int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
+int efs_sys_uring_pin(struct io_uring *ring, unsigned memfile, void *base, size_t bytes)
 {
-    return bytes && fails(FAULT_URING_PIN) ? -plan.error : real_uring_pin(ring, slot, base, bytes);
+    return bytes && fails(FAULT_URING_PIN) ? -plan.error : real_uring_pin(ring, memfile, base, bytes);
 }
 
 int efs_sys_uring_result(int result)

@@ -257,7 +257,7 @@ static errint_t warm_once(struct efs_error *err)
         nanosleep(&pause, NULL);
     }
     warming.met += fault_happened();
-    warming.while_read += fault_happened() && s.warmed_units > 0;
+    warming.while_read += fault_happened() && s.warmed_extents > 0;
     warming.io_uring = warming.io_uring || s.io_uring;
     return rc;
 }

@@ -1,0 +1,235 @@
+/*
+ * budget.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
+ * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment,
+ * efs_budget_wait() and efs_budget_now().
+ */
+#include "serve.h"
+
+#include "cache.h"
+#include "warm.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define FLOOR_SHARE 8 /* the chunk pool's floor: that part of what is not fixed, ... */
+#define FLOOR_MOST 8  /* ... but one to so many segments */
+#define CODED_SHARE 4 /* of what is not fixed may be held coded, whatever the plan */
+#define SETTLE_NS 1000000
+#define SETTLE_ROUNDS 5000
+
+void efs_budget_set(struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, segments = (bytes - fs->fixed_bytes) / segment;
+    uint64_t floor = segments / FLOOR_SHARE;
+    fs->options.budget_bytes = bytes;
+    fs->floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
+    fs->ahead_max_bytes = segments * segment / 2;
+}
+
+uint64_t efs_budget_now(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    uint64_t bytes = fs->options.budget_bytes;
+    pthread_mutex_unlock(&fs->lock);
+    return bytes;
+}
+
+uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
+{
+    uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
+    return fs->fixed_bytes + most * fs->arena.segment_bytes + fs->full_bytes;
+}
+
+uint64_t efs_budget_used(const struct efs *fs)
+{
+    return efs_budget_used_with(fs, 0);
+}
+
+uint64_t efs_budget_coded(const struct efs *fs)
+{
+    uint64_t available = fs->options.budget_bytes > fs->fixed_bytes ? fs->options.budget_bytes - fs->fixed_bytes : 0;
+    uint64_t planned = fs->planned_segments * fs->arena.segment_bytes / 2;
+    return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
+}
+
+/* Segments that nobody else may take: what the plan needs, or what is handed out coded and some room beside it. */
+static uint64_t needed(const struct efs *fs)
+{
+    uint64_t coded = fs->coded_bytes * 2 / fs->arena.segment_bytes + (fs->coded_bytes != 0);
+    return coded > fs->planned_segments ? coded : fs->planned_segments;
+}
+
+/*
+ * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
+ * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
+ */
+static bool memory_left(struct efs *fs, uint64_t bytes)
+{
+    /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
+    if (efs_memory_left_for(&fs->memory_left, bytes + fs->fresh_bytes + fs->arena.segment_bytes))
+        return true;
+    efs_count(&fs->stats, memory_short, 1);
+    return false;
+}
+
+bool efs_budget_reserve_segment(struct efs *fs)
+{
+    uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
+    if (fs->arena.segment_count == fs->arena.segment_max)
+        return false;
+    while (efs_budget_used(fs) + bytes > budget) {
+        uint64_t before = fs->full_bytes;
+        if (fs->arena.segment_count >= needed(fs))
+            return false;
+        /* what the plan gives to chunks is taken back from experts that only happen to be full */
+        bool kept = fs->arena.segment_count >= fs->planned_segments;
+        efs_full_drop_free_memfiles(fs, efs_budget_used(fs) + bytes - budget);
+        if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
+            return false;
+    }
+    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes);
+}
+
+bool efs_budget_has_segment(const struct efs *fs)
+{
+    return fs->arena.segment_count < fs->planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
+           efs_budget_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes &&
+           efs_memory_left_for(&fs->memory_left, 2 * fs->arena.segment_bytes + fs->fresh_bytes);
+}
+
+/* ---- a segment leaves: its extents go, then its registration, then its memory; one at a time ---- */
+
+static void unpinned(struct efs_disk_request *request, errint_t error)
+{
+    (void)error;
+    struct efs_retirement *r = (struct efs_retirement *)((char *)request - offsetof(struct efs_retirement, request));
+    struct efs *fs = r->fs;
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    efs_arena_drop(&fs->arena, request->segment);
+    fs->segments_leaving--;
+    r->busy = false;
+    efs_budget_retire(fs, &submit);
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    efs_full_retry(fs);
+    efs_active_end(fs);
+}
+
+void efs_budget_retire(struct efs *fs, struct efs_disk_request **submit)
+{
+    struct efs_retirement *r = &fs->retirement;
+    for (uint32_t i = 0; fs->segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
+        if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
+            !efs_arena_segment_empty(&fs->arena, i))
+            continue;
+        r->busy = true;
+        r->fs = fs;
+        r->request = (struct efs_disk_request){.next = *submit, .segment = i, .complete = unpinned};
+        *submit = &r->request;
+        fs->active++;
+    }
+}
+
+/* Choose the segment with the most free room and let it go. */
+static bool begin_retirement(struct efs *fs, struct efs_disk_request **submit)
+{
+    uint32_t best = EFS_NONE;
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
+        const struct efs_segment *s = &fs->arena.segments[i];
+        if (s->base && !s->retiring && (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
+            best = i;
+    }
+    if (best == EFS_NONE)
+        return false;
+    fs->arena.segments[best].retiring = true;
+    fs->segments_leaving++;
+    efs_extents_leave_segment(fs, best);
+    efs_budget_retire(fs, submit);
+    return true;
+}
+
+/* Segments that stay, when those that are leaving have left. */
+static uint64_t staying(const struct efs *fs)
+{
+    return fs->arena.segment_count - fs->segments_leaving;
+}
+
+errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use,
+                                 struct efs_disk_request **submit)
+{
+    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    for (;;) {
+        /* the floor of the chunk pool is kept free even while the pool is smaller */
+        uint64_t used = efs_budget_used_with(fs, fs->floor_segments);
+        if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
+            return 0;
+        bool within = used + bytes <= budget;
+        if (within && memory_left(fs, bytes))
+            return 0;
+        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->full_bytes;
+        efs_full_drop_free_memfiles(fs, excess);
+        if (fs->full_bytes < before)
+            continue;
+        if (fs->segments_leaving * segment >= excess)
+            return -EAGAIN;
+        bool above_plan = staying(fs) > needed(fs) && staying(fs) > fs->floor_segments;
+        if (above_plan && begin_retirement(fs, submit))
+            continue;
+        if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
+            continue;
+        if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
+            continue;
+        return fs->segments_leaving ? -EAGAIN : -ENOMEM;
+    }
+}
+
+void efs_budget_shrink(struct efs *fs, struct efs_disk_request **submit)
+{
+    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    for (;;) {
+        uint64_t used = efs_budget_used(fs), leaving = fs->segments_leaving * segment, before = fs->full_bytes;
+        if (used <= budget + leaving)
+            return;
+        efs_full_drop_free_memfiles(fs, used - budget - leaving);
+        if (fs->full_bytes < before || efs_full_evict_oldest(fs, false))
+            continue;
+        bool above_plan = staying(fs) > needed(fs);
+        if (above_plan && begin_retirement(fs, submit))
+            continue;
+        if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
+            continue;
+        if (staying(fs) <= fs->floor_segments || !begin_retirement(fs, submit))
+            return;
+    }
+}
+
+/* Something above the budget is on its way out: segments, experts that are only being copied from. */
+static bool is_leaving(const struct efs *fs)
+{
+    if (fs->segments_leaving)
+        return true;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (efs_full_may_go(&fs->full[e]))
+            return true;
+    return false;
+}
+
+uint64_t efs_budget_wait(struct efs *fs)
+{
+    const struct timespec pause = {0, SETTLE_NS};
+    for (unsigned round = 0;; round++) {
+        struct efs_disk_request *submit = NULL;
+        pthread_mutex_lock(&fs->lock);
+        efs_budget_shrink(fs, &submit);
+        uint64_t used = efs_budget_used(fs), budget = fs->options.budget_bytes;
+        uint64_t over = used > budget ? used - budget : 0;
+        bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && is_leaving(fs);
+        pthread_mutex_unlock(&fs->lock);
+        efs_disk_submit_all(fs, submit);
+        if (!wait)
+            return over;
+        nanosleep(&pause, NULL);
+    }
+}

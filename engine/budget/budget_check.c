@@ -1,0 +1,48 @@
+/* budget_check.c - a budget that was asked for, beside the memory that there is: one above it ends with a killed
+ * process. */
+#include "serve.h"
+
+#include <errno.h>
+
+#define MIB (1ull << 20)
+
+/* What the budget can come to hold: no more than all of the store, coded and full, unless it is taken ahead. */
+static uint64_t can_take(struct efs *fs, uint64_t budget)
+{
+    uint64_t segment = fs->arena.segment_bytes;
+    pthread_mutex_lock(&fs->lock);
+    uint64_t most = fs->fixed_bytes;
+    pthread_mutex_unlock(&fs->lock);
+    most += (fs->store->sb.store_bytes / segment * 9 / 8 + 4) * segment;
+    for (uint32_t e = 0; fs->options.full_pool && e < fs->store->expert_count; e++)
+        most += efs_memfile_bytes(fs, e);
+    return fs->options.prealloc || budget < most ? budget : most;
+}
+
+errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct efs_error *err)
+{
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
+    uint64_t take = can_take(fs, budget), available = memory.available_bytes + held;
+    const char *whose = memory.cgroup ? "the memory cgroup's limit" : "the machine's memory";
+    if (available > memory.limit_bytes)
+        available = memory.limit_bytes;
+    if (take > memory.limit_bytes)
+        return efs_fail(err, -ENOMEM,
+                        "%s: a budget of %llu MiB cannot be had: %s is %llu MiB. Ask for budget=auto, or for at most "
+                        "the %llu MiB that are available%s",
+                        fs->store->path, (unsigned long long)(budget / MIB), whose,
+                        (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),
+                        memory.cgroup ? ", or raise the limit (memory.max)" : "");
+    if (take > available)
+        efs_log(fs, EFS_LOG_WARNING,
+                "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): the daemon may be "
+                "killed for it; budget=auto takes what there is",
+                fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
+                (unsigned long long)(memory.limit_bytes / MIB));
+    else if (budget > memory.limit_bytes)
+        efs_log(fs, EFS_LOG_WARNING, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu",
+                fs->store->path, (unsigned long long)(budget / MIB), whose,
+                (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
+    return 0;
+}

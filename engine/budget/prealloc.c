@@ -1,0 +1,97 @@
+/*
+ * prealloc.c - all memory of the pools is taken when the store is opened, so that no reader waits for the system to
+ * find and clear pages: in a virtual machine whose host takes back what is free, that can be slower than the disk.
+ *
+ * Segments of the chunk pool and memory for full experts as the first plan has them, within the budget, by as many
+ * threads as decode. Where the system has no more, the rest is taken when it is needed, as without this.
+ */
+#include "serve.h"
+
+#include "cache.h"
+#include "plan_thread.h"
+#include "workers.h"
+
+#include <pthread.h>
+
+struct prealloc {
+    struct efs *fs;
+    /* guarded by efs.lock */
+    uint64_t full_bytes;  /* memory for full experts that is still to be taken */
+    uint32_t next_expert; /* whose size the next has: sizes come as often as experts have them */
+    bool over;
+};
+
+/* Lock held on entry and return, not meanwhile. false: there is no more to take. */
+static bool take_segment(struct prealloc *p)
+{
+    struct efs *fs = p->fs;
+    uint32_t count = fs->arena.segment_count;
+    if (p->over || count >= fs->planned_segments || efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes ||
+        efs_arena_grow(&fs->arena) < 0)
+        return false;
+    uint32_t segment = fs->arena.newest;
+    bool whole = true;
+    atomic_store(&fs->arena.segments[segment].populating, true);
+    pthread_mutex_unlock(&fs->lock);
+    for (size_t at = 0; whole && at < fs->arena.segment_bytes; at += EFS_ARENA_PART)
+        whole = efs_arena_populate_part(&fs->arena, segment, at) == 0;
+    efs_arena_populate_done(&fs->arena, segment, whole);
+    pthread_mutex_lock(&fs->lock);
+    p->over = p->over || !whole;
+    return true;
+}
+
+/* The same for a full expert. */
+static bool take_memfile(struct prealloc *p)
+{
+    struct efs *fs = p->fs;
+    if (p->over || !fs->options.full_pool || fs->store->expert_count == 0)
+        return false;
+    size_t bytes = efs_memfile_bytes(fs, p->next_expert);
+    if (bytes > p->full_bytes || efs_budget_used_with(fs, fs->planned_segments) + bytes > fs->options.budget_bytes)
+        return false;
+    p->full_bytes -= bytes;
+    p->next_expert = (p->next_expert + 1) % fs->store->expert_count;
+    fs->full_bytes += bytes;
+    pthread_mutex_unlock(&fs->lock);
+    struct efs_memfile *memfile = efs_memfile_new(&fs->memfiles, bytes);
+    bool whole = memfile && efs_memfile_populate(memfile) == 0;
+    pthread_mutex_lock(&fs->lock);
+    if (memfile) {
+        efs_full_give_back(fs, memfile);
+    } else {
+        fs->full_bytes -= bytes;
+    }
+    p->over = p->over || !whole;
+    return true;
+}
+
+static void *run(void *arg)
+{
+    struct prealloc *p = arg;
+    pthread_mutex_lock(&p->fs->lock);
+    while (take_segment(p))
+        ;
+    while (take_memfile(p))
+        ;
+    pthread_mutex_unlock(&p->fs->lock);
+    return NULL;
+}
+
+void efs_prealloc(struct efs *fs)
+{
+    struct prealloc p = {.fs = fs};
+    unsigned long threads[EFS_WORKERS_MAX];
+    unsigned count = 0;
+    efs_plan_thread_wait(fs);
+    pthread_mutex_lock(&fs->lock);
+    p.full_bytes = (uint64_t)(fs->cache->tuning.ratio[EFS_POOL_F] * (double)fs->cache->pools_bytes);
+    pthread_mutex_unlock(&fs->lock);
+    while (count + 1 < fs->options.workers && efs_thread_start(run, &p, "efs-prealloc", &threads[count]) == 0)
+        count++;
+    run(&p);
+    for (unsigned i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+    if (p.over)
+        efs_log(fs, EFS_LOG_WARNING, "the system has no memory for all of the budget now: prealloc took part of it");
+}

@@ -1,0 +1,81 @@
+/*
+ * prefault.c - the chunk pool's next segments get their pages before they are needed. Pages are cleared by the
+ * kernel, and in a virtual machine may first have to come from the host: a read that waited for that would leave the
+ * disk idle.
+ *
+ * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job; no
+ * more than some times what is in use, so that a store of which little is read stays small.
+ */
+#include "serve.h"
+
+#include "extent_core.h"
+#include "workers.h"
+
+#include <errno.h>
+
+#define AHEAD 4u       /* segments: about what a layer reads when nothing of it is there */
+#define AHEAD_TIMES 4u /* what is in use */
+
+static void populate(struct efs_job *job, struct efs_codec_scratch *scratch);
+
+/* Lock held: begin with the next segment, if one is called for. */
+static void go_on(struct efs *fs)
+{
+    struct efs_next_segment *n = &fs->next_segment;
+    uint64_t bytes = fs->arena.segment_bytes, used = fs->arena.used_bytes;
+    uint64_t free_bytes = fs->arena.segment_count * bytes - used;
+    uint32_t oldest = fs->evictable_extents.oldest;
+    if (n->busy || n->left == 0 || fs->closing || !fs->workers || free_bytes >= AHEAD * bytes ||
+        free_bytes >= AHEAD_TIMES * used)
+        return;
+    if (oldest != EFS_NONE && fs->extents[oldest].evict_first)
+        return; /* that goes before the pool grows */
+    if (!efs_budget_has_segment(fs) || efs_arena_grow(&fs->arena) < 0)
+        return;
+    n->fs = fs;
+    n->busy = true;
+    n->left--;
+    n->segment = fs->arena.newest;
+    atomic_store(&fs->arena.segments[n->segment].populating, true);
+    n->done = 0;
+    n->job.run = populate;
+    fs->active++;
+    efs_workers_push_low(fs->workers, &n->job);
+}
+
+void efs_prefault(struct efs *fs)
+{
+    fs->next_segment.left = AHEAD;
+    go_on(fs);
+}
+
+static void ended(struct efs *fs, struct efs_segment *s, bool whole)
+{
+    struct efs_disk_request *submit = NULL;
+    efs_arena_populate_done(&fs->arena, (uint32_t)(s - fs->arena.segments), whole);
+    pthread_mutex_lock(&fs->lock);
+    fs->next_segment.busy = false;
+    if (whole)
+        go_on(fs);
+    efs_budget_retire(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    efs_active_end(fs);
+}
+
+static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_next_segment *n = (struct efs_next_segment *)((char *)job - offsetof(struct efs_next_segment, job));
+    struct efs *fs = n->fs;
+    struct efs_segment *s = &fs->arena.segments[n->segment];
+    (void)scratch;
+    pthread_mutex_lock(&fs->lock);
+    bool stop = s->retiring || fs->closing;
+    pthread_mutex_unlock(&fs->lock);
+    errint_t rc = stop ? -ECANCELED : efs_arena_populate_part(&fs->arena, n->segment, n->done);
+    n->done += EFS_ARENA_PART;
+    if (rc < 0 || n->done >= fs->arena.segment_bytes)
+        ended(fs, s, rc == 0);
+    else
+        efs_workers_push_low(fs->workers, &n->job);
+}

@@ -1,0 +1,425 @@
+/* cache.c - see cache.h: requests, and what follows from them. */
+#include "cache.h"
+
+#include "record.h"
+#include "sized.h"
+#include "plan_thread.h"
+#include "sys.h"
+#include "extent_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEASES_LOOK 1024u /* requests */
+
+/* ---- the cache state ---- */
+
+static uint64_t granules(uint64_t bytes)
+{
+    return (bytes + EFS_GRANULE - 1) / EFS_GRANULE * EFS_GRANULE;
+}
+
+/* What an expert takes in each pool. A state that it cannot be in by itself (no E-chunks) takes a byte. */
+static void expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
+{
+    uint64_t e = 0, sm = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        e += efs_extent_room(fs, &fs->extents[i], EFS_COMPONENT_E);
+        sm += efs_extent_room(fs, &fs->extents[i], EFS_COMPONENT_SM);
+    }
+    bytes[EFS_POOL_F] =
+        fs->view.hidden ? e + sm + 1 : granules(efs_view_bytes(&fs->view, fs->view.expert_first + expert));
+    bytes[EFS_POOL_C] = e + sm ? e + sm : 1;
+    bytes[EFS_POOL_S] = sm ? sm : 1;
+    bytes[EFS_POOL_E] = e ? e : 1;
+}
+
+/* Experts are sorted by (stack, layer): each run of the same is a layer of the policy. */
+static bool same_layer(const struct efs_store *store, const struct efs_disk_group *a, const struct efs_disk_group *b)
+{
+    return a->layer == b->layer && a->stack_bytes == b->stack_bytes &&
+           memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) == 0;
+}
+
+static void lay_layers(struct efs_cache *r, const struct efs_store *store)
+{
+    for (uint32_t e = 0; e < store->expert_count; e++) {
+        if (e == 0 || !same_layer(store, &store->groups[e - 1], &store->groups[e]))
+            r->layer_first[r->layers++] = e;
+        struct efs_cache_expert *x = &r->expert[e];
+        x->layer = r->layers - 1;
+        x->index = e - r->layer_first[x->layer];
+        r->width = x->index + 1 > r->width ? x->index + 1 : r->width;
+    }
+    r->layer_first[r->layers] = store->expert_count;
+}
+
+uint64_t efs_cache_bytes(const struct efs_store *store)
+{
+    /* its own tables, those of the policy, and the histories of the steward */
+    return sizeof(struct efs_cache) + (uint64_t)store->expert_count * (sizeof(struct efs_cache_expert) + 320);
+}
+
+errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
+{
+    const struct efs_store *store = fs->store;
+    struct efs_cache *r = fs->cache = efs_sys_calloc(1, sizeof(*r));
+    if (!r)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
+    r->tuning = (struct efs_cache_tuning){
+        .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_MAKESPAN, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
+    if (store->expert_count == 0)
+        return 0;
+    r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));
+    r->expert = efs_sys_calloc(store->expert_count, sizeof(*r->expert));
+    if (r->layer_first && r->expert)
+        lay_layers(r, store);
+    r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
+    r->grants = efs_sys_calloc(r->width + 1u, sizeof(*r->grants));
+    r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));
+    r->tokens = efs_sys_calloc(r->width + 1u, sizeof(*r->tokens));
+    if (!r->layer_first || !r->expert || !r->bytes || !r->grants || !r->ids || !r->tokens)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
+    for (uint32_t e = 0; e < store->expert_count; e++)
+        expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
+    r->config = (struct efs_policy_config){.kind = EFS_POLICY_ZIPMOE,
+                                           .layers = r->layers,
+                                           .experts = r->width,
+                                           .chosen = 4,
+                                           .bytes = (const uint64_t(*)[EFS_POOLS])r->bytes,
+                                           .recode = true,
+                                           .seed = 1};
+    errint_t rc = efs_policy_new(&r->config, &r->policy);
+    if (rc == -EINVAL) { /* more layers or experts than a policy takes: caching by last use alone */
+        efs_log(fs, EFS_LOG_WARNING, "%s: too many experts to plan for; what is used last stays", store->path);
+        return 0;
+    }
+    return rc < 0 ? efs_fail(err, rc, "%s: no memory for the cache policy", store->path) : 0;
+}
+
+void efs_cache_destroy(struct efs *fs)
+{
+    struct efs_cache *r = fs->cache;
+    if (!r)
+        return;
+    efs_policy_free(r->policy);
+    free(r->tokens);
+    free(r->ids);
+    free(r->grants);
+    free(r->bytes);
+    free(r->expert);
+    free(r->layer_first);
+    free(r);
+    fs->cache = NULL;
+}
+
+/* ---- moves ---- */
+
+static unsigned components_of(enum efs_pool pool)
+{
+    switch (pool) {
+    case EFS_POOL_C:
+        return EFS_BOTH;
+    case EFS_POOL_S:
+        return EFS_COMPONENT_SM;
+    case EFS_POOL_E:
+        return EFS_COMPONENT_E;
+    default:
+        return 0;
+    }
+}
+
+/* Memory follows the cache state. */
+static void follow(struct efs *fs, uint32_t expert, enum efs_pool to)
+{
+    efs_extents_keep(fs, expert, components_of(to));
+    if (fs->options.full_pool)
+        efs_full_keep(fs, expert, to == EFS_POOL_F);
+    if (components_of(to))
+        efs_demote(fs, expert);
+}
+
+void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
+{
+    const struct efs_cache *r = fs->cache;
+    for (size_t i = 0; i < count; i++) {
+        follow(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
+        efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
+    }
+}
+
+static void set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
+{
+    struct efs_cache *r = fs->cache;
+    efs_policy_set(r->policy, r->expert[expert].layer, r->expert[expert].index, pool);
+    follow(fs, expert, pool);
+}
+
+void efs_cache_lost(struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache *r = fs->cache;
+    if (expert >= fs->store->expert_count || !r->policy)
+        return;
+    enum efs_pool pool = efs_cache_kept(fs, expert);
+    if (pool != EFS_POOL_F && pool != EFS_POOL_M)
+        set_pool(fs, expert, EFS_POOL_M);
+}
+
+void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (!fs->cache->policy)
+        return;
+    enum efs_pool pool = efs_cache_kept(fs, expert);
+    unsigned components = components_of(pool);
+    if (pool == EFS_POOL_F)
+        set_pool(fs, expert, EFS_POOL_M);
+    else if (components && (efs_extents_have(fs, expert, &some) & components) != components &&
+             !efs_extents_loading(fs, expert))
+        efs_cache_lost(fs, expert); /* it was to become chunks, and nothing has them */
+}
+
+/* ---- requests ---- */
+
+static enum efs_pool pool_of_state(char state)
+{
+    switch (state) {
+    case 'F':
+        return EFS_POOL_F;
+    case 'C':
+        return EFS_POOL_C;
+    case 'S':
+        return EFS_POOL_S;
+    case 'E':
+        return EFS_POOL_E;
+    default:
+        return EFS_POOL_M;
+    }
+}
+
+/* Count where an expert was found, and what that saved. */
+static void count_found(struct efs *fs, uint32_t expert)
+{
+    struct efs_cache *r = fs->cache;
+    char state = efs_cache_state(fs, expert);
+    enum efs_pool pool = pool_of_state(state);
+    const uint64_t *bytes = r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
+    r->found[pool]++;
+    r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
+    r->saved_bytes[pool] += pool == EFS_POOL_M ? 0 : pool == EFS_POOL_F ? bytes[EFS_POOL_C] : bytes[pool];
+    switch (state) {
+    case 'F':
+        efs_count(&fs->stats, requests_f, 1);
+        break;
+    case 'C':
+        efs_count(&fs->stats, requests_c, 1);
+        break;
+    case 'S':
+        efs_count(&fs->stats, requests_s, 1);
+        break;
+    case 'E':
+        efs_count(&fs->stats, requests_e, 1);
+        break;
+    case 'P':
+        efs_count(&fs->stats, requests_p, 1);
+        break;
+    default:
+        efs_count(&fs->stats, requests_m, 1);
+        break;
+    }
+}
+
+/* It was to be kept full, but is not: it was asked for in coded form, or there was no room for it. */
+static void not_full(struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (efs_cache_kept(fs, expert) == EFS_POOL_F)
+        set_pool(fs, expert, efs_extents_have(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
+}
+
+/* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
+static void grant(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
+{
+    if (target == EFS_POOL_F && !full && fs->full[expert].state != EFS_FULL_READY)
+        set_pool(fs, expert, EFS_POOL_C);
+    else
+        follow(fs, expert, target);
+}
+
+/* Experts of one layer, each once; they are held afterwards. */
+static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
+{
+    struct efs_cache *r = fs->cache;
+    const struct efs_move *moves;
+    size_t move_count;
+    uint64_t begin = efs_now_ns();
+    efs_plan_thread_saw(fs, layer, r->ids, count);
+    if (efs_policy_request(r->policy, layer, r->ids, count, r->grants) < 0)
+        return;
+    efs_policy_settle(r->policy, layer, r->grants, count, &moves, &move_count);
+    efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
+    if (++r->requests % LEASES_LOOK == 0) { /* what was leased at once long ago is not kept free for ever */
+        if (r->leased_lately_bytes < r->leased_peak_bytes)
+            efs_plan_thread_wake(fs);
+        r->leased_peak_bytes = r->leased_lately_bytes;
+        r->leased_lately_bytes = 0;
+    }
+    efs_cache_apply(fs, moves, move_count);
+    for (uint32_t i = 0; i < count; i++)
+        grant(fs, r->layer_first[layer] + r->grants[i].expert, (enum efs_pool)r->grants[i].target, full);
+}
+
+void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named)
+{
+    struct efs_cache *r = fs->cache;
+    uint32_t fresh = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct efs_cache_expert *x = &r->expert[experts[i]];
+        x->holds++;
+        if (x->announced) {
+            x->announced = false;
+            if (r->policy)
+                efs_policy_hold(r->policy, x->layer, x->index);
+            continue;
+        }
+        count_found(fs, experts[i]);
+        r->tokens[fresh] = tokens ? tokens[i] : 1;
+        r->ids[fresh++] = x->index;
+    }
+    if (fresh)
+        efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
+    if (fresh && r->policy)
+        ask(fs, r->expert[experts[0]].layer, fresh, true);
+}
+
+void efs_cache_release(struct efs *fs, uint32_t expert)
+{
+    struct efs_cache_expert *x = &fs->cache->expert[expert];
+    x->holds--;
+    if (!fs->cache->policy)
+        return;
+    efs_policy_release(fs->cache->policy, x->layer, x->index);
+    if (x->holds == 0 && fs->full[expert].state == EFS_FULL_NONE)
+        not_full(fs, expert);
+}
+
+void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)
+{
+    fs->cache->expert[expert].announced = announced;
+}
+
+bool efs_cache_held(const struct efs *fs, uint32_t expert)
+{
+    return expert < fs->store->expert_count && fs->cache->expert[expert].holds > 0;
+}
+
+/*
+ * A pass ends when readers come back to a layer well before the one that they had reached. Inside one, an expert is
+ * used once more when more of it was read than there is.
+ */
+static bool is_another_use(struct efs_cache *r, uint32_t expert, uint64_t bytes)
+{
+    struct efs_cache_expert *x = &r->expert[expert];
+    if (x->layer + 2 <= r->pass_layer || (r->layers <= 2 && x->layer < r->pass_layer))
+        r->pass++;
+    r->pass_layer = x->layer;
+    uint64_t whole = r->bytes[(size_t)x->layer * r->width + x->index][EFS_POOL_F];
+    bool another = x->pass != r->pass + 1 || x->pass_bytes >= whole;
+    if (another)
+        x->pass_bytes = 0;
+    x->pass = r->pass + 1;
+    x->pass_bytes += bytes;
+    return another;
+}
+
+void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
+{
+    struct efs_cache *r = fs->cache;
+    struct efs_cache_expert *x = &r->expert[expert];
+    if (!is_another_use(r, expert, bytes))
+        return;
+    atomic_fetch_add_explicit(&fs->touches[expert], 1, memory_order_relaxed);
+    if (x->announced) {
+        x->announced = false;
+        return;
+    }
+    count_found(fs, expert);
+    r->ids[0] = x->index;
+    efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
+    if (!r->policy)
+        return;
+    ask(fs, x->layer, 1, false);
+    efs_policy_release(r->policy, x->layer, x->index);
+}
+
+/* Leases take memory from the pools for as long as they are held: keep as much free as was held at once, lately. */
+void efs_cache_leased(struct efs *fs)
+{
+    struct efs_cache *r = fs->cache;
+    if (r->leases++ == 0)
+        efs_plan_thread_wake(fs); /* from now on F makes sense */
+    if (fs->leased_evictable_bytes > r->leased_lately_bytes)
+        r->leased_lately_bytes = fs->leased_evictable_bytes;
+    if (fs->leased_evictable_bytes > r->leased_peak_bytes) {
+        r->leased_peak_bytes = fs->leased_evictable_bytes;
+        efs_plan_thread_wake(fs);
+    }
+}
+
+/* ---- looking ---- */
+
+char efs_cache_state(const struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (fs->full[expert].state == EFS_FULL_READY)
+        return 'F';
+    unsigned have = efs_extents_have(fs, expert, &some);
+    return have == EFS_BOTH ? 'C' : have == EFS_COMPONENT_SM ? 'S' : have == EFS_COMPONENT_E ? 'E' : some ? 'P' : 'M';
+}
+
+enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache *r = fs->cache;
+    return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
+}
+
+void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+{
+    static const char names[] = "FCSEM", pins[] = "FC---";
+    struct efs_cache *r = fs->cache;
+    const struct efs_cache_expert *x = &r->expert[expert];
+    info->state = efs_cache_state(fs, expert);
+    info->kept = names[efs_cache_kept(fs, expert)];
+    info->pin = '-';
+    if (!r->policy)
+        return;
+    info->pin = pins[efs_policy_fixed(r->policy, x->layer, x->index)];
+    info->rank = efs_policy_rank(r->policy, x->layer, x->index);
+    info->count = efs_policy_count(r->policy, x->layer, x->index);
+}
+
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
+{
+    const struct efs_cache *r = fs->cache;
+    struct efs_policy_pool state = {0};
+    enum efs_pool p = pool_of_state(pool);
+    if (p == EFS_POOL_M && pool != 'M')
+        return -EINVAL;
+    pthread_mutex_lock(&fs->lock);
+    if (r->policy)
+        efs_policy_pool(r->policy, p, &state);
+    const struct efs_pool_info own = {.capacity_bytes = state.capacity_bytes,
+                                      .used_bytes = state.used_bytes,
+                                      .experts = state.experts,
+                                      .hits = r->found[p],
+                                      .partial = r->partial[p],
+                                      .admitted = state.admitted,
+                                      .promoted = state.promoted,
+                                      .demoted = state.demoted,
+                                      .evicted = state.evicted,
+                                      .saved_bytes = r->saved_bytes[p]};
+    pthread_mutex_unlock(&fs->lock);
+    efs_sized_out(info, bytes, &own, sizeof(own));
+    return 0;
+}

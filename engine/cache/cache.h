@@ -1,0 +1,119 @@
+/*
+ * cache.h - which expert is kept in which state: the policy's cache state (sched/policy.h), what moves they ask for,
+ * and how the budget is cut into pools.
+ *
+ * The cache state says where an expert is to stay. Memory follows: components of extents that the cache state keeps are
+ * *protected*, all else in memory is *evictable* and goes when its memory is needed, so that what is there may be
+ * better than what the cache state says, and is never worse (efs_cache_lost tells them when it was). A move to a lower
+ * pool drops nothing at once but makes components evictable; a full expert that falls to C, S or E is split and coded
+ * again by demote.c, never read.
+ *
+ * All functions with efs.lock held unless they say otherwise.
+ */
+#ifndef EFS_CACHE_H
+#define EFS_CACHE_H
+
+#include "planner.h"
+#include "policy.h"
+#include "serve.h"
+
+/* How the pools are to be chosen. */
+struct efs_cache_tuning {
+    enum efs_policy_kind policy;
+    unsigned pools; /* allowed, bits EFS_PLAN_POOL */
+    enum efs_plan_goal goal;
+    double delta;            /* of the published thresholds; < 0: the default policy */
+    bool fixed_plan;         /* ratio was given by the user; else by the planner */
+    double ratio[EFS_POOLS]; /* shares of what pools may take; sum to at most 1 */
+};
+
+struct efs_cache_expert {  /* by expert number */
+    uint32_t layer, index; /* of the policy */
+    uint32_t holds;
+    uint32_t pass;       /* in which it was read last */
+    uint64_t pass_bytes; /* read of it in that pass */
+    uint8_t announced;   /* a request named it: the next lease or read is not another use */
+    uint8_t demoting;    /* demote.c has it */
+};
+
+struct efs_cache {
+    struct efs_policy *policy; /* NULL: the store has no experts */
+    struct efs_policy_config config;
+    uint32_t layers, width;
+    uint32_t *layer_first; /* [layers + 1]: expert numbers */
+    uint64_t (*bytes)[EFS_POOLS];
+    struct efs_cache_expert *expert;
+    struct efs_cache_tuning tuning;
+    uint64_t pools_bytes;         /* what the pools may take together, now */
+    uint64_t leased_peak_bytes;   /* leased at once, lately: kept free for leases */
+    uint64_t leased_lately_bytes; /* the same, of the requests since it was last looked at */
+    uint64_t requests, leases;    /* since the start */
+    uint32_t pass, pass_layer;    /* of readers of checkpoint files */
+    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
+    struct efs_grant *grants;                                                          /* [width], scratch */
+    uint32_t *ids, *tokens;                                                            /* [width], scratch */
+};
+
+/* Without lock: make the cache state. 0, -ENOMEM. */
+errint_t efs_cache_build(struct efs *fs, struct efs_error *err);
+void efs_cache_destroy(struct efs *fs);
+/* Bytes of its tables, for the budget. */
+uint64_t efs_cache_bytes(const struct efs_store *store);
+
+/* ---- requests ---- */
+
+/* Experts of one layer are asked for, to be full: counted, recorded, their places decided, moves applied; each is held
+ * until efs_cache_release(). Those that were announced only get the hold. tokens may be NULL: one each. named: as
+ * efs_record_request() has it. */
+void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named);
+void efs_cache_release(struct efs *fs, uint32_t expert);
+/* The next lease or read of these experts is the use that was counted already; or, again, is not. */
+void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced);
+/* Bytes of an expert are read from a file, not by a lease: one use per pass through the layers. No hold. */
+void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
+bool efs_cache_held(const struct efs *fs, uint32_t expert);
+
+/* ---- what memory tells the cache state ---- */
+
+/* Kept components of the expert are not there any more, or could not be brought. */
+void efs_cache_lost(struct efs *fs, uint32_t expert);
+/* Its full form went, or could not be made. */
+void efs_cache_dropped_full(struct efs *fs, uint32_t expert);
+void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes grew */
+
+/* Victims of the policy: memory follows. */
+void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count);
+
+/* ---- looking ---- */
+
+/* 'F', 'C', 'S', 'E', 'P' (some other part), 'M': what is in memory. */
+char efs_cache_state(const struct efs *fs, uint32_t expert);
+enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert);
+/* state, kept, pin, rank and count of efs_expert_info. */
+void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
+
+/* ---- tuning (cache_tune.c) ---- */
+
+/* Cut the budget into pools by tuning.ratio; victims go. */
+void efs_cache_resize(struct efs *fs, struct efs_disk_request **submit);
+/* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
+void efs_cache_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+/* Another policy, or other tuning of it: a new machine takes over the cache state, counts, holds and pins. 0, -ENOMEM.
+ */
+errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta);
+/* pool F, C, or M: not pinned. */
+void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
+
+/* ---- demote.c ---- */
+
+/* A full expert falls to a lower pool: bring the components that are kept but not there out of its full form, on a
+ * worker. Does nothing when they are there or it is not full. */
+void efs_demote(struct efs *fs, uint32_t expert);
+/* The demotion that would have come last is not done, and its full form can go; or the one in work stops early.
+ * false: none could be called off. */
+bool efs_demotion_cancel(struct efs *fs);
+/* Without lock, before there are threads and after. Without it full experts just go. 0, -ENOMEM. */
+errint_t efs_demotion_build(struct efs *fs);
+void efs_demotion_destroy(struct efs *fs);
+
+#endif

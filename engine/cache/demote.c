@@ -1,0 +1,291 @@
+/*
+ * demote.c - a full expert falls to C, S or E: its chunks are made from what is in memory (ZipMoE 3.4: a demotion reads
+ * nothing). Split gives the SM-chunk, coding again the E-chunk; both must have the checksums of the store's, else the
+ * state learn that the expert is gone.
+ *
+ * One extent at a time, by a worker that has nothing better to do.
+ */
+#include "cache.h"
+#include "extent_core.h"
+
+#include "codec.h"
+#include "hash.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENCODER_BYTES (2u << 20) /* contexts of zstd and lz4 for encoding (codec.h) */
+
+struct efs_demotion {
+    struct efs *fs;
+    struct efs_job job;
+    bool running;
+    uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
+    uint32_t head, count;
+    uint32_t expert, extent, extent_end; /* the one in work */
+    bool working, called_off;            /* called_off: it ends after the extent that is being made */
+    struct efs_codec_scratch *scratch;   /* encoding needs more than the workers' own have */
+    uint8_t *e, *sm;
+};
+
+static unsigned wanted(const struct efs_extent *x)
+{
+    return x->state == EFS_EXTENT_REST ? x->keep & ~(unsigned)x->have : 0;
+}
+
+void efs_demote(struct efs *fs, uint32_t expert)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d || fs->closing || fs->cache->expert[expert].demoting || fs->full[expert].state != EFS_FULL_READY)
+        return;
+    bool any = false;
+    for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
+        any = any || wanted(&fs->extents[x]);
+    if (!any)
+        return;
+    fs->cache->expert[expert].demoting = true;
+    fs->full[expert].readers++;
+    fs->active++;
+    d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
+    if (!d->running) {
+        d->running = true;
+        efs_workers_push_low(fs->workers, &d->job);
+    }
+}
+
+/* Lock held: the full form is not needed any more. */
+static void let_go(struct efs *fs, uint32_t expert)
+{
+    fs->cache->expert[expert].demoting = false;
+    fs->full[expert].readers--;
+}
+
+bool efs_demotion_cancel(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d || d->count == 0) {
+        if (d)
+            d->called_off = d->working;
+        return false;
+    }
+    let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
+    if (--fs->active == 0)
+        pthread_cond_broadcast(&fs->quiet);
+    return true;
+}
+
+/* ---- making chunks ---- */
+
+static enum efs_codec_choice choice_of(uint32_t codec)
+{
+    switch (codec) {
+    case EFS_CODEC_CASCADE:
+        return EFS_CHOOSE_CASCADE;
+    case EFS_CODEC_ZSTD:
+        return EFS_CHOOSE_ZSTD;
+    case EFS_CODEC_LZ4:
+        return EFS_CHOOSE_LZ4;
+    default:
+        return EFS_CHOOSE_RAW;
+    }
+}
+
+/* Space after a chunk up to where the next one may begin is zero in the store, too. */
+static void put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
+}
+
+static bool make_shard(struct efs_demotion *d, const struct efs_extent *x, uint32_t shard, unsigned components,
+                       const uint8_t *raw)
+{
+    struct efs *fs = d->fs;
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    const struct efs_disk_object *object = &fs->store->objects[x->object];
+    enum efs_format format = (enum efs_format)object->format;
+    size_t n = efs_store_shard_elements(fs->store, object, shard);
+    struct efs_shard_coded coded = {.sm_bytes = efs_sm_bytes(format, n)};
+    if (!(components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES) {
+        efs_split(format, raw, n, d->e, d->sm);
+    } else if (efs_shard_encode(format, choice_of(s->codec), raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
+               coded.codec != s->codec) {
+        return false;
+    }
+    if (components & EFS_COMPONENT_E) {
+        if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
+            return false;
+        put_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
+    }
+    if (components & EFS_COMPONENT_SM) {
+        if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
+            return false;
+        put_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
+    }
+    return true;
+}
+
+static bool make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
+{
+    struct efs *fs = d->fs;
+    const struct efs_extent *x = &fs->extents[extent];
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
+    bool good = true;
+    for (uint32_t i = 0; good && i < x->shard_count; i++)
+        good = make_shard(d, x, x->shard_first + i, components, raw + i * shard_bytes);
+    return good;
+}
+
+/* Where the extent's raw bytes are in the full expert. */
+static const uint8_t *raw_of(const struct efs *fs, uint32_t expert, uint32_t extent)
+{
+    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+    uint32_t n = efs_view_expert_parts(&fs->view, expert, parts);
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].object == fs->extents[extent].object)
+            return fs->full[expert].memfile->data + parts[i].file_offset + efs_extent_begin(fs, extent);
+    return NULL;
+}
+
+/* Only where the smallest chunk pool is left beside it. */
+static bool reserve(struct efs *fs, uint64_t bytes)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    uint64_t least = fs->floor_segments * fs->arena.segment_bytes;
+    bool room = fs->fixed_bytes + bytes + least <= fs->options.budget_bytes;
+    if (room) {
+        fs->fixed_bytes += bytes;
+        efs_budget_shrink(fs, &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    return room;
+}
+
+static void unreserve(struct efs *fs, uint64_t bytes)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->fixed_bytes -= bytes;
+    pthread_mutex_unlock(&fs->lock);
+}
+
+/* Its buffers come with the first demotion, and count in the budget from then on. */
+static bool equip(struct efs_demotion *d)
+{
+    struct efs *fs = d->fs;
+    uint32_t n = fs->store->sb.shard_elements;
+    size_t e = efs_shard_e_bound(n), sm = 0;
+    if (d->scratch)
+        return true;
+    for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
+        if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
+            sm = efs_shard_sm_bound((enum efs_format)f, n);
+    if (!reserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES))
+        return false;
+    d->e = efs_sys_malloc(e);
+    d->sm = efs_sys_malloc(sm);
+    if (d->e && d->sm && efs_codec_scratch_new(n, &d->scratch) == 0)
+        return true;
+    free(d->e);
+    free(d->sm);
+    d->e = d->sm = NULL;
+    unreserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES);
+    return false;
+}
+
+static void work(struct efs_demotion *d, uint32_t extent)
+{
+    struct efs *fs = d->fs;
+    struct efs_disk_request *submit = NULL;
+    struct efs_extent_waiter *ready = NULL;
+    if (!equip(d))
+        return;
+    pthread_mutex_lock(&fs->lock);
+    unsigned components = fs->closing || d->called_off ? 0 : wanted(&fs->extents[extent]);
+    const uint8_t *raw = components ? raw_of(fs, d->expert, extent) : NULL;
+    if (raw && efs_extent_place(fs, extent, components) == 0)
+        fs->extents[extent].state = EFS_EXTENT_LOADING;
+    else
+        raw = NULL;
+    pthread_mutex_unlock(&fs->lock);
+    if (!raw)
+        return;
+    bool good = make_extent(d, extent, components, raw);
+    efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents[extent], components) : 0);
+    pthread_mutex_lock(&fs->lock);
+    efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN, &ready, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_extent_push_waiters(fs, ready, 0);
+    efs_disk_submit_all(fs, submit);
+}
+
+/* ---- one expert after the other ---- */
+
+/* Lock held: the expert is through; what could not be made is lost when the full form goes. */
+static void finish(struct efs_demotion *d)
+{
+    let_go(d->fs, d->expert);
+    d->working = d->called_off = false;
+}
+
+static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_demotion *d = (struct efs_demotion *)((char *)job - offsetof(struct efs_demotion, job));
+    struct efs *fs = d->fs;
+    struct efs_disk_request *submit = NULL;
+    bool ended = false;
+    (void)scratch;
+    if (d->working)
+        work(d, d->extent++);
+    pthread_mutex_lock(&fs->lock);
+    if (d->working && (d->extent == d->extent_end || d->called_off)) {
+        finish(d);
+        efs_budget_shrink(fs, &submit); /* the budget may have become smaller meanwhile */
+        ended = true;
+    }
+    if (!d->working && d->count) {
+        d->expert = d->queue[d->head];
+        d->head = (d->head + 1) % fs->store->expert_count;
+        d->count--;
+        d->extent = efs_expert_extent_first(fs, d->expert);
+        d->extent_end = efs_expert_extent_end(fs, d->expert);
+        d->working = true;
+    }
+    d->running = d->working;
+    bool more = d->running;
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    if (more)
+        efs_workers_push_low(fs->workers, &d->job);
+    if (ended) {
+        efs_full_retry(fs); /* the full form may be wanted for another */
+        efs_active_end(fs);
+    }
+}
+
+errint_t efs_demotion_build(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion = efs_sys_calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->fs = fs;
+    d->job.run = run;
+    d->queue = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(*d->queue));
+    return d->queue ? 0 : -ENOMEM;
+}
+
+void efs_demotion_destroy(struct efs *fs)
+{
+    struct efs_demotion *d = fs->demotion;
+    if (!d)
+        return;
+    efs_codec_scratch_free(d->scratch);
+    free(d->sm);
+    free(d->e);
+    free(d->queue);
+    free(d);
+    fs->demotion = NULL;
+}

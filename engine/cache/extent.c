@@ -1,0 +1,124 @@
+/* extent.c - what an extent consists of, and where it stands. See serve.h for what an extent is. */
+#include "extent_core.h"
+
+#include "huge.h"
+#include "kernels.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Is there less than a page between the end of a chunk and the next one? */
+static bool near(uint64_t end, uint64_t next)
+{
+    return next >= end && next - end < EFS_ALIGN;
+}
+
+/* Does shard b follow a on disk, E after E and SM after SM? A chunk without bytes follows only its like. */
+static bool follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
+{
+    if ((a->e_bytes == 0) != (b->e_bytes == 0) || (a->sm_bytes == 0) != (b->sm_bytes == 0))
+        return false;
+    return (a->e_bytes == 0 || near(a->e_offset + a->e_bytes, b->e_offset)) &&
+           (a->sm_bytes == 0 || near(a->sm_offset + a->sm_bytes, b->sm_offset));
+}
+
+/* How many shards from `first` on make one extent. */
+static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end)
+{
+    const struct efs_disk_shard *s = fs->store->shards;
+    uint64_t bytes = efs_page_up(s[first].e_bytes) + efs_page_up(s[first].sm_bytes);
+    uint32_t n = 1;
+    while (first + n < end && n < EFS_EXTENT_SHARDS && follows(&s[first + n - 1], &s[first + n])) {
+        bytes += efs_page_up(s[first + n].e_bytes) + efs_page_up(s[first + n].sm_bytes);
+        if (bytes > fs->extent_max_bytes)
+            break;
+        n++;
+    }
+    return (uint16_t)n;
+}
+
+/* One pass to count, one to fill extents and the first extent of each object. */
+static uint32_t lay_extents(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
+{
+    uint32_t n = 0;
+    for (uint32_t o = 0; o < fs->store->object_count; o++) {
+        const struct efs_disk_object *object = &fs->store->objects[o];
+        uint32_t end = object->shard_first + object->shard_count;
+        if (extents)
+            object_extent[o] = n;
+        for (uint32_t s = object->shard_first; s < end; n++) {
+            uint16_t length = extent_length(fs, s, end);
+            if (extents) {
+                extents[n].object = o;
+                extents[n].shard_first = s;
+                extents[n].shard_count = length;
+                extents[n].needs = (uint8_t)((fs->store->shards[s].e_bytes ? EFS_COMPONENT_E : 0) |
+                                             (fs->store->shards[s].sm_bytes ? EFS_COMPONENT_SM : 0));
+            }
+            s += length;
+        }
+    }
+    if (extents)
+        object_extent[fs->store->object_count] = n;
+    return n;
+}
+
+uint32_t efs_extents_count(const struct efs *fs)
+{
+    return lay_extents(fs, NULL, NULL);
+}
+
+errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
+{
+    fs->extents = efs_sys_calloc(fs->extent_count + 1u, sizeof(*fs->extents));
+    fs->object_extent = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
+    if (!fs->extents || !fs->object_extent)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
+    efs_ask_huge(fs->extents, (fs->extent_count + (size_t)1) * sizeof(*fs->extents));
+    lay_extents(fs, fs->extents, fs->object_extent);
+    efs_lru_init(&fs->protected_extents, &fs->extents[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->evictable_extents, &fs->extents[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->passing_extents, &fs->extents[0].link, sizeof(struct efs_extent));
+    fs->no_memory_tail = &fs->no_memory;
+    return 0;
+}
+
+uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object)
+{
+    return (uint64_t)fs->store->sb.shard_elements *
+           efs_format_bytes((enum efs_format)fs->store->objects[object].format);
+}
+
+uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    return (x->shard_first - fs->store->objects[x->object].shard_first) * efs_object_shard_bytes(fs, x->object);
+}
+
+uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end)
+{
+    uint32_t shard = fs->store->objects[object].shard_first + (uint32_t)(offset / efs_object_shard_bytes(fs, object));
+    uint32_t low = fs->object_extent[object], high = fs->object_extent[object + 1];
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (fs->extents[mid].shard_first <= shard)
+            low = mid;
+        else
+            high = mid;
+    }
+    *end = low + 1 < fs->object_extent[object + 1] ? efs_extent_begin(fs, low + 1) : fs->store->objects[object].bytes;
+    return low;
+}
+
+bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    for (uint32_t i = 0; i < x->shard_count; i++) {
+        uint32_t codec = fs->store->shards[x->shard_first + i].codec;
+        if (codec != EFS_CODEC_CASCADE && codec != EFS_CODEC_NONE)
+            return false;
+    }
+    return true;
+}

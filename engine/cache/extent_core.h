@@ -1,0 +1,117 @@
+/*
+ * extent_core.h - what the files of extents share: extent.c (what an extent is), extent_keep.c (what is kept and what
+ * goes), extent_load.c (reading), extent_decode.c. With efs.lock held unless said otherwise.
+ */
+#ifndef EFS_EXTENT_CORE_H
+#define EFS_EXTENT_CORE_H
+
+#include "serve.h"
+
+static inline const struct efs_disk_shard *efs_extent_first_shard(const struct efs *fs, const struct efs_extent *x)
+{
+    return &fs->store->shards[x->shard_first];
+}
+
+static inline const struct efs_disk_shard *efs_extent_last_shard(const struct efs *fs, const struct efs_extent *x)
+{
+    return &fs->store->shards[x->shard_first + x->shard_count - 1u];
+}
+
+/* Bytes of the pages that a component lies in in the store, and so in memory, at the same place of its first page; bits
+ * may name both. */
+static inline size_t efs_extent_span(const struct efs *fs, const struct efs_extent *x, unsigned components)
+{
+    const struct efs_disk_shard *first = efs_extent_first_shard(fs, x), *last = efs_extent_last_shard(fs, x);
+    size_t bytes = 0;
+    if (components & EFS_COMPONENT_E)
+        bytes += efs_page_span(first->e_offset, last->e_offset + last->e_bytes);
+    if (components & EFS_COMPONENT_SM)
+        bytes += efs_page_span(first->sm_offset, last->sm_offset + last->sm_bytes);
+    return bytes;
+}
+
+/* Where a shard's chunk is in the extent's memory, which is there; NULL: the shard has none of this kind. */
+static inline uint8_t *efs_extent_e(const struct efs *fs, const struct efs_extent *x, const struct efs_disk_shard *s)
+{
+    return s->e_bytes ? x->e.data + (s->e_offset - efs_page_down(efs_extent_first_shard(fs, x)->e_offset)) : NULL;
+}
+
+static inline uint8_t *efs_extent_sm(const struct efs *fs, const struct efs_extent *x, const struct efs_disk_shard *s)
+{
+    return s->sm_bytes ? x->sm.data + (s->sm_offset - efs_page_down(efs_extent_first_shard(fs, x)->sm_offset)) : NULL;
+}
+
+/*
+ * Memory that a component takes: a little more than its pages, so that the hole which one leaves fits the next.
+ * E-chunks of equal tensors differ by a few pages, and where in a page a component begins makes a page more or less;
+ * without this, an eviction would hardly ever make room for just one other. Small components take what they need.
+ */
+static inline size_t efs_extent_room(const struct efs *fs, const struct efs_extent *x, unsigned component)
+{
+    const struct efs_disk_shard *first = efs_extent_first_shard(fs, x), *last = efs_extent_last_shard(fs, x);
+    size_t step = EFS_GRANULE, bytes = component == EFS_COMPONENT_E
+                                           ? last->e_offset + last->e_bytes - first->e_offset
+                                           : last->sm_offset + last->sm_bytes - first->sm_offset;
+    if (bytes < 64 * step)
+        return efs_extent_span(fs, x, component);
+    while (step * 64 <= bytes)
+        step *= 2;
+    return (bytes + step - 1) / step * step + EFS_GRANULE;
+}
+
+/* The extents of an expert: the first, and the one after its last. */
+static inline uint32_t efs_expert_extent_first(const struct efs *fs, uint32_t expert)
+{
+    return fs->object_extent[fs->store->groups[expert].object_first];
+}
+
+static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_disk_group *g = &fs->store->groups[expert];
+    return fs->object_extent[g->object_first + g->object_count];
+}
+
+/* Raw bytes of a whole shard of the object. */
+uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
+
+/* ---- extent_keep.c ---- */
+/* The extent stands in the list that its components call for, or in none while it is loaded or empty. */
+void efs_extent_enlist(struct efs *fs, uint32_t extent);
+void efs_extent_delist(struct efs *fs, uint32_t extent);
+/* Free components of an extent without users. */
+void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
+/* It has no users any more: what is damaged or in a segment that leaves goes. */
+void efs_extent_released(struct efs *fs, uint32_t extent);
+/* It was used: it does not count as read ahead any more. */
+void efs_extent_used(struct efs *fs, struct efs_extent *x);
+
+/* ---- extent_pass.c ---- */
+/* It is in passing from now on, or is not; the caller enlists it. */
+void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);
+/* A reader of that pace asks for bytes of it. */
+void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
+/* Drop what streams have left behind, oldest first, until bytes more are within their quota; wanted: also what was read
+ * in part. false: there is no more of it, and it is not enough. */
+bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
+/* Drop the oldest extent without users that is in passing: what nobody comes for any more, also what was read in part,
+ * or any. */
+enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
+enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what);
+
+/* ---- extent_load.c ---- */
+/* Blocks for these components, which the extent does not have. 0; -EAGAIN: others hold the memory; -ENOMEM: the system
+ * has none and nothing will be freed. */
+errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components);
+/* What was under way for these components has ended: the extent has them, or they are freed again with an error.
+ * Waiters are put on *ready or, if the extent is not whole yet, it is read on. -EAGAIN: they could not be made from
+ * memory; read. */
+void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error,
+                       struct efs_extent_waiter **ready, struct efs_disk_request **submit);
+/* Begin to load what is missing of an extent that rests. 0: its reads were put on *submit. -EAGAIN: no room now.
+ * -ENOMEM.
+ */
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why, struct efs_disk_request **submit);
+/* Without lock: tell waiters that were taken off an extent. */
+void efs_extent_push_waiters(struct efs *fs, struct efs_extent_waiter *list, errint_t error);
+
+#endif

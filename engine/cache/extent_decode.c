@@ -1,0 +1,119 @@
+/* extent_decode.c - from an extent's chunks to raw bytes; each chunk is checked before its first use. */
+#include "extent_core.h"
+
+#include "hash.h"
+#include "kernels.h"
+
+#include <errno.h>
+#include <string.h>
+
+static errint_t damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bool sm, const char *how)
+{
+    char place_text[1500];
+    efs_store_name_chunk(fs->store, x->object, shard, sm, place_text, sizeof(place_text));
+    efs_log(fs, EFS_LOG_ERROR, "%s: %s; restore the store from a copy", place_text, how);
+    efs_count(&fs->stats, chunks_damaged, 1);
+    pthread_mutex_lock(&fs->lock);
+    x->discard = true; /* read it again next time: the damage may be of memory or of the bus */
+    pthread_mutex_unlock(&fs->lock);
+    return -EUCLEAN;
+}
+
+static struct efs_shard_view view_of(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
+{
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    const struct efs_disk_object *object = &fs->store->objects[x->object];
+    return (struct efs_shard_view){
+        .format = (enum efs_format)object->format,
+        .codec = s->codec,
+        .elements = efs_store_shard_elements(fs->store, object, shard),
+        .e = efs_extent_e(fs, x, s),
+        .sm = efs_extent_sm(fs, x, s),
+        .e_bytes = s->e_bytes,
+        .sm_bytes = s->sm_bytes,
+    };
+}
+
+static errint_t check_shard(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
+{
+    uint64_t bit = 1ull << (shard - x->shard_first);
+    if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
+        return 0;
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
+        return damaged(fs, x, shard, false, "checksum differs");
+    if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
+        return damaged(fs, x, shard, true, "checksum differs");
+    atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
+    efs_count(&fs->stats, chunks_checked, (v->e != NULL) + (v->sm != NULL));
+    return 0;
+}
+
+errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    struct efs_shard_view v = view_of(fs, x, x->shard_first + shard);
+    return check_shard(fs, x, x->shard_first + shard, &v);
+}
+
+bool efs_extent_checked(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    uint64_t all = x->shard_count < 64 ? (1ull << x->shard_count) - 1 : UINT64_MAX;
+    return atomic_load_explicit(&x->checked, memory_order_acquire) == all;
+}
+
+bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t shard)
+{
+    return atomic_load_explicit(&fs->extents[extent].checked, memory_order_relaxed) & 1ull << shard;
+}
+
+/* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
+static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst, bool stream,
+                             struct efs_codec_scratch *scratch)
+{
+    size_t size = efs_format_bytes(v->format);
+    while (bytes > 0) {
+        size_t in = (size_t)(begin % size), n = bytes / size * size;
+        uint64_t element = begin / size;
+        errint_t rc;
+        if (in == 0 && n > 0) {
+            rc = efs_shard_decode(v, (size_t)element, n / size, dst, stream, scratch);
+        } else {
+            uint8_t one[8];
+            n = size - in < bytes ? size - in : bytes;
+            rc = efs_shard_decode(v, (size_t)element, 1, one, false, scratch);
+            memcpy(dst, one + in, n);
+        }
+        if (rc < 0)
+            return rc;
+        begin += n;
+        dst += n;
+        bytes -= n;
+    }
+    return 0;
+}
+
+errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
+                           struct efs_codec_scratch *scratch)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object), start_ns = efs_now_ns();
+    errint_t rc = 0;
+    for (size_t done = 0; done < bytes && rc == 0;) {
+        uint64_t at = begin + done, in = at % shard_bytes;
+        uint32_t shard = fs->store->objects[x->object].shard_first + (uint32_t)(at / shard_bytes);
+        size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
+        struct efs_shard_view v = view_of(fs, x, shard);
+        rc = check_shard(fs, x, shard, &v);
+        if (rc == 0) {
+            rc = decode_bytes(&v, in, n, (uint8_t *)dst + done, stream, scratch);
+            if (rc == -EUCLEAN)
+                rc = damaged(fs, x, shard, false, "code is not well formed");
+        }
+        done += n;
+    }
+    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
+    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
+    return rc;
+}

@@ -1,0 +1,246 @@
+/*
+ * extent_keep.c - which components of extents stay in memory. What the policy keeps (extent.keep) stands in one list,
+ * all else in two others: *evictable* extents, of dense tensors, of experts that are not kept, and components that
+ * their expert lost; and what is *passing*, of scans (extent_pass.c). Evictable components stay as long as nobody needs
+ * their memory, and go oldest first.
+ */
+#include "extent_core.h"
+
+#include "cache.h"
+
+#include <string.h>
+
+static unsigned evictable_components(const struct efs_extent *x)
+{
+    return x->have & ~(unsigned)x->keep;
+}
+
+void efs_extent_delist(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    if (x->list == EFS_LIST_PROTECTED)
+        efs_lru_remove(&fs->protected_extents, extent);
+    else if (x->list != EFS_LIST_NONE)
+        efs_lru_remove(x->list == EFS_LIST_PASSING ? &fs->passing_extents : &fs->evictable_extents, extent);
+    x->list = EFS_LIST_NONE;
+}
+
+void efs_extent_enlist(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    efs_extent_delist(fs, extent);
+    if (x->have == 0 || x->state == EFS_EXTENT_LOADING)
+        return;
+    bool evictable = evictable_components(x) != 0;
+    x->evict_first = x->evict_first && evictable;
+    x->list = !evictable ? EFS_LIST_PROTECTED : x->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_EVICTABLE;
+    efs_lru_insert(!evictable         ? &fs->protected_extents
+                   : x->passing_bytes ? &fs->passing_extents
+                                      : &fs->evictable_extents,
+                   extent, !x->evict_first);
+}
+
+void efs_extent_used(struct efs *fs, struct efs_extent *x)
+{
+    fs->ahead_bytes -= x->ahead_bytes;
+    x->ahead_bytes = 0;
+}
+
+void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    bool whole = x->have == x->needs;
+    efs_extent_used(fs, x);
+    if (components & EFS_COMPONENT_E)
+        efs_arena_free(&fs->arena, &x->e);
+    if (components & EFS_COMPONENT_SM)
+        efs_arena_free(&fs->arena, &x->sm);
+    if (whole && (x->have & components))
+        fs->extent_ready_count--;
+    x->have &= (uint8_t)~components;
+    if (x->have == 0) {
+        x->discard = x->evict_first = x->streamed = false;
+        efs_extent_set_passing(fs, x, false);
+    }
+    efs_extent_enlist(fs, extent);
+}
+
+/* Kept components go after all: the cache state must be told. */
+static void give_up(struct efs *fs, uint32_t extent, unsigned components)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    bool kept = (x->have & x->keep & components) != 0;
+    efs_extent_drop(fs, extent, components);
+    efs_count(&fs->stats, kept_lost, kept);
+    if (kept)
+        efs_cache_lost(fs, fs->store->objects[x->object].group);
+}
+
+static enum efs_evicted evict_evictable(struct efs *fs, bool only_evict_first)
+{
+    enum efs_evicted result = EFS_EVICTED_NONE;
+    for (uint32_t i = fs->evictable_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->evictable_extents, i)) {
+        if (only_evict_first && !fs->extents[i].evict_first)
+            return EFS_EVICTED_NONE;
+        if (fs->extents[i].refs == 0) {
+            efs_extent_drop(fs, i, evictable_components(&fs->extents[i]));
+            efs_count(&fs->stats, evictions_c, 1);
+            return EFS_EVICTED_ONE;
+        }
+        result = EFS_EVICTED_IN_USE;
+    }
+    return result;
+}
+
+/* What streams left behind goes before others, what they wait for after. */
+enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
+{
+    if (only_evict_first)
+        return evict_evictable(fs, true);
+    enum efs_evicted passed = efs_extents_evict_passing(fs, EFS_PASSING_LEFT), evictable;
+    if (passed == EFS_EVICTED_ONE)
+        return passed;
+    evictable = evict_evictable(fs, false);
+    if (evictable == EFS_EVICTED_ONE)
+        return evictable;
+    enum efs_evicted ahead = efs_extents_evict_passing(fs, EFS_PASSING_READ);
+    if (ahead != EFS_EVICTED_ONE)
+        ahead = efs_extents_evict_passing(fs, EFS_PASSING_ALL);
+    return ahead != EFS_EVICTED_NONE ? ahead : evictable != EFS_EVICTED_NONE ? evictable : passed;
+}
+
+/* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
+bool efs_extents_evict_protected(struct efs *fs)
+{
+    for (unsigned held = 0; held < 2; held++)
+        for (uint32_t i = fs->protected_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->protected_extents, i)) {
+            const struct efs_extent *x = &fs->extents[i];
+            if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
+                give_up(fs, i, x->have);
+                efs_count(&fs->stats, evictions_c, 1);
+                return true;
+            }
+        }
+    return false;
+}
+
+void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        struct efs_extent *x = &fs->extents[i];
+        uint8_t keep = (uint8_t)(components & x->needs);
+        if (x->keep != keep) {
+            x->keep = keep;
+            if (keep)
+                efs_extent_set_passing(fs, x, false);
+            efs_extent_enlist(fs, i);
+        }
+    }
+}
+
+unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some)
+{
+    unsigned all = EFS_BOTH, any = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents[i];
+        unsigned have = x->state == EFS_EXTENT_REST ? x->have : 0;
+        all &= have | (EFS_BOTH & ~(unsigned)x->needs);
+        any |= have;
+    }
+    *some = any != 0;
+    return any ? all : 0;
+}
+
+bool efs_extents_loading(const struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+        if (fs->extents[i].state != EFS_EXTENT_REST)
+            return true;
+    return false;
+}
+
+/* ---- segments that leave ---- */
+
+static unsigned components_in(const struct efs_extent *x, uint32_t segment)
+{
+    return (x->e.data && x->e.segment == segment ? EFS_COMPONENT_E : 0u) |
+           (x->sm.data && x->sm.segment == segment ? EFS_COMPONENT_SM : 0u);
+}
+
+static unsigned components_retiring(const struct efs *fs, const struct efs_extent *x)
+{
+    return (x->e.data && fs->arena.segments[x->e.segment].retiring ? EFS_COMPONENT_E : 0u) |
+           (x->sm.data && fs->arena.segments[x->sm.segment].retiring ? EFS_COMPONENT_SM : 0u);
+}
+
+/* A kept component moves to another segment, if evictable ones there can make room for it. */
+static bool move_component(struct efs *fs, struct efs_extent *x, unsigned component)
+{
+    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm, to = {0};
+    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, block), efs_extent_room(fs, x, component),
+                               component == EFS_COMPONENT_SM, &to))
+        if (efs_extents_evict(fs, false) != EFS_EVICTED_ONE)
+            return false;
+    memcpy(to.data, block->data, efs_extent_span(fs, x, component));
+    efs_arena_free(&fs->arena, block);
+    *block = to;
+    return true;
+}
+
+/* Components of an extent without users must leave their segment. */
+static void leave(struct efs *fs, uint32_t extent, unsigned components)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    efs_extent_delist(fs, extent); /* not to be evicted meanwhile */
+    for (unsigned component = EFS_COMPONENT_E; component <= EFS_COMPONENT_SM; component <<= 1)
+        if ((components & component & x->keep) && move_component(fs, x, component))
+            components &= ~component;
+    efs_extent_enlist(fs, extent);
+    if (components)
+        give_up(fs, extent, components);
+}
+
+void efs_extent_released(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->have == 0)
+        return;
+    unsigned components = x->have & components_retiring(fs, x);
+    if (x->discard)
+        give_up(fs, extent, x->have);
+    else if (components)
+        leave(fs, extent, components);
+}
+
+/* One that leaves may move others between the lists, hence from the start again each time: a segment has few. */
+static bool leave_one(struct efs *fs, const struct efs_lru *list, uint32_t segment)
+{
+    for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
+        const struct efs_extent *x = &fs->extents[i];
+        unsigned components = x->refs == 0 ? components_in(x, segment) : 0;
+        if (components) {
+            leave(fs, i, components);
+            return true;
+        }
+    }
+    return false;
+}
+
+void efs_extents_leave_segment(struct efs *fs, uint32_t segment)
+{
+    while (leave_one(fs, &fs->passing_extents, segment) || leave_one(fs, &fs->evictable_extents, segment) ||
+           leave_one(fs, &fs->protected_extents, segment))
+        ;
+}
+
+void efs_extent_evict_first(struct efs *fs, uint32_t extent)
+{
+    pthread_mutex_lock(&fs->lock);
+    struct efs_extent *x = &fs->extents[extent];
+    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
+        efs_extent_set_passing(fs, x, false);
+        x->evict_first = true;
+        efs_extent_enlist(fs, extent);
+    }
+    pthread_mutex_unlock(&fs->lock);
+}

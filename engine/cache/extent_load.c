@@ -1,0 +1,406 @@
+/*
+ * extent_load.c - extents come to memory: only the components that are missing are read.
+ *
+ * States: REST -> (STARVED: waits for memory) -> LOADING -> REST. An extent that rests has some, all or none of its
+ * components; waiters come only while it is not whole.
+ */
+#include "extent_core.h"
+
+#include "record.h"
+#include "cache.h"
+#include "sys.h"
+#include "warm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_whole(const struct efs_extent *x)
+{
+    return x->state == EFS_EXTENT_REST && x->have == x->needs;
+}
+
+void efs_extent_push_waiters(struct efs *fs, struct efs_extent_waiter *list, errint_t error)
+{
+    while (list) {
+        struct efs_extent_waiter *w = list;
+        list = w->next;
+        w->error = error;
+        efs_workers_push(fs->workers, &w->job);
+    }
+}
+
+/* ---- memory ---- */
+
+static bool alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
+{
+    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
+    const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
+    return block->data || efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
+                                             efs_extent_room(fs, x, component), component == EFS_COMPONENT_SM, block);
+}
+
+/* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
+ * when all memory is kept the oldest of that. */
+static bool more_memory(struct efs *fs)
+{
+    if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
+        return true;
+    if (efs_budget_reserve_segment(fs) && efs_arena_grow(&fs->arena) == 0)
+        return true;
+    enum efs_evicted evicted = efs_extents_evict(fs, false);
+    if (evicted == EFS_EVICTED_NONE)
+        return efs_extents_evict_protected(fs);
+    return evicted == EFS_EVICTED_ONE;
+}
+
+static bool alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
+{
+    return (!(components & EFS_COMPONENT_E) || alloc_component(fs, x, EFS_COMPONENT_E)) &&
+           (!(components & EFS_COMPONENT_SM) || alloc_component(fs, x, EFS_COMPONENT_SM));
+}
+
+static void free_components(struct efs *fs, struct efs_extent *x, unsigned components)
+{
+    if (components & EFS_COMPONENT_E)
+        efs_arena_free(&fs->arena, &x->e);
+    if (components & EFS_COMPONENT_SM)
+        efs_arena_free(&fs->arena, &x->sm);
+}
+
+errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    efs_extent_delist(fs, extent); /* what it has already must not be evicted for the rest */
+    while (!alloc_components(fs, x, components))
+        if (!more_memory(fs)) {
+            free_components(fs, x, components);
+            bool others = fs->arena.used_bytes != 0;
+            efs_extent_enlist(fs, extent);
+            return others ? -EAGAIN : -ENOMEM;
+        }
+    efs_extent_delist(fs, extent); /* its expert may have left the cache state for it, which puts it in a list again */
+    return 0;
+}
+
+/* The same in memory that is empty: nothing goes for it. */
+static errint_t place_in_empty(struct efs *fs, uint32_t extent, unsigned components)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    while (!alloc_components(fs, x, components))
+        if (!efs_budget_has_segment(fs) || efs_arena_grow(&fs->arena) < 0) {
+            free_components(fs, x, components);
+            return -EAGAIN;
+        }
+    efs_extent_delist(fs, extent);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+struct load {
+    struct efs_disk_request e, sm;
+    struct efs *fs;
+    uint32_t extent;
+    uint8_t components, why; /* why: enum efs_load */
+    _Atomic int pending;
+    _Atomic errint_t error;
+};
+
+/* Lock held: the extent has, or has not, got what was under way. */
+void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error,
+                       struct efs_extent_waiter **ready, struct efs_disk_request **submit)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent_waiter *waiters = x->waiters;
+    uint32_t expert = fs->store->objects[x->object].group;
+    bool kept = (components & x->keep) != 0;
+    x->state = EFS_EXTENT_REST;
+    atomic_store(&x->checked, 0);
+    if (error < 0) {
+        efs_extent_used(fs, x);
+        free_components(fs, x, components);
+        efs_extent_set_passing(fs, x, x->passing_bytes && x->have);
+    } else {
+        x->have |= (uint8_t)components;
+        fs->extent_ready_count += x->have == x->needs;
+    }
+    efs_extent_enlist(fs, extent);
+    if (error < 0 && kept)
+        efs_cache_lost(fs, expert);
+    if (waiters && (error == 0 || error == -EAGAIN) && !is_whole(x)) {
+        efs_extent_wait_for_memory(
+            fs, extent); /* part of what is wanted is not there yet: read it as soon as there is room */
+    } else {
+        x->waiters = NULL;
+        for (struct efs_extent_waiter *w = waiters; w && error == 0; w = w->next)
+            x->refs++;
+        efs_extent_released(fs, extent);
+        *ready = waiters;
+    }
+    efs_extents_retry(fs, submit);
+    efs_budget_retire(fs, submit);
+}
+
+static void load_done(struct load *load)
+{
+    struct efs *fs = load->fs;
+    errint_t error = load->error;
+    if (error < 0)
+        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+                (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
+    struct efs_disk_request *submit = NULL;
+    struct efs_extent_waiter *ready = NULL;
+    if (load->e.bytes)
+        efs_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
+    if (load->sm.bytes)
+        efs_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
+    pthread_mutex_lock(&fs->lock);
+    fs->loads[load->why]--;
+    efs_extent_loaded(fs, load->extent, load->components, error, &ready, &submit);
+    if (load->why == EFS_LOAD_WARM)
+        efs_warm_ended(fs, load->extent, error);
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_extent_push_waiters(fs, ready, error);
+    efs_disk_submit_all(fs, submit);
+    free(load);
+    efs_active_end(fs);
+}
+
+static void part_done(struct load *load, errint_t error)
+{
+    if (error < 0)
+        load->error = error;
+    if (atomic_fetch_sub(&load->pending, 1) == 1)
+        load_done(load);
+}
+
+static void e_done(struct efs_disk_request *r, errint_t error)
+{
+    part_done((struct load *)((char *)r - offsetof(struct load, e)), error);
+}
+
+static void sm_done(struct efs_disk_request *r, errint_t error)
+{
+    part_done((struct load *)((char *)r - offsetof(struct load, sm)), error);
+}
+
+static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,
+                    enum efs_load why, struct efs_disk_request **submit)
+{
+    r->offset = offset;
+    r->bytes = bytes;
+    r->data = block->data;
+    r->segment = block->segment;
+    r->ahead = why != EFS_LOAD_WANTED;
+    r->spare_time = why == EFS_LOAD_WARM;
+    r->next = *submit;
+    *submit = r;
+}
+
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why, struct efs_disk_request **submit)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    unsigned components = x->needs & ~(unsigned)x->have;
+    struct load *load = efs_sys_calloc(1, sizeof(*load));
+    if (!load)
+        return -ENOMEM;
+    errint_t rc =
+        why == EFS_LOAD_WARM ? place_in_empty(fs, extent, components) : efs_extent_place(fs, extent, components);
+    if (rc < 0) {
+        if (rc != -EAGAIN && x->have == 0)
+            efs_extent_set_passing(fs, x, false);
+        free(load);
+        return rc;
+    }
+    load->fs = fs;
+    load->extent = extent;
+    load->why = (uint8_t)why;
+    load->components = (uint8_t)components;
+    load->pending = (components & EFS_COMPONENT_E ? 1 : 0) + (components & EFS_COMPONENT_SM ? 1 : 0);
+    load->e.complete = e_done;
+    load->sm.complete = sm_done;
+    if (components & EFS_COMPONENT_SM)
+        request(&load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
+                efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm, why, submit);
+    if (components & EFS_COMPONENT_E)
+        request(&load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
+                efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e, why, submit);
+    x->state = EFS_EXTENT_LOADING;
+    fs->active++;
+    fs->loads[why]++;
+    if (why != EFS_LOAD_AHEAD && !x->passing_bytes)
+        efs_prefault(fs);
+    efs_budget_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
+    return 0;
+}
+
+void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list)
+{
+    while (list) {
+        struct efs_disk_request *r = list;
+        list = r->next;
+        efs_disk_submit(fs->disk, r);
+    }
+}
+
+/* ---- waiting for memory ---- */
+
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    x->state = EFS_EXTENT_NO_MEMORY;
+    x->next_no_memory = NULL;
+    *fs->no_memory_tail = x;
+    fs->no_memory_tail = &x->next_no_memory;
+}
+
+/* Lock held: extents that waited for memory, in order, as far as there is room. */
+void efs_extents_retry(struct efs *fs, struct efs_disk_request **submit)
+{
+    struct efs_disk_request *late = NULL, **tail = &late; /* keep the order of extents */
+    while (fs->no_memory) {
+        struct efs_extent *x = fs->no_memory;
+        struct efs_disk_request *mine = NULL;
+        errint_t rc =
+            fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_WANTED, &mine);
+        if (rc == -EAGAIN)
+            break;
+        fs->no_memory = x->next_no_memory;
+        if (!fs->no_memory)
+            fs->no_memory_tail = &fs->no_memory;
+        if (rc < 0) {
+            struct efs_extent_waiter *waiters = x->waiters;
+            x->waiters = NULL;
+            x->state = EFS_EXTENT_REST;
+            efs_extent_push_waiters(fs, waiters, rc);
+        }
+        *tail = mine;
+        while (*tail)
+            tail = &(*tail)->next;
+    }
+    *tail = *submit;
+    *submit = late;
+}
+
+/* ---- asking for extents ---- */
+
+static bool get(struct efs *fs, uint32_t extent, const enum efs_pace *pace, size_t bytes,
+                struct efs_extent_waiter *waiter)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_extent_waiter *failed = NULL;
+    if (pace)
+        efs_extent_asked(fs, extent, *pace, bytes);
+    bool here = efs_extent_ask(fs, extent, waiter, &failed, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_extent_push_waiters(fs, failed, failed ? failed->error : 0);
+    efs_disk_submit_all(fs, submit);
+    return here;
+}
+
+bool efs_extent_get(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
+{
+    return get(fs, extent, NULL, 0, waiter);
+}
+
+bool efs_extent_get_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+                          struct efs_extent_waiter *waiter)
+{
+    return get(fs, extent, &pace, bytes, waiter);
+}
+
+bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter,
+                    struct efs_extent_waiter **failed, struct efs_disk_request **submit)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    efs_extent_used(fs, x);
+    if (is_whole(x)) {
+        x->refs++;
+        x->evict_first = false;
+        efs_extent_enlist(fs, extent);
+        return true;
+    }
+    waiter->extent = extent;
+    waiter->error = 0;
+    waiter->next = x->waiters;
+    x->waiters = waiter;
+    if (x->state != EFS_EXTENT_REST)
+        return false;
+    errint_t rc = fs->closing     ? -ECANCELED
+                  : fs->no_memory ? -EAGAIN
+                                  : efs_extent_load(fs, extent, EFS_LOAD_WANTED, submit);
+    if (rc == -EAGAIN) {
+        efs_extent_wait_for_memory(fs, extent);
+    } else if (rc < 0) {
+        x->waiters = NULL;
+        waiter->error = rc;
+        waiter->next = *failed;
+        *failed = waiter;
+    }
+    return false;
+}
+
+void efs_extent_put(struct efs *fs, uint32_t extent)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    if (--fs->extents[extent].refs == 0) {
+        efs_extent_released(fs, extent);
+        efs_extents_retry(fs, &submit);
+        efs_budget_retire(fs, &submit);
+        efs_warm_go_on(fs, &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}
+
+/* Never more than component of the pool's first segments ahead: what was read ahead must not push itself out. */
+static bool ahead(struct efs *fs, struct efs_extent *x, size_t bytes, struct efs_disk_request **submit)
+{
+    if (fs->no_memory || fs->closing || fs->ahead_bytes + bytes > fs->ahead_max_bytes ||
+        efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_AHEAD, submit) < 0)
+        return false;
+    x->ahead_bytes = (uint32_t)bytes;
+    fs->ahead_bytes += bytes;
+    efs_count(&fs->stats, readahead_extents, 1);
+    return true;
+}
+
+bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_request **submit)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    if (x->state != EFS_EXTENT_REST || x->have == x->needs)
+        return true;
+    size_t bytes = efs_extent_span(fs, x, x->needs & ~(unsigned)x->have);
+    if (!efs_extents_pass_on(fs, bytes, false))
+        return false;
+    bool theirs = x->have == 0;
+    if (theirs)
+        efs_extent_set_passing(fs, x, true);
+    bool begun = ahead(fs, x, bytes, submit);
+    if (theirs) {
+        efs_extent_set_passing(fs, x, begun);
+        x->streamed = begun;
+        x->passed_bytes = 0;
+        x->passing_clock = fs->streams.clock;
+    }
+    return begun;
+}
+
+void efs_group_ahead(struct efs *fs, uint32_t group)
+{
+    const struct efs_disk_group *g = &fs->store->groups[group];
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = fs->object_extent[g->object_first]; i < fs->object_extent[g->object_first + g->object_count];
+         i++) {
+        struct efs_extent *x = &fs->extents[i];
+        if (x->state == EFS_EXTENT_REST && x->have != x->needs)
+            ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have), &submit);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}

@@ -1,0 +1,91 @@
+/*
+ * extent_pass.c - what streams bring is *passing* through memory: it counts in a quota of theirs, and makes room for
+ * what they bring next before anything else does, so that a scan takes no more than its read-ahead window, whatever it
+ * reads. An extent goes when all of its bytes were read, in whatever order and by whatever threads, or when streams
+ * have gone on for so long that nobody will come for the rest. An extent that somebody else asks for stays, like any
+ * other.
+ */
+#include "extent_core.h"
+
+/* Bytes that each stream went on by since, in windows. */
+#define STALE_AHEAD 4u /* it was read ahead, and its reader did not come */
+#define STALE_PART 1u  /* a part of it was read, and nobody comes for the rest */
+
+void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
+{
+    fs->passing_bytes -= x->passing_bytes;
+    x->passing_bytes = passing && !x->keep ? (uint32_t)efs_extent_span(fs, x, x->needs) : 0;
+    fs->passing_bytes += x->passing_bytes;
+}
+
+static uint64_t raw_bytes(const struct efs *fs, uint32_t extent)
+{
+    uint32_t object = fs->extents[extent].object;
+    uint64_t end = extent + 1 < fs->object_extent[object + 1] ? efs_extent_begin(fs, extent + 1)
+                                                              : fs->store->objects[object].bytes;
+    return end - efs_extent_begin(fs, extent);
+}
+
+/* Its reader, or a thread of his, will still come. */
+static bool is_awaited(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    if (!x->ahead_bytes && x->passed_bytes >= raw_bytes(fs, extent))
+        return false;
+    uint64_t windows = (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->streams.live ? fs->streams.live : 1);
+    return fs->streams.clock - x->passing_clock <= windows * fs->streams.window;
+}
+
+enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what)
+{
+    enum efs_evicted result = EFS_EVICTED_NONE;
+    for (uint32_t i = fs->passing_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->passing_extents, i)) {
+        const struct efs_extent *x = &fs->extents[i];
+        bool goes = what == EFS_PASSING_ALL || (what == EFS_PASSING_READ && !x->ahead_bytes) || !is_awaited(fs, i);
+        if (x->refs == 0 && goes) {
+            efs_extent_drop(fs, i, x->have & ~(unsigned)x->keep);
+            efs_count(&fs->stats, evictions_c, 1);
+            return EFS_EVICTED_ONE;
+        }
+        result = EFS_EVICTED_IN_USE;
+    }
+    return result;
+}
+
+bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted)
+{
+    uint64_t quota = efs_streams_quota(&fs->streams);
+    while (fs->passing_bytes + bytes > quota)
+        if (efs_extents_evict_passing(fs, EFS_PASSING_LEFT) != EFS_EVICTED_ONE &&
+            (!wanted || efs_extents_evict_passing(fs, EFS_PASSING_READ) != EFS_EVICTED_ONE))
+            return false;
+    return true;
+}
+
+void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    if (x->have == 0 && x->state == EFS_EXTENT_REST) {
+        x->streamed = pace != EFS_PACE_RANDOM;
+        x->passed_bytes = 0;
+        if (pace == EFS_PACE_SCAN) {
+            efs_extents_pass_on(fs, efs_extent_span(fs, x, x->needs), true);
+            efs_extent_set_passing(fs, x, true);
+        }
+    } else if (pace != EFS_PACE_SCAN) {
+        x->streamed = x->streamed && pace == EFS_PACE_SEQUENTIAL;
+        efs_extent_set_passing(fs, x, false);
+    }
+    x->passed_bytes = x->passed_bytes + bytes < UINT32_MAX ? x->passed_bytes + (uint32_t)bytes : UINT32_MAX;
+    x->passing_clock = fs->streams.clock;
+}
+
+void efs_extent_pass(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    if (!x->streamed || x->passing_bytes || (x->have == 0 && x->state == EFS_EXTENT_REST))
+        return;
+    efs_extent_set_passing(fs, x, true);
+    if (x->list != EFS_LIST_NONE)
+        efs_extent_enlist(fs, extent);
+}

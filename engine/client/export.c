@@ -1,0 +1,373 @@
+/*
+ * export.c - see export.h. A tag stands for a file from the ask to the drop, so that an answer always finds the file
+ * that it is for. A mount that does not answer as it should is not asked any more: files are opened instead.
+ */
+#include "export_core.h"
+
+#include "mount.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* ---- tags --------------------------------------------------------------------------------------------------- */
+
+static bool more_tags(struct efs_export *h)
+{
+    uint32_t room = h->room ? 2 * h->room : 256;
+    if (room > EFS_EXPORT_TAGS)
+        return false;
+    struct efs_expert_file **files = efs_sys_calloc(room, sizeof(*files));
+    uint32_t *free_tags = efs_sys_calloc(room, sizeof(*free_tags)), *drops = efs_sys_calloc(room, sizeof(*drops));
+    if (!files || !free_tags || !drops) {
+        free(files);
+        free(free_tags);
+        free(drops);
+        return false;
+    }
+    if (h->room) {
+        memcpy(files, h->files, h->room * sizeof(*files));
+        memcpy(free_tags, h->free_tags, h->free_count * sizeof(*free_tags));
+        memcpy(drops, h->drops, h->drop_count * sizeof(*drops));
+    }
+    free(h->files);
+    free(h->free_tags);
+    free(h->drops);
+    h->files = files;
+    h->free_tags = free_tags;
+    h->drops = drops;
+    for (uint32_t tag = room; tag > h->room; tag--)
+        h->free_tags[h->free_count++] = tag - 1;
+    h->room = room;
+    return true;
+}
+
+bool efs_export_take_tag(struct efs_export *h, struct efs_expert_file *file)
+{
+    if (h->free_count == 0 && !more_tags(h))
+        return false;
+    file->handed = (struct efs_handed){.tag = h->free_tags[--h->free_count]};
+    h->files[file->handed.tag] = file;
+    return true;
+}
+
+void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
+{
+    h->files[file->handed.tag] = NULL;
+    h->drops[h->drop_count++] = file->handed.tag; /* free when the mount was told */
+    if (file->handed.window)
+        file->handed.window->users--;
+    file->handed = (struct efs_handed){.tag = EFS_EXPORT_TOLD};
+}
+
+bool efs_export_has_news(const struct efs_export *h)
+{
+    return (h->drop_count > 0 || h->told_bytes > 0) && !h->lost;
+}
+
+bool efs_export_has_orphans(const struct efs_export *h)
+{
+    for (uint32_t tag = 0; tag < h->room; tag++)
+        if (h->files[tag] && h->files[tag]->refs == 0 && h->files[tag]->state == EFS_FILE_OPENING)
+            return true;
+    return false;
+}
+
+bool efs_export_works(const struct efs_export *h)
+{
+    return h && !h->lost;
+}
+
+/* ---- packets ------------------------------------------------------------------------------------------------ */
+
+static errint_t send_packet(const struct efs_export *h, const struct efs_export_ask *ask)
+{
+    ssize_t n;
+    do
+        n = send(h->fd, ask, efs_export_packet_bytes(ask), MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : 0;
+}
+
+/* The mount is gone, or not what it should be: what it did not answer is opened. */
+static void lose(struct efs_mount *m)
+{
+    struct efs_export *h = m->handout;
+    h->lost = true;
+    shutdown(h->fd, SHUT_RDWR);
+    for (uint32_t tag = 0; tag < h->room; tag++)
+        if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
+            struct efs_expert_file *file = h->files[tag];
+            h->files[tag] = NULL;
+            file->handed.tag = EFS_EXPORT_TOLD;
+            efs_file_queue(m, file);
+        }
+    efs_mount_wake_open_workers(m);
+}
+
+/* Lock held: up to a packet of what is to be given back, into *packet; its tags are free once it was sent. */
+static bool take_drops(struct efs_export *h, struct efs_export_ask *packet)
+{
+    *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_DROP};
+    while (h->drop_count && packet->count < EFS_EXPORT_ITEMS) {
+        uint32_t tag = h->drops[--h->drop_count];
+        packet->item[packet->count++].tag = tag;
+        h->free_tags[h->free_count++] = tag; /* asks come behind it: telling is held */
+    }
+    return packet->count > 0;
+}
+
+static bool take_forgotten(struct efs_export *h, struct efs_export_ask *packet)
+{
+    *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_FORGET};
+    while (h->forget_count)
+        packet->item[packet->count++].tag = h->forget[--h->forget_count];
+    return packet->count > 0;
+}
+
+errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
+{
+    struct efs_export *h = m->handout;
+    struct efs_export_ask packet;
+    errint_t rc = 0;
+    pthread_mutex_lock(&m->lock);
+    while (rc == 0 && !h->lost &&
+           (efs_export_take_notified(h, &packet) || take_drops(h, &packet) || take_forgotten(h, &packet))) {
+        pthread_mutex_unlock(&m->lock);
+        rc = send_packet(h, &packet);
+        pthread_mutex_lock(&m->lock);
+    }
+    if (h->lost)
+        rc = -EPIPE;
+    if (rc == 0 && ask) {
+        pthread_mutex_unlock(&m->lock);
+        rc = send_packet(h, ask);
+        pthread_mutex_lock(&m->lock);
+    }
+    if (rc < 0)
+        lose(m);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+/* ---- answers ------------------------------------------------------------------------------------------------ */
+
+/* The expert is in the window: its tensors. */
+static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, const struct efs_export_answer *answer,
+                            struct efs_export_window *w)
+{
+    if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
+        return -EUCLEAN;
+    file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
+    errint_t rc = efs_mapped_tensors(file->path, efs_known_find(m, file->path, file->hash), &file->mapped);
+    if (rc < 0) {
+        efs_mapped_let_go(&file->mapped);
+        return rc;
+    }
+    if (file->mapped.learned)
+        efs_known_add(m, file);
+    efs_window_use(m->handout, w);
+    file->handed.window = w;
+    return 0;
+}
+
+/* fd: what came with it, or < 0. false: it makes no sense. */
+static bool take_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
+{
+    struct efs_export *h = m->handout;
+    struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
+    if (answer->version != EFS_EXPORT_VERSION || !file || file->state != EFS_FILE_OPENING || answer->error > 0)
+        return false;
+    errint_t rc = answer->error;
+    struct efs_export_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
+    if (rc == 0 && !w) {
+        if (fd < 0 && !efs_window_is_forgotten(h, answer->window))
+            return false;
+        w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
+        rc = w ? 0 : -ENOMEM;
+    }
+    if (rc == 0)
+        rc = take_window(m, file, answer, w);
+    if (rc == 0) {
+        efs_file_opened(m, file);
+        return true;
+    }
+    if (answer->error == 0) {
+        efs_export_drop(h, file);
+        efs_mount_wake_reaper(m);
+    } else { /* the mount has forgotten the tag */
+        h->files[answer->tag] = NULL;
+        h->free_tags[h->free_count++] = answer->tag;
+        file->handed.tag = EFS_EXPORT_TOLD;
+    }
+    efs_file_queue(m, file); /* its file may be had, or says why not */
+    efs_mount_wake_open_workers(m);
+    return true;
+}
+
+/* One packet. -EAGAIN: there is none now. */
+static errint_t receive_one(struct efs_mount *m)
+{
+    struct efs_export_answer answer;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = &answer, .iov_len = sizeof(answer)};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(m->handout->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0)
+        return errno == EINTR ? -EAGAIN : -errno;
+    int fd = -1;
+    const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+    if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(with), sizeof(fd));
+    bool good = n == sizeof(answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && take_answer(m, &answer, fd);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return good ? 0 : -EPROTO;
+}
+
+static int milliseconds_until(const struct timespec *until)
+{
+    struct timespec now;
+    if (!until)
+        return -1;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t left = ((int64_t)until->tv_sec - now.tv_sec) * 1000 + (until->tv_nsec - now.tv_nsec + 999999) / 1000000;
+    return left < 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+}
+
+void efs_export_kick(const struct efs_export *h)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(h->nudge, &one, sizeof(one)); /* fails only when it is readable already */
+    (void)n;
+}
+
+errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
+{
+    struct pollfd wait[2] = {{.fd = m->handout->fd, .events = POLLIN}, {.fd = m->handout->nudge, .events = POLLIN}};
+    m->receiving = true;
+    pthread_mutex_unlock(&m->lock);
+    int ready = poll(wait, 2, milliseconds_until(until));
+    if (ready > 0 && wait[1].revents) {
+        uint64_t nudges;
+        ssize_t n = read(m->handout->nudge, &nudges, sizeof(nudges)); /* nobody else reads it */
+        (void)n;
+    }
+    pthread_mutex_lock(&m->lock);
+    errint_t rc = 0;
+    while (ready > 0 && wait[0].revents && rc == 0 && !m->handout->lost)
+        rc = receive_one(m);
+    m->receiving = false;
+    if (rc < 0 && rc != -EAGAIN)
+        lose(m);
+    if (m->waiting)
+        pthread_cond_broadcast(&m->arrived); /* for them, or to go on receiving */
+    return ready == 0 ? -ETIMEDOUT : 0;
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------------------ */
+
+/* "address: PATH": the path, or nothing. */
+static void read_address(int root, char path[PATH_MAX])
+{
+    static const char name[] = "address: /";
+    char text[PATH_MAX + 64];
+    int fd = efs_sys_openat(root, ".expertfs/handout", O_RDONLY | O_NONBLOCK, 0);
+    ssize_t n = fd < 0 ? -1 : efs_sys_pread(fd, text, sizeof(text) - 1, 0);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    text[n < 0 ? 0 : n] = '\0';
+    char *end = strchr(text, '\n');
+    *path = '\0';
+    if (strncmp(text, name, sizeof(name) - 1) == 0 && end && end - text < PATH_MAX) {
+        *end = '\0';
+        strcpy(path, text + sizeof(name) - 2);
+    }
+}
+
+/* An address has less room than a path: a long one is reached from its directory. */
+static errint_t connect_path(int fd, char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int directory = -1;
+    if (strlen(path) < sizeof(address.sun_path)) {
+        strcpy(address.sun_path, path);
+    } else {
+        char *slash = strrchr(path, '/');
+        *slash = '\0';
+        directory = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
+        int n = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", directory, slash + 1);
+        if (directory >= 0 && n >= (int)sizeof(address.sun_path)) {
+            efs_sys_close(directory);
+            directory = -ENAMETOOLONG;
+        }
+        if (directory < 0)
+            return directory;
+    }
+    errint_t rc = connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
+    if (directory >= 0)
+        efs_sys_close(directory);
+    return rc;
+}
+
+/* Is who listens there the one who mounted it, or root? */
+static bool is_trusted(int fd, int root)
+{
+    struct ucred who;
+    socklen_t room = sizeof(who);
+    struct stat st;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && efs_sys_fstat(root, &st) == 0 &&
+           (who.uid == 0 || who.uid == st.st_uid);
+}
+
+struct efs_export *efs_export_connect(int root)
+{
+    char path[PATH_MAX];
+    read_address(root, path);
+    if (!*path)
+        return NULL;
+    struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
+    int fd = h ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
+    if (h)
+        h->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0 || h->nudge < 0 || connect_path(fd, path) < 0 || !is_trusted(fd, root)) {
+        if (fd >= 0)
+            efs_sys_close(fd);
+        if (h && h->nudge >= 0)
+            efs_sys_close(h->nudge);
+        free(h);
+        return NULL;
+    }
+    h->fd = fd;
+    return h;
+}
+
+void efs_export_free(struct efs_export *h)
+{
+    if (!h)
+        return;
+    for (uint32_t tag = 0; tag < h->room; tag++)
+        free(h->files[tag]); /* that nobody waited for any more */
+    efs_window_unmap_all(h);
+    efs_sys_close(h->fd); /* the mount may give the memory to others now */
+    efs_sys_close(h->nudge);
+    free(h->files);
+    free(h->free_tags);
+    free(h->drops);
+    free(h);
+}

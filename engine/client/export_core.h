@@ -1,0 +1,50 @@
+/*
+ * export_core.h - what the files of the hand-out's client share: export.c (tags and packets), export_windows.c,
+ * export_notify.c. With the lock of the mount held.
+ */
+#ifndef EFS_EXPORT_CORE_H
+#define EFS_EXPORT_CORE_H
+
+#include "export.h"
+
+#define EFS_EXPORT_BUCKETS 256u
+#define EFS_EXPORT_TOLD_BYTES 16384u
+
+struct efs_export_window {
+    struct efs_export_window *next;
+    struct efs_export_window *newer, *older; /* by use */
+    uint32_t number, users;
+    uint8_t *data;
+    size_t bytes;
+};
+
+struct efs_export {
+    int fd, nudge;                  /* socket; eventfd */
+    bool lost;                      /* asked no more */
+    struct efs_expert_file **files; /* by tag; NULL: free */
+    uint32_t *free_tags, *drops;    /* each with room for room */
+    uint32_t room, free_count, drop_count;
+    struct efs_export_window *windows[EFS_EXPORT_BUCKETS], *newest, *oldest;
+    uint32_t window_count;
+    uint32_t forget[EFS_EXPORT_ITEMS], forget_count;
+    char told[EFS_EXPORT_TOLD_BYTES]; /* packets, one behind the other */
+    size_t told_bytes;
+};
+
+/* ---- export_windows.c ---- */
+struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number);
+/* What came with an answer is mapped. NULL: it cannot be. */
+struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd);
+/* It was unmapped, and the mount is not told yet. */
+bool efs_window_is_forgotten(const struct efs_export *h, uint32_t number);
+/* One more file is in it; with the last of them gone it may be unmapped. */
+void efs_window_use(struct efs_export *h, struct efs_export_window *w);
+void efs_window_unmap_all(struct efs_export *h);
+
+/* ---- export_notify.c ---- */
+/* Of a packet with that many items. */
+size_t efs_export_packet_bytes(const struct efs_export_ask *ask);
+/* The oldest packet that is to be told. false: there is none. */
+bool efs_export_take_notified(struct efs_export *h, struct efs_export_ask *packet);
+
+#endif

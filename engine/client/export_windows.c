@@ -1,0 +1,102 @@
+/*
+ * export_windows.c - see export.h: memory of the mount that stays mapped, by number. What is in a window changes; who
+ * was handed an expert in it has a lease on that until it is dropped.
+ */
+#include "export_core.h"
+
+#include "sys.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define WINDOWS_MOST 8192u /* mapped at a time, of which the mount may have given up many */
+
+struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
+{
+    struct efs_export_window *w = h->windows[number % EFS_EXPORT_BUCKETS];
+    while (w && w->number != number)
+        w = w->next;
+    return w;
+}
+
+static void unlink_by_use(struct efs_export *h, struct efs_export_window *w)
+{
+    *(w->newer ? &w->newer->older : &h->newest) = w->older;
+    *(w->older ? &w->older->newer : &h->oldest) = w->newer;
+}
+
+static void link_newest(struct efs_export *h, struct efs_export_window *w)
+{
+    w->newer = NULL;
+    w->older = h->newest;
+    *(h->newest ? &h->newest->newer : &h->oldest) = w;
+    h->newest = w;
+}
+
+static void free_window(struct efs_export *h, struct efs_export_window *w)
+{
+    struct efs_export_window **at = &h->windows[w->number % EFS_EXPORT_BUCKETS];
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    unlink_by_use(h, w);
+    efs_sys_munmap(w->data, w->bytes);
+    h->window_count--;
+    free(w);
+}
+
+/* Of too many, the one that was not used for longest goes; the mount is told with the next packet. */
+static void forget_one(struct efs_export *h)
+{
+    struct efs_export_window *w = h->oldest;
+    while (w && w->users)
+        w = w->newer;
+    if (h->window_count < WINDOWS_MOST || !w || h->forget_count == EFS_EXPORT_ITEMS)
+        return;
+    h->forget[h->forget_count++] = w->number;
+    free_window(h, w);
+}
+
+struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd)
+{
+    struct efs_export_window *w = efs_sys_calloc(1, sizeof(*w));
+    struct stat st;
+    if (!w)
+        return NULL;
+    *w = (struct efs_export_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
+    if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+        (uint64_t)st.st_size >= answer->file_bytes)
+        w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (!w->data) {
+        free(w);
+        return NULL;
+    }
+    forget_one(h);
+    w->next = h->windows[w->number % EFS_EXPORT_BUCKETS];
+    h->windows[w->number % EFS_EXPORT_BUCKETS] = w;
+    link_newest(h, w);
+    h->window_count++;
+    return w;
+}
+
+bool efs_window_is_forgotten(const struct efs_export *h, uint32_t number)
+{
+    for (uint32_t i = 0; i < h->forget_count; i++)
+        if (h->forget[i] == number)
+            return true;
+    return false;
+}
+
+void efs_window_use(struct efs_export *h, struct efs_export_window *w)
+{
+    unlink_by_use(h, w);
+    link_newest(h, w);
+    w->users++;
+}
+
+void efs_window_unmap_all(struct efs_export *h)
+{
+    while (h->oldest)
+        free_window(h, h->oldest);
+}

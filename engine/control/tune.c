@@ -1,0 +1,277 @@
+/* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the residency and the steward. */
+#include "cache.h"
+#include "plan_thread.h"
+#include "tune_text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct setting {
+    const char *name;
+    errint_t (*set)(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err);
+    void (*get)(struct efs *fs, char *text, size_t room); /* lock held */
+};
+
+/* Lock held on entry: what is to be read or unpinned, and who may go on now. */
+static void unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
+{
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    if (fs->disk) {
+        efs_full_retry(fs);
+        efs_coded_retry(fs);
+    }
+}
+
+/* ---- budget ---- */
+
+static errint_t set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+{
+    uint64_t bytes;
+    struct efs_disk_request *submit = NULL;
+    errint_t rc = efs_tune_budget(value, &bytes, err);
+    if (rc < 0)
+        return rc;
+    bool automatic = bytes == 0;
+    if (automatic)
+        bytes = efs_auto_budget();
+    pthread_mutex_lock(&fs->lock);
+    if (automatic) /* what the pools have is ours to take again */
+        bytes += (efs_budget_used(fs) - fs->fixed_bytes) / 2;
+    uint64_t held = efs_budget_used(fs);
+    pthread_mutex_unlock(&fs->lock);
+    if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
+        return rc;
+    pthread_mutex_lock(&fs->lock);
+    uint64_t floor = fs->fixed_bytes + fs->arena.segment_bytes;
+    if (bytes < floor) {
+        pthread_mutex_unlock(&fs->lock);
+        return efs_fail(err, -ENOMEM, "a budget of %llu MiB is below the floor of %llu MiB",
+                        (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
+    }
+    fs->budget_auto = automatic;
+    efs_cache_set_budget(fs, bytes, &submit);
+    efs_plan_thread_wake(fs);
+    unlock_and_go_on(fs, submit);
+    uint64_t over = efs_budget_wait(fs);
+    if (over_bytes)
+        *over_bytes = over;
+    return 0;
+}
+
+static void get_budget(struct efs *fs, char *text, size_t room)
+{
+    efs_tune_print_budget(fs->budget_auto ? 0 : fs->options.budget_bytes, text, room);
+}
+
+/* ---- the plan ---- */
+
+static errint_t set_pools(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    unsigned pools;
+    errint_t rc = efs_tune_pools(value, &pools, err);
+    (void)held;
+    if (rc < 0)
+        return rc;
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_cache_tuning *t = &fs->cache->tuning;
+    t->pools = pools;
+    double sum = 0;
+    for (unsigned p = 0; p < EFS_POOLS; p++) /* what is not allowed any more goes at once */
+        if (!t->fixed_plan)
+            sum += t->ratio[p] = pools & EFS_PLAN_POOL(p) ? t->ratio[p] : 0;
+    for (unsigned p = 0; p < EFS_POOLS && sum == 0 && !t->fixed_plan; p++)
+        if (pools & EFS_PLAN_POOL(p))
+            sum = t->ratio[p] = 1;
+    efs_cache_resize(fs, &submit);
+    efs_plan_thread_wake(fs);
+    unlock_and_go_on(fs, submit);
+    return 0;
+}
+
+static void get_pools(struct efs *fs, char *text, size_t room)
+{
+    efs_tune_print_pools(fs->cache->tuning.pools, text, room);
+}
+
+static errint_t set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    struct efs_tune_plan plan;
+    struct efs_disk_request *submit = NULL;
+    errint_t rc = efs_tune_plan(value, &plan, err);
+    (void)held;
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&fs->lock);
+    fs->cache->tuning.fixed_plan = !plan.automatic;
+    if (!plan.automatic)
+        memcpy(fs->cache->tuning.ratio, plan.ratio, sizeof(plan.ratio));
+    efs_cache_resize(fs, &submit);
+    efs_plan_thread_wake(fs);
+    unlock_and_go_on(fs, submit);
+    return 0;
+}
+
+static void get_plan(struct efs *fs, char *text, size_t room)
+{
+    const struct efs_cache_tuning *t = &fs->cache->tuning;
+    struct efs_tune_plan plan = {.automatic = !t->fixed_plan};
+    memcpy(plan.ratio, t->ratio, sizeof(plan.ratio));
+    efs_tune_print_plan(&plan, text, room);
+}
+
+static errint_t set_goal(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    enum efs_plan_goal goal;
+    errint_t rc = efs_tune_goal(value, &goal, err);
+    (void)held;
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&fs->lock);
+    fs->cache->tuning.goal = goal;
+    efs_plan_thread_wake(fs);
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}
+
+static void get_goal(struct efs *fs, char *text, size_t room)
+{
+    snprintf(text, room, "%s", efs_tune_goal_name(fs->cache->tuning.goal));
+}
+
+/* ---- the policy ---- */
+
+static errint_t new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta, struct efs_error *err)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    const struct efs_cache_tuning *t = &fs->cache->tuning;
+    errint_t rc = efs_cache_set_policy(fs, kind ? *kind : t->policy, delta ? *delta : t->delta);
+    if (rc == 0)
+        efs_cache_resize(fs, &submit);
+    efs_plan_thread_wake(fs);
+    unlock_and_go_on(fs, submit);
+    return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
+}
+
+static errint_t set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    enum efs_policy_kind kind;
+    errint_t rc = efs_tune_policy(value, &kind, err);
+    (void)held;
+    return rc < 0 ? rc : new_policy(fs, &kind, NULL, err);
+}
+
+static void get_policy(struct efs *fs, char *text, size_t room)
+{
+    snprintf(text, room, "%s", efs_policy_name(fs->cache->tuning.policy));
+}
+
+static errint_t set_delta(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    double delta;
+    errint_t rc = efs_tune_delta(value, &delta, err);
+    (void)held;
+    return rc < 0 ? rc : new_policy(fs, NULL, &delta, err);
+}
+
+static void get_delta(struct efs *fs, char *text, size_t room)
+{
+    efs_tune_print_delta(fs->cache->tuning.delta, text, room);
+}
+
+/* ---- the schedule ---- */
+
+static errint_t set_schedule(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    enum efs_schedule_kind kind;
+    (void)held;
+    if (strcmp(value, "best") == 0)
+        kind = EFS_SCHEDULE_BEST;
+    else if (strcmp(value, "request") == 0)
+        kind = EFS_SCHEDULE_REQUEST;
+    else if (strcmp(value, "paper") == 0)
+        kind = EFS_SCHEDULE_PAPER;
+    else
+        return efs_fail(err, -EINVAL, "schedule is best, request or paper");
+    pthread_mutex_lock(&fs->lock);
+    fs->schedule = kind;
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}
+
+static void get_schedule(struct efs *fs, char *text, size_t room)
+{
+    snprintf(text, room, "%s",
+             fs->schedule == EFS_SCHEDULE_BEST      ? "best"
+             : fs->schedule == EFS_SCHEDULE_REQUEST ? "request"
+                                                    : "paper");
+}
+
+/* ---- by name ---- */
+
+static const struct setting settings[] = {
+    {"budget", set_budget, get_budget},
+    {"pools", set_pools, get_pools},
+    {"plan", set_plan, get_plan},
+    {"goal", set_goal, get_goal},
+    {"delta", set_delta, get_delta},
+    {"policy", set_policy, get_policy},
+    {"schedule", set_schedule, get_schedule},
+};
+
+static const struct setting *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        if (strcmp(settings[i].name, name) == 0)
+            return &settings[i];
+    return NULL;
+}
+
+errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
+{
+    const struct setting *s = find(name);
+    if (held_bytes)
+        *held_bytes = 0;
+    return s ? s->set(fs, value, held_bytes, err)
+             : efs_fail(err, -ENODATA, "there is no %s: budget, pools, plan, policy, goal, delta, schedule", name);
+}
+
+errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
+{
+    char text[EFS_TUNE_TEXT];
+    const struct setting *s = find(name);
+    if (!s)
+        return -ENODATA;
+    pthread_mutex_lock(&fs->lock);
+    s->get(fs, text, sizeof(text));
+    pthread_mutex_unlock(&fs->lock);
+    if (strlen(text) >= room)
+        return -ERANGE;
+    memcpy(value, text, strlen(text) + 1);
+    return 0;
+}
+
+errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char pool, struct efs_error *err)
+{
+    uint32_t expert = id.number;
+    enum efs_pool to = pool == 'F' ? EFS_POOL_F : pool == 'C' ? EFS_POOL_C : EFS_POOL_M;
+    if (to == EFS_POOL_M && pool != '-')
+        return efs_fail(err, -EINVAL, "a pin is F, C or - (none)");
+    if (expert >= fs->store->expert_count)
+        return efs_fail(err, -ENOENT, "there is no expert %u", expert);
+    if (to == EFS_POOL_F && !fs->options.full_pool)
+        return efs_fail(err, -EINVAL, "this mount has no full pool: a pin is C or - (none)");
+    const struct efs_cache *r = fs->cache;
+    uint32_t layer = r->expert[expert].layer;
+    uint32_t first = whole_layer ? r->layer_first[layer] : expert;
+    uint32_t end = whole_layer ? r->layer_first[layer + 1] : expert + 1;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t e = first; e < end; e++)
+        efs_cache_pin(fs, e, to);
+    pthread_mutex_unlock(&fs->lock);
+    return 0;
+}

@@ -1,0 +1,423 @@
+/*
+ * lease.c - leases on full experts: joined, filled, waited for, released.
+ *
+ * Leases that come at about the same time and find their experts not full are gathered and brought as one batch: a
+ * reader that opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
+ */
+#include "lease.h"
+#include "expertfs-private.h"
+
+#include "cache.h"
+#include "plan_thread.h"
+#include "sys.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+#define GATHER_MAX 64u /* leases that are brought as one */
+
+struct efs_lease { /* one an expert: all leases on it are counted in struct efs_full */
+    struct efs *fs;
+    uint32_t expert;
+};
+
+struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg)
+{
+    struct efs_full_waiter *w = efs_sys_calloc(1, sizeof(*w));
+    if (w)
+        *w = (struct efs_full_waiter){.expert = expert, .tokens = tokens, .done = done, .arg = arg};
+    return w;
+}
+
+/* ---- filled, and told ---- */
+
+/* Lock held: one more lease on a READY expert. */
+static void lease_begin(struct efs *fs, uint32_t expert)
+{
+    if (fs->full[expert].leases++ == 0) {
+        fs->leased_count++;
+        fs->leased_bytes += fs->full[expert].memfile->bytes;
+        fs->leased_evictable_bytes += fs->full[expert].kept ? 0 : fs->full[expert].memfile->bytes;
+    }
+    efs_lru_use(efs_full_list(fs, &fs->full[expert]), expert);
+    efs_cache_leased(fs);
+}
+
+void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answer)
+{
+    while (answer) {
+        struct efs_full_waiter *w = answer;
+        answer = w->next;
+        if (w->error < 0) {
+            efs_count(&fs->stats, lease_errors, 1);
+            pthread_mutex_lock(&fs->lock);
+            efs_cache_release(fs, w->expert);
+            pthread_mutex_unlock(&fs->lock);
+        }
+        w->done(w->arg, w->error, w->error < 0 ? NULL : &fs->lease_handles[w->expert]);
+        free(w);
+        efs_active_end(fs);
+    }
+}
+
+/* The expert was brought, or not. */
+static void filled(struct efs_fetch *fetch)
+{
+    struct efs *fs = fetch->fs;
+    struct efs_full *f = &fs->full[fetch->expert];
+    errint_t error = fetch->error;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_full_waiter *waiters = f->waiters;
+    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile && fs->filling_count > 0);
+    assert(fetch->memfile->kind != EFS_MEMFILE_SHOWN); /* it was written just now */
+    f->waiters = NULL;
+    fs->filling_count--;
+    if (!fetch->memfile->populated) {
+        assert(fs->fresh_bytes >= fetch->memfile->bytes);
+        fs->fresh_bytes -= fetch->memfile->bytes;
+        fetch->memfile->populated = error == 0;
+    }
+    if (error == 0) {
+        f->memfile = fetch->memfile;
+        f->state = EFS_FULL_READY;
+        fs->full_ready_count++;
+        efs_lru_insert(efs_full_list(fs, f), fetch->expert, true);
+    } else {
+        f->state = EFS_FULL_NONE;
+        efs_full_give_back(fs, fetch->memfile);
+        efs_cache_dropped_full(fs, fetch->expert);
+    }
+    for (struct efs_full_waiter *w = waiters; w; w = w->next) {
+        w->error = error;
+        if (error == 0) {
+            lease_begin(fs, fetch->expert);
+            if (w->next) /* all but one came while it was being filled */
+                efs_count(&fs->stats, leases_shared, 1);
+        }
+    }
+    pthread_mutex_unlock(&fs->lock);
+    if (error == 0 && fetch->from_disk)
+        efs_count(&fs->stats, leases_m, 1);
+    else if (error == 0)
+        efs_count(&fs->stats, leases_c, 1);
+    free(fetch);
+    efs_lease_answer(fs, waiters);
+    efs_full_retry(fs); /* an error, or an expert that nobody waited for, left room */
+}
+
+/* ---- asking ---- */
+
+/* Lock held: a place for the expert. NULL: *rc says why. */
+static struct efs_fetch *admit(struct efs *fs, struct efs_full_waiter *w, struct efs_disk_request **submit,
+                               errint_t *rc)
+{
+    struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
+    enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->last_use : w->use;
+    *rc = -ENOMEM;
+    if (fetch)
+        fetch->memfile = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, submit, rc);
+    if (!fetch || !fetch->memfile) {
+        free(fetch);
+        return NULL;
+    }
+    uint64_t file_bytes = efs_view_bytes(&fs->view, fs->view.expert_first + w->expert);
+    fetch->ended = filled;
+    fetch->tokens = w->tokens;
+    assert(fs->full[w->expert].state == EFS_FULL_NONE && !fs->full[w->expert].memfile && !fs->full[w->expert].waiters);
+    fs->full[w->expert].state = EFS_FULL_FILLING;
+    fs->filling_count++;
+    fs->fresh_bytes += fetch->memfile->populated ? 0 : fetch->memfile->bytes;
+    w->next = NULL;
+    fs->full[w->expert].waiters = w;
+    if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
+        fetch->error = -EIO;
+    *rc = 0;
+    return fetch;
+}
+
+enum step { STEP_ANSWER, STEP_FILL, STEP_JOINED, STEP_NO_ROOM };
+
+static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch,
+                      struct efs_disk_request **submit)
+{
+    struct efs_full *f = &fs->full[w->expert];
+    errint_t rc = fs->closing ? -ECANCELED : 0;
+    bool left = rc == 0 && efs_full_leave_for(fs, w->expert, w->use);
+    if (rc == 0 && f->state == EFS_FULL_READY) {
+        lease_begin(fs, w->expert);
+        efs_count(&fs->stats, leases_f, 1);
+        w->error = 0;
+        return STEP_ANSWER;
+    }
+    if (rc == 0 && f->state == EFS_FULL_FILLING) {
+        w->next = f->waiters;
+        f->waiters = w;
+        return STEP_JOINED;
+    }
+    if (rc == 0)
+        *fetch = admit(fs, w, submit, &rc);
+    if (rc == 0)
+        return STEP_FILL;
+    if (left)
+        efs_cache_dropped_full(fs, w->expert);
+    if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count + fs->filling_count > 0))
+        return STEP_NO_ROOM;
+    w->error = rc;
+    return STEP_ANSWER;
+}
+
+void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch, struct efs_full_waiter **answer,
+                   struct efs_disk_request **submit)
+{
+    *fetch = NULL;
+    fs->active++;
+    switch (step(fs, w, fetch, submit)) {
+    case STEP_ANSWER:
+        w->next = *answer;
+        *answer = w;
+        break;
+    case STEP_NO_ROOM:
+        w->next = NULL;
+        *fs->lease_queue_tail = w;
+        fs->lease_queue_tail = &w->next;
+        efs_count(&fs->stats, lease_waits, 1);
+        efs_plan_thread_kick(fs);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The expert's memfile gets its pages, the header of its file, and zeros after its end. No lock. */
+void efs_lease_prepare(struct efs_fetch *fetch)
+{
+    const struct efs_view *view = &fetch->fs->view;
+    uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
+    efs_memfile_reserve(fetch->memfile);
+    efs_view_expert_header(view, fetch->expert, (char *)fetch->memfile->data);
+    memset(fetch->memfile->data + file_bytes, 0, fetch->memfile->bytes - file_bytes);
+}
+
+static void run_fetches(struct efs *fs, struct efs_fetch **fetches, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        efs_lease_prepare(fetches[i]);
+    if (count)
+        efs_fetch_submit(fs, fetches, count);
+}
+
+/* Leases that waited for room, as many as there is room for. */
+void efs_full_retry(struct efs *fs)
+{
+    struct efs_fetch *fetches[GATHER_MAX];
+    uint32_t count;
+    do {
+        struct efs_full_waiter *answer = NULL;
+        struct efs_disk_request *submit = NULL;
+        count = 0;
+        pthread_mutex_lock(&fs->lock);
+        while (fs->lease_queue && count < GATHER_MAX) {
+            struct efs_full_waiter *w = fs->lease_queue, *behind = w->next;
+            enum step did = step(fs, w, &fetches[count], &submit);
+            if (did == STEP_NO_ROOM)
+                break;
+            fs->lease_queue = behind;
+            if (!behind)
+                fs->lease_queue_tail = &fs->lease_queue;
+            count += did == STEP_FILL;
+            if (did == STEP_ANSWER) {
+                w->next = answer;
+                answer = w;
+            }
+        }
+        pthread_mutex_unlock(&fs->lock);
+        efs_disk_submit_all(fs, submit);
+        efs_lease_answer(fs, answer);
+        run_fetches(fs, fetches, count);
+    } while (count == GATHER_MAX);
+}
+
+/* ---- gathered leases ---- */
+
+/* Lock held: take leases of one layer off the gathered ones, each expert once, and tell the cache state of them
+ * together. */
+static uint32_t take_layer(struct efs *fs, struct efs_full_waiter **taken)
+{
+    uint32_t experts[GATHER_MAX], count = 0, layer = 0;
+    for (struct efs_full_waiter **p = &fs->gathered; *p && count < GATHER_MAX;) {
+        struct efs_full_waiter *w = *p;
+        bool take = count == 0 || fs->cache->expert[w->expert].layer == layer;
+        for (uint32_t i = 0; i < count && take; i++)
+            take = experts[i] != w->expert;
+        if (!take) {
+            p = &w->next;
+            continue;
+        }
+        *p = w->next;
+        layer = fs->cache->expert[w->expert].layer;
+        taken[count] = w;
+        experts[count++] = w->expert;
+    }
+    if (count)
+        efs_cache_request(fs, experts, NULL, count, false);
+    return count;
+}
+
+static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs *fs = (struct efs *)((char *)job - offsetof(struct efs, gather_job));
+    struct efs_full_waiter *taken[GATHER_MAX];
+    struct efs_fetch *fetches[GATHER_MAX];
+    uint32_t count;
+    (void)scratch;
+    do {
+        struct efs_full_waiter *answer = NULL;
+        struct efs_disk_request *submit = NULL;
+        uint32_t brought = 0;
+        pthread_mutex_lock(&fs->lock);
+        count = take_layer(fs, taken);
+        for (uint32_t i = 0; i < count; i++) {
+            fs->active--; /* efs_lease() has counted it */
+            efs_lease_ask(fs, taken[i], &fetches[brought], &answer, &submit);
+            brought += fetches[brought] != NULL;
+        }
+        fs->gathering = count > 0;
+        pthread_mutex_unlock(&fs->lock);
+        efs_disk_submit_all(fs, submit);
+        efs_lease_answer(fs, answer);
+        run_fetches(fs, fetches, brought);
+    } while (count);
+    efs_active_end(fs);
+}
+
+static void lease(struct efs *fs, uint32_t file, enum efs_memfile_kind use, efs_leased_fn *done, void *arg)
+{
+    struct efs_file_info info;
+    errint_t rc = efs_view_info(&fs->view, file, &info);
+    if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
+        rc = -EINVAL;
+    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;
+    efs_count(&fs->stats, leases, 1);
+    if (!w) {
+        efs_count(&fs->stats, lease_errors, 1);
+        done(arg, rc ? rc : -ENOMEM, NULL);
+        return;
+    }
+    w->use = use;
+    struct efs_full_waiter *answer = NULL;
+    struct efs_disk_request *submit = NULL;
+    bool begin = false;
+    pthread_mutex_lock(&fs->lock);
+    fs->last_use = use;
+    fs->touches[info.expert.number]++;
+    const struct efs_full *f = &fs->full[info.expert.number];
+    bool is_there = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use));
+    if (is_there) {
+        struct efs_fetch *none;
+        efs_cache_request(fs, &info.expert.number, NULL, 1, false);
+        efs_lease_ask(fs, w, &none, &answer, &submit);
+        assert(!none);
+    } else {
+        w->next = NULL;
+        struct efs_full_waiter **tail = &fs->gathered;
+        while (*tail)
+            tail = &(*tail)->next;
+        *tail = w;
+        fs->active++;
+        begin = !fs->gathering;
+        if (begin) {
+            fs->gathering = true;
+            fs->active++;
+        }
+    }
+    pthread_mutex_unlock(&fs->lock);
+    if (begin)
+        efs_workers_push_first(fs->workers, &fs->gather_job);
+    efs_disk_submit_all(fs, submit);
+    efs_lease_answer(fs, answer);
+}
+
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    lease(fs, file, EFS_MEMFILE_SHOWN, done, arg);
+}
+
+void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    lease(fs, file, EFS_MEMFILE_WINDOW, done, arg);
+}
+
+int efs_lease_fd(const struct efs_lease *lease)
+{
+    struct efs *fs = lease->fs;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_memfile *memfile = fs->full[lease->expert].memfile;
+    assert(fs->full[lease->expert].leases > 0);
+    errint_t rc = efs_memfile_show(&fs->memfiles, memfile);
+    int fd = rc < 0 ? rc : memfile->fd;
+    pthread_mutex_unlock(&fs->lock);
+    return fd;
+}
+
+errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
+{
+    struct efs *fs = lease->fs;
+    pthread_mutex_lock(&fs->lock);
+    struct efs_memfile *memfile = fs->full[lease->expert].memfile;
+    assert(fs->full[lease->expert].leases > 0);
+    errint_t rc = efs_memfile_make_window(&fs->memfiles, memfile);
+    *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
+    pthread_mutex_unlock(&fs->lock);
+    return rc;
+}
+
+const void *efs_lease_data(const struct efs_lease *lease)
+{
+    return lease->fs->full[lease->expert].memfile->data;
+}
+
+void efs_lease_release(struct efs_lease *lease)
+{
+    struct efs *fs = lease->fs;
+    struct efs_full *f = &fs->full[lease->expert];
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    assert(f->state == EFS_FULL_READY && f->leases > 0);
+    bool last = --f->leases == 0;
+    efs_cache_release(fs, lease->expert);
+    if (last) {
+        assert(fs->leased_count > 0 && fs->leased_bytes >= f->memfile->bytes);
+        fs->leased_count--;
+        fs->leased_bytes -= f->memfile->bytes;
+        fs->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
+        if (efs_budget_used(fs) > fs->options.budget_bytes)
+            efs_budget_shrink(fs, &submit);
+        efs_extents_retry(fs, &submit); /* the chunk pool may grow again */
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    if (last)
+        efs_full_retry(fs);
+}
+
+errint_t efs_leases_build(struct efs *fs)
+{
+    uint32_t count = fs->store->expert_count;
+    fs->lease_handles = efs_sys_calloc(count + 1u, sizeof(*fs->lease_handles));
+    if (!fs->lease_handles)
+        return -ENOMEM;
+    for (uint32_t e = 0; e < count; e++)
+        fs->lease_handles[e] = (struct efs_lease){fs, e};
+    fs->lease_queue_tail = &fs->lease_queue;
+    fs->gather_job.run = gather_run;
+    return 0;
+}
+
+void efs_leases_destroy(struct efs *fs)
+{
+    free(fs->lease_handles);
+    fs->lease_handles = NULL;
+}

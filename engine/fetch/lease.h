@@ -1,0 +1,34 @@
+/*
+ * lease.h - inside the engine: asking for leases, one by one or as a request. With efs.lock held unless said otherwise.
+ */
+#ifndef EFS_LEASE_H
+#define EFS_LEASE_H
+
+#include "fetch.h"
+
+/* One who asks for a lease; owned by lease.c from efs_lease_ask() until done was called. Its expert is held in the
+ * state already (efs_cache_request). */
+struct efs_full_waiter {
+    struct efs_full_waiter *next;
+    uint32_t expert, tokens;
+    enum efs_memfile_kind use; /* PRIVATE: as it comes */
+    errint_t error;            /* with which done is to be called */
+    efs_leased_fn *done;
+    void *arg;
+};
+
+/* Of any use. NULL: no memory. Free with free() if it was not asked for. */
+struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg);
+/*
+ * Ask: *fetch is set where the expert must be brought now (for efs_fetch_submit()); w is put on *answer where it can be
+ * told at once; else it waits. Counts as one thing under way (efs.active) until done.
+ */
+void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch, struct efs_full_waiter **answer,
+                   struct efs_disk_request **submit);
+/* Without lock: call done of all of these. */
+void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answer);
+
+/* Without lock: what a fetch's memfd needs besides the extents, before efs_fetch_submit(). */
+void efs_lease_prepare(struct efs_fetch *fetch);
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * order.c - see order.h. A task of the schedule is an extent: mostly a tensor of an expert. Where experts consist of
+ * more extents than a schedule takes, or where nothing is to be read, parts go in the order in which they were asked
+ * for.
+ */
+#include "order.h"
+
+#include "cache.h"
+#include "schedule.h"
+#include "plan_thread.h"
+#include "sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct draft {
+    struct efs_task_request request;
+    struct efs_task_expert *experts;
+    struct efs_task_tensor *tensors;
+};
+
+static enum efs_task_state state_of(unsigned found)
+{
+    switch (found) {
+    case EFS_BOTH:
+        return EFS_TASK_C;
+    case EFS_COMPONENT_SM:
+        return EFS_TASK_S;
+    case EFS_COMPONENT_E:
+        return EFS_TASK_E;
+    default:
+        return EFS_TASK_M;
+    }
+}
+
+/* What is in memory now; a moment later it may be more. Returns whether anything is to be read. */
+static bool look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
+{
+    bool reads = false;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_extent *x = &fs->extents[parts[i]->waiter.extent];
+        unsigned have = x->state == EFS_EXTENT_LOADING ? EFS_BOTH : x->have | (EFS_BOTH & ~(unsigned)x->needs);
+        parts[i]->found = (uint8_t)have;
+        reads = reads || have != EFS_BOTH;
+    }
+    pthread_mutex_unlock(&fs->lock);
+    return reads;
+}
+
+static uint64_t clip(double ns)
+{
+    return ns < 1 ? 1 : ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : EFS_TASK_MAX_NS;
+}
+
+static void describe(const struct efs *fs, const struct efs_plan_thread_costs *costs, const struct efs_fetch_part *p,
+                     struct efs_task_tensor *t)
+{
+    const struct efs_extent *x = &fs->extents[p->waiter.extent];
+    const struct efs_disk_shard *first = &fs->store->shards[x->shard_first];
+    double e = 0, sm = 0;
+    for (uint32_t s = 0; s < x->shard_count; s++) {
+        e += first[s].e_bytes;
+        sm += first[s].sm_bytes;
+    }
+    *t = (struct efs_task_tensor){
+        .state = state_of(p->found),
+        .shards = p->shards,
+        .e_read_ns = clip(e / p->shards * costs->read_ns_per_byte),
+        .sm_read_ns = clip(sm * costs->read_ns_per_byte),
+        .decode_ns = p->fetch->memfile ? clip((double)p->bytes / p->shards * costs->decode_ns_per_byte) : 0};
+}
+
+/* false: more than a schedule takes. */
+static bool draft_request(struct efs *fs, struct efs_fetch **fetches, uint32_t count, struct draft *d)
+{
+    struct efs_plan_thread_costs costs;
+    uint32_t tensor = 0;
+    efs_plan_thread_costs(fs, &costs);
+    if (count > EFS_TASK_MAX_EXPERTS)
+        return false;
+    for (uint32_t f = 0; f < count; f++) {
+        if (fetches[f]->part_count < 1 || fetches[f]->part_count > EFS_TASK_MAX_TENSORS)
+            return false;
+        d->experts[f] = (struct efs_task_expert){.tensors = fetches[f]->part_count};
+        for (uint32_t i = 0; i < fetches[f]->part_count; i++) {
+            if (fetches[f]->parts[i].shards < 1)
+                return false;
+            describe(fs, &costs, &fetches[f]->parts[i], &d->tensors[tensor++]);
+        }
+    }
+    unsigned workers = fs->options.workers;
+    d->request = (struct efs_task_request){.experts = d->experts,
+                                           .expert_count = count,
+                                           .tensors = d->tensors,
+                                           .tensor_count = tensor,
+                                           .workers = workers < EFS_TASK_MAX_WORKERS ? workers : EFS_TASK_MAX_WORKERS,
+                                           .recovery = EFS_RECOVER_WORKER,
+                                           .fused = true};
+    return true;
+}
+
+/* As asked for: expert after expert, the E-chunks of each, then its SM-chunks. */
+static void plain_order(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        plan->ask[i] = parts[i];
+        plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], false};
+        plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], true};
+    }
+}
+
+static bool listed(struct efs_fetch_part **list, uint32_t count, const struct efs_fetch_part *p)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (list[i] == p)
+            return true;
+    return false;
+}
+
+/* Tasks are numbered as the parts were; those of a schedule come in the order of their blocks. */
+static void take_order(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
+                       const struct efs_graph *graph, const struct efs_schedule *schedule)
+{
+    uint32_t asked = 0;
+    for (uint32_t i = 0; i < schedule->io_count; i++) {
+        const struct efs_op *op = &graph->ops[schedule->io[i]];
+        bool sm = op->kind == EFS_OP_READ_SM;
+        struct efs_fetch_part *p = parts[op->task];
+        if (!sm && op->shard > 0)
+            continue; /* the E-chunks of an extent come in one read */
+        plan->reads[plan->read_count++] = (struct efs_order_read){p, sm};
+        if (!listed(plan->ask, asked, p))
+            plan->ask[asked++] = p;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (!listed(plan->ask, asked, parts[i])) {
+            plan->ask[asked++] = parts[i];
+            plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], false};
+            plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], true};
+        }
+    memcpy(plan->here, parts, count * sizeof(*parts)); /* by number, while they are sorted by priority */
+    for (uint32_t i = 0; i < schedule->order.count; i++)
+        parts[i] = plan->here[schedule->order.task[i]];
+    plan->makespan_ns = schedule->makespan_ns;
+}
+
+static bool schedule_order(struct efs *fs, struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
+                           struct efs_fetch **fetches, uint32_t fetch_count)
+{
+    struct draft d = {.experts = efs_sys_calloc(fetch_count, sizeof(*d.experts)),
+                      .tensors = efs_sys_calloc(count, sizeof(*d.tensors))};
+    struct efs_graph graph;
+    struct efs_schedule schedule;
+    void *memory = NULL, *more = NULL;
+    bool done = false;
+    size_t bytes =
+        d.experts && d.tensors && draft_request(fs, fetches, fetch_count, &d) ? efs_graph_bytes(&d.request) : 0;
+    if (bytes)
+        memory = efs_sys_malloc(bytes);
+    if (memory && efs_graph_build(&d.request, memory, bytes, &graph) == 0 && graph.task_count == count) {
+        bytes = efs_schedule_bytes(&graph);
+        more = efs_sys_malloc(bytes);
+        done = more && efs_schedule_make(&graph, (enum efs_schedule_kind)fs->schedule, more, bytes, &schedule) == 0;
+    }
+    if (done)
+        take_order(plan, parts, count, &graph, &schedule);
+    free(more);
+    free(memory);
+    free(d.tensors);
+    free(d.experts);
+    return done;
+}
+
+struct efs_order_plan *efs_order_new(struct efs *fs, struct efs_fetch_part **parts, uint32_t count,
+                                     struct efs_fetch **fetches, uint32_t fetch_count)
+{
+    struct efs_order_plan *plan = efs_sys_calloc(1, sizeof(*plan));
+    if (!plan)
+        return NULL;
+    plan->ask = efs_sys_calloc(count + 1u, sizeof(struct efs_fetch_part *));
+    plan->here = efs_sys_calloc(count + 1u, sizeof(struct efs_fetch_part *));
+    plan->reads = efs_sys_calloc(2 * (size_t)count + 1, sizeof(*plan->reads));
+    if (!plan->ask || !plan->here || !plan->reads) {
+        efs_order_free(plan);
+        return NULL;
+    }
+    bool reads = look(fs, parts, count);
+    uint64_t begin = efs_now_ns();
+    if (!reads || count < 2 || !schedule_order(fs, plan, parts, count, fetches, fetch_count)) {
+        plain_order(plan, parts, count);
+    } else {
+        efs_count(&fs->stats, schedules, 1);
+        efs_count(&fs->stats, schedule_ns, efs_now_ns() - begin);
+    }
+    return plan;
+}
+
+void efs_order_free(struct efs_order_plan *plan)
+{
+    free(plan->reads);
+    free(plan->here);
+    free(plan->ask);
+    free(plan);
+}

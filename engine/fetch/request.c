@@ -1,0 +1,473 @@
+/*
+ * request.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their chunks.
+ *
+ * Chunks that are referenced cannot be evicted: coded experts are handed out up to efs_budget_coded(), the others come
+ * as these are dropped.
+ */
+#include "request.h"
+#include "expertfs-private.h"
+
+#include "event.h"
+#include "lease.h"
+#include "request_core.h"
+#include "cache.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BRING_SHARE                                                                                                    \
+    4 /* what nobody has leased yet may take a quarter of the budget in full; the rest is brought coded */
+
+/* ---- what there is to tell ---- */
+
+static bool any_coming(const struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++)
+        if (request->items[i].state == EFS_ITEM_COMING)
+            return true;
+    return false;
+}
+
+/* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
+static struct efs_request_item *untold(struct efs_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (!item->told && (item->state == EFS_ITEM_HERE || item->state == EFS_ITEM_FAILED))
+            return item;
+    }
+    return NULL;
+}
+
+/* Lock held: is the event readable when waiting would not wait? */
+static void tell_event(struct efs_request *request)
+{
+    bool ready = request->event_fd >= 0 && (untold(request) || !any_coming(request));
+    if (request->event_fd < 0 || ready == request->signalled)
+        return;
+    request->signalled = ready;
+    efs_event_set(request->event_fd, ready);
+}
+
+/* ---- the life of an item ---- */
+
+static void request_unref(struct efs_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    bool last = --request->refs == 0;
+    pthread_mutex_unlock(&request->lock);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < request->count; i++)
+        efs_item_free_tensors(&request->items[i]);
+    if (request->event_fd >= 0)
+        efs_sys_close(request->event_fd);
+    pthread_cond_destroy(&request->changed);
+    pthread_mutex_destroy(&request->lock);
+    free(request);
+}
+
+/*
+ * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
+ * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
+ */
+static bool has_room(const struct efs *fs, const struct efs_request_item *first)
+{
+    uint64_t bytes = first->bytes;
+    for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
+        bytes += i->request == first->request ? i->bytes : 0;
+    return fs->closing || fs->coded_bytes == 0 || fs->coded_bytes + bytes <= efs_budget_coded(fs);
+}
+
+/* Lock held: coded experts that there is room for now. */
+static uint32_t take_waiting(struct efs *fs, struct efs_fetch **fetches, uint32_t room)
+{
+    uint32_t count = 0;
+    while (fs->coded_waiting && count < room && has_room(fs, fs->coded_waiting)) {
+        struct efs_request_item *item = fs->coded_waiting;
+        item->request->begun = true;
+        fs->coded_waiting = item->next_waiting;
+        fs->coded_bytes += item->bytes;
+        fetches[count++] = item->fetch;
+    }
+    return count;
+}
+
+void efs_coded_retry(struct efs *fs)
+{
+    struct efs_fetch *fetches[64];
+    uint32_t count;
+    pthread_mutex_lock(&fs->lock);
+    fs->coded_again = true;
+    while (fs->coded_again && !fs->coded_retrying) { /* executing may end in here again: never deeper than once */
+        fs->coded_again = false;
+        count = take_waiting(fs, fetches, 64);
+        if (count == 0)
+            break;
+        fs->coded_retrying = true;
+        pthread_mutex_unlock(&fs->lock);
+        efs_fetch_submit(fs, fetches, count);
+        pthread_mutex_lock(&fs->lock);
+        fs->coded_retrying = false;
+        fs->coded_again = true;
+    }
+    pthread_mutex_unlock(&fs->lock);
+}
+
+/* What an item holds is given back. It was HERE, or is told just now. */
+static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
+{
+    if (lease)
+        efs_lease_release(lease);
+    if (!fetch)
+        return;
+    uint32_t expert = fetch->expert;
+    if (fetch->error == 0)
+        efs_fetch_unref(fetch);
+    free(fetch);
+    pthread_mutex_lock(&fs->lock);
+    fs->coded_bytes -= bytes;
+    efs_cache_release(fs, expert);
+    pthread_mutex_unlock(&fs->lock);
+    efs_coded_retry(fs);
+}
+
+/* An item is here, or failed. */
+static void arrived(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+{
+    struct efs_request *request = item->request;
+    struct efs_fetch *fetch = NULL;
+    uint64_t bytes = item->bytes;
+    pthread_mutex_lock(&request->lock);
+    item->lease = lease;
+    item->error = error;
+    bool wanted = error == 0 && !request->bring && !request->over && item->state == EFS_ITEM_COMING;
+    if (!wanted) {
+        fetch = item->fetch;
+        item->fetch = NULL;
+        item->lease = NULL;
+    }
+    if (item->state == EFS_ITEM_COMING)
+        item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
+    pthread_cond_broadcast(&request->changed);
+    tell_event(request);
+    pthread_mutex_unlock(&request->lock);
+    if (!wanted)
+        let_go(request->fs, lease, fetch, bytes);
+    request_unref(request);
+}
+
+static void leased(void *arg, errint_t error, struct efs_lease *lease)
+{
+    arrived(arg, error, lease);
+}
+
+static void brought(struct efs_fetch *fetch)
+{
+    struct efs *fs = fetch->fs;
+    struct efs_request_item *item = fetch->owner;
+    if (fetch->error < 0) { /* some extents came all the same */
+        for (uint32_t i = 0; i < fetch->part_count; i++)
+            if (fetch->parts[i].waiter.error == 0 && fetch->parts[i].batch)
+                efs_extent_put(fs, fetch->parts[i].waiter.extent);
+    }
+    arrived(item, fetch->error, NULL);
+    efs_active_end(fs);
+}
+
+/* ---- beginning ---- */
+
+static errint_t check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                      struct efs_error *err)
+{
+    const struct efs_cache *r = fs->cache;
+    if (form == EFS_FORM_FULL && !fs->options.full_pool)
+        return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
+    if (count == 0 || count > r->width)
+        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, r->width);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].expert >= fs->store->expert_count || needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "there is no expert %u, or it gets no token", needs[i].expert);
+        if (r->expert[needs[i].expert].layer != r->expert[needs[0].expert].layer)
+            return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+static struct efs_request *request_new(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
+{
+    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
+    if (!request)
+        return NULL;
+    request->fs = fs;
+    request->event_fd = -1;
+    request->count = count;
+    request->refs = count + 1;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&request->lock, NULL);
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        bool full = form == EFS_FORM_FULL ||
+                    (form == EFS_FORM_ANY && fs->options.full_pool && fs->full[needs[i].expert].state != EFS_FULL_NONE);
+        request->items[i] = (struct efs_request_item){.request = request,
+                                                      .expert = needs[i].expert,
+                                                      .tokens = needs[i].tokens,
+                                                      .form = full ? EFS_FORM_FULL : EFS_FORM_CODED};
+    }
+    pthread_mutex_unlock(&fs->lock);
+    return request;
+}
+
+/* What beginning needs, got before anything is told to the cache state. */
+struct start {
+    uint32_t count;
+    struct efs_full_waiter **waiters; /* full items */
+    struct efs_fetch **fetches;       /* to be executed */
+    uint32_t *experts, *tokens;
+};
+
+static void start_free(struct start *s)
+{
+    free(s->waiters);
+    free(s->fetches);
+    free(s->experts);
+}
+
+static bool start_new(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    uint32_t count = request->count;
+    *s = (struct start){.count = count,
+                        .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
+                        .fetches = efs_sys_calloc(count, sizeof(struct efs_fetch *)),
+                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t))};
+    bool good = s->waiters && s->fetches && s->experts;
+    if (good)
+        s->tokens = s->experts + count;
+    for (uint32_t i = 0; good && i < count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        s->experts[i] = item->expert;
+        s->tokens[i] = item->tokens;
+        if (item->form == EFS_FORM_FULL) {
+            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
+            good = s->waiters[i] != NULL;
+        } else {
+            item->fetch = efs_fetch_new(fs, item->expert);
+            good = item->fetch != NULL;
+            item->bytes = fs->expert_bytes[item->expert];
+        }
+        if (good && item->fetch) {
+            item->fetch->owner = item;
+            item->fetch->ended = brought;
+            item->fetch->tokens = item->tokens;
+        }
+    }
+    for (uint32_t i = 0; !good && s->waiters && i < count; i++) {
+        free(s->waiters[i]);
+        free(request->items[i].fetch);
+        request->items[i].fetch = NULL;
+    }
+    return good;
+}
+
+static void begin(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    struct efs_full_waiter *answer = NULL;
+    struct efs_disk_request *submit = NULL;
+    uint32_t full = 0, all;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
+        efs_cache_announce(fs, s->experts[i], false);
+    efs_cache_request(fs, s->experts, s->tokens, s->count, true);
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        fs->touches[item->expert]++;
+        if (request->bring)
+            efs_cache_announce(fs, item->expert, true);
+        if (item->form == EFS_FORM_FULL) {
+            efs_count(&fs->stats, leases, 1);
+            efs_lease_ask(fs, s->waiters[i], &s->fetches[full], &answer, &submit);
+            full += s->fetches[full] != NULL;
+        } else {
+            struct efs_request_item **tail = &fs->coded_waiting;
+            while (*tail)
+                tail = &(*tail)->next_waiting;
+            *tail = item;
+            fs->active++;
+        }
+    }
+    all = full + take_waiting(fs, s->fetches + full, s->count - full);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    for (uint32_t i = 0; i < full; i++)
+        efs_lease_prepare(s->fetches[i]);
+    if (all)
+        efs_fetch_submit(fs, s->fetches, all);
+    efs_lease_answer(fs, answer);
+    efs_coded_retry(fs); /* those before us in line may have taken our places in fetches */
+}
+
+static errint_t request_begin(struct efs *fs, struct efs_request *request, struct efs_error *err)
+{
+    struct start s;
+    if (!start_new(fs, request, &s)) {
+        start_free(&s);
+        request->refs = 1;
+        request_unref(request);
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    }
+    begin(fs, request, &s);
+    start_free(&s);
+    return 0;
+}
+
+errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                           struct efs_request **out, struct efs_error *err)
+{
+    *out = NULL;
+    errint_t rc = check(fs, needs, count, form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, form);
+    rc = request ? request_begin(fs, request, err) : efs_fail(err, -ENOMEM, "no memory for a request");
+    if (rc == 0)
+        *out = request;
+    return rc;
+}
+
+errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_t count, struct efs_error *err)
+{
+    errint_t rc = check(fs, needs, count, EFS_FORM_CODED, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, EFS_FORM_CODED);
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request->bring = true;
+    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
+    for (uint32_t i = 0; fs->options.full_pool && i < count; i++) {
+        bytes += efs_memfile_bytes(fs, needs[i].expert);
+        request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+    rc = request_begin(fs, request, err);
+    if (rc == 0)
+        request_unref(request);
+    return rc;
+}
+
+/* ---- waiting, dropping ---- */
+
+int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
+{
+    struct timespec until;
+    struct efs_request_item *item;
+    int rc = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    if (timeout_ms > 0) {
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += timeout_ms % 1000 * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    }
+    pthread_mutex_lock(&request->lock);
+    while (!(item = untold(request)) && any_coming(request) && rc == 0)
+        if (timeout_ms < 0)
+            pthread_cond_wait(&request->changed, &request->lock);
+        else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
+            rc = -ETIMEDOUT;
+    if (item) {
+        item->told = true;
+        *index = (uint32_t)(item - request->items);
+        *status = item->state == EFS_ITEM_HERE ? 0 : item->error;
+        rc = 1;
+        tell_event(request);
+    }
+    pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+int efs_request_event(struct efs_request *request)
+{
+    pthread_mutex_lock(&request->lock);
+    if (request->event_fd < 0)
+        request->event_fd = efs_event_new();
+    int fd = request->event_fd;
+    if (fd >= 0)
+        tell_event(request);
+    pthread_mutex_unlock(&request->lock);
+    return fd;
+}
+
+errint_t efs_request_wait(struct efs_request *request)
+{
+    errint_t rc = 0;
+    pthread_mutex_lock(&request->lock);
+    while (any_coming(request))
+        pthread_cond_wait(&request->changed, &request->lock);
+    for (uint32_t i = 0; i < request->count && rc == 0; i++)
+        rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
+    pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
+                             uint32_t *count)
+{
+    if (index >= request->count)
+        return -EINVAL;
+    struct efs_request_item *item = &request->items[index];
+    pthread_mutex_lock(&request->lock);
+    errint_t rc = item->state == EFS_ITEM_COMING    ? -EAGAIN
+                  : item->state == EFS_ITEM_HERE    ? 0
+                  : item->state == EFS_ITEM_DROPPED ? -EINVAL
+                                                    : item->error;
+    if (rc == 0 && !item->tensors)
+        rc = efs_item_tensors(item);
+    pthread_mutex_unlock(&request->lock);
+    if (rc < 0)
+        return rc;
+    *tensors = item->tensors;
+    *count = item->tensor_count;
+    return 0;
+}
+
+void efs_request_drop(struct efs_request *request, uint32_t index)
+{
+    if (index >= request->count)
+        return;
+    struct efs_request_item *item = &request->items[index];
+    pthread_mutex_lock(&request->lock);
+    bool here = item->state == EFS_ITEM_HERE;
+    struct efs_lease *lease = here ? item->lease : NULL;
+    struct efs_fetch *fetch = here ? item->fetch : NULL;
+    if (here) {
+        item->lease = NULL;
+        item->fetch = NULL;
+    }
+    item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
+    pthread_cond_broadcast(&request->changed);
+    tell_event(request);
+    pthread_mutex_unlock(&request->lock);
+    let_go(request->fs, lease, fetch, item->bytes);
+}
+
+void efs_request_release(struct efs_request *request)
+{
+    if (!request)
+        return;
+    pthread_mutex_lock(&request->lock);
+    request->over = true;
+    pthread_mutex_unlock(&request->lock);
+    for (uint32_t i = 0; i < request->count; i++)
+        efs_request_drop(request, i);
+    request_unref(request);
+}

@@ -1,0 +1,341 @@
+/*
+ * disk.c - see disk.h. Demand goes before read-ahead; at most EFS_DISK_WINDOW_BYTES are under way, so that a late
+ * demand read does not queue behind a long read-ahead.
+ */
+#include "disk.h"
+
+#include "clock.h"
+#include "estimator.h"
+#include "stats.h"
+#include "sys.h"
+#include "workers.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define DEPTH 64
+#define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* of one burst; while there is always more to read */
+
+struct queue {
+    struct efs_disk_request *head, **tail;
+};
+
+struct efs_disk {
+    struct efs_disk_options o;
+    pthread_mutex_t lock; /* guards incoming, sleeping, stop */
+    struct queue incoming;
+    bool sleeping, stop;
+    int event_fd;
+    unsigned long thread;
+    /* the I/O thread's own */
+    struct io_uring ring;
+    bool uring, pins, wake_armed;
+    uint64_t wake_value, busy_since_ns;
+    struct queue demand, ahead;
+    size_t inflight_bytes;
+    unsigned inflight;
+    struct efs_rates_burst burst; /* since busy_since_ns */
+    bool burst_untold;
+};
+
+static void put(struct queue *q, struct efs_disk_request *r)
+{
+    r->next = NULL;
+    *q->tail = r;
+    q->tail = &r->next;
+}
+
+static struct efs_disk_request *take(struct queue *q)
+{
+    struct efs_disk_request *r = q->head;
+    if (r) {
+        q->head = r->next;
+        if (!q->head)
+            q->tail = &q->head;
+    }
+    return r;
+}
+
+/* Move what came in to the two queues. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
+static bool collect(struct efs_disk *d, bool will_sleep)
+{
+    pthread_mutex_lock(&d->lock);
+    struct efs_disk_request *r;
+    while ((r = take(&d->incoming)))
+        put(r->ahead ? &d->ahead : &d->demand, r);
+    bool idle = !d->demand.head && !d->ahead.head && d->inflight == 0;
+    d->sleeping = will_sleep;
+    bool end = d->stop && idle;
+    pthread_mutex_unlock(&d->lock);
+    return end;
+}
+
+static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t error)
+{
+    if (error < 0)
+        efs_count(d->o.stats, disk_errors, 1);
+    r->end_ns = efs_now_ns();
+    r->complete(r, error);
+}
+
+/* ---- bursts: from the first read that finds the disk idle until it is idle again, or has done much ---- */
+
+static void burst_read(struct efs_disk *d, size_t bytes, bool untold)
+{
+    struct efs_rates_burst *b = &d->burst;
+    if (b->reads++ == 0) {
+        b->first_bytes = bytes;
+        b->first_ns = efs_now_ns() - d->busy_since_ns;
+    }
+    b->bytes += bytes;
+    d->burst_untold = d->burst_untold || untold;
+}
+
+static void burst_end(struct efs_disk *d)
+{
+    uint64_t now = efs_now_ns(), by_bytes = (d->burst.bytes + EFS_DISK_WINDOW_BYTES - 1) / EFS_DISK_WINDOW_BYTES;
+    uint64_t by_reads = (d->burst.reads + DEPTH / 2 - 1) / (DEPTH / 2);
+    d->burst.ns = now - d->busy_since_ns;
+    d->burst.waves = by_bytes > by_reads ? by_bytes : by_reads;
+    d->busy_since_ns = now;
+    efs_count(d->o.stats, disk_ns, d->burst.ns);
+    if (d->o.estimator && !d->burst_untold)
+        efs_estimator_burst(d->o.estimator, &d->burst);
+    d->burst = (struct efs_rates_burst){0};
+    d->burst_untold = false;
+}
+
+static void unpin(struct efs_disk *d, struct efs_disk_request *r)
+{
+    struct efs_segment *s = &d->o.arena->segments[r->segment];
+    if (s->pinned)
+        efs_sys_uring_pin(&d->ring, r->segment, NULL, 0);
+    s->pinned = false;
+    finish(d, r, 0);
+}
+
+/* Register the segment at its first read. Failing (RLIMIT_MEMLOCK) costs speed only. */
+static void pin(struct efs_disk *d, uint32_t segment)
+{
+    struct efs_segment *s = &d->o.arena->segments[segment];
+    if (!d->pins || s->pinned || atomic_load(&s->populating))
+        return;
+    efs_arena_populate(d->o.arena, segment);
+    if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0) {
+        s->pinned = true;
+    } else {
+        d->pins = false;
+        atomic_store(&d->o.stats->registered_buffers, 0);
+    }
+}
+
+/* ---- io_uring ---- */
+
+static bool prepare(struct efs_disk *d, struct efs_disk_request *r)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&d->ring);
+    if (!sqe)
+        return false;
+    unsigned bytes = (unsigned)(r->bytes - r->done);
+    if (d->o.arena->segments[r->segment].pinned)
+        io_uring_prep_read_fixed(sqe, 0, r->data + r->done, bytes, r->offset + r->done, (int)r->segment);
+    else
+        io_uring_prep_read(sqe, 0, r->data + r->done, bytes, r->offset + r->done);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    io_uring_sqe_set_data(sqe, r);
+    return true;
+}
+
+static void start_reads(struct efs_disk *d)
+{
+    while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
+        struct queue *q = d->demand.head ? &d->demand : &d->ahead;
+        struct efs_disk_request *r = q->head;
+        if (!r)
+            return;
+        if (r->bytes == 0) {
+            unpin(d, take(q));
+            continue;
+        }
+        pin(d, r->segment);
+        if (!prepare(d, r))
+            return;
+        take(q);
+        /* each by itself: the kernel would make one large read of neighbours, done at its end */
+        io_uring_submit(&d->ring);
+        r->begin_ns = efs_now_ns();
+        if (d->inflight++ == 0)
+            d->busy_since_ns = r->begin_ns;
+        d->inflight_bytes += r->bytes;
+        efs_count(d->o.stats, disk_reads, 1);
+    }
+}
+
+static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
+{
+    result = efs_sys_uring_result(result);
+    if (result == -EAGAIN || result == -EINTR)
+        result = 0;
+    else if (result == 0)
+        result = -EIO; /* the store ended early: it was checked to be long enough */
+    if (result > 0) {
+        r->done += (size_t)result;
+        efs_count(d->o.stats, disk_bytes, result);
+    }
+    if (result >= 0 && r->done < r->bytes) { /* short: ask for the rest */
+        if (prepare(d, r))
+            return;
+        result = -EIO;
+    }
+    d->inflight_bytes -= r->bytes;
+    burst_read(d, r->bytes, result < 0 || r->spare_time);
+    if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
+        burst_end(d);
+    finish(d, r, result < 0 ? result : 0);
+}
+
+static void arm_wake(struct efs_disk *d)
+{
+    struct io_uring_sqe *sqe = d->wake_armed ? NULL : io_uring_get_sqe(&d->ring);
+    if (!sqe)
+        return;
+    io_uring_prep_read(sqe, d->event_fd, &d->wake_value, sizeof(d->wake_value), 0);
+    io_uring_sqe_set_data(sqe, NULL);
+    d->wake_armed = true;
+}
+
+static void run_uring(struct efs_disk *d)
+{
+    while (!collect(d, true)) {
+        start_reads(d);
+        arm_wake(d);
+        io_uring_submit_and_wait(&d->ring, 1);
+        collect(d, false);
+        struct io_uring_cqe *cqe;
+        while (io_uring_peek_cqe(&d->ring, &cqe) == 0) {
+            struct efs_disk_request *r = io_uring_cqe_get_data(cqe);
+            int result = cqe->res;
+            io_uring_cqe_seen(&d->ring, cqe);
+            if (r)
+                reap(d, r, result);
+            else
+                d->wake_armed = false;
+        }
+    }
+}
+
+/* ---- pread(2) ---- */
+
+static void run_pread(struct efs_disk *d)
+{
+    while (!collect(d, true)) {
+        struct efs_disk_request *r = take(d->demand.head ? &d->demand : &d->ahead);
+        if (!r) {
+            uint64_t value;
+            if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
+                return;
+            continue;
+        }
+        if (r->bytes == 0) {
+            unpin(d, r);
+            continue;
+        }
+        r->begin_ns = efs_now_ns();
+        d->busy_since_ns = r->begin_ns;
+        int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
+        burst_read(d, r->bytes, rc < 0 || r->spare_time);
+        burst_end(d);
+        efs_count(d->o.stats, disk_reads, 1);
+        efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
+        finish(d, r, rc == -ENODATA ? -EIO : rc);
+    }
+}
+
+static void open_ring(struct efs_disk *d)
+{
+    if (efs_sys_uring_init(&d->ring, DEPTH) < 0)
+        return;
+    if (io_uring_register_files(&d->ring, &d->o.fd, 1) < 0) {
+        io_uring_queue_exit(&d->ring);
+        return;
+    }
+    d->uring = true;
+    d->pins = io_uring_register_buffers_sparse(&d->ring, d->o.arena->segment_max) == 0;
+    atomic_store(&d->o.stats->io_uring, 1);
+    atomic_store(&d->o.stats->registered_buffers, d->pins);
+}
+
+static void *run(void *arg)
+{
+    struct efs_disk *d = arg;
+    open_ring(d); /* here, since the ring belongs to the thread that made it */
+    if (d->uring)
+        run_uring(d);
+    else
+        run_pread(d);
+    if (d->uring)
+        io_uring_queue_exit(&d->ring);
+    return NULL;
+}
+
+errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **out)
+{
+    *out = NULL;
+    struct efs_disk *d = efs_sys_calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->o = *options;
+    d->incoming.tail = &d->incoming.head;
+    d->demand.tail = &d->demand.head;
+    d->ahead.tail = &d->ahead.head;
+    pthread_mutex_init(&d->lock, NULL);
+    d->event_fd = eventfd(0, EFD_CLOEXEC);
+    errint_t rc = d->event_fd < 0 ? -errno : efs_thread_start(run, d, "efs-disk", &d->thread);
+    if (rc < 0) {
+        if (d->event_fd >= 0)
+            close(d->event_fd);
+        pthread_mutex_destroy(&d->lock);
+        free(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+static void wake(struct efs_disk *d)
+{
+    uint64_t one = 1;
+    ssize_t n = write(d->event_fd, &one, sizeof(one)); /* fails only when it is already readable */
+    (void)n;
+}
+
+void efs_disk_submit(struct efs_disk *d, struct efs_disk_request *r)
+{
+    r->done = 0;
+    pthread_mutex_lock(&d->lock);
+    put(&d->incoming, r);
+    bool asleep = d->sleeping;
+    d->sleeping = false;
+    pthread_mutex_unlock(&d->lock);
+    if (asleep)
+        wake(d);
+}
+
+void efs_disk_stop(struct efs_disk *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_mutex_unlock(&d->lock);
+    wake(d);
+    pthread_join(d->thread, NULL);
+    close(d->event_fd);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}

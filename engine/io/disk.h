@@ -1,0 +1,40 @@
+/*
+ * disk.h - the one I/O thread: it owns an io_uring with the store's file and the chunk pool's segments registered, and
+ * nobody else reads the store while it is served.
+ */
+#ifndef EFS_DISK_H
+#define EFS_DISK_H
+
+#include "arena.h"
+#include "expertfs.h"
+
+/* A read of the store, or the unpinning of a segment (bytes = 0). Owned by the caller until complete() is called, on
+ * the I/O thread; complete() may free it and must not block. */
+struct efs_disk_request {
+    struct efs_disk_request *next;
+    uint64_t offset;  /* in the store, a multiple of 4 KiB */
+    size_t bytes;     /* a multiple of 4 KiB; 0: unpin */
+    uint8_t *data;    /* inside segment */
+    uint32_t segment; /* index into the arena */
+    bool ahead;       /* read-ahead: waits behind demand */
+    bool spare_time;  /* does not mean to keep the disk busy: tells nothing of what the disk can do */
+    void (*complete)(struct efs_disk_request *request, errint_t error);
+    size_t done;               /* the I/O thread's */
+    uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
+};
+
+struct efs_disk;
+struct efs_disk_options {
+    int fd;                  /* the store, O_DIRECT where that works */
+    struct efs_arena *arena; /* segments[i].base is read, segments[i].pinned written by the I/O thread */
+    struct efs_stats_counters *stats;
+    struct efs_estimator *estimator; /* hears of bursts of reads; NULL: none */
+};
+#define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
+/* Start the thread. Without io_uring it serves by pread(2), one read at a time. */
+errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
+/* Finishes all requests, then joins. NULL is fine. */
+void efs_disk_stop(struct efs_disk *disk);
+void efs_disk_submit(struct efs_disk *disk, struct efs_disk_request *request); /* any thread; never fails */
+
+#endif

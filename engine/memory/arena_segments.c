@@ -1,0 +1,237 @@
+/* arena_segments.c - see arena.h: where segments come from and go to. */
+#include "arena.h"
+
+#include "arena_tree.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE (2u << 20)
+#define RESERVED (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+
+/* Memory or addresses whose start lies on a huge page: map more and cut both ends off. NULL: none. */
+static uint8_t *map_aligned(size_t bytes, int prot, int flags)
+{
+    uint8_t *p = efs_sys_mmap(NULL, bytes + HUGE_PAGE, prot, flags, -1, 0);
+    if (!p)
+        return NULL;
+    size_t head = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (head)
+        efs_sys_munmap(p, head);
+    if (HUGE_PAGE - head)
+        efs_sys_munmap(p + head + bytes, HUGE_PAGE - head);
+    return p + head;
+}
+
+/* ---- the table of nodes ---- */
+
+static errint_t init_node(struct efs_arena *arena, const struct efs_numa_node *numa, uint32_t first, uint32_t slots)
+{
+    struct efs_arena_node *node = &arena->nodes[arena->node_count];
+    uint32_t leaves = 1;
+    while (leaves < slots)
+        leaves *= 2;
+    *node = (struct efs_arena_node){.numa = *numa, .first = first, .slots = slots, .leaves = leaves};
+    node->longest = efs_sys_calloc(2ull * leaves, sizeof(*node->longest));
+    if (!node->longest)
+        return -ENOMEM;
+    for (uint32_t i = first; i < first + slots; i++)
+        arena->segments[i].node = arena->node_count;
+    arena->node_count++;
+    size_t bytes;
+    if (!__builtin_mul_overflow(arena->segment_bytes, slots, &bytes) && bytes <= SIZE_MAX - HUGE_PAGE)
+        node->base = map_aligned(bytes, PROT_NONE, RESERVED);
+    node->reserved = node->base;
+    return 0;
+}
+
+errint_t efs_arena_init_nodes(struct efs_arena *arena, size_t segment_bytes, uint32_t segment_max,
+                              const struct efs_numa *numa)
+{
+    memset(arena, 0, sizeof(*arena));
+    if (segment_bytes == 0 || segment_bytes % HUGE_PAGE || segment_bytes / EFS_GRANULE > UINT32_MAX ||
+        segment_max == 0 || segment_max > UINT32_MAX / 4 || numa->node_count == 0)
+        return -EINVAL;
+    arena->segment_bytes = segment_bytes;
+    arena->segment_max = segment_max;
+    arena->numa_kind = numa->kind;
+    arena->bind = numa->bind;
+    arena->available_bytes = numa->available_bytes;
+    arena->segments = efs_sys_calloc(segment_max, sizeof(*arena->segments));
+    arena->nodes = efs_sys_calloc(numa->node_count, sizeof(*arena->nodes));
+    errint_t rc = arena->segments && arena->nodes ? 0 : -ENOMEM;
+    double total = 0, sum = 0;
+    for (uint32_t n = 0; n < numa->node_count; n++)
+        total += (double)numa->nodes[n].memory_bytes + 1;
+    for (uint32_t n = 0, first = 0; rc == 0 && n < numa->node_count; n++) {
+        sum += (double)numa->nodes[n].memory_bytes + 1;
+        uint32_t end = n + 1 == numa->node_count ? segment_max : (uint32_t)(sum / total * segment_max);
+        if (end > first)
+            rc = init_node(arena, &numa->nodes[n], first, end - first);
+        first = end;
+    }
+    if (rc < 0)
+        efs_arena_destroy(arena);
+    return rc;
+}
+
+errint_t efs_arena_init(struct efs_arena *arena, size_t segment_bytes, uint32_t segment_max)
+{
+    struct efs_numa numa;
+    efs_numa_discover(&numa);
+    return efs_arena_init_nodes(arena, segment_bytes, segment_max, &numa);
+}
+
+void efs_arena_destroy(struct efs_arena *arena)
+{
+    for (uint32_t i = 0; arena->segment_count && i < arena->segment_max; i++)
+        if (arena->segments[i].base)
+            efs_arena_drop(arena, i);
+    for (uint32_t n = 0; n < arena->node_count; n++) {
+        if (arena->nodes[n].base)
+            efs_sys_munmap(arena->nodes[n].base, arena->segment_bytes * arena->nodes[n].slots);
+        free(arena->nodes[n].longest);
+    }
+    free(arena->segments);
+    free(arena->nodes);
+    arena->segments = NULL;
+    arena->nodes = NULL;
+    arena->node_count = 0;
+}
+
+/* ---- segments come ---- */
+
+/* With this segment the node keeps some memory for others: binding must not be what drives the system to kill. */
+static bool has_memory(const struct efs_arena *arena, const struct efs_arena_node *node)
+{
+    if (!arena->available_bytes)
+        return true;
+    uint64_t available = arena->available_bytes(node->numa.id), margin = node->numa.memory_bytes / 64;
+    return available >= margin && available - margin >= arena->segment_bytes;
+}
+
+/* The node that has used the least of its share, of all or of those that have memory. EFS_ANY_NODE: none. */
+static uint32_t choose_node(const struct efs_arena *arena, bool with_memory)
+{
+    uint32_t best = EFS_ANY_NODE;
+    for (uint32_t n = 0; n < arena->node_count; n++) {
+        const struct efs_arena_node *node = &arena->nodes[n],
+                                    *least = best == EFS_ANY_NODE ? NULL : &arena->nodes[best];
+        if (node->segment_count == node->slots)
+            continue;
+        if (least && (uint64_t)node->segment_count * least->slots >= (uint64_t)least->segment_count * node->slots)
+            continue;
+        if (!with_memory || has_memory(arena, node))
+            best = n;
+    }
+    return best;
+}
+
+static void bind_segment(const struct efs_arena *arena, struct efs_arena_node *node, struct efs_segment *s, bool full)
+{
+    if (!arena->bind)
+        return;
+    errint_t rc = full ? -ENOMEM : arena->bind(s->base, arena->segment_bytes, node->numa.id);
+    s->bound = rc == 0;
+    node->bound_count += s->bound;
+    node->bind_error = rc < 0 ? rc : node->bind_error;
+}
+
+errint_t efs_arena_grow(struct efs_arena *arena)
+{
+    uint32_t n = choose_node(arena, true);
+    bool full = n == EFS_ANY_NODE;
+    if (full)
+        n = choose_node(arena, false);
+    if (n == EFS_ANY_NODE)
+        return -ENOMEM;
+    struct efs_arena_node *node = &arena->nodes[n];
+    uint32_t slot = 0, all = efs_arena_granules(arena);
+    while (arena->segments[node->first + slot].base)
+        slot++;
+    uint8_t *base = node->base ? node->base + slot * arena->segment_bytes : NULL;
+    uint64_t *taken = efs_sys_calloc(all / 64, sizeof(uint64_t));
+    if (taken && !node->base)
+        base = map_aligned(arena->segment_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    else if (taken && efs_sys_mprotect(base, arena->segment_bytes, PROT_READ | PROT_WRITE) < 0)
+        base = NULL;
+    if (!taken || !base) {
+        free(taken);
+        return -ENOMEM;
+    }
+    efs_sys_madvise(base, arena->segment_bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
+    arena->newest = node->first + slot;
+    struct efs_segment *s = &arena->segments[arena->newest];
+    *s = (struct efs_segment){.base = base, .taken = taken, .free_granules = all, .node = n};
+    bind_segment(arena, node, s, full);
+    efs_arena_set_longest(node, slot, all);
+    node->segment_count++;
+    arena->segment_count++;
+    return 0;
+}
+
+static void populated(struct efs_arena *arena, struct efs_segment *s)
+{
+    s->populated = true;
+    int64_t huge = efs_sys_huge_bytes(s->base, arena->segment_bytes);
+    s->huge_bytes = huge < 0 ? 0 : (uint64_t)huge;
+    if (huge < 0)
+        atomic_store(&arena->huge_unknown, true);
+    atomic_fetch_add(&arena->populated_bytes, arena->segment_bytes);
+    atomic_fetch_add(&arena->huge_bytes, s->huge_bytes);
+}
+
+void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
+{
+    struct efs_segment *s = &arena->segments[segment];
+    if (!s->populated && efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE) == 0)
+        populated(arena, s); /* older kernels: pages come when they are touched */
+}
+
+errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)
+{
+    return efs_sys_madvise(arena->segments[segment].base + offset, EFS_ARENA_PART, MADV_POPULATE_WRITE);
+}
+
+void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole)
+{
+    struct efs_segment *s = &arena->segments[segment];
+    if (whole)
+        populated(arena, s);
+    atomic_store(&s->populating, false);
+}
+
+/* ---- and go ---- */
+
+/* New, empty addresses in the place of the pages: that gives back locked ones, too, and forgets policy and advice. */
+static void give_back(uint8_t *base, size_t bytes)
+{
+    if (efs_sys_mmap(base, bytes, PROT_NONE, RESERVED | MAP_FIXED, -1, 0))
+        return;
+    efs_sys_madvise(base, bytes, MADV_DONTNEED);
+    efs_sys_mprotect(base, bytes, PROT_NONE);
+}
+
+void efs_arena_drop(struct efs_arena *arena, uint32_t segment)
+{
+    struct efs_segment *s = &arena->segments[segment];
+    struct efs_arena_node *node = &arena->nodes[s->node];
+    if (node->base)
+        give_back(s->base, arena->segment_bytes);
+    else
+        efs_sys_munmap(s->base, arena->segment_bytes);
+    free(s->taken);
+    if (s->populated) {
+        atomic_fetch_sub(&arena->populated_bytes, arena->segment_bytes);
+        atomic_fetch_sub(&arena->huge_bytes, s->huge_bytes);
+    }
+    node->bound_count -= s->bound;
+    node->segment_count--;
+    arena->segment_count--;
+    efs_arena_set_longest(node, segment - node->first, 0);
+    *s = (struct efs_segment){.node = s->node};
+}

@@ -1,0 +1,170 @@
+/*
+ * memfile.c - see memfile.h.
+ *
+ * What is given out was opened through a clone of the tmpfs that is mounted read-only: who opens it again, by
+ * /proc/self/fd or /proc/PID/fd, comes to the same clone and gets EROFS for whatever would change it, also as root. Our
+ * own descriptor for writing is closed then. A memfd is sealed instead.
+ */
+#include "memfile.h"
+
+#include "layout.h"
+#include "sys.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
+{
+    *memfiles = (struct efs_memfiles){.tmpfs = -1, .reading = -1};
+    if (!tmpfs)
+        return;
+    memfiles->tmpfs = efs_sys_huge_tmpfs();
+    if (memfiles->tmpfs < 0)
+        return;
+    memfiles->reading = efs_sys_clone_reading(memfiles->tmpfs);
+    if (memfiles->reading < 0)
+        memfiles->reading = efs_sys_clone_reading_mounted(memfiles->tmpfs);
+    if (memfiles->reading < 0) { /* what is given out could be written to: memfds, then */
+        efs_sys_close(memfiles->tmpfs);
+        memfiles->tmpfs = -1;
+    }
+}
+
+void efs_memfiles_close(struct efs_memfiles *memfiles)
+{
+    if (memfiles->tmpfs >= 0) {
+        efs_sys_close(memfiles->tmpfs);
+        efs_sys_close(memfiles->reading);
+    }
+    memfiles->tmpfs = memfiles->reading = -1;
+}
+
+struct memfile_name {
+    char text[24];
+};
+
+static struct memfile_name name_of(const struct efs_memfile *memfile)
+{
+    struct memfile_name name;
+    snprintf(name.text, sizeof(name.text), "%" PRIu64, memfile->name);
+    return name;
+}
+
+void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    if (memfile->data)
+        efs_sys_munmap(memfile->data, memfile->bytes);
+    if (memfile->fd >= 0)
+        efs_sys_close(memfile->fd);
+    if (memfile->fd >= 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->memfd)
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile).text, 0);
+    free(memfile);
+}
+
+void efs_memfile_empty(struct efs_memfile *memfile)
+{
+    assert(memfile->kind == EFS_MEMFILE_WINDOW);
+    efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
+}
+
+/* In the tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
+static void memory_file(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    memfile->name = atomic_fetch_add(&memfiles->named, 1) + 1;
+    memfile->fd = memfiles->tmpfs >= 0 ? efs_sys_openat(memfiles->tmpfs, name_of(memfile).text,
+                                                        O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400)
+                                       : -1;
+    memfile->memfd = memfile->fd < 0;
+    if (memfile->memfd)
+        memfile->fd = efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING);
+}
+
+struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
+{
+    struct efs_memfile *memfile = efs_sys_calloc(1, sizeof(*memfile));
+    if (!memfile)
+        return NULL;
+    memfile->kind = EFS_MEMFILE_PRIVATE;
+    memfile->bytes = bytes;
+    memory_file(memfiles, memfile);
+    if (memfile->fd >= 0 && efs_sys_ftruncate(memfile->fd, bytes) == 0)
+        memfile->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfile->fd, 0);
+    if (!memfile->data) {
+        efs_memfile_free(memfiles, memfile);
+        return NULL;
+    }
+    return memfile;
+}
+
+errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
+{
+    assert(memfile->kind != EFS_MEMFILE_SHOWN);
+    assert(file_bytes <= memfile->bytes);
+    return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : efs_sys_ftruncate(memfile->fd, file_bytes);
+}
+
+void efs_memfile_reserve(struct efs_memfile *memfile)
+{
+    if (memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->populated)
+        efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+}
+
+errint_t efs_memfile_populate(struct efs_memfile *memfile)
+{
+    volatile uint8_t *data = memfile->data;
+    assert(memfile->kind == EFS_MEMFILE_PRIVATE);
+    /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or
+     * unmaps something waits for it. Touching a page that is there cannot fail. */
+    errint_t rc = efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
+        data[at] = 0;
+    memfile->populated = rc == 0;
+    return rc;
+}
+
+/* From now on nobody opens it for writing. -errno: it is as it was. */
+static errint_t reading_only(struct efs_memfiles *memfiles, struct efs_memfile *memfile, enum efs_memfile_kind kind)
+{
+    if (memfile->memfd) {
+        errint_t rc = efs_sys_add_seals(memfile->fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+        memfile->kind = rc < 0 ? memfile->kind : kind;
+        return rc;
+    }
+    int fd = efs_sys_openat(memfiles->reading, name_of(memfile).text, O_RDONLY | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return fd;
+    efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile).text, 0);
+    efs_sys_close(memfile->fd);
+    memfile->fd = fd;
+    memfile->kind = kind;
+    return 0;
+}
+
+errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    if (memfile->kind != EFS_MEMFILE_PRIVATE)
+        return memfile->kind == EFS_MEMFILE_SHOWN ? 0 : -EBUSY;
+    errint_t rc = reading_only(memfiles, memfile, EFS_MEMFILE_SHOWN);
+    if (rc == 0) /* a mistake of ours is a crash then, never a wrong byte; where that fails, it is right all the same */
+        efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
+    return rc;
+}
+
+errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    if (memfile->kind != EFS_MEMFILE_PRIVATE)
+        return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
+    if (memfile->memfd) /* sealed, it could not be emptied under those who keep it mapped */
+        return -EBUSY;
+    errint_t rc = efs_sys_ftruncate(memfile->fd, memfile->bytes);
+    if (rc == 0)
+        rc = reading_only(memfiles, memfile, EFS_MEMFILE_WINDOW);
+    if (rc == 0)
+        memfile->window = ++memfiles->windows;
+    return rc;
+}

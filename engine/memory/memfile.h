@@ -1,0 +1,70 @@
+/*
+ * memfile.h - memory for full experts: files in memory, mapped. With efs.lock held unless said otherwise.
+ *
+ * PRIVATE: nobody else has ever seen it. Filled, filled again for another expert, given back, as we like.
+ *
+ * SHOWN: its file was given out. Pages of it may be anywhere, in pipes, socket queues, under I/O that pinned them, in
+ * opens that the kernel has yet to make. It is never written, truncated or punched again, and given back whole: the
+ * kernel frees each page with its last user.
+ *
+ * WINDOW: given out as a window, whose readers know that other experts come to stand in it. Filled again, but never
+ * shown as a file.
+ *
+ * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good.
+ */
+#ifndef EFS_MEMFILE_H
+#define EFS_MEMFILE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "expertfs.h"
+
+enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_SHOWN, EFS_MEMFILE_WINDOW };
+
+struct efs_memfile {
+    struct efs_memfile *next;   /* of the free ones */
+    enum efs_memfile_kind kind; /* changed by memfile.c alone */
+    bool memfd;                 /* not of our tmpfs: sealed when it is shown; no window */
+    bool populated;             /* all its pages are there */
+    int fd;                     /* PRIVATE: for writing. Else for reading, and for nothing else by whoever gets it */
+    uint32_t window;            /* WINDOW: its number */
+    uint64_t name;              /* PRIVATE, in the tmpfs */
+    uint8_t *data;              /* mapped; SHOWN: for reading */
+    size_t bytes;               /* whole pages */
+};
+
+/* Where memfiles are made; made once. */
+struct efs_memfiles {
+    int tmpfs, reading; /* the root of a tmpfs with huge pages, mounted nowhere, and of a clone of it that is read-only;
+                           < 0: there is none, memfds do */
+    _Atomic uint64_t named;
+    uint32_t windows; /* number given last to one of them */
+};
+
+/* tmpfs: try to have one. Without lock, before memfiles are made. */
+void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs);
+void efs_memfiles_close(struct efs_memfiles *memfiles); /* after all memfiles were freed */
+/* A PRIVATE memfile of bytes (whole pages), which nobody has counted yet. NULL: no memory. Also without lock. */
+struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
+/* Give its memory back. Also without lock. */
+void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+/* A WINDOW that is nobody's: who keeps it mapped holds none of its memory any more, and reads zeros. */
+void efs_memfile_empty(struct efs_memfile *memfile);
+/* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. 0 or -errno. */
+errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
+/* Show it as a file, or as a window: 0, also if it is that already; -EBUSY: it is the other, or cannot be it; -errno:
+ * it is what it was. */
+errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+/* It is to be filled: have the pages that it lacks, as large as they can be, and leave it to the fill to clear each of
+ * them. A fault gets huge pages and, after the last whole one, pages of 4 KiB: of an expert of 9 MiB and a header that
+ * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. Where
+ * that fails, faults do it. After efs_memfile_resize(). Without lock: takes some 20 us. */
+void efs_memfile_reserve(struct efs_memfile *memfile);
+/* Have all its pages, whose content is anything then. PRIVATE. Without lock: may take a millisecond for each MiB. */
+errint_t efs_memfile_populate(struct efs_memfile *memfile);
+
+#endif

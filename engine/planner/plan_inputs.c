@@ -1,0 +1,154 @@
+/* plan_inputs.c - see plan_thread_core.h: what is known of the machine and of the workload. */
+#include "plan_thread_core.h"
+
+#include "counts.h"
+#include "estimator.h"
+#include "route.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MEASURE_SECONDS 0.4
+#define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
+#define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
+
+/* ---- the profile ---- */
+
+void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *p)
+{
+    const struct efs_cache *r = fs->cache;
+    *p = (struct efs_profile){.content_hash = fs->store->sb.content_hash,
+                              .layers = r->layers,
+                              .experts = r->width,
+                              .tensors = 3,
+                              .shards = 4,
+                              .workers = fs->options.workers,
+                              .disk_bytes_per_second = 1.5e9,
+                              .read_latency_ns = 1e5,
+                              .decode_bytes_per_second = 5e9,
+                              .copy_bytes_per_second = 7e9,
+                              .recode_bytes_per_second = 1e9};
+    double sums[EFS_POOLS] = {0};
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        for (unsigned i = 0; i < EFS_POOLS; i++)
+            sums[i] += (double)r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index][i];
+    double n = fs->store->expert_count;
+    p->full_bytes = sums[EFS_POOL_F] / n;
+    p->coded_bytes = sums[EFS_POOL_C] / n;
+    p->sm_bytes = sums[EFS_POOL_S] / n;
+    p->e_bytes = sums[EFS_POOL_E] / n;
+}
+
+/* Measuring takes memory for a moment: only where the budget has it to spare. */
+static bool reserve_for_measuring(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    bool room =
+        efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
+    if (room)
+        fs->fixed_bytes += MEASURE_BYTES;
+    pthread_mutex_unlock(&fs->lock);
+    return room;
+}
+
+void efs_plan_thread_profile(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    struct efs_profile profile;
+    enum efs_profile_source source = EFS_PROFILE_ASSUMED;
+    struct efs_error err = {""};
+    char path[4096];
+    if (fs->options.no_state)
+        return;
+    if (efs_profile_path(fs->store->sb.content_hash, path, sizeof(path), &err) == 0) {
+        errint_t rc = efs_profile_load(path, &profile, &err);
+        if (rc == 0)
+            source = EFS_PROFILE_SAVED;
+        else if (rc != -ENOENT)
+            efs_log(fs, EFS_LOG_WARNING, "%s; it is measured again", err.text);
+    }
+    if (source == EFS_PROFILE_ASSUMED && reserve_for_measuring(fs)) {
+        errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, &profile, &err);
+        pthread_mutex_lock(&fs->lock);
+        fs->fixed_bytes -= MEASURE_BYTES;
+        pthread_mutex_unlock(&fs->lock);
+        if (rc == 0) {
+            source = EFS_PROFILE_MEASURED;
+            if (efs_profile_save(&profile, &err) < 0)
+                efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
+        } else {
+            efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
+        }
+    }
+    pthread_mutex_lock(&fs->lock);
+    if (source != EFS_PROFILE_ASSUMED) {
+        s->profile = profile;
+        efs_estimator_profile(fs->estimator, &profile);
+    }
+    s->profile_source = source;
+    pthread_mutex_unlock(&fs->lock);
+}
+
+/* ---- the history ---- */
+
+static errint_t history_of_route(struct efs_plan_thread *s, const char *path, struct efs_error *err)
+{
+    const struct efs_cache *r = s->fs->cache;
+    struct efs_route route = {0};
+    errint_t rc = efs_route_read(path, &route, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_counts_from_route(&route, r->layers, r->width, NULL, &s->known);
+    efs_route_free(&route);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot plan from it: %s", path, strerror(-rc));
+    s->history_source = EFS_HISTORY_ROUTE;
+    snprintf(s->history_path, sizeof(s->history_path), "%s", path);
+    return 0;
+}
+
+errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err)
+{
+    struct efs *fs = s->fs;
+    const struct efs_cache *r = fs->cache;
+    errint_t rc;
+    if (path)
+        return history_of_route(s, path, err);
+    if (!fs->options.no_state) {
+        struct efs_error why = {""};
+        rc = efs_counts_load(fs->store->sb.content_hash, r->layers, r->width, &s->known, &why);
+        if (rc == 0) {
+            s->history_source = EFS_HISTORY_SAVED;
+            return 0;
+        }
+        efs_history_free(&s->known);
+        if (rc != -ENOENT)
+            efs_log(fs, EFS_LOG_WARNING, "%s; earlier mounts are forgotten", why.text);
+    }
+    rc = efs_history_init(&s->known, r->layers, r->width);
+    return rc < 0 ? efs_fail(err, rc, "no memory for the history") : 0;
+}
+
+void efs_plan_thread_save(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    struct efs_history all = {0};
+    struct efs_error err = {""};
+    if (fs->options.no_state || s->history_source == EFS_HISTORY_ROUTE ||
+        efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
+        efs_history_free(&all);
+        return;
+    }
+    pthread_mutex_lock(&fs->lock);
+    efs_history_copy(&all, &s->known);
+    efs_history_add(&all, &s->seen);
+    uint64_t saw = s->saw;
+    pthread_mutex_unlock(&fs->lock);
+    errint_t rc = saw != s->saved_saw ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
+    if (rc == 0)
+        s->saved_saw = saw;
+    else
+        efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
+    efs_history_free(&all);
+}

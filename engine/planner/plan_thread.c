@@ -1,0 +1,224 @@
+/* plan_thread.c - see plan_thread.h. */
+#include "plan_thread_core.h"
+
+#include "estimator.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SAVE_SECONDS 300
+#define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
+#define DRIFT_EVERY 256u    /* requests */
+#define LEASE_LOOK_NS 50000000
+
+/* ---- what it hears ---- */
+
+void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return;
+    efs_policy_ranks(fs->cache->policy, layer, ids, count, s->ranks);
+    efs_history_request(&s->seen, layer, ids, s->ranks, count);
+    s->saw++;
+    if (s->saw % DRIFT_EVERY == 0)
+        pthread_cond_signal(&s->wake);
+}
+
+void efs_plan_thread_kick(struct efs *fs)
+{
+    if (fs->plan_thread)
+        pthread_cond_signal(&fs->plan_thread->wake);
+}
+
+void efs_plan_thread_wake(struct efs *fs)
+{
+    if (fs->plan_thread) {
+        fs->plan_thread->asked = true;
+        pthread_cond_signal(&fs->plan_thread->wake);
+    }
+}
+
+/* ---- the thread ---- */
+
+static bool has_drifted(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    if (!s->skew.inclusion)
+        return false;
+    s->drift = efs_history_drift(&s->skew, &s->seen);
+    if (!efs_history_drifted(&s->skew, &s->seen, EFS_DRIFT_REPLAN))
+        return false;
+    efs_count(&fs->stats, drifts, 1);
+    return true;
+}
+
+/* Leases wait for room, or what was held when the budget became smaller is still above it. */
+static bool is_short(const struct efs *fs)
+{
+    return fs->lease_queue || efs_budget_used(fs) > fs->options.budget_bytes;
+}
+
+static void look_for_room(struct efs *fs)
+{
+    struct efs_disk_request *submit = NULL;
+    pthread_mutex_lock(&fs->lock);
+    efs_budget_shrink(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+    efs_full_retry(fs);
+}
+
+static void *run(void *arg)
+{
+    struct efs_plan_thread *s = arg;
+    struct efs *fs = s->fs;
+    efs_plan_thread_profile(s);
+    efs_plan_thread_plan(s);
+    uint64_t saved = efs_now_ns();
+    pthread_mutex_lock(&fs->lock);
+    s->planned = true;
+    pthread_cond_broadcast(&s->first);
+    while (!s->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += SAVE_SECONDS;
+        if (is_short(fs)) { /* nobody tells when a mapping ends that outlived its lease: look now and then */
+            until.tv_sec -= SAVE_SECONDS;
+            until.tv_nsec += LEASE_LOOK_NS;
+            until.tv_sec += until.tv_nsec / 1000000000;
+            until.tv_nsec %= 1000000000;
+        }
+        if (!s->asked)
+            pthread_cond_timedwait(&s->wake, &fs->lock, &until);
+        bool look = is_short(fs);
+        bool plan = !s->stop && (s->asked || has_drifted(s));
+        pthread_mutex_unlock(&fs->lock);
+        if (look)
+            look_for_room(fs);
+        if (plan) {
+            struct timespec settle = {0, SETTLE_NS};
+            nanosleep(&settle, NULL);
+            efs_plan_thread_plan(s);
+        }
+        if (efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull) {
+            efs_plan_thread_save(s);
+            saved = efs_now_ns();
+        }
+        pthread_mutex_lock(&fs->lock);
+    }
+    pthread_mutex_unlock(&fs->lock);
+    efs_plan_thread_save(s);
+    return NULL;
+}
+
+/* The policy starts with what is known. */
+static void seed(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    for (uint32_t l = 0; l < s->known.layers; l++)
+        if (s->known.passes[l])
+            efs_policy_seed(fs->cache->policy, l, s->known.counts + (size_t)l * s->known.experts, s->known.passes[l]);
+}
+
+errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err)
+{
+    if (!fs->cache->policy) {
+        struct efs_disk_request *none = NULL;
+        efs_cache_resize(fs, &none);
+        return 0;
+    }
+    struct efs_plan_thread *s = efs_sys_calloc(1, sizeof(*s));
+    if (!s)
+        return efs_fail(err, -ENOMEM, "no memory for the planner");
+    s->fs = fs;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_cond_init(&s->first, NULL);
+    fs->plan_thread = s;
+    s->ranks = efs_sys_calloc(fs->cache->width + 1u, sizeof(*s->ranks));
+    if (!s->ranks || efs_history_init(&s->seen, fs->cache->layers, fs->cache->width) < 0)
+        return efs_fail(err, -ENOMEM, "no memory for the planner");
+    efs_plan_thread_assume(fs, &s->profile);
+    errint_t rc = efs_plan_thread_history(s, history_path, err);
+    if (rc < 0)
+        return rc;
+    seed(s);
+    struct efs_disk_request *none = NULL;
+    efs_cache_resize(fs, &none);
+    rc = efs_thread_start(run, s, "efs-plan", &s->thread);
+    s->started = rc == 0;
+    return rc < 0 ? efs_fail(err, rc, "cannot start the planner: %s", strerror(-rc)) : 0;
+}
+
+void efs_plan_thread_stop(struct efs *fs)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return;
+    if (s->started) {
+        pthread_mutex_lock(&fs->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->wake);
+        pthread_mutex_unlock(&fs->lock);
+        pthread_join(s->thread, NULL);
+        s->started = false;
+    }
+}
+
+void efs_plan_thread_free(struct efs *fs)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return;
+    efs_history_free(&s->seen);
+    efs_history_free(&s->known);
+    efs_skew_free(&s->skew);
+    efs_pools_free(&s->plan);
+    pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->first);
+    free(s->ranks);
+    free(s);
+    fs->plan_thread = NULL;
+}
+
+void efs_plan_thread_wait(struct efs *fs)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    while (s->started && !s->planned)
+        pthread_cond_wait(&s->first, &fs->lock);
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint64_t ns)
+{
+    struct efs_plan_thread *s = fs->plan_thread;
+    if (!s || (form != EFS_FORM_FULL && form != EFS_FORM_CODED))
+        return;
+    pthread_mutex_lock(&fs->lock);
+    double *mean = &s->product_ns[form];
+    if (*mean == 0)
+        efs_plan_thread_wake(fs);
+    *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs)
+{
+    *costs = (struct efs_plan_thread_costs){1e9 / 1.5e9, 1e9 / 5e9};
+    if (!fs->plan_thread)
+        return;
+    struct efs_rates_now now;
+    efs_estimator_now(fs->estimator, &now, NULL, NULL);
+    costs->read_ns_per_byte = 1e9 / now.disk_bytes_per_second;
+    costs->decode_ns_per_byte = 1e9 / now.decode_bytes_per_second;
+}

@@ -1,0 +1,42 @@
+/*
+ * plan_thread.h - the thread that plans: it loads or measures the profile, knows the history, plans the pools, watches
+ * for drift, and saves the counts (ZipMoE 3.4). It never holds efs.lock while it plans, reads or writes.
+ */
+#ifndef EFS_PLAN_THREAD_H
+#define EFS_PLAN_THREAD_H
+
+#include "cache.h"
+
+/* Start it. history_path: a .route trace, or NULL. 0; -errno of the trace or of the thread, with err. */
+errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err);
+/* Saves the counts and ends the thread. What is under way may still wake it and ask for costs. No steward is fine. No
+ * lock. */
+void efs_plan_thread_stop(struct efs *fs);
+/* When nothing is under way any more. */
+void efs_plan_thread_free(struct efs *fs);
+
+/* Blocks until there is a first plan, or none is to come. Without lock. */
+void efs_plan_thread_wait(struct efs *fs);
+
+/* ---- with efs.lock held ---- */
+/* A layer asks for these (numbers in the policy's layer); before the policy hears of it. */
+void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+/* What a plan depends on has changed: plan again soon. */
+void efs_plan_thread_wake(struct efs *fs);
+/* A lease waits for room: look after it. */
+void efs_plan_thread_kick(struct efs *fs);
+
+/* What reading and decoding cost, by the profile as it is now. Without lock. */
+struct efs_plan_thread_costs {
+    double read_ns_per_byte, decode_ns_per_byte; /* of coded bytes; of raw bytes, one worker */
+};
+void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs);
+
+/* A client has run an expert in this form: what its product takes, with all its threads. Plans for C count it instead
+ * of decoding. Without lock. */
+void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint64_t ns);
+
+/* Without lock: "plan" or "profile" for people. As efs_describe(). */
+errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+
+#endif

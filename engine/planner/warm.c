@@ -1,0 +1,178 @@
+/*
+ * warm.c - see warm.h. There is no thread: each load that ends, whoever wanted it, looks whether another can begin.
+ */
+#include "warm.h"
+
+#include "history.h"
+#include "cache.h"
+#include "sys.h"
+#include "extent_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define AT_ONCE 2u     /* extents under way: keeps the disk busy, and a read that is wanted waits for little */
+#define FREE_SHARE 16u /* of the chunk pool stays empty, so that what is wanted finds holes of its size */
+
+struct candidate {
+    double share; /* of its layer's passes that asked for it */
+    uint32_t expert, layer, index;
+};
+
+struct efs_warming {
+    struct candidate *order;    /* [count] the most expected first */
+    uint32_t count, at, extent; /* the next one, and the next extent of it, counted from its first */
+    bool open, planned;
+};
+
+errint_t efs_warm_build(struct efs *fs)
+{
+    uint32_t count = fs->store->expert_count;
+    if (!fs->options.warm || count == 0)
+        return 0;
+    struct efs_warming *w = efs_sys_calloc(1, sizeof(*w));
+    if (!w)
+        return -ENOMEM;
+    fs->warming = w;
+    w->order = efs_sys_calloc(count, sizeof(w->order[0]));
+    w->count = count;
+    return w->order ? 0 : -ENOMEM;
+}
+
+void efs_warm_destroy(struct efs *fs)
+{
+    if (fs->warming)
+        free(fs->warming->order);
+    free(fs->warming);
+}
+
+uint64_t efs_warm_bytes(const struct efs_options *options, const struct efs_store *store)
+{
+    return options->warm ? store->expert_count * sizeof(struct candidate) : 0;
+}
+
+/* Of experts that are expected alike, layers get theirs evenly. */
+static int by_share(const void *pa, const void *pb)
+{
+    const struct candidate *a = pa, *b = pb;
+    if (a->share != b->share)
+        return a->share > b->share ? -1 : 1;
+    if (a->index != b->index)
+        return a->index < b->index ? -1 : 1;
+    return (a->layer > b->layer) - (a->layer < b->layer);
+}
+
+void efs_warm_plan(struct efs *fs, const struct efs_history *history)
+{
+    struct efs_warming *w = fs->warming;
+    struct efs_disk_request *submit = NULL;
+    if (!w)
+        return;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t e = 0; e < w->count; e++) {
+        const struct efs_cache_expert *expert = &fs->cache->expert[e];
+        uint64_t passes = history->passes[expert->layer];
+        uint32_t times = history->counts[(size_t)expert->layer * history->experts + expert->index];
+        w->order[e] = (struct candidate){.share = passes ? (double)times / (double)passes : 0,
+                                         .expert = e,
+                                         .layer = expert->layer,
+                                         .index = expert->index};
+    }
+    qsort(w->order, w->count, sizeof(w->order[0]), by_share);
+    w->at = w->extent = 0;
+    w->planned = true;
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}
+
+/* Empty memory for that many bytes, within the plan, or room to have it. */
+static bool has_empty(const struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, planned = fs->planned_segments * segment;
+    uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
+    if (after > planned - planned / FREE_SHARE)
+        return false;
+    return after <= now - now / FREE_SHARE || efs_budget_has_segment(fs);
+}
+
+/* Nobody waits for the disk or for memory, and none is on its way out. */
+static bool all_rests(const struct efs *fs)
+{
+    return !fs->closing && !fs->no_memory && !fs->lease_queue && !fs->coded_waiting && fs->segments_leaving == 0 &&
+           fs->loads[EFS_LOAD_WANTED] == 0 && fs->loads[EFS_LOAD_AHEAD] == 0;
+}
+
+/* The next extent that is not here; EFS_NONE: there is no more. */
+static uint32_t next_extent(const struct efs *fs, struct efs_warming *w)
+{
+    for (; w->at < w->count; w->at++, w->extent = 0) {
+        const uint32_t expert = w->order[w->at].expert;
+        if (fs->full[expert].state != EFS_FULL_NONE)
+            continue;
+        uint32_t first = efs_expert_extent_first(fs, expert), end = efs_expert_extent_end(fs, expert);
+        for (; first + w->extent < end; w->extent++) {
+            const struct efs_extent *x = &fs->extents[first + w->extent];
+            if (x->state == EFS_EXTENT_REST && x->have != x->needs)
+                return first + w->extent;
+        }
+    }
+    return EFS_NONE;
+}
+
+void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
+{
+    struct efs_warming *w = fs->warming;
+    if (!w || !w->open || !w->planned)
+        return;
+    while (all_rests(fs) && fs->loads[EFS_LOAD_WARM] < AT_ONCE) {
+        uint32_t extent = next_extent(fs, w);
+        if (extent == EFS_NONE)
+            return;
+        const struct efs_extent *x = &fs->extents[extent];
+        unsigned missing = x->needs & ~(unsigned)x->have;
+        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_room(fs, x, EFS_COMPONENT_E) : 0) +
+                         (missing & EFS_COMPONENT_SM ? efs_extent_room(fs, x, EFS_COMPONENT_SM) : 0);
+        if (!has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM, submit) < 0)
+            return;
+        efs_count(&fs->stats, warmed_extents, 1);
+        w->extent++;
+    }
+}
+
+/* Behind those that go before the pool grows, and before all others. */
+static void first_to_go(struct efs *fs, uint32_t extent)
+{
+    struct efs_lru *evictable = &fs->evictable_extents;
+    uint32_t behind = EFS_NONE;
+    efs_lru_remove(evictable, extent);
+    for (uint32_t i = evictable->oldest; i != EFS_NONE && fs->extents[i].evict_first; i = efs_lru_newer(evictable, i))
+        behind = i;
+    if (behind == EFS_NONE)
+        efs_lru_insert(evictable, extent, false);
+    else
+        efs_lru_insert_newer(evictable, extent, behind);
+}
+
+void efs_warm_ended(struct efs *fs, uint32_t extent, errint_t error)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    if (error < 0)
+        fs->warming->at = fs->warming->count;
+    else if (x->list == EFS_LIST_EVICTABLE && x->refs == 0 && !x->evict_first)
+        first_to_go(fs, extent);
+}
+
+void efs_warm_begin(struct efs *fs)
+{
+    struct efs_disk_request *submit = NULL;
+    if (!fs->warming)
+        return;
+    if (!fs->plan_thread)
+        efs_log(fs, EFS_LOG_WARNING, "no policy keeps this store's experts, so that none are read ahead of requests");
+    pthread_mutex_lock(&fs->lock);
+    fs->warming->open = true;
+    efs_warm_go_on(fs, &submit);
+    pthread_mutex_unlock(&fs->lock);
+    efs_disk_submit_all(fs, submit);
+}

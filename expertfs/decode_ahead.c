@@ -1,0 +1,220 @@
+/*
+ * decode_ahead.c - the next block of one who reads a file in order, past the page cache, is decoded while the last one
+ * is on its way to him: by the thread that sent it, into one of a few buffers. His next request is then answered at
+ * once, or, if it comes first, by that thread when it is done. Only where the bytes are in memory: what comes from the
+ * disk is read ahead by the engine.
+ *
+ * Small requests, of copying programs and of C and C++ streams, are answered from a block that is larger than they are:
+ * each by itself would cost the engine's way through locks and tables again, which takes longer than to decode it.
+ *
+ * What is in a slot is true for ever, since files never change: no one has to be asked when it goes.
+ */
+#include "daemon.h"
+
+#define LARGE_BYTES (128u << 10) /* each such read is expected by itself; smaller ones share a block */
+#define BLOCK_BYTES (256u << 10) /* for small reads; the next one is begun when half of it was read */
+#define SMALL_SURE 4u            /* so many in a row: the reader goes on */
+
+enum state {
+    FREE,    /* nothing */
+    COMING,  /* is being decoded */
+    AWAITED, /* the same, and its reader has asked for it: whoever decodes it answers */
+    HERE     /* decoded */
+};
+
+/* Set by whoever answers a request: in this thread, inside efs_read(). */
+static _Thread_local bool answered;
+
+void efsd_decode_ahead_answered(void)
+{
+    answered = true;
+}
+
+/* Lock held. A slot that has or will have all of this. */
+static struct efsd_decode_ahead *find(struct efsd_buffers *buffers, uint32_t node, uint64_t offset, size_t bytes)
+{
+    for (size_t i = 0; i < buffers->ahead_count; i++) {
+        struct efsd_decode_ahead *a = &buffers->ahead[i];
+        if (a->state != FREE && a->node == node && offset >= a->offset && offset - a->offset <= a->bytes &&
+            bytes <= a->bytes - (offset - a->offset)) {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+/* Of the slot, from offset on. */
+static const uint8_t *answer(const struct efsd_decode_ahead *a, uint64_t offset)
+{
+    return a->data + efsd_answer_begin(a->bytes) + (offset - a->offset);
+}
+
+/* Lock held. It was sent up to end: is anything left that somebody may come for? */
+static void sent(struct efsd_decode_ahead *a, uint64_t end)
+{
+    a->sending--;
+    a->through |= end == a->offset + a->bytes;
+    if (a->through && !a->sending) {
+        a->state = FREE;
+    }
+}
+
+/* To the end of the file at most. */
+static size_t within(const struct efsd *daemon, uint32_t node, uint64_t offset, size_t bytes)
+{
+    uint64_t size = daemon->tree.nodes[node].bytes, left = offset < size ? size - offset : 0;
+    return left < bytes ? (size_t)left : bytes;
+}
+
+bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes)
+{
+    struct efsd_buffers *buffers = &daemon->buffers;
+    bytes = within(daemon, node, offset, bytes);
+    pthread_mutex_lock(&buffers->lock);
+    struct efsd_decode_ahead *a = bytes ? find(buffers, node, offset, bytes) : NULL;
+    /* who wants a part does not wait: the rest may be damaged */
+    bool coming = a && a->state == COMING && a->bytes == bytes, here = a && a->state == HERE;
+    if (coming) {
+        a->state = AWAITED;
+        a->req = req;
+    } else if (here) {
+        a->sending++; /* it stays while it is sent */
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    if (!coming && !here) {
+        return false;
+    }
+    efsd_count(&daemon->counters.ahead_hits, 1);
+    efsd_count(&daemon->counters.ahead_hit_bytes, here ? bytes : 0);
+    answered = true; /* or will be: go on meanwhile */
+    if (here) {
+        efsd_reply_read(daemon, req, 0, answer(a, offset), bytes);
+        pthread_mutex_lock(&buffers->lock);
+        sent(a, offset + bytes);
+        pthread_mutex_unlock(&buffers->lock);
+    }
+    return true;
+}
+
+static void ahead_done(void *arg, errint_t error, size_t bytes)
+{
+    struct efsd_decode_ahead *a = arg;
+    struct efsd *daemon = a->daemon;
+    struct efsd_buffers *buffers = &daemon->buffers;
+    pthread_mutex_lock(&buffers->lock);
+    bool awaited = a->state == AWAITED;
+    if (!awaited) {
+        a->state = error ? FREE : HERE; /* the reader shall have his own try */
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    efsd_count(&daemon->counters.ahead_bytes, bytes);
+    if (!awaited) {
+        efsd_count(&daemon->counters.ahead_errors, error != 0);
+        return;
+    }
+    efsd_count(&daemon->counters.ahead_hit_bytes, bytes);
+    answered = true;
+    efsd_reply_read(daemon, a->req, error, answer(a, a->offset), bytes);
+    pthread_mutex_lock(&buffers->lock);
+    a->state = FREE;
+    pthread_mutex_unlock(&buffers->lock);
+}
+
+/* Lock held. What the reader is expected to ask for and no slot has. false: nothing. */
+static bool expected(struct efsd *daemon, const struct efsd_open *open, uint64_t *offset, size_t *bytes)
+{
+    const struct efsd_guess *g = &open->guess;
+    const struct efsd_decode_ahead *a;
+    if (!g->small) {
+        *offset = g->offset;
+        *bytes = g->bytes;
+        return g->sure && *bytes && !find(&daemon->buffers, open->node, *offset, *bytes);
+    }
+    *offset = g->small_end;
+    while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = find(&daemon->buffers, open->node, *offset, 1))) {
+        *offset = a->offset + a->bytes;
+    }
+    *bytes = within(daemon, open->node, *offset, BLOCK_BYTES);
+    return g->small_run >= SMALL_SURE && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
+}
+
+/* A slot for it: one that is free, else the one whose block has waited longest. NULL: none, or nothing is expected. */
+static struct efsd_decode_ahead *begin(struct efsd *daemon, const struct efsd_open *open)
+{
+    struct efsd_buffers *buffers = &daemon->buffers;
+    struct efsd_decode_ahead *slot = NULL;
+    uint64_t offset;
+    size_t bytes;
+    pthread_mutex_lock(&buffers->lock);
+    for (size_t i = 0; i < buffers->ahead_count; i++) {
+        struct efsd_decode_ahead *a = &buffers->ahead[i];
+        bool idle = a->state == HERE && !a->sending;
+        if (a->state == FREE || (idle && (!slot || (slot->state == HERE && a->turn < slot->turn)))) {
+            slot = slot && slot->state == FREE ? slot : a;
+        }
+    }
+    if (slot && expected(daemon, open, &offset, &bytes)) {
+        *slot = (struct efsd_decode_ahead){.data = slot->data,
+                                           .daemon = daemon,
+                                           .node = open->node,
+                                           .offset = offset,
+                                           .bytes = bytes,
+                                           .state = COMING,
+                                           .turn = ++buffers->turn};
+    } else {
+        slot = NULL;
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    return slot;
+}
+
+/* Lock held. Small reads, one behind the other, with nobody else in between. */
+static bool small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
+{
+    bool follows = alone && offset == g->small_end;
+    g->small_run = follows ? g->small_run + (g->small_run < SMALL_SURE) : 0;
+    g->small_end = offset + bytes;
+    g->small = true;
+    return g->small_run >= SMALL_SURE;
+}
+
+/*
+ * A large read is expected as far behind the last one, and as long, as that was: a buffer that does not begin with a
+ * page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded only if what
+ * was expected before came true, and no one else reads meanwhile: several readers keep the processors busy without.
+ */
+bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
+{
+    answered = false;
+    struct efsd_guess *g = &open->guess;
+    pthread_mutex_lock(&daemon->buffers.lock);
+    bool alone = daemon->buffers.reader == open, sure;
+    if (bytes < LARGE_BYTES) {
+        sure = small_follows(g, alone, offset, bytes);
+        daemon->buffers.reader = open;
+        pthread_mutex_unlock(&daemon->buffers.lock);
+        return sure;
+    }
+    uint64_t gap = offset - g->end; /* wraps where it does not go on */
+    bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0;
+    daemon->buffers.reader = open;
+    sure = begins || (alone && offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes);
+    g->end = offset + bytes;
+    g->offset = gap < LARGE_BYTES ? g->end + gap : g->end;
+    g->bytes = within(daemon, open->node, g->offset, bytes);
+    g->sure = sure;
+    g->small = false;
+    pthread_mutex_unlock(&daemon->buffers.lock);
+    return sure;
+}
+
+void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open)
+{
+    struct efsd_decode_ahead *a;
+    while (answered && (a = begin(daemon, open))) {
+        answered = false;
+        efsd_count(&daemon->counters.aheads, 1);
+        efs_read(daemon->fs, daemon->tree.nodes[open->node].id, open->stream, a->offset,
+                 a->data + efsd_answer_begin(a->bytes), a->bytes, ahead_done, a);
+    }
+}

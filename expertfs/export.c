@@ -1,0 +1,225 @@
+/* export.c - see export.h: the socket, and the thread that receives what clients ask. */
+#include "export_core.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define SESSIONS 16u
+#define SEND_BYTES (256 << 10)
+#define DEAF_MS 200
+#define TELL_SECONDS 60
+
+/* ---- the thread --------------------------------------------------------------------------------------------- */
+
+static void hear(struct efsd_export *h, bool hears)
+{
+    struct epoll_event event = {.events = hears ? EPOLLIN : 0, .data.ptr = &h->socket};
+    epoll_ctl(h->epoll, EPOLL_CTL_MOD, h->socket.listening, &event);
+    h->deaf = !hears;
+}
+
+/*
+ * There is no descriptor for a client that waits. Left where it is, it would wake us again and again, and wait for an
+ * answer: so it is let in by a descriptor that is kept for this, and cut off, and opens files. If that fails, too, the
+ * socket is not looked at for a while.
+ */
+static void turn_away(struct efsd_export *h)
+{
+    if (h->spare >= 0) {
+        close(h->spare);
+    }
+    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    bool none = fd < 0 && errno != EAGAIN && errno != ECONNABORTED;
+    if (fd >= 0) {
+        close(fd);
+    }
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (none || h->spare < 0) {
+        hear(h, false);
+    }
+    int64_t now = time(NULL);
+    if (now - h->told_away >= TELL_SECONDS) {
+        h->told_away = now;
+        efsd_log(EFS_LOG_WARNING, "clients of the hand-out are turned away, they open files: no descriptor is left "
+                                  "(RLIMIT_NOFILE)");
+    }
+}
+
+static void greet(struct efsd_export *h)
+{
+    int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            turn_away(h);
+        }
+        return;
+    }
+    struct ucred who;
+    socklen_t room = sizeof(who);
+    bool may = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && (who.uid == h->daemon->uid || who.uid == 0);
+    struct efsd_session *s = may && h->session_count < SESSIONS ? calloc(1, sizeof(*s)) : NULL;
+    if (!s) {
+        close(fd);
+        return;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    *s = (struct efsd_session){.handout = h, .fd = fd, .user = who.uid, .references = 1};
+    s->late_end = &s->late;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+    pthread_mutex_lock(&h->lock);
+    s->next = h->sessions;
+    h->sessions = s;
+    h->session_count++;
+    pthread_mutex_unlock(&h->lock);
+    efsd_count(&h->daemon->counters.handout_clients, 1);
+    if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event)) {
+        efsd_export_end(s);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct efsd_export *h = arg;
+    struct epoll_event event;
+    for (;;) { /* one at a time: what one event ends is not in a list of others */
+        int n = epoll_wait(h->epoll, &event, 1, h->deaf ? DEAF_MS : -1);
+        if (h->deaf && n == 0) {
+            hear(h, true);
+        }
+        if (n < 0 && errno != EINTR) {
+            return NULL;
+        }
+        if (n < 1) {
+            continue;
+        }
+        if (event.data.ptr == &h->stop) {
+            return NULL;
+        }
+        if (event.data.ptr == &h->socket) {
+            greet(h);
+            continue;
+        }
+        struct efsd_session *s = event.data.ptr;
+        if (event.events & EPOLLOUT) {
+            efsd_export_flush(s);
+        }
+        if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+            efsd_export_receive(s);
+        }
+    }
+}
+
+/* ---- begin and end ------------------------------------------------------------------------------------------ */
+
+static errint_t watch(const struct efsd_export *h, int fd, void *what)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
+    return epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
+}
+
+static errint_t find_nodes(struct efsd_export *h)
+{
+    const struct efsd_tree *tree = &h->daemon->tree;
+    h->nodes = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->nodes));
+    for (uint32_t i = 0; h->nodes && i < tree->count; i++) {
+        if (tree->nodes[i].kind == EFSD_EXPERT) {
+            h->nodes[tree->nodes[i].expert] = i;
+        }
+    }
+    return h->nodes ? 0 : -ENOMEM;
+}
+
+errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, struct efs_error *err)
+{
+    *handout = NULL;
+    if (!daemon->kernel.passthrough) { /* there is no full pool, or nobody may have it */
+        return 0;
+    }
+    struct efsd_export *h = calloc(1, sizeof(*h));
+    if (!h) {
+        return efs_fail(err, -ENOMEM, "no memory");
+    }
+    *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
+    pthread_mutex_init(&h->lock, NULL);
+    h->epoll = epoll_create1(EPOLL_CLOEXEC);
+    h->stop = eventfd(0, EFD_CLOEXEC);
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : find_nodes(h);
+    bool told = false;
+    if (!rc) {
+        rc = efsd_socket_open(&h->socket, err);
+        told = rc != 0;
+    }
+    if (!rc) {
+        rc = watch(h, h->stop, &h->stop);
+    }
+    if (!rc) {
+        rc = watch(h, h->socket.listening, &h->socket);
+    }
+    if (!rc) {
+        rc = -pthread_create(&h->thread, NULL, run, h);
+        h->started = rc == 0;
+    }
+    if (rc) {
+        efsd_export_free(h);
+        return told ? rc : efs_fail(err, rc, "%s", strerror(-rc));
+    }
+    pthread_setname_np(h->thread, "efs-handout");
+    *handout = h;
+    return 0;
+}
+
+void efsd_export_stop(struct efsd_export *h)
+{
+    const uint64_t one = 1;
+    if (!h || !h->started) {
+        return;
+    }
+    h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
+    pthread_join(h->thread, NULL);
+    /* What clients hold stays as it is until the engine ends: they may be reading it. */
+    pthread_mutex_lock(&h->lock);
+    for (struct efsd_session *s = h->sessions; s; s = s->next) {
+        shutdown(s->fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+void efsd_export_free(struct efsd_export *h)
+{
+    if (!h) {
+        return;
+    }
+    while (h->sessions) {
+        struct efsd_session *s = h->sessions;
+        h->sessions = s->next;
+        for (uint32_t tag = 0; tag < s->tags; tag++) {
+            free(s->held[tag]);
+        }
+        close(s->fd);
+        efsd_session_unref(s);
+    }
+    efsd_socket_close(&h->socket);
+    const int all[] = {h->epoll, h->stop, h->spare};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (all[i] >= 0) {
+            close(all[i]);
+        }
+    }
+    pthread_mutex_destroy(&h->lock);
+    free(h->nodes);
+    free(h);
+}
+
+const char *efsd_export_address(const struct efsd_export *h)
+{
+    return h ? h->socket.path : "-";
+}

@@ -1,0 +1,23 @@
+/*
+ * export.h - experts for processes of this machine over a socket, without a file each: efs_export_ask and
+ * efs_export_answer of expertfs-protocol.h. Who mounted it, and root, may connect.
+ */
+#ifndef EFSD_EXPORT_H
+#define EFSD_EXPORT_H
+
+#include "expertfs.h"
+
+struct efsd;
+struct efsd_export;
+
+/* Begin to listen. 0 with *handout NULL: experts are not kept full here, there is nothing to hand out; -errno with the
+ * reason in err. */
+errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, struct efs_error *err);
+/* No call into the engine is made any more, but of those whose lease comes. Before efs_close(). */
+void efsd_export_stop(struct efsd_export *handout);
+/* After efs_close(). NULL is fine. */
+void efsd_export_free(struct efsd_export *handout);
+/* The path of the socket; "-": there is none. */
+const char *efsd_export_address(const struct efsd_export *handout);
+
+#endif

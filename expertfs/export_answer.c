@@ -1,0 +1,177 @@
+/* export_answer.c - see export_core.h. With the lock held unless said otherwise. */
+#include "export_core.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+static bool client_has(const struct efsd_session *s, uint32_t window)
+{
+    return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
+}
+
+/* Send one; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
+static errint_t send_answer(const struct efsd_session *s, const struct efs_export_answer *answer, int fd)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.room = {0}};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)answer, .iov_len = sizeof(*answer)};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof(control.room);
+        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+        with->cmsg_level = SOL_SOCKET;
+        with->cmsg_type = SCM_RIGHTS;
+        with->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(with), &fd, sizeof(fd));
+    }
+    return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static errint_t answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    const struct efs_export_answer answer = {.version = EFS_EXPORT_VERSION, .tag = tag, .error = error};
+    return send_answer(s, &answer, -1);
+}
+
+/* -EAGAIN; -EBUSY and others: it cannot be handed out. */
+static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held)
+{
+    const struct efsd *daemon = s->handout->daemon;
+    struct efs_window window;
+    errint_t rc = efs_lease_window(held->lease, &window);
+    uint8_t *has = rc == 0 ? efsd_export_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
+    if (has) {
+        s->has = has;
+    } else if (rc == 0) {
+        rc = -ENOMEM;
+    }
+    if (rc) {
+        return rc;
+    }
+    const struct efs_export_answer answer = {
+        .version = EFS_EXPORT_VERSION,
+        .tag = held->tag,
+        .window = window.number,
+        .window_bytes = window.bytes,
+        .file_bytes = daemon->tree.nodes[held->node].bytes,
+    };
+    rc = send_answer(s, &answer, client_has(s, window.number) ? -1 : window.fd);
+    if (rc == 0) {
+        s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
+    }
+    return rc;
+}
+
+static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    struct efsd_late *late = s->late_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*late)) : NULL;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
+    if (!late) { /* it asks and does not listen; nothing that it waits for may be lost without a word */
+        shutdown(s->fd, SHUT_RDWR);
+        return;
+    }
+    *late = (struct efsd_late){.tag = tag, .error = error};
+    *s->late_end = late;
+    s->late_end = &late->next;
+    s->late_count++;
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+}
+
+/* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
+ * same tag before this could be said. */
+static void refuse(struct efsd_session *s, uint32_t tag, errint_t error)
+{
+    assert(error < 0);
+    if (answer_error(s, tag, error) == -EAGAIN) {
+        put_late(s, tag, error);
+    }
+}
+
+/* Answer for an expert that is HELD; if it cannot be handed out, its tag is free. Returns a lease to be released
+ * without lock then, or NULL. */
+static struct efs_lease *answer(struct efsd_session *s, struct efsd_held *held)
+{
+    uint32_t tag = held->tag;
+    assert(held->session == s && held->lease && !held->dropped && s->held[tag] == held);
+    errint_t rc = answer_held(s, held);
+    if (rc == 0) {
+        efsd_count(&s->handout->daemon->counters.handouts, 1);
+        return NULL;
+    }
+    if (rc == -EAGAIN) {
+        put_late(s, tag, 0);
+        return NULL;
+    }
+    struct efs_lease *lease = held->lease;
+    s->held[tag] = NULL;
+    free(held);
+    efsd_count(&s->handout->daemon->counters.handout_errors, 1);
+    refuse(s, tag, rc);
+    return lease;
+}
+
+void efsd_export_flush(struct efsd_session *s)
+{
+    pthread_mutex_lock(&s->handout->lock);
+    struct efsd_late *all = s->late;
+    s->late = NULL;
+    s->late_end = &s->late;
+    s->late_count = 0;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    while (all) {
+        struct efsd_late *one = all;
+        struct efs_lease *lease = NULL;
+        all = one->next;
+        struct efsd_held *held = efsd_held_of(s, one->tag);
+        if (one->error) {
+            refuse(s, one->tag, one->error);
+        } else if (held && held->lease) { /* else it was dropped meanwhile */
+            lease = answer(s, held);
+        }
+        free(one);
+        if (lease) {
+            pthread_mutex_unlock(&s->handout->lock);
+            efs_lease_release(lease);
+            pthread_mutex_lock(&s->handout->lock);
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+}
+
+void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
+{
+    struct efsd_held *held = arg;
+    struct efsd_session *s = held->session;
+    struct efsd_export *handout = s->handout;
+    uint32_t tag = held->tag;
+    pthread_mutex_lock(&handout->lock);
+    assert(!held->lease && s->references > 0);
+    if (held->dropped) {
+        free(held); /* its tag was given up when it was dropped */
+    } else if (error) {
+        assert(s->held[tag] == held);
+        s->held[tag] = NULL;
+        free(held);
+        efsd_count(&handout->daemon->counters.handout_errors, 1);
+        refuse(s, tag, error == -EAGAIN ? -EIO : error);
+        lease = NULL;
+    } else {
+        held->lease = lease;
+        lease = answer(s, held);
+    }
+    efsd_session_unref(s);
+    pthread_mutex_unlock(&handout->lock);
+    if (lease) {
+        efs_lease_release(lease);
+    }
+}

@@ -1,0 +1,78 @@
+/*
+ * export_core.h - what the files of the hand-out share.
+ *
+ *   export.c          the socket and the thread that receives      export_session.c   what a client asks and holds
+ *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
+ *
+ *   tag free -> COMING (asked for) -> HELD (answered) -> free (dropped)
+ */
+#ifndef EFSD_EXPORT_CORE_H
+#define EFSD_EXPORT_CORE_H
+
+#include "daemon.h"
+#include "export.h"
+#include "export_socket.h"
+
+struct efsd_held {
+    struct efsd_session *session;
+    struct efs_lease *lease; /* NULL: COMING */
+    uint32_t tag, node;      /* node: the expert's file in the tree */
+    bool dropped;            /* while it was coming */
+};
+
+/* An answer that the client's socket had no room for. */
+struct efsd_late {
+    struct efsd_late *next;
+    uint32_t tag;
+    errint_t error; /* of one that is held no more, else 0 */
+};
+
+struct efsd_session {
+    struct efsd_export *handout;
+    struct efsd_session *next;
+    int fd; /* < 0: it is over */
+    uid_t user;
+    uint32_t references;     /* the list's, and one for each that is coming */
+    struct efsd_held **held; /* by tag */
+    uint32_t tags;           /* that there is room for */
+    uint8_t *has;            /* bits, by number of window: the client has it */
+    uint32_t windows;        /* that there is room for */
+    struct efsd_late *late, **late_end;
+    uint32_t late_count;
+};
+
+struct efsd_export {
+    struct efsd *daemon;
+    pthread_mutex_t lock; /* guards sessions and what is in them */
+    struct efsd_session *sessions;
+    uint32_t session_count;
+    uint32_t *nodes; /* by expert: its file in the tree */
+    struct efsd_socket socket;
+    int epoll, stop;
+    int spare;         /* given up to turn a client away when there are no more descriptors */
+    bool deaf;         /* the thread's: the socket is not looked at for a moment */
+    int64_t told_away; /* the thread's: second in which that was logged last */
+    pthread_t thread;
+    bool started;
+};
+
+/* ---- export_session.c ---- */
+/* Lock held: one reference less. */
+void efsd_session_unref(struct efsd_session *session);
+/* Lock held: what is held under the tag, or NULL. */
+struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
+/* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it
+ * was. */
+void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
+/* The client has sent something, or is gone: the session may be gone then. */
+void efsd_export_receive(struct efsd_session *session);
+/* The session is over; what it held is released. */
+void efsd_export_end(struct efsd_session *session);
+
+/* ---- export_answer.c ---- */
+/* For efs_lease(): arg is a struct efsd_held, and holds a reference on its session. */
+void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease);
+/* The client's socket has room again. */
+void efsd_export_flush(struct efsd_session *session);
+
+#endif

@@ -1,0 +1,253 @@
+/* export_session.c - see export_core.h. What a session holds is released when it ends, however the client ended. */
+#include "export_core.h"
+#include "expertfs-protocol.h"
+#include "expertfs-private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define PACKETS 16u /* of a session in a row, before others have their turn */
+
+/* ---- sessions ----------------------------------------------------------------------------------------------- */
+
+/* Lock held. */
+void efsd_session_unref(struct efsd_session *s)
+{
+    if (--s->references) {
+        return;
+    }
+    while (s->late) {
+        struct efsd_late *late = s->late;
+        s->late = late->next;
+        free(late);
+    }
+    free(s->held);
+    free(s->has);
+    free(s);
+}
+
+void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes)
+{
+    if (index < *room) {
+        return array;
+    }
+    uint32_t more = *room ? *room : 64;
+    while (more <= index) {
+        more *= 2;
+    }
+    uint8_t *bytes = reallocarray(array, more, element_bytes);
+    if (bytes) {
+        memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
+        *room = more;
+    }
+    return bytes;
+}
+
+struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
+{
+    return tag < s->tags ? s->held[tag] : NULL;
+}
+
+/* Lock held: the session is over. Leases to be released without lock are put at *leases, NULL-ended, for free(). */
+static void session_end(struct efsd_session *s, struct efs_lease ***leases)
+{
+    struct efsd_session **at = &s->handout->sessions;
+    uint32_t count = 0;
+    *leases = calloc((size_t)s->tags + 1, sizeof(**leases));
+    for (uint32_t tag = 0; tag < s->tags; tag++) {
+        struct efsd_held *held = s->held[tag];
+        if (held && !held->lease) {
+            held->dropped = true;
+        } else if (held && *leases) { /* else they are held until the end of the mount */
+            (*leases)[count++] = held->lease;
+            free(held);
+        }
+        s->held[tag] = NULL;
+    }
+    while (*at != s) {
+        at = &(*at)->next;
+    }
+    *at = s->next;
+    s->handout->session_count--;
+    epoll_ctl(s->handout->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+    close(s->fd);
+    s->fd = -1;
+    efsd_session_unref(s);
+}
+
+void efsd_export_end(struct efsd_session *s)
+{
+    struct efsd_export *h = s->handout; /* s may be gone when it has ended */
+    struct efs_lease **leases;
+    pthread_mutex_lock(&h->lock);
+    session_end(s, &leases);
+    pthread_mutex_unlock(&h->lock);
+    for (struct efs_lease **lease = leases; lease && *lease; lease++) {
+        efs_lease_release(*lease);
+    }
+    free(leases);
+}
+
+/* ---- asks --------------------------------------------------------------------------------------------------- */
+
+/* Tell the engine of the request as a whole: what it brings is found, or waited for, by the leases. */
+static errint_t want(struct efsd_session *s, const struct efs_export_ask *ask)
+{
+    char line[EFS_EXPORT_ITEMS * 24 + 64];
+    size_t used = (size_t)(*ask->stack ? snprintf(line, sizeof(line), "%s-L%u:", ask->stack, ask->layer)
+                                       : snprintf(line, sizeof(line), "%u:", ask->layer));
+    for (uint32_t i = 0; i < ask->count; i++) {
+        used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
+    }
+    return efsd_want_take(s->handout->daemon, s->user, line, used);
+}
+
+/* Lock held. NULL: it is not free, or out of range, or there is no memory. */
+static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
+{
+    bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag);
+    struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
+    if (all) {
+        s->held = all;
+    }
+    struct efsd_held *held = all ? calloc(1, sizeof(*held)) : NULL;
+    if (held) {
+        *held = (struct efsd_held){.session = s, .tag = tag};
+        s->held[tag] = held;
+        s->references++;
+    }
+    return held;
+}
+
+/* Take the tags of an ask. false: one cannot be had; the client is wrong, and cut off. */
+static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
+                      struct efsd_held *coming[EFS_EXPORT_ITEMS])
+{
+    uint32_t taken = 0;
+    pthread_mutex_lock(&s->handout->lock);
+    for (; taken < ask->count; taken++) {
+        uint32_t tag = ask->item[taken].tag;
+        coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : take_tag(s, tag);
+        if (tag != EFS_EXPORT_TOLD && !coming[taken]) {
+            break;
+        }
+    }
+    bool good = taken == ask->count;
+    while (!good && taken-- > 0) {
+        if (coming[taken]) {
+            s->held[coming[taken]->tag] = NULL;
+            free(coming[taken]);
+            s->references--;
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+    return good;
+}
+
+static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
+{
+    struct efsd *daemon = s->handout->daemon;
+    struct efsd_held *coming[EFS_EXPORT_ITEMS];
+    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming)) {
+        return false;
+    }
+    efsd_shrink_leased(daemon);
+    errint_t refused = want(s, ask);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        struct efs_expert_id expert;
+        errint_t rc = refused;
+        if (coming[i] && rc == 0) {
+            rc = efs_expert_find(daemon->fs, ask->stack, ask->layer, ask->item[i].expert, &expert);
+        }
+        if (coming[i] && rc) {
+            efsd_export_leased(coming[i], rc, NULL);
+        } else if (coming[i]) {
+            uint32_t node = s->handout->nodes[expert.number];
+            coming[i]->node = node;
+            efs_lease_for_window(daemon->fs, daemon->tree.nodes[node].id, efsd_export_leased, coming[i]);
+        }
+    }
+    return true;
+}
+
+static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
+{
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t tag = ask->item[i].tag;
+        struct efs_lease *lease = NULL;
+        pthread_mutex_lock(&s->handout->lock);
+        struct efsd_held *held = efsd_held_of(s, tag);
+        if (held) {
+            s->held[tag] = NULL;
+            lease = held->lease;
+            held->dropped = true;
+            if (lease) {
+                free(held);
+            }
+        }
+        pthread_mutex_unlock(&s->handout->lock);
+        if (lease) {
+            efs_lease_release(lease);
+        }
+    }
+}
+
+static void take_forget(struct efsd_session *s, const struct efs_export_ask *ask)
+{
+    pthread_mutex_lock(&s->handout->lock);
+    for (uint32_t i = 0; i < ask->count; i++) {
+        uint32_t window = ask->item[i].tag;
+        if (window / 8 < s->windows) {
+            s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
+        }
+    }
+    pthread_mutex_unlock(&s->handout->lock);
+}
+
+/* One packet. false: the client is wrong. */
+static bool take(struct efsd_session *s, const struct efs_export_ask *ask, size_t bytes)
+{
+    if (bytes < offsetof(struct efs_export_ask, item) || ask->version != EFS_EXPORT_VERSION ||
+        ask->count > EFS_EXPORT_ITEMS ||
+        bytes != offsetof(struct efs_export_ask, item) + ask->count * sizeof(ask->item[0])) {
+        return false;
+    }
+    switch (ask->kind) {
+    case EFS_EXPORT_ASK:
+        return take_ask(s, ask);
+    case EFS_EXPORT_DROP:
+        take_drop(s, ask);
+        return true;
+    case EFS_EXPORT_FORGET:
+        take_forget(s, ask);
+        return true;
+    default:
+        return false;
+    }
+}
+
+void efsd_export_receive(struct efsd_session *s)
+{
+    struct efs_export_ask ask;
+    for (uint32_t i = 0; i < PACKETS; i++) {
+        ssize_t n = recv(s->fd, &ask, sizeof(ask), MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
+        if (n > 0 && !good) {
+            efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",
+                     efsd_export_address(s->handout));
+        }
+        if (!good) {
+            efsd_export_end(s);
+            return;
+        }
+    }
+}

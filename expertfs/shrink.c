@@ -1,0 +1,110 @@
+/*
+ * shrink.c - memory goes to those who use it better. What is read for the page cache is kept there in full; coded
+ * chunks of the same experts below it are of use only when the page cache loses them, and then it would have lost less
+ * had it had their memory: simulated with routing of gpt-oss-20b and a memory limit of half of the file, a page cache
+ * with all of it misses 9 % of the bytes, beside chunks of the same size 32 %; and a miss costs more than its disk
+ * read, in faults, copies and reclaim.
+ *
+ * So under budget=auto, while reads come for the page cache and it has filled what memory there is (by the measure of
+ * efs_auto_budget(): cgroups, or the machine), the daemon holds no more than what reads under way need. Where there is
+ * memory that the page cache does not take, because its readers have limits of their own or little to read, the chunks
+ * stay. As soon as experts are opened with leases, or read past the page cache, the budget is what it was.
+ */
+#include "daemon.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define LOOK_BYTES (64 * MIB)  /* how often: a look takes less than 1 % of the time of reading so much */
+#define LEAST_BYTES (96 * MIB) /* what is left to the pools: reads under way, and what the kernel reads ahead */
+#define DIRECT_SHARE 8u        /* more than this part past the page cache: the pools are in use */
+#define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
+
+/* Is there less memory than the page cache would take? Ours is not counted on either side. */
+static bool is_filled(const struct efsd *daemon)
+{
+    struct efsd_pagecache_stats cache;
+    efsd_pagecache_stats(daemon, &cache);
+    uint64_t there_is = efsd_memory_bytes();
+    return cache.page_cache_bytes + there_is / SPARE_SHARE >= there_is;
+}
+
+/* Set the budget, and remember how the engine tells it. */
+static void set_budget(struct efsd *daemon, uint64_t bytes)
+{
+    struct efsd_shrink *cede = &daemon->cede;
+    char text[32] = "auto";
+    if (bytes) {
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
+    }
+    uint64_t held_bytes;
+    bool set = !efs_set(daemon->fs, "budget", text, &held_bytes, NULL);
+    cede->set_bytes = atomic_load(&cede->cached_bytes);
+    if (set) {
+        set = bytes && !efs_get(daemon->fs, "budget", cede->budget, sizeof(cede->budget));
+        atomic_store(&cede->ceded, set);
+    }
+}
+
+/* Has so much been read since the budget was set that the page cache could have filled all memory that it was given? */
+static bool had_time(const struct efsd *daemon)
+{
+    return atomic_load(&daemon->cede.cached_bytes) - daemon->cede.set_bytes >= efsd_memory_bytes();
+}
+
+static void look(struct efsd *daemon, bool in_use)
+{
+    struct efsd_shrink *cede = &daemon->cede;
+    char budget[64];
+    if (efs_get(daemon->fs, "budget", budget, sizeof(budget))) {
+        return;
+    }
+    bool ceded = atomic_load(&cede->ceded) && strcmp(budget, cede->budget) == 0;
+    atomic_store(&cede->ceded, ceded);
+    if (!ceded && strcmp(budget, "auto") != 0) {
+        return; /* someone has set it */
+    }
+    if (ceded ? !in_use && (is_filled(daemon) || !had_time(daemon)) : in_use || !is_filled(daemon)) {
+        return;
+    }
+    struct efs_stats stats;
+    efs_stats(daemon->fs, &stats, sizeof(stats));
+    uint64_t least = stats.fixed_bytes + LEAST_BYTES;
+    if (ceded) {
+        set_budget(daemon, 0);
+    } else if (least < stats.budget_bytes) {
+        set_budget(daemon, least);
+    }
+}
+
+static void look_alone(struct efsd *daemon, bool in_use)
+{
+    struct efsd_shrink *cede = &daemon->cede;
+    if (!atomic_exchange(&cede->looking, true)) {
+        look(daemon, in_use);
+        atomic_store(&cede->looking, false);
+    }
+}
+
+void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
+{
+    struct efsd_shrink *cede = &daemon->cede;
+    uint64_t direct = atomic_fetch_add_explicit(&cede->direct_bytes, cached ? 0 : bytes, memory_order_relaxed);
+    uint64_t all = atomic_fetch_add_explicit(&cede->cached_bytes, cached ? bytes : 0, memory_order_relaxed);
+    uint64_t at = atomic_load_explicit(&cede->look_bytes, memory_order_relaxed);
+    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&cede->look_bytes, &at, all)) {
+        return;
+    }
+    direct = atomic_exchange(&cede->direct_bytes, 0);
+    bool leased = atomic_exchange(&cede->leased, false);
+    look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
+}
+
+void efsd_shrink_leased(struct efsd *daemon)
+{
+    struct efsd_shrink *cede = &daemon->cede;
+    if (!atomic_exchange(&cede->leased, true) && atomic_load(&cede->ceded)) {
+        look_alone(daemon, true);
+    }
+}
