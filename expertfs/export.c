@@ -172,7 +172,7 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, st
         efsd_export_free(h);
         return told ? rc : efs_fail(err, rc, "%s", strerror(-rc));
     }
-    pthread_setname_np(h->thread, "efs-handout");
+    pthread_setname_np(h->thread, "efs-export");
     *handout = h;
     return 0;
 }

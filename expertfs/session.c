@@ -118,7 +118,7 @@ static errint_t exchange_init(struct efsd *daemon, struct efs_error *err)
         munmap(memory, RECEIVE_BYTES);
     }
     if (rc < 0) {
-        return efs_fail(err, rc, "the kernel's FUSE and the daemon did not come to terms: %s", strerror(-rc));
+        return efs_fail(err, rc, "FUSE INIT failed: %s", strerror(-rc));
     }
     return 0;
 }

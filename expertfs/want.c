@@ -37,7 +37,7 @@ static void tell_refused(struct efsd *daemon, uid_t user, const char *why)
 {
     int64_t now = time(NULL);
     if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now) {
-        efsd_log(EFS_LOG_WARNING, "user %u wants what cannot be: %s", (unsigned)user, why);
+        efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
     }
     efsd_answer(daemon, why);
 }

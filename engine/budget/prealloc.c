@@ -6,6 +6,7 @@
  * threads as decode. Where the system has no more, the rest is taken when it is needed, as without this.
  */
 #include "serve.h"
+#include "thread.h"
 
 #include "cache.h"
 #include "plan_thread.h"

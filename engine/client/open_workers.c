@@ -5,7 +5,7 @@
 #include "mount.h"
 
 #include "sys.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -223,7 +223,7 @@ void efs_mount_wake_reaper(struct efs_mount *m)
 
 errint_t efs_mount_threads_start(struct efs_mount *m)
 {
-    errint_t rc = efs_thread_start(keep_house, m, "efs-keep", &m->reaper);
+    errint_t rc = efs_thread_start(keep_house, m, "efs-reap", &m->reaper);
     m->reaper_there = rc == 0;
     if (rc == 0)
         rc = efs_thread_start(open_files, m, "efs-open", &m->open_workers[0]);

@@ -2,7 +2,7 @@
 #include "team.h"
 
 #include "clock.h"
-#include "stack.h"
+#include "thread.h"
 #include "sys.h"
 
 #include <errno.h>

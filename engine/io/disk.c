@@ -8,7 +8,7 @@
 #include "estimator.h"
 #include "stats.h"
 #include "sys.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <liburing.h>

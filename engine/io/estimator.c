@@ -1,10 +1,10 @@
 /* estimator.c - see estimator.h. */
 #include "estimator.h"
 
-#include "serve.h"
 #include "sys.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 struct efs_estimator {
@@ -12,54 +12,53 @@ struct efs_estimator {
     struct efs_rates rates;
 };
 
-errint_t efs_estimator_build(struct efs *fs)
+errint_t efs_estimator_new(struct efs_estimator **out)
 {
-    fs->estimator = efs_sys_calloc(1, sizeof(*fs->estimator));
-    if (!fs->estimator)
+    struct efs_estimator *e = *out = efs_sys_calloc(1, sizeof(*e));
+    if (!e)
         return -ENOMEM;
-    pthread_mutex_init(&fs->estimator->lock, NULL);
-    efs_rates_init(&fs->estimator->rates, &(struct efs_rates_start){0});
+    pthread_mutex_init(&e->lock, NULL);
+    efs_rates_init(&e->rates, &(struct efs_rates_start){0});
     return 0;
 }
 
-void efs_estimator_destroy(struct efs *fs)
+void efs_estimator_free(struct efs_estimator *e)
 {
-    if (fs->estimator)
-        pthread_mutex_destroy(&fs->estimator->lock);
-    free(fs->estimator);
-    fs->estimator = NULL;
+    if (e)
+        pthread_mutex_destroy(&e->lock);
+    free(e);
 }
 
-void efs_estimator_profile(struct efs_estimator *g, const struct efs_profile *profile)
+void efs_estimator_profile(struct efs_estimator *e, const struct efs_profile *profile)
 {
     const struct efs_rates_start start = {profile->disk_bytes_per_second, profile->read_latency_ns,
                                           profile->decode_bytes_per_second};
-    pthread_mutex_lock(&g->lock);
-    efs_rates_from(&g->rates, &start);
-    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_lock(&e->lock);
+    efs_rates_from(&e->rates, &start);
+    pthread_mutex_unlock(&e->lock);
 }
 
-void efs_estimator_burst(struct efs_estimator *g, const struct efs_rates_burst *burst)
+void efs_estimator_burst(struct efs_estimator *e, const struct efs_rates_burst *burst)
 {
-    pthread_mutex_lock(&g->lock);
-    efs_rates_burst(&g->rates, burst);
-    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_lock(&e->lock);
+    efs_rates_burst(&e->rates, burst);
+    pthread_mutex_unlock(&e->lock);
 }
 
-void efs_estimator_decode(struct efs_estimator *g, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns)
+void efs_estimator_decode(struct efs_estimator *e, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns)
 {
-    pthread_mutex_lock(&g->lock);
-    efs_rates_decode(&g->rates, kind, raw_bytes, ns);
-    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_lock(&e->lock);
+    efs_rates_decode(&e->rates, kind, raw_bytes, ns);
+    pthread_mutex_unlock(&e->lock);
 }
 
-void efs_estimator_now(struct efs_estimator *g, struct efs_rates_now *now, uint64_t *bursts, uint64_t *decoded_bytes)
+void efs_estimator_now(struct efs_estimator *e, struct efs_rates_now *now, uint64_t *bursts, uint64_t *decoded_bytes)
 {
-    pthread_mutex_lock(&g->lock);
-    efs_rates_now(&g->rates, now);
+    pthread_mutex_lock(&e->lock);
+    efs_rates_now(&e->rates, now);
     if (bursts)
-        *bursts = g->rates.bursts;
+        *bursts = e->rates.bursts;
     if (decoded_bytes)
-        *decoded_bytes = g->rates.decoded_bytes;
-    pthread_mutex_unlock(&g->lock);
+        *decoded_bytes = e->rates.decoded_bytes;
+    pthread_mutex_unlock(&e->lock);
 }

@@ -6,7 +6,6 @@
 
 #include "codec.h"
 #include "expertfs.h"
-#include "stack.h"
 
 #define EFS_WORKERS_MAX 256
 
@@ -24,7 +23,5 @@ void efs_workers_push(struct efs_workers *workers, struct efs_job *job); /* neve
 void efs_workers_push_first(struct efs_workers *workers, struct efs_job *job);
 /* The same, for a job that can wait until there is no other. */
 void efs_workers_push_low(struct efs_workers *workers, struct efs_job *job);
-/* A thread of the engine: small stack, signals blocked. 0 or -errno. */
-errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread);
 
 #endif

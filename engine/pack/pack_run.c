@@ -8,7 +8,7 @@
 #include "sweep.h"
 #include "sys.h"
 #include "tick.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>

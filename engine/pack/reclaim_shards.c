@@ -4,7 +4,7 @@
 #include "reclaim.h"
 #include "sweep.h"
 #include "sys.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>

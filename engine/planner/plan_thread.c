@@ -3,6 +3,7 @@
 
 #include "estimator.h"
 #include "sys.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>

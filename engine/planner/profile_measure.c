@@ -13,6 +13,7 @@
 #include "stats.h"
 #include "store.h"
 #include "sys.h"
+#include "thread.h"
 #include "workers.h"
 
 #include <errno.h>

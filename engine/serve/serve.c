@@ -9,6 +9,7 @@
 #include "sized.h"
 #include "plan_thread.h"
 #include "sys.h"
+#include "thread.h"
 #include "extent_core.h"
 #include "warm.h"
 
@@ -209,8 +210,8 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     if (!fs->budget_auto && (rc = efs_budget_check(fs, fs->options.budget_bytes, 0, err)) < 0)
         return rc;
-    rc = efs_estimator_build(fs) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
-                                     : efs_cache_build(fs, err);
+    rc = efs_estimator_new(&fs->estimator) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
+                                               : efs_cache_build(fs, err);
     if (rc == 0)
         rc = tune(fs, err);
     if (rc < 0)
@@ -238,7 +239,7 @@ static void stop(struct efs *fs)
     efs_full_destroy(fs);
     efs_cache_destroy(fs);
     efs_record_destroy(fs);
-    efs_estimator_destroy(fs);
+    efs_estimator_free(fs->estimator);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     free(fs->extents);

@@ -3,7 +3,7 @@
 
 #include "layout.h"
 #include "sys.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <pthread.h>

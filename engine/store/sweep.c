@@ -4,7 +4,7 @@
 #include "sweep_read.h"
 #include "sys.h"
 #include "tick.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <pthread.h>

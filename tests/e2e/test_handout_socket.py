@@ -87,7 +87,7 @@ pid = mount.daemon.pid
 def thread():
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/comm") as file:
-            if file.read().strip() == "efs-handout":
+            if file.read().strip() == "efs-export":
                 return task
     return None
 

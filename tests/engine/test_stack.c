@@ -1,7 +1,7 @@
 /* test_stack.c - the engine's threads have small stacks: the deepest that runs there, coding and decoding, fits well.
  */
 #include "codec.h"
-#include "workers.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -24,6 +24,38 @@ room engine '[a-z_0-9]+\.h' # kernels/ and sched/ headers: checked below by name
 for header in $(includes engine/*.h engine/*/*.[ch] | sed -nE 's/.*"([^"]*)".*/\1/p' | sort -u); do
     [ -e "engine/$header" ] || compgen -G "engine/*/$header" >/dev/null || [ -e "kernels/$header" ] || [ -e "sched/$header" ] || complain "engine/ uses $header"
 done
+# Rooms of the engine, each with those below it whose headers it may include. What serves a store is one knot still: its
+# rooms share struct efs (serve/serve.h).
+served='trace cache budget fetch planner control serve'
+below_served='base store source memory io view'
+engine_room() { # ROOM, rooms below it
+    local room=$1 line header owner
+    shift
+    while IFS= read -r line; do
+        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
+        [ -n "$header" ] || continue
+        owner=$(compgen -G "engine/*/$header") || continue
+        owner=${owner#engine/}
+        owner=${owner%%/*}
+        [ "$owner" = "$room" ] || [[ " $* " == *" $owner "* ]] || complain "$line: engine/$room/ must not use engine/$owner/"
+    done < <(includes engine/"$room"/*.[ch])
+}
+engine_room base
+engine_room store base
+engine_room source base store
+engine_room pack base store source
+engine_room memory base store
+engine_room io base store memory
+engine_room view base store
+engine_room client base source
+for room in $served; do
+    engine_room "$room" $below_served $served
+done
+engine_room compute $below_served $served
+for room in engine/*/; do
+    [[ " base store source pack memory io view client compute $served " == *" $(basename "$room") "* ]] ||
+        complain "$room: no rule says what it may include"
+done
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"

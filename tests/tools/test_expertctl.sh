@@ -49,7 +49,7 @@ run 1 info "$dir/model/config.json"
 
 # verify: one line for each damaged chunk, the place named
 run 0 verify "$dir/m.efs"
-says well
+says ': ok: '
 run 0 verify -q --decode -t 2 "$dir/m.efs"
 [ ! -s "$dir/out" ] || complain "verify -q printed: $(cat "$dir/out")"
 damage 4096

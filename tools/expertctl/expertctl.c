@@ -19,7 +19,7 @@ static void print_help(FILE *to)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(to, "\nexpertctl COMMAND --help tells more; expertctl --version tells the version.\n"
-                "Exit status: 0 well, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
+                "Exit status: 0 ok, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
 }
 
 static void print_version(FILE *to, struct argp_state *state)

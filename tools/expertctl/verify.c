@@ -79,7 +79,7 @@ static int run(int argc, char **argv)
     tools_progress_clear(&progress);
     efs_store_info(store, &info, sizeof(info));
     if (rc == 0 && !a.quiet)
-        printf("%s: well: %llu shards, %s%s\n", a.store, (unsigned long long)info.shards,
+        printf("%s: ok: %llu shards, %s%s\n", a.store, (unsigned long long)info.shards,
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;

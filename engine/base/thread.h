@@ -1,9 +1,11 @@
 /*
- * stack.h - how large the stacks of the engine's threads are. The budget counts EFS_STACK_BYTES for each; the deepest
- * that runs there, to decode or code a shard, takes a quarter of it (tests/engine/test_stack.c).
+ * thread.h - threads of the engine, and how large their stacks are. The budget counts EFS_STACK_BYTES for each; the
+ * deepest that runs there, to decode or code a shard, takes a quarter of it (tests/engine/test_stack.c).
  */
-#ifndef EFS_STACK_H
-#define EFS_STACK_H
+#ifndef EFS_THREAD_H
+#define EFS_THREAD_H
+
+#include "expertfs.h"
 
 #define EFS_STACK_BYTES (512u << 10) /* of every thread of the engine */
 
@@ -21,5 +23,8 @@
 #ifndef EFS_STACK_SANITIZER_BYTES
 #define EFS_STACK_SANITIZER_BYTES 0u
 #endif
+
+/* Signals are blocked there; to be joined with pthread_join(). 0 or -errno. */
+errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread);
 
 #endif

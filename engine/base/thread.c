@@ -1,0 +1,24 @@
+/* thread.c - see thread.h. */
+#include "thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread)
+{
+    pthread_attr_t attr;
+    pthread_t id;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES + EFS_STACK_SANITIZER_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&id, &attr, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (rc)
+        return -rc;
+    pthread_setname_np(id, name);
+    *thread = id;
+    return 0;
+}
