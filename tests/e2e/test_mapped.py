@@ -88,7 +88,7 @@ size = os.path.getsize(os.path.join(big, "model.gguf"))
 parts = [f"{at}:{at + (1 << 20)}" for at in range(40 << 20, size - (4 << 20), 60 << 20)]
 before = mount.count("disk_bytes")
 check("parts of a mapping", sum_of(mount / "model.gguf", *parts) == sum_of(os.path.join(big, "model.gguf"), *parts))
-# a MiB, and what the kernel reads around it, lie in two or three units of at most 4 MiB
+# a MiB, and what the kernel reads around it, lie in two or three extents of at most 4 MiB
 read = mount.count("disk_bytes") - before
 check("a mapping read here and there is not read ahead for", read <= len(parts) * (12 << 20), (read, len(parts)))
 mount.unmount()

@@ -22,7 +22,7 @@ def rests(mount):
 
 mount = Mount(store, "nostate,warm,budget=1G")
 check("config tells of it", mount.config()["warm"] == "yes")
-check("units come with nobody asking", wait_until(lambda: mount.count("warmed_extents") > 0))
+check("extents come with nobody asking", wait_until(lambda: mount.count("warmed_extents") > 0))
 rests(mount)
 bytes_before = mount.count("disk_bytes")
 experts = sorted(name for name in files_below(mount.path) if name.startswith("experts/L") and name.endswith(".safetensors"))
