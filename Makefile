@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # expertfs: `make` builds into build/, `make demo` shows it, `make test` tests it; `make help` lists the rest.
 #
 # One room a folder; a room's sources are found, not listed:

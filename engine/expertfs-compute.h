@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * expertfs-compute.h - run the experts of a layer, from a store or from the caller's memory. See expertfs.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * expertfs-pack.h - make a store of a checkpoint, check it, and get the checkpoint back. See expertfs.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * expertfs-private.h - what the programs of this project use of the engine beside the public headers: the daemon hands
  * out memory and prints texts, the tools measure and simulate. Not installed, not in the shared library, and changed

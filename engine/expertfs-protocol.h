@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * expertfs-protocol.h - what a program says to a mount without the library: the ioctl, and the packets of its socket.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * expertfs.h - libexpertfs: look into a store, serve it in this process, ask it or a mount for experts.
  *

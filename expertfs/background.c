@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* background.c - see background.h. What goes through the pipe: one byte, '+' for ready or '-' and the reason. */
 #include "background.h"
 

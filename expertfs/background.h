@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * background.h - leave the terminal, but tell whoever started us first how it went: the parent waits on a pipe for
  * readiness or the reason of failure, and exits accordingly.

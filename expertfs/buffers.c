@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buffers.c - the fixed pool of reply buffers; see daemon.h. */
 #include "daemon.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * control.c - the files below .expertfs, each made when it is opened, so that one open sees one moment.
  * expertfs-proc(5) describes them; names are never reused for something else.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* control_metrics.c - .expertfs/metrics: the numbers of stat and pools as OpenMetrics text. */
 #include "daemon.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * counters.h - what the daemon itself did; the engine counts the rest (EFS_STATS). Shown with the prefix "fuse_".
  *

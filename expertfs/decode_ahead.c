@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decode_ahead.c - the next block of one who reads a file in order, past the page cache, is decoded while the last one
  * is on its way to him: by the thread that sent it, into one of a few buffers. His next request is then answered at

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export.c - see export.h: the socket, and the thread that receives what clients ask. */
 #include "export_core.h"
 

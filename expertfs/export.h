@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.h - experts for processes of this machine over a socket, without a file each: efs_export_ask and
  * efs_export_answer of expertfs-protocol.h. Who mounted it, and root, may connect.

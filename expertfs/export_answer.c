@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_answer.c - see export_core.h. With the lock held unless said otherwise. */
 #include "export_core.h"
 #include "expertfs-protocol.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_session.c - see export_core.h. What a session holds is released when it ends, however the client ended. */
 #include "export_core.h"
 #include "expertfs-protocol.h"

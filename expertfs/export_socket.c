@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_socket.c - see export_socket.h. */
 #include "export_socket.h"
 

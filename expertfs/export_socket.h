@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_socket.h - where the hand-out's socket is: in a directory of its own, which only who mounted may enter, below
  * one for all mounts of the user ($EXPERTFS_RUN; else /run/expertfs, $XDG_RUNTIME_DIR/expertfs, /tmp/expertfs-UID).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loading.c - see loading.h. */
 #include "loading.h"
 

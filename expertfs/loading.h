@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * loading.h - a program that loads a model goes through a mapped file once, in order. Who is found to do so is helped
  * in two ways, by a thread of its own.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.c - see log.h. */
 #define FUSE_USE_VERSION 314
 #include "log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * log.h - the daemon's messages: stderr in the foreground, syslog else. Process-wide, as syslog(3) itself is.
  */

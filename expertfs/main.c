@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - expertfs STORE MOUNTPOINT: the command line, foreground or background, exit status (0, 1, 2: usage). */
 #include <argp.h>
 #include <errno.h>

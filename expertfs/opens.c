@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * opens.c - open and release. All opens of an expert share one lease and one backing file, from the first open to the
  * last release; in between they are all of one kind, because the kernel does not mix them (see passthrough.c).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - what the kernel asks about names and attributes, and the table of all operations. */
 #include "daemon.h"
 

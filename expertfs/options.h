@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * options.h - the command line and the -o options of mount(8), from one table that parses, checks and explains them.
  */

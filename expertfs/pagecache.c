@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pagecache.c - see pagecache.h: the ledger of ranges, its hooks in requests, and the thread that looks. */
 #include "pagecache.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pagecache.h - what the kernel's page cache holds of the mount's files: measured, shown, and held below a limit.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pagecache_kernel.c - what the watcher of the page cache asks the kernel for; see pagecache.h. */
 #include "pagecache.h"
 

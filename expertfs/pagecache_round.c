@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pagecache_round.c - one look at the page cache, and what goes when it holds too much; see pagecache.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * passthrough.c - the one shim around libfuse 3.14, which knows neither FUSE passthrough (Linux 6.9) nor mappings of
  * files opened with direct_io (Linux 6.6).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * readahead.c - the mount's own read-ahead. A FUSE mount begins with the system's 128 KiB, and INIT can only lower it;
  * the file below /sys/class/bdi raises it. It serves mappings and cached reads; direct reads have the engine's.

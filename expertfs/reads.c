@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reads.c - a read request: a reply buffer, the engine, the answer from the thread that has the bytes. */
 #include "daemon.h"
 

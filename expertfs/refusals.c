@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * refusals.c - what a mount that never changes answers to who would change it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c - the life of one mount: engine, tree, session, until a signal or an unmount ends it. */
 #include "daemon.h"
 

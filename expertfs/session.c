@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * session.c - the connection to the kernel: mount, the INIT exchange, receiving threads, unmount.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * shrink.c - memory goes to those who use it better. What is read for the page cache is kept there in full; coded
  * chunks of the same experts below it are of use only when the page cache loses them, and then it would have lost less

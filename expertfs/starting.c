@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* starting.c - see starting.h. */
 #include "starting.h"
 

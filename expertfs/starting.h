@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * starting.h - the time before there is a mount. What happens then can take long, or for ever (a mountpoint on a file
  * system that does not answer, memory that is taken ahead), and leaves nothing behind: a signal ends it at once.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tree.h - the names of the mount: directories and files, from a flat list of paths, fixed once it is built.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * want.c - .expertfs/want: what a runtime says that it needs, as lines written to the file or by an ioctl.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * xattr.c - the xattrs user.expertfs.*, by which a mount is tuned while it serves:
  *

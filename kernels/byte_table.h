@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * byte_table.h - expand and compress 8 bytes under an 8-bit mask by one table shuffle, for processors without an
  * instruction for it. Private.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cascade.c - a cascade chunk read: its checks, the walk over spans and blocks, parts of blocks.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cascade_chunk.h - a cascade chunk opened and checked, span by span. Private to kernels/.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cascade_encode.c - symbols to a cascade chunk: the choice of levels, and a span's code behind the other's.
  */

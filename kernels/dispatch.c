@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dispatch.c - chooses the code path for this processor. The pointer below is the only mutable state of kernels/.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * format.c - the formats' sizes, and split, merge and histogram over any number of elements.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * format_block.h - split and merge one block in plain C, straight from the definitions in kernels.h. Private.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * histogram.h - byte counts with several tables, so that a frequent byte does not wait for its own last count. Private.
  */

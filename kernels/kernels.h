@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels.h - arithmetic on memory: split and merge floats, code and decode exponents.
  *

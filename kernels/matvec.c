@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec.c - products of a matrix in any form with one vector or with several.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec.h - products of a BF16 matrix with 1 to 64 vectors, straight from the form in which the matrix is stored.
  *

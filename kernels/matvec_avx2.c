@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_avx2.c - products on processors with AVX2 and FMA.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_avx512.c - products on processors with AVX-512 VBMI2.
  */

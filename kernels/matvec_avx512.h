@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_avx512.h - what products with AVX-512 VBMI2 share, whatever multiplies. Private.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_avx512bf16.c - products by the BF16 dot product of processors with AVX-512 VBMI2 and BF16: two columns at
  * once.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_f32.h - products with F32 inputs, of which a vector meets as many BF16 numbers; included by a matvec_*.c after
  * its floats, and before efs_number_of() and efs_multiply_add(). Private.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_input.c - lays out vectors for products, see matvec_ops.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_many.h - products of rows, plain or in halves, with several tokens; included by a matvec_*.c after
  * matvec_simd.h. Private.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_neon.c - products on 64-bit Arm processors.
  */

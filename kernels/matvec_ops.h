@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_ops.h - what one processor's code path provides for products. Private to kernels/.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_scalar.c - products in plain C: the reference, and the path of processors without vectors.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_simd.h - products with vectors; included by a matvec_*.c after what it defines: the operations named efs_*
  * that are used here and not in simd_*.h. Private.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_tile.c - products with several tokens of a matrix in halves: rows are decoded to a tile that stays in the
  * cache, and used for all tokens.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_walk.c - the walk over a matrix in halves: shards, their checks, spans, blocks.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * path_avx2.c - the path of processors with AVX2: Haswell, Zen and later.
  */

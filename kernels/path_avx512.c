@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * path_avx512.c - the path of processors with AVX-512 VBMI2: Ice Lake, Zen 4 and later.
  */

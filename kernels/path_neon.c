@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * path_neon.c - the path of 64-bit Arm processors, all of which have NEON.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * scalar.c - the reference path: every block operation in plain C.
  */

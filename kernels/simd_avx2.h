@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_avx2.h - the operations on 32 bytes that simd_decode.h and simd_encode.h are made of, with AVX2. Private.
  *

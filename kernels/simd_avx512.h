@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_avx512.h - the operations on 64 bytes that simd_decode.h and simd_encode.h are made of, with AVX-512 VBMI and
  * VBMI2. Private.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_decode.h - cascade decoding and merging with vectors; included by a path_*.c after its simd_*.h. Private.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_level.h - the levels of a cascade span as bytes, with vectors; included after a simd_*.h. Private.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_merge.h - EFS_LANES exponents in a register and their SM, made into elements; for any of the simd_*.h. Private.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd_neon.h - the operations on 16 bytes that simd_decode.h and simd_encode.h are made of, with NEON. Private.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bounds.c - Lemma B.3 with a corrected critical path.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bounds.h - how early a request can end at all: the lower bounds of ZipMoE Lemma B.3.
  *

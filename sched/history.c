@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * history.c - the counts of a workload: what was asked for, and at which ranks.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * history.h - what a workload's past says to the planner: how often each expert was asked for, and how skewed that is.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * history_learner.c - a trace through a policy that keeps nothing, to see at which ranks experts are asked for.
  */

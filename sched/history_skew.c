@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * history_skew.c - from counts to inclusion probabilities by rank, and how far they drift.
  */

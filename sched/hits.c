@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hits.c - Algorithm 2 of ZipMoE, and its rows kept for the planner.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hits.h - how many of the experts that a layer chooses lie in a pool: Poisson-binomial distributions.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ipf.c - iterative proportional fitting (ZipMoE appendix D). See ipf.h for why the sums below are exact enough.
  */

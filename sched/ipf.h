@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ipf.h - from inclusion probabilities to selection probabilities: iterative proportional fitting.
  *

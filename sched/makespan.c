@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * makespan.c - Algorithm 3 of ZipMoE, and its extension by measured costs.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * makespan.h - the estimated time of a sparse layer when its experts are found in given pools.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner.c - Algorithm 4 of ZipMoE: the grid search over splits of a layer's memory.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner.h - how much of the memory each cache pool gets: the split with the smallest expected makespan.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner_layer.c - one layer made ready for the grid search, and what a split of its memory is expected to cost.
  */

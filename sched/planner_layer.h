@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner_layer.h - inside the planner: one layer made ready, so that each split is cheap to judge.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner_layers.c - one budget over layers that differ: more memory where it saves more time.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * planner_share.c - pools that all layers share: the best mix of two plans of whole experts.
  *

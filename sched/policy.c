@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy.c - the life of a request through a cache policy: counted, settled, released.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy.h - what is kept, and in which state: cache policies as decision machines over (layer, expert).
  *

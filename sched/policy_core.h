@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_core.h - inside the policies: the books, and what an order of victims has to offer.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_heap.c - the classic policies: possible victims of each pool in a heap, ordered by one number.
  *

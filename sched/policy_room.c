@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_room.c - room in pools: victims, where they fall, and the order of moves.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_value.c - rates, ages and the change of requests, in whole numbers.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_value.h - what it is worth to keep an expert: an estimate of when its layer will ask for it again.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy_zipmoe.c - rank-based dispatch (ZipMoE 3.4), and what beats it.
  *

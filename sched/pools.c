@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pools.c - one call from costs, skew and budget to pools.
  */

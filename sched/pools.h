@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pools.h - from what a machine and a store cost, what the workload is like, and a budget, to the bytes of each pool.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rank.c - counts in falling order with a binary search for the first of equals, so that one more is one swap.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rank.h - the runtime frequency list: how often each expert was asked for, and its rank in its layer.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rates.h - what reads and decodes take, kept current from what is measured while a store is served.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule.h - in which order the operations of a request are to be done: cache-affinity scheduling.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule_order.c - the simple orders: by tokens, as asked for, by Johnson's rule.
  */

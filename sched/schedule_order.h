@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule_order.h - inside sched/schedule*.c: the orders among which the scheduler chooses.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule_paper.c - Algorithm 1 (cache-affinity scheduling) of ZipMoE appendix A, with Definition A.1.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule_ready.h - the set of operations that could start now, by rank: put in, take out the first.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedule_run.c - work-conserving execution: which operation comes next on each resource.
  */

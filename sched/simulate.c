@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simulate.c - the discrete-event model: lanes, the time of the next completion, work-conserving dispatch.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simulate.h - when everything happens: a discrete-event model of one request under one schedule.
  *

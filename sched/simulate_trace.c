@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simulate_trace.c - layer after layer: describe, schedule, simulate, account.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simulate_trace.h - a whole trace in the simulator: one request a layer, cache states from a policy, totals a token.
  *

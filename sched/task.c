@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * task.c - build the task graph of a request (ZipMoE Figure 6).
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * task.h - what has to happen before the experts of one request can run: reads, decodes, recoveries, in a graph.
  *

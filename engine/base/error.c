@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* error.c - how the engine says what went wrong, and which version it is. */
 #include "expertfs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* event.h - a descriptor that is readable or not, for programs that wait by poll(2). */
 #ifndef EFS_EVENT_H
 #define EFS_EVENT_H

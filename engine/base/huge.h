@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* huge.h - large tables get huge pages. */
 #ifndef EFS_HUGE_H
 #define EFS_HUGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* limits_auto.c - the memory that the machine and its memory cgroups have, and what they leave. */
 #include "expertfs.h"
 

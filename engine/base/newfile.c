@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* newfile.c - see newfile.h. */
 #include "newfile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * newfile.h - a file that gets its name when all of it is written, and is gone if it never does.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * regular.h - opening what a user names as a file. Opening a FIFO waits for a writer, opening a device may do things,
  * and a directory is no store: what is not a regular file is refused before it is opened for reading.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* size.c - sizes as people write them. */
 #include "expertfs.h"
 

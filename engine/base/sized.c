@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sized.c - see sized.h. */
 #include "sized.h"
 

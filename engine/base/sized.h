@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sized.h - structs of the public headers can grow: their size comes with them, and programs that were built before a
  * member was there know nothing of it. A new member stands behind the last one, at the size that the struct had before

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * stats.h - the counters of expertfs.h as atomics. Counters only grow; gauges are set when they are read.
  */

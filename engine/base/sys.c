@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sys.c - the system calls, passed on. */
 #include "sys.h"
 

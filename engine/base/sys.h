@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys.h - every system call of the engine, and nothing else, so that tests can make each fail in turn.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text.h - append to a buffer of known size, or only count what it would take. */
 #ifndef EFS_TEXT_H
 #define EFS_TEXT_H

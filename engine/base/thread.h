@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * thread.h - threads of the engine, and how large their stacks are. The budget counts EFS_STACK_BYTES for each; the
  * deepest that runs there, to decode or code a shard, takes a quarter of it (tests/engine/test_stack.c).

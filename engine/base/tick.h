@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tick.h - a wait that ends at the latest after a tick, for threads that tell the caller how far the work is. */
 #ifndef EFS_TICK_H
 #define EFS_TICK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* utf8.h - what is text and what is not. */
 #ifndef EFS_UTF8_H
 #define EFS_UTF8_H

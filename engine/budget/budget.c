@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * budget.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
  * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget_check.c - a budget that was asked for, beside the memory that there is: one above it ends with a killed
  * process. */
 #include "serve.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prealloc.c - all memory of the pools is taken when the store is opened, so that no reader waits for the system to
  * find and clear pages: in a virtual machine whose host takes back what is free, that can be slower than the disk.

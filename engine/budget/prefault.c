@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * prefault.c - the chunk pool's next segments get their pages before they are needed. Pages are cleared by the
  * kernel, and in a virtual machine may first have to come from the host: a read that waited for that would leave the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cache.h - which expert is kept in which state: the policy's cache state (sched/policy.h), what moves they ask for,
  * and how the budget is cut into pools.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cache_tune.c - the budget cut into pools, and what a user changes while the store is served.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * demote.c - a full expert falls to C, S or E: its chunks are made from what is in memory (ZipMoE 3.4: a demotion reads
  * nothing). Split gives the SM-chunk, coding again the E-chunk; both must have the checksums of the store's, else the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* extent.c - what an extent consists of, and where it stands. See serve.h for what an extent is. */
 #include "extent_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_core.h - what the files of extents share: extent.c (what an extent is), extent_keep.c (what is kept and what
  * goes), extent_load.c (reading), extent_decode.c. With efs.lock held unless said otherwise.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* extent_decode.c - from an extent's chunks to raw bytes; each chunk is checked before its first use. */
 #include "extent_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_keep.c - which components of extents stay in memory. What the policy keeps (extent.keep) stands in one list,
  * all else in two others: *evictable* extents, of dense tensors, of experts that are not kept, and components that

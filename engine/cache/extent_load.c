@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_load.c - extents come to memory: only the components that are missing are read.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_pass.c - what streams bring is *passing* through memory: it counts in a quota of theirs, and makes room for
  * what they bring next before anything else does, so that a scan takes no more than its read-ahead window, whatever it

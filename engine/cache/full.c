@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * full.c - the full pool: expert files decoded into memory files that have the file's own offsets (memfile.h). lease.c
  * hands them out.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lru.h - a list of array elements by last use, through links that lie inside the elements. Nothing is allocated; the
  * caller's lock guards it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* streams.c - see streams.h. */
 #include "streams.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * streams.h - who goes through a file in order? A few walks, each a place that a reader has come to, are kept for all
  * readers together: requests are matched to them by where they begin, whoever sent them. So it does not matter how a

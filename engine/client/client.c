@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
 #include "mount.h"
 #include "expertfs-private.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.c - see export.h. A tag stands for a file from the ask to the drop, so that an answer always finds the file
  * that it is for. A mount that does not answer as it should is not asked any more: files are opened instead.

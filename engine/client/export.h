@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export.h - experts that the mount hands out over its socket, in windows that stay mapped: see expertfs-protocol.h.
  * No file is opened or mapped for one. With the lock of the mount held, unless said otherwise.

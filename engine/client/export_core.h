@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_core.h - what the files of the hand-out's client share: export.c (tags and packets), export_windows.c,
  * export_notify.c. With the lock of the mount held.

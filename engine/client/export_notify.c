@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_notify.c - see export.h: requests whose experts the client has already. Nothing is waited for, so they are
  * told some at a time: a packet each, as if they were asked for, before the next that is.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_windows.c - see export.h: memory of the mount that stays mapped, by number. What is in a window changes; who
  * was handed an expert in it has a lease on that until it is dropped.

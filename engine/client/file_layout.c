@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* file_layout.c - see file_layout.h. */
 #include "file_layout.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * file_layout.h - what stands where in an expert's file: read from its header once, and used again as long as the
  * header is the same.

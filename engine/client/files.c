@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* files.c - see mount.h. A file that nobody uses is kept by last use, up to a number of bytes, and then closed. */
 #include "mount.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * full_set.c - see mount.h. Which experts the mount keeps full: others are closed when nobody uses them, since what is
  * open takes memory from what the mount wants to keep.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* known.c - see mount.h: the layouts of files that were open once, so that their headers need not be read again. */
 #include "mount.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mapping.h - one expert's file of a mount, open and mapped, and the tensors in it.
  *

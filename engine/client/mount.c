@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mount.c - see mount.h: requests of a mount. */
 #include "mount.h"
 

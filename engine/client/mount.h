@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mount.h - the experts of a mount, for client.c: files that are opened and mapped by threads of their own, shared by
  * requests, and kept for a while.

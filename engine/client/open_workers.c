@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * open_workers.c - see mount.h. An open waits until the mount has brought its expert, so each has a thread. Closing,
  * which makes room for opens that wait, never stands behind them: the reaper does it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ffn.c - efs_expert_ffn(): a layer's experts, each computed as it arrives. Threads take blocks of rows of whatever is
  * here: first of gate and up, then, when all of these are done, of down. One that finds nothing to do waits for the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ffn.h - what ffn.c and its parts share: an expert of a mixture under way. */
 #ifndef EFS_FFN_H
 #define EFS_FFN_H

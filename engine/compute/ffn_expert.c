@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ffn_expert.c - from the tensors of an expert to the three matrices of a SwiGLU. Names as in DESIGN, section 6: gate
  * is gate_proj, w1 or ffn_gate_exps, up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* team.c - see team.h. Threads sleep between runs; as layers follow each other closely, not at once. */
 #include "team.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* team.h - threads that do one thing together, the caller's among them. */
 #ifndef EFS_TEAM_H
 #define EFS_TEAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the residency and the steward. */
 #include "cache.h"
 #include "plan_thread.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune_text.c - see tune_text.h. */
 #include "tune_text.h"
 

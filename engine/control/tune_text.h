@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tune_text.h - the texts of efs_set() and efs_get(): checked and turned into values, and back.
  *

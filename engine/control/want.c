@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * want.c - efs_want(): requests of a runtime. All lines are checked before the first one is acted upon; the chunks of
  * the experts that are asked for are then brought, in the order in which they were named.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* want_text.c - see want_text.h. */
 #include "want_text.h"
 #include "expertfs-protocol.h"

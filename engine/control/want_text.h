@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * want_text.h - requests as a runtime writes them, a line each: the layer, and its experts with the tokens that each
  * gets (1 if not said).

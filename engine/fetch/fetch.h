@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fetch.h - experts are brought to memory as one schedule: reads in its order, decodes by whichever worker is free,
  * the first available in its order (ZipMoE 3.3). An expert that is brought is a *fetch*.

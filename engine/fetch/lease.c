@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lease.c - leases on full experts: joined, filled, waited for, released.
  *

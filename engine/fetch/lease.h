@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lease.h - inside the engine: asking for leases, one by one or as a request. With efs.lock held unless said otherwise.
  */

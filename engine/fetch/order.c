@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * order.c - see order.h. A task of the schedule is an extent: mostly a tensor of an expert. Where experts consist of
  * more extents than a schedule takes, or where nothing is to be read, parts go in the order in which they were asked

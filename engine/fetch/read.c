@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * read.c - a read request: cut into pieces, one an extent or a stretch of text; each piece is served from where its
  * bytes are. Pieces that are in memory are done at once on the calling thread; the others by a worker when their extent

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * request.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their chunks.
  *

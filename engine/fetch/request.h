@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* request.h - inside the engine: a layer's experts, brought for someone who will come for them. */
 #ifndef EFS_REQUEST_H
 #define EFS_REQUEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* request_core.h - what request.c and request_tensors.c share. */
 #ifndef EFS_REQUEST_CORE_H
 #define EFS_REQUEST_CORE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* request_tensors.c - the tensors of an expert that is in memory, by name, with pointers to where they lie. */
 #include "request_core.h"
 #include "extent_core.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * disk.c - see disk.h. Demand goes before read-ahead; at most EFS_DISK_WINDOW_BYTES are under way, so that a late
  * demand read does not queue behind a long read-ahead.

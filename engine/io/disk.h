@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * disk.h - the one I/O thread: it owns an io_uring with the store's file and the chunk pool's segments registered, and
  * nobody else reads the store while it is served.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* estimator.c - see estimator.h. */
 #include "estimator.h"
 

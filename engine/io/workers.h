@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * workers.h - the decode pool: L threads that take jobs in order. A job must not block on another job.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * arena.c - see arena.h: blocks. A tree a node over the longest free runs of its segments leads to the first segment
  * with room in log(segments) steps; the run itself is found in the segment's bitmap (64 words for 16 MiB).

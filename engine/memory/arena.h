@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * arena.h - the chunk pool's memory: segments of huge-page-backed memory, cut in 4 KiB granules.
  *

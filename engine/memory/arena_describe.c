@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena_describe.c - the arena's nodes and pages as lines of `name: value`. */
 #include "arena.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena_segments.c - see arena.h: where segments come from and go to. */
 #include "arena.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena_tree.h - of a node's segments, the first that may have a free run of some length. Shared by arena*.c alone. */
 #ifndef EFS_ARENA_TREE_H
 #define EFS_ARENA_TREE_H

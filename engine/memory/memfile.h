@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * memfile.h - memory for full experts: files in memory, mapped. With efs.lock held unless said otherwise.
  *

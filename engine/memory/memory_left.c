@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_left.c - see memory_left.h. */
 #include "memory_left.h"
 

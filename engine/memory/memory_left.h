@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * memory_left.h - is there memory for more, before taking it has a process killed? Pages that others still hold of what
  * we gave back are in no count of ours, but in those of our memory cgroup, which was charged for them, and of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numa_nodes.c - see numa_nodes.h. */
 #include "numa_nodes.h"
 

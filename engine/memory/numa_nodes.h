@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * numa_nodes.h - the memory nodes of the machine that this process may use, and how memory is bound to one. A table of
  * functions, so that tests can put other machines in its place.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * runs.h - runs of free granules in a bitmap (a set bit is taken), a word at a time. A bitmap has all bits, all a
  * multiple of 64.

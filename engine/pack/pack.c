@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
 #include "pack.h"
 #include "sized.h"

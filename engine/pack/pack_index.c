@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_index.c - the index tables behind the chunks, and the superblock that names them. */
 #include "hash.h"
 #include "kernels.h"

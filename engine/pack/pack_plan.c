@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_plan.c - from the catalogue to the index tables: groups, objects, shards, extents, and their order on disk. */
 #include "kernels.h"
 #include "pack.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_report.c - what packing made of each class and dtype. */
 #include "kernels.h"
 #include "pack.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_ring.c - memory that is taken at one end and given back, in the same order, at the other. */
 #include "pack.h"
 #include "sys.h"

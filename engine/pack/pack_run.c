@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pack_run.c - the pipeline. Coding threads each take a batch, read it, code it; a few more of them than may code at a
  * time, so that some wait for the disk meanwhile. One thread writes finished runs. The caller's thread watches.

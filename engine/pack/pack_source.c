@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_source.c - reads of the source files: past the page cache where possible, each file open only while it is read.
  */
 #include "pack.h"

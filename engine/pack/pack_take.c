@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_take.c - deal out shards in the order of the disk, a batch at a time, with memory for their chunks. */
 #include "kernels.h"
 #include "pack.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_tally.c - exponent counts of an object, from whichever thread codes its shards. */
 #include "pack.h"
 #include "sys.h"

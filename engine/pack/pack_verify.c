@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_verify.c - the written store, still without its name, decoded and compared with the files it was made from. */
 #include "hash.h"
 #include "pack.h"

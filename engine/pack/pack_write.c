@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_write.c - the writing thread: chunks of runs in the order of the disk, one right after the other. */
 #include "pack.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reclaim.h - packing in the place of the source: a step is coded, synced, read back, compared and told to the journal,
  * then its bytes are freed in the source files.

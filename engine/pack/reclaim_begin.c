@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_begin.c - what is looked at before anything is done: whose the files are, what the disk can do, what room the
  * work takes. */
 #include "reclaim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_bytes.c - numbers and strings in a row of bytes, little-endian; the first error lasts. */
 #include "reclaim.h"
 #include "sys.h"

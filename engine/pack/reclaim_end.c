@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_end.c - the finished store gets its name, and only then names disappear: the sources', the folder's. */
 #include "reclaim.h"
 #include "store.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reclaim_free.c - which ranges of a source file can go, and their going: holes are punched, whole blocks only.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reclaim_journal.c - records one after the other, each synced before the next: a header of 64 bytes, the payload,
  * zeros up to the next multiple of 512.

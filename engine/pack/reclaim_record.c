@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_record.c - what the journal's records hold, and how it is taken in again. */
 #include "hash.h"
 #include "reclaim.h"

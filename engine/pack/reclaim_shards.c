@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_shards.c - the shards of a step, by several threads: each takes the next, reads its chunks from the disk,
  * decodes and checks them, and compares them with the source or writes them back to it. */
 #include "hash.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_step.c - a step forward: pack, sync, read back and compare, journal, free. In this order, since each is only
  * safe when those before it are on disk. */
 #include "reclaim.h"

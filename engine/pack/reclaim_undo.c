@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_undo.c - a step back: the step's bytes are written to the source files again, synced, read back and checked;
  * then the journal forgets it, and the store is cut. */
 #include "reclaim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * counts.c - the history of a store as a file: little-endian, all numbers in their places, a checksum over the lot.
  *

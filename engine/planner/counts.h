@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * counts.h - the history that an earlier mount saved: a file beside the store's profile, named by its content hash.
  *

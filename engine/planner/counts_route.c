@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * counts_route.c - the history of a routing trace, for a store of some shape.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_inputs.c - see plan_thread_core.h: what is known of the machine and of the workload. */
 #include "plan_thread_core.h"
 

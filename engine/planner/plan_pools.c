@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_pools.c - see plan_thread_core.h: from what is known to the pools. */
 #include "plan_thread_core.h"
 

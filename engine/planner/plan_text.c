@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_text.c - see plan_thread_core.h: "plan", "profile" and "memory" for people. */
 #include "plan_thread_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_thread.c - see plan_thread.h. */
 #include "plan_thread_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan_thread.h - the thread that plans: it loads or measures the profile, knows the history, plans the pools, watches
  * for drift, and saves the counts (ZipMoE 3.4). It never holds efs.lock while it plans, reads or writes.

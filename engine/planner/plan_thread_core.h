@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan_thread_core.h - what the files of the steward share: plan_thread.c (its life, its thread), plan_inputs.c
  * (profile and history), plan_pools.c, plan_text.c (what it tells).

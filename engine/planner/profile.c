@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile.c - the profile of a machine and a store as a file: JSON out and in.
  */

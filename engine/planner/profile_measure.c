@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * profile_measure.c - what this machine takes to read and decode this store.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * state_file.c - the state directory: where it is, and files that appear there whole.
  */

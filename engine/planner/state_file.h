@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * state_file.h - what is known of a store and kept beside it: files of the state directory, by the store's content
  * hash.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * warm.c - see warm.h. There is no thread: each load that ends, whoever wanted it, looks whether another can begin.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * warm.h - memory that is empty is filled while the disk rests (option warm): what the history expects most comes
  * first, so that a cold start meets less that has to be waited for. The like for a single layer is the prefetching of

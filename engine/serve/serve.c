@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c - start and stop serving a store; what it can tell of itself. */
 #include "serve.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * catalog.h - what a checkpoint on disk consists of: files, tensors, experts. Made by source_*.c, used by the packer.
  *

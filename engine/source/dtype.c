@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dtype.c - the table of element types. Sizes: the safetensors format, and ggml's block structures. */
 #include "dtype.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dtype.h - element types: names and sizes of every safetensors dtype and every ggml type.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* source.c - a checkpoint on disk to a catalogue: walk, parse each tensor file, find the experts. */
 #include "source.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source.h - what the readers of the source formats share: one open file to read from, a list to put tensors in.
  *

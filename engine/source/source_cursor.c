@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* source_cursor.c - a window that moves over a file's header. */
 #include "source_cursor.h"
 

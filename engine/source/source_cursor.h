@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_cursor.h - read a file's header from front to back, little-endian, never past the file's end.
  *

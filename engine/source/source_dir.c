@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_dir.c - which files a checkpoint has: every regular file below a directory, links followed.
  *

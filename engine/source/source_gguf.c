@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_gguf.c - the header of a GGUF file to tensors with checked places.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_names.c - which tensors are whose expert, by their names.
  *

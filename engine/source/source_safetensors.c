@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_safetensors.c - the header of a safetensors file to tensors with checked places.
  *

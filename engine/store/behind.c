@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* behind.c - a ring of memory between who makes bytes and the disk. */
 #include "behind.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * behind.h - bytes that are written behind their writer's back: he copies them into a ring of memory and goes on, a
  * thread takes them to the disk in large pieces.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* codec.c - working memory, and a shard's two chunks back to its raw bytes. */
 #include "codec.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec.h - a shard's raw bytes to its two chunks and back, by any codec. The kernels do cascade and merge; zstd and
  * lz4 come from their libraries.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* codec_encode.c - a shard's raw bytes to its two chunks, by the codec that serves best. */
 #include "codec.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * codec_scratch.h - one thread's working memory for coding and decoding; private to codec*.c.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.c - XXH3_64 with the widest vectors that the processor has. */
 #include "hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hash.h - XXH3_64 of memory: the checksum of chunks, tables and raw shards. Part of the store format.
  */

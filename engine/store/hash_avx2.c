@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash_avx2.c - XXH3_64 compiled for AVX2; the file's name asks the Makefile for the flags. */
 #include "hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * layout.h - the bytes of a store on disk, and nothing else. expertfs-store(5) says the same in words.
  *

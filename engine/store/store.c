@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store.c - open a store, read its index, name its parts. */
 #include "store.h"
 

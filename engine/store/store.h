@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store.h - an open store: superblock and index, checked once at open, then read in place by any number of threads.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store_check.c - every rule that an index must keep before anything in it is believed. One function a table; each
  * error names the table and the record.

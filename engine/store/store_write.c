@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store_write.c - a nameless file, aligned writes, then a name. */
 #include "store_write.h"
 

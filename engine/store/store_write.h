@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * store_write.h - the file that becomes a store: it grows without a name, and gets its name when all of it is on disk.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sweep.c - threads that each take the next shards, read their chunks with one or two large reads, hand them on. */
 #include "sweep.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sweep.h - every shard of a store once, in the order of the disk, by several threads: what verifying and unpacking do.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sweep_read.c - see sweep_read.h. store_check.c has made sure that the pages of every chunk lie inside the store. */
 #include "sweep_read.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sweep_read.h - which shards a sweep takes next, and the large reads that bring their chunks; private to sweep*.c.
  */

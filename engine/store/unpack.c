@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.c - every shard decoded, checked, and written to wherever files show it. */
 #include "hash.h"
 #include "store.h"

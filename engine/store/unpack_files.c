@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack_files.c - see unpack_files.h. Directories below the target are entered without following symbolic links, so
  * that nothing is written outside of it. */
 #include "unpack_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * unpack_files.h - the files that an unpacking makes: directories as needed, each file nameless until it is complete,
  * all of it taken back when the unpacking fails. Private to unpack*.c.

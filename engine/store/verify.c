@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - read every chunk, check it, tell what is damaged and go on. */
 #include "hash.h"
 #include "kernels.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record.h - what was done when: the latest reads and decodes of experts, for a chart of a schedule as it went (ZipMoE
  * Figure 7), and the latest requests, for a trace. Rings of fixed size with a lock of their own, which is taken last.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_core.h - what record.c and record_trace.c share. */
 #ifndef EFS_RECORD_CORE_H
 #define EFS_RECORD_CORE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * record_trace.c - the requests of a served store as a routing trace, in the format that trace/route.c reads.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * route.c - reading a routing trace, every number checked before it is used.
  *

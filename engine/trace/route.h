@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.h - a routing trace from memory, for tests; expertfs-private.h has the rest. */
 #ifndef EFS_ROUTE_H
 #define EFS_ROUTE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* view.c - see view.h: the tables of virtual files, and what stands at an offset. */
 #include "view.h"
 

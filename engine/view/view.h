@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * view.h - the virtual files: which bytes each consists of. Nothing here reads weights.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * view_text.c - see view_text.h. A safetensors header must describe its data without holes, so only the header is
  * padded (with spaces) to 4 KiB; tensors that are whole pages come first, then the data of all of them is aligned.

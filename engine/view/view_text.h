@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * view_text.h - the generated text of the experts' view: safetensors headers and the index.
  */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """agree.py DIRECTORY GGUF_FILE: the same weights as safetensors in mlx-lm and as GGUF in llama.cpp.
 
 Two runtimes that share no code must tokenise a prompt alike and give nearly the same logits (their sums are rounded

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """ctypes_client.py LIBRARY STORE|MOUNT DIRECTORY: libexpertfs.so from Python, with nothing but ctypes.
 
 Asks for every expert, layer by layer, of STORE or of a store that is mounted on MOUNT, and compares its tensors with

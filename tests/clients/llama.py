@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """llama.py MOUNT_FILE ORIGINAL_FILE: llama.cpp on a GGUF file of a mount and on the original.
 
 With the file mapped and with it read: the logits of a prompt and of 16 greedily chosen tokens must be the same, bit

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """mlx.py MOUNT ORIGINAL: mlx-lm (on the CPU) on a checkpoint directory of a mount and on the original.
 
 The logits of a prompt and 16 greedily chosen tokens must be the same, bit for bit.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """read_all.py [--no-view] MOUNT ORIGINAL: read a checkpoint with the packages that others read it with.
 
 Every safetensors file is opened with the safetensors package, every GGUF file with the gguf package; each tensor of

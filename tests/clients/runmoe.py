@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """runmoe.py RUNMOE STORE GGUF_FILE: the same weights in runmoe and in llama.cpp, with the same tokens.
 
 STORE is packed from the safetensors that have the seed of GGUF_FILE. The logits of all positions are compared: the

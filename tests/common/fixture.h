@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fixture.h - small checkpoints in a directory of their own, packed, for tests. Failures end the test (cmocka).
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fixture_mount.c - see fixture_mount.h. */
 #include "fixture_mount.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fixture_mount.h - a folder with the files of a mount stands for one, for tests of its clients: no FUSE is needed.
  * Failures end the test (cmocka).

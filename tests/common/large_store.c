@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * large_store.c - see large_store.h. The packer's own plan, coder and index are used, on a catalogue that no files
  * stand behind; what it reads of sources is made here.

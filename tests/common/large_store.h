@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * large_store.h - a store of any size that takes little disk: few experts are coded, all the others name their chunks.
  *

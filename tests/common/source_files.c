@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* source_files.c - checkpoints for tests, made byte by byte. */
 #include "source_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_files.h - for tests: a scratch directory, and safetensors and GGUF files made byte by byte, right or wrong.
  *

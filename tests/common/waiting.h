@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* waiting.h - the engine's calls with callbacks, as calls that return when it is done. */
 #ifndef EFS_WAITING_H
 #define EFS_WAITING_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share: a scratch folder, checkpoints and stores, mounts that are always cleaned up.
 
 A test is a script that imports this, calls check("what holds", condition) and ends with done(). Programs come from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packets of a mount's socket (expertfs-proc(5), HANDOUT), by hand."""
 import array
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads past the page cache that go on where the last one ended: the next block is decoded before it is asked for, and
 whoever asks for it, late, early, never or twice, gets the file's bytes."""
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same experts as files and over the socket, at the same time and by turns, under a budget that makes each give way:
 a mapped file and a pipe never change, a window has what it was handed out for, and the daemon lives."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The budget holds: while 64 readers open, map and read experts and checkpoint files, and budget, plan, pools, policy and
 pins change, the daemon's memory is sampled. No sample is above the budget in force, and what was told to be held back,
 by more than 1 % or 16 MiB. EXPERTFS_SOAK_SECONDS: how long (20)."""

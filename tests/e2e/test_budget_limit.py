@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A budget beside the memory cgroup's limit: one that cannot be had is refused, with the limit and the way out, at the
 mount and later; one above what is available is told; one that the store can never fill is taken."""
 import errno

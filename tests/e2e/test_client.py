@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client runtime on real mounts: what it hands out is what was packed, each use is counted once, what it keeps gives
 way, and killed clients and unmounting in the middle leave nothing behind."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real clients on a real mount: the safetensors and gguf packages read every family, whole and by experts/; llama.cpp
 and mlx-lm compute the same logits from the mount as from the files, mapped and read; with passthrough and without."""
 import os

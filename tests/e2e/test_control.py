@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
 scraper accepts."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One wrong byte in a store: whoever reads what it touches gets an error, everybody else the right bytes, nobody a
 wrong one. Read in pieces, mapped, and as experts with and without passthrough."""
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """expertctl get, set and top on a mount: values, errors in words, screens on a pipe and in a terminal that changes its
 size and is left as it was."""
 import fcntl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The socket that hands experts out without files: its packets by hand, right and wrong ones, and what is left behind by
 clients that die, mounts that go, and readers who open the same experts as files."""
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hand-out's socket: its place, who may get there, what a killed daemon leaves, long paths, and a daemon that has no
 descriptor left for those who come."""
 import resource

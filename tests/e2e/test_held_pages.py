@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that hold hundreds of MiB of pages of experts in pipes and socket queues, which the daemon's cgroup was charged
 for: the daemon is not killed, the bytes stay right, and what they let go is used again."""
 import fcntl

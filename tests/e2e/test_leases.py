@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open experts: one lease for all opens of one, kept by mappings, given back by the last; what happens when there is
 no room for another, by option; and all of it in random order by many threads."""
 import errno

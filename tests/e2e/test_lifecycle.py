@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a mount begins and ends: readiness and failure told to the parent, exit statuses, signals with open files,
 umount, a killed daemon, two mounts at once, mount(8) with -t fuse.expertfs, an unprivileged user."""
 import mmap

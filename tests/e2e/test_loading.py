@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who goes through a mapped file once, in order, as a program that loads a model does: pages are read ahead of him, and
 where the file is larger than memory what he has passed makes room, so that its beginning stays. The bytes are right; a
 reader who goes no further, or comes from another memory cgroup, or reads here and there, is not helped."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are mapped: who maps one later finds what is in the page cache, and takes nothing from others; a reader of
 single experts is not read ahead for; under a memory limit the daemon leaves its memory to the page cache, and takes it
 back for leases."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mapping that outlives its file: a program maps an expert, closes it, and reads on while the mount gives the memory to
 others. The kernel has given the lease back by then; the bytes under the mapping must not change all the same."""
 import ctypes

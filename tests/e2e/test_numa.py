@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chunk pool on the machine's memory nodes, on mocked ones, and on none: the same bytes, and config says where they
 are kept."""
 import re

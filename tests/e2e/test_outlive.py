@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of an expert's file that outlive its last close: in pipes, in socket queues, under writes of a mapping that are
 still on their way, pinned by io_uring. Whatever is opened meanwhile under a small budget, they stay the expert's bytes."""
 import ctypes

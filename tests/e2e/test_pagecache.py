@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page cache holds of the mount: measured right, held below a limit while readers are at work, never in the way
 of umount or of passthrough; and what happens on kernels and in containers that lack the calls."""
 import ctypes

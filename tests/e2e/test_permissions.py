@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With allow_other others may come, but see and read no more than the store's own mode lets them: files, folders,
 control files and xattrs."""
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every file comes back byte for byte, however it is read: whole, in random pieces, past its end, with O_DIRECT, by
 shared and private mappings, by many readers at once; with each way of serving and with little memory."""
 import errno

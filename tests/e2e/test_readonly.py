@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing of a mount can be changed, though the kernel does not know it: every way to write gives EROFS, to root, to
 other users, and on a mount of an unprivileged user to its owner; what stat and access tell."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkpoint packed in its own place on disks of its own: one that cannot hold both, killed and gone on with, undone;
 the disk full in between; what is left of a disk whose power failed; other filesystems, and one that cannot do it.
 

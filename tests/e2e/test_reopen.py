@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Descriptors that leave the daemon, and those that it keeps of what others see, cannot be opened again for writing: not
 by root, not by who mounted. And a client that asks again under a tag whose error still waits in line."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example runtime: the same logits as llama.cpp on the same weights, whatever the budget, threads and batches; what
 it cannot run is refused."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is no file where a file is expected: FIFOs, sockets, devices and directories are refused at once, with a message
 that names them and exit status 1; so are sources that the kernel makes as they are read, whose size says nothing; and a
 mount that cannot begin is ended by a signal."""

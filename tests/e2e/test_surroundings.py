@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that are started in odd surroundings: standard files that are closed, limits on the size and on the number of
 files. Nothing is written where it does not belong, and what cannot be done is an error, not a death."""
 import resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mount with the option warm: experts are in memory before anybody asks for them, as packed, within the budget; and a
 mount that is ended meanwhile ends as any other."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tuning by xattrs: which are where, who may set what, what is refused and told, what removing does, and that the bytes
 stay the same while it happens."""
 import errno

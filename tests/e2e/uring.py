@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """io_uring from Python, as far as the tests need it: one request at a time is put in, and completions are waited for."""
 import ctypes
 import mmap

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mkstore.c - write a store of any size that takes little disk (tests/common/large_store.h), for tests and benches. */
 #include "large_store.h"
 

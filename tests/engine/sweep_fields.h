@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sweep_fields.h - every field of a store, for tests that change one at a time: the superblock, a record of each table,
  * and what each codec puts in front of its code. The places in a cascade chunk are those that kernels.h gives.

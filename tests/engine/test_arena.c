@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The arena against a plain model on 1, 2 and 4 nodes: blocks never overlap, each is where first fit bit by bit puts
  * it, what is freed can be had again, segments come and go.

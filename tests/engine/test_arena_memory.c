@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the arena's segments are: addresses that stay, pages that come and go, shares and bindings of nodes. */
 #include "arena.h"
 #include "sys.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes that a thread writes behind their writer: all of them, in order, in the same pieces always; errors are told. */
 #include "behind.h"
 #include "layout.h"

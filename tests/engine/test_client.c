@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client runtime by one set of tests for both ways: a store in this process, and a mount. A folder with the files
  * of a mount stands for one, so that no FUSE is needed; tests/e2e/test_client.py has the real one. Foreign files are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_codec.c - shards to chunks and back: every format, codec, size and range; damaged chunks are refused. */
 #include "codec.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of an earlier mount: what is saved is loaded again; what is damaged, forged or foreign is refused. */
 #include "counts.h"
 #include "hash.h"

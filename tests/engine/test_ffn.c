@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * efs_expert_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
  * bit for every form, codec, number of threads, budget and order; what BF16 activations round; refusals; damage is an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.

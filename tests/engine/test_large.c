@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A store of real size, in little: 20,000 experts in one file of 6 GB whose chunks lie up to 9 TiB into the store, past
  * the numbers that 32 bits can count bytes and pages with. The generator of the store is the oracle.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensors are whose expert: every family of the table, two layers, several experts, and what is dense. */
 #include "source_files.h"
 

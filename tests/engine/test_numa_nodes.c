@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's memory nodes as they are, mocked, and switched off. */
 #include "numa_nodes.h"
 #include "sys.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_pack.c - packing, verifying and unpacking: byte for byte, whatever the source, the codec, the threads. */
 #include "fixture.h"
 #include "layout.h"

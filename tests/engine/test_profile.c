@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
 #include "fixture.h"
 #include "expertfs-pack.h"

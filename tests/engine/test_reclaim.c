@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packing in the place of the source: the store is the one that packing beside it gives, whatever the steps and
  * wherever it was interrupted; going back gives the files back; what must not be taken is refused before anything is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What was asked for is recorded once, whichever way it came, and told as a routing trace that the reader of traces
  * takes: passes, their widest layer, layers that were not asked for.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests and residency: a layer's experts named at once come full or coded, byte for byte; pools keep what the books
  * say; demotions read nothing; budgets, plans and policies change under load; whatever is asked for, what is held stays

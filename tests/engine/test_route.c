@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Routing traces: what is well formed is read, plain and compressed; everything else is refused, never trusted. */
 #include "fixture.h"
 #include "route.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of free granules, a word at a time, against a walk bit by bit. */
 #include "fixture.h"
 #include "runs.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
  */

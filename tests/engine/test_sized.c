@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Structs of the public headers that are smaller or larger than ours: programs of other versions. */
 #include "fixture.h"
 #include "sized.h"

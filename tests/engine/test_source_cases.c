@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fuzzer's corpus, and with it every input that ever failed, once more: run from the repository's root. */
 #include "../fuzz/fuzz_source.c"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which files a checkpoint has: subdirectories, links, and what is refused. */
 #include "source_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of tensors by type and shape, and what errors look like. */
 #include "dtype.h"
 #include "layout.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GGUF headers: what violates the format is refused with file and offset, what is only odd is read. */
 #include "source_files.h"
 

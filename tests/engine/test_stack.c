@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_stack.c - the engine's threads have small stacks: the deepest that runs there, coding and decoding, fits well.
  */
 #include "codec.h"

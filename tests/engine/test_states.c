@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is in memory is never read again: an S hit reads the E components alone, an E hit the SM components, C and F
  * hits nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opening damaged and malicious stores: cut at every place, bytes flipped, and indexes that were changed with their
  * checksums made right again. Each is refused with a message, or serves without touching what it should not.

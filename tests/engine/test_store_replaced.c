@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Another store gets the name while this one is opened: what is served is one store, the first, and never the index of
  * one and the chunks of the other. The opening is made to wait at each read.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Readers that go through a file in order, however their requests are cut and mixed: each pattern is a list of requests
  * made from a seed, played one after the other through efs_read(), with a stream a descriptor. Bytes are compared

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Each field of the superblock, of every table and of each codec's header in a chunk gets each of eight other values,
  * with the checksums left as they were (damage) and made right again (a store that somebody forged). What then opens is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_text.c - text that is printed without printf: the same as with it. */
 #include <inttypes.h>
 #include <setjmp.h>

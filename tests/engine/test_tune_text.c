@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A mount that is tuned while it is asked: every setting is changed and read by some threads while others name experts
  * and plans are made. What comes is the packed bytes; under ThreadSanitizer no two threads meet without a lock.

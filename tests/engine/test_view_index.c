@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_view_index.c - the experts' index of names that take more room printed than they have bytes. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests as text: what is taken, line by line, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Option warm: memory that is empty is filled with nobody asking, with what the history expects most, and nothing goes
  * for it; what comes so is the packed bytes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fake_engine.c - the serving half of expertfs.h over a directory of plain files, for tests of the daemon: every
  * reply can be late, can fail, or can come from inside the call. Linked into tests/expertfs/expertfs-fake.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The -o options: sizes, choices, what mount(8) passes, what is refused and how the refusal reads. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger of the page cache: which ranges a file has, which of them a read marks, how its clock runs, its memory,
  * and what it says when no thread watches. */
 #include <setjmp.h>

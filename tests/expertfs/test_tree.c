@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of the mount: look-up, order, counts, paths that must be refused, 20,000 experts within their memory. */
 #include <setjmp.h>
 #include <stdarg.h>

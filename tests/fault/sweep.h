@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sweep.h - fault after fault of one kind, until an operation no longer meets one: the first call fails, the second,
  * ...

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sys_fault.c - see sys_fault.h: the real calls under other names, and wrappers that fail on demand. */
 #define efs_sys_open real_open
 #define efs_sys_openat real_openat

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_fault.h - the engine's system calls with faults put in: linked instead of engine/base/sys.c by the tests here.
  */

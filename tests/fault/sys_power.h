@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_power.h - part of sys_fault.c: the process ends at the nth call that changes files, and what was not synced by
  * then is lost, as when the power fails. Files that were written have their old bytes and size again, names that were

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arena when the system refuses addresses, memory, binding: it goes on with less, or says -ENOMEM and goes on. */
 #include "arena.h"
 #include "sys_fault.h"

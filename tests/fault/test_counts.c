@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts while system calls fail: an error that says where, and the old file or the new one, nothing in between. */
 #include "counts.h"
 #include "fixture.h"

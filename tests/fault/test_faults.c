@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every system call of the engine fails in turn - the first time, the second time, ... until an operation no longer
  * reaches it. Each time: a clean error that says something, or the right bytes; nothing left behind; and it works

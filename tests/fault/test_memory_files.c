@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The files in memory that full experts are given out by, in each way that they are made: below a read-only clone of a
  * tmpfs of our own, cloned at once or, as kernels before 6.15 want it, from a namespace where it is mounted; and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measuring and saving a profile while system calls fail: an error that says something, or a profile; nothing stays. */
 #include "fixture.h"
 #include "expertfs-private.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packing in the place of the source is killed, and the power fails, at each call that changes a file; then it is gone
  * on with, which must give the store, or undone, which must give the source. The same when calls fail.

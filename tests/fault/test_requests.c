@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests for a layer's experts while memory and system calls fail in turn: in process, full and coded; named ahead;
  * by the client of a mount, for which a folder stands. Each time: an error that says something, or the right bytes;

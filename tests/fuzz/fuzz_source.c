@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
  *

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The rules of the house (README, "the map"): who may include whom, and which symbols a room may use.
 set -u
 cd "$(dirname "$0")/../.."
@@ -87,5 +88,10 @@ check_symbols() { # ROOM PATTERN
 }
 check_symbols kernels "$forbidden|malloc|calloc|realloc|free"
 check_symbols sched "$forbidden"
+# Every source file says under which licence it is.
+for file in $(git ls-files '*.c' '*.h' '*.py' 2>/dev/null); do
+    head -3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || complain "$file: no SPDX line"
+done
+
 [ "$bad" = 0 ] && echo "the house's rules hold"
 exit $bad

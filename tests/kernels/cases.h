@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cases.h - what the kernels' tests share: inputs, buffers with guard pages, the walk over code paths.
  */

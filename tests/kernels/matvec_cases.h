@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_cases.h - matrices for the tests of products: weights of every kind, in every form.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_cascade.c - the cascade coder: chunks as kernels.h describes them, the same on every path, decoded whole, in
  * part and merged with any format.

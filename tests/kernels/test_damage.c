@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_damage.c - damaged and forged chunks: every path says -EUCLEAN or decodes the same bytes as the reference, and
  * touches nothing outside the chunk, the SM and the destination, which all end at guard pages.

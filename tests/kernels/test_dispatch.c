@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_dispatch.c - EXPERTFS_CPU chooses the path of the first call, a path that is not here falls back to the best.
  */

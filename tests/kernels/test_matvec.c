@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_matvec.c - products: what matvec.h says, to the bit, from every form of a matrix, on every path, for every split
  * of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is the same everywhere. Only by

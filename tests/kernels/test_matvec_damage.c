@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_matvec_damage.c - chunks that are not well formed give an error, whatever the split of the rows, and nothing
  * outside of them is read: each lies before a page that must not be touched. What the checks cannot know, a symbol

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The kernels' tests on 64-bit Arm: built by a cross compiler, run under qemu's user emulation.
 # Exit 0 and "OK", 77 with a reason when something is missing here, 1 when a test fails.
 set -eu

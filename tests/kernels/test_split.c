@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_split.c - split and merge: the layout that kernels.h promises, every value of the small formats, every path.
  */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """read_store.py STORE DIR: restore the files of a store below DIR, in plain Python.
 
 Written from expertfs-store(5) alone, and slow: it proves that the page says enough. It checks every rule that the page

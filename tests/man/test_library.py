@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libexpertfs(3) tells the prototypes of the headers; its example is compiled against what `make install` puts down,
 with the shared library and the archive, and run; C++ and ctypes use the same; the shared library shows nothing else."""
 import glob

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The man pages are well formed, refer to each other, and carry the version of the programs; README names only files
 # and make targets that there are.
 set -u

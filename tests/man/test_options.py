@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs' --help and their man pages tell the same options, -o options, commands and JSON names; whatever a page
 tells is accepted."""
 import json

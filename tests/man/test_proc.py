@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """expertfs-proc(5) and a real mount name the same things: files, values, counters and gauges, columns, metrics; and the
 numbers add up as the page says."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """expertfs-store(5) says enough and says it right: its tables agree with engine/store/layout.h, its example is what the
 programs write, and a reader written from it restores every kind of checkpoint and refuses damage."""
 import json

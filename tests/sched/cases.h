@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cases.h - what the tests of the planner and the policies share: cmocka, a random stream, inclusion probabilities.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * optimum.h - the shortest makespan of a small request, by branch and bound over all schedules.
  *

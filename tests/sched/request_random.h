@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * request_random.h - random requests for the tests of the scheduler, the same on every machine.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lemma B.3 and Theorem 3.1 of ZipMoE, against the optimum of small requests.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_history.c - histories count and never pass their bounds; the skew sums to what is chosen; drift is seen when
  * there is one and not when there is none.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_hits.c - Algorithm 2 against the enumeration of all subsets, and the table of ranges against Algorithm 2.
  */

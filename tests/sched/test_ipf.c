@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), small cases against the
  * enumeration of all subsets, and the corners: certain and impossible experts, ties, sums off by rounding.

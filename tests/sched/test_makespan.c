@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_makespan.c - Algorithm 3 by cases worked by hand.
  */

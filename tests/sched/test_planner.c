@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_planner.c - Algorithm 4 against brute force: every split, every subset of experts; then each extension.
  */

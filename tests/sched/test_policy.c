@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_policy.c - the cache policies: the classic ones against plain models of them, the rules of the books under
  * random driving, the zipmoe policy by cases.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_pools.c - the planner by its one door: the same numbers as by hand, within the budget, and other pools for a
  * client that computes on the coded form.

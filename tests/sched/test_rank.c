@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_rank.c - the frequency list against sorting from scratch; its ageing, its profile, its drift.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_rates.c - rates come from what is put in: lines of bursts, how reads end, decodes by kind; and nothing that is
  * put in takes them out of their bounds.

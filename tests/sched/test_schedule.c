@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests, the ready set.
  */

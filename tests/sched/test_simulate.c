@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The discrete-event model: hand-worked charts, and on random requests every operation once, no precedence broken, no
  * lane doing two things, no lane idle with work available to it, never a lower priority first.

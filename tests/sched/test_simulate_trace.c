@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole traces: totals by hand, a policy that keeps what was used, errors half way.
  */

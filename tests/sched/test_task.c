@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Task graphs: Figure 6 for each state, the limits, and the shape of random graphs.
  */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """inspect_checkpoint.py DIRECTORY [BF16|F16|F32|FP8]: is this what transformers would have saved?
 
 Checks, with the real packages: each file opens; names, shapes and sizes agree with index and config.json; every

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """inspect_weights.py MKMODEL DIRECTORY: are weights spread as --weights says?
 
 DIRECTORY has kind-normal, kind-scaled, kind-heavy, tiny-qwen3-moe each; checkpoints to draw from are made in it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make_trace.py PATH SEED SEQUENCES TOKENS [LAYERS [EXPERTS [CHOSEN]]]: a routing trace with skewed random choices."""
 import random
 import struct

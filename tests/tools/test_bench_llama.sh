@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # tools/bench/llama on a tiny file: it measures, compares the tokens, and leaves nothing behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

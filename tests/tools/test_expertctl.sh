@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # expertctl: info, verify, unpack: what they print, exit codes, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # expertctl gantt: trace events and pictures of a table as .expertfs/sched has it; what is none is refused.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # mkexpertfs: every kind of checkpoint by every codec, options, exit codes, what it prints, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

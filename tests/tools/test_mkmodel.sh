@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # mkmodel: the same bytes for any number of threads, what real checkpoints look like, exit codes, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # What mkmodel writes runs: llama.cpp and mlx-lm load it, tokenise alike and compute the same; each check of
 # tests/clients finds a copy equal and a changed byte different.
 set -u

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # mkmodel --weights: each kind is the same on every run and another than the others; a given checkpoint's values come
 # back as often as they were there; what is no checkpoint is refused.
 set -u

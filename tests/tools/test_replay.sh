@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # expertctl profile and moe-replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

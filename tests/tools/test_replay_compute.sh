@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # moe-replay --compute ffn and ffn-coded: the same numbers from every runner, form, budget and batch size; nothing
 # is left behind; wrong numbers are told.
 set -u

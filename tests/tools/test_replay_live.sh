@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # moe-replay on real files: through a mount and as peers do. All see the same bytes, stay in their memory, and
 # leave nothing behind, however they end.
 set -u

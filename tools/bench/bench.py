@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make bench: measure expertfs against its peers on this machine.
 
 Every comparison alternates the candidates ROUNDS times in one run and tells the ratio of the medians, beside the bar it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory cgroup (v1 or v2) for a benchmark: made with a limit, joined by its children, gone afterwards."""
 import os
 import time

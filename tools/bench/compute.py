@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make bench-compute: products of BF16 matrices with vectors, straight from the coded form, against their peers.
 
 bench_compute (coded, plain, reading alone) and llama.cpp's ggml run in turns, several times; told are medians of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
 The plain file is tried with the read-ahead that its disk has, and with 128 KiB. For each limit all take turns, each cold

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """llama_client.py FILE: load a GGUF file with llama.cpp, mapped as it does by default, and generate; tell times as JSON.
 
 The tokens are drawn with a fixed seed, so they are the same wherever the logits are. A random model that always takes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader matrix of tools/bench: how a cold file is read through the mount, and from ext4.
 
 A row is one kind of access and one request size; its cells are what should not matter: where the buffer begins in its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make bench-replay: a routing trace through the mount, the mapped and the read-LRU peer, and the simulator.
 
 Four measurements, each told as ratios against the bars that they are held to:

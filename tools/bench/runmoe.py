@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """runmoe, the example runtime, beside llama.cpp: the same weights, the same tokens one by one, the same memory limit.
 
 First their logits are compared (tests/clients/runmoe.py). Then for each limit the two take turns, each cold, alone in a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """make bench-compute, second part: time per token of real routing with a budget for the experts.
 
 expertfs: the store opened by the library, experts run from the coded form as they arrive (--compute ffn-coded).

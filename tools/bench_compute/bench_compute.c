@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_compute.c - a hand-run benchmark of products: coded over plain, plain over reading the same bytes, an expert.
  *

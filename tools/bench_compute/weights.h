@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weights.h - matrices for the benchmark: normal weights with a log-normal scale for each row, plain and coded.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_kernels.c - a hand-run benchmark of kernels/: size against the entropy bound, encode, decode and merge, with
  * and without streaming stores, as ratios to memcpy of the same bytes taken in turns within the same run.

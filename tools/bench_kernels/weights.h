@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weights.h - weights for the benchmark: made up, or a given checkpoint's own.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failure.c - see failure.h. */
 #include "failure.h"
 

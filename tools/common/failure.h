@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failure.h - how a tool that works on stores ends when that fails. */
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H

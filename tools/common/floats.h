@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* floats.h - float32 to the formats of checkpoints, rounding to nearest even. */
 #ifndef MKMODEL_FLOATS_H
 #define MKMODEL_FLOATS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* foreign.c - see foreign.h. */
 #include "foreign.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * foreign.h - the floats of a checkpoint that somebody else made: tensor by tensor, as float32.
  *

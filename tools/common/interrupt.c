@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interrupt.c - a mark that signals set. */
 #include "interrupt.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interrupt.h - Ctrl-C and friends ask a tool to clean up and end; one that comes two seconds later ends it at once. */
 #ifndef TOOLS_INTERRUPT_H
 #define TOOLS_INTERRUPT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* measure.h - what the benchmarks of kernels share: weights as trained ones are spread, medians, reading alone. */
 #ifndef TOOLS_MEASURE_H
 #define TOOLS_MEASURE_H

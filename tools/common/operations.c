@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * operations.c - the table of .expertfs/sched, and which lane of the chart each operation stands in: reads share lanes,
  * as many as were under way at once; decodes stand in their thread's.

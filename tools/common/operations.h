@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operations.h - what was read and decoded when (.expertfs/sched of a mount), each operation in its lane of a chart. */
 #ifndef TOOLS_OPERATIONS_H
 #define TOOLS_OPERATIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.h - what argp parsers of the tools share. Wrong usage is told, and ends the program, by argp_error(). */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* progress.c - a bar, or lines. */
 #include "progress.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * progress.h - how far a long work is, on stderr: a bar that is redrawn on a terminal, else a line every few seconds.
  * Used from one thread.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c - the table of classes and dtypes. */
 #include "rows.h"
 

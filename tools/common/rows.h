@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.h - the table of classes and dtypes that packing closes with, as text and as JSON. */
 #ifndef TOOLS_ROWS_H
 #define TOOLS_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* size.c - sizes as people write and read them. */
 #include "size.h"
 

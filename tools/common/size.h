@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* size.h - sizes as people write and read them. */
 #ifndef TOOLS_SIZE_H
 #define TOOLS_SIZE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* surroundings.c - see surroundings.h. */
 #include "surroundings.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * surroundings.h - what a program may not rely on from who started it: three open files, and signals that only end it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
 #include "expertctl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* expertctl.h - the subcommands, one file each. To add one: its file, a line here, a line in expertctl.c's table. */
 #ifndef EXPERTCTL_H
 #define EXPERTCTL_H

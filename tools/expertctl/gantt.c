@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gantt.c - expertctl gantt MOUNT|FILE: when experts were read and decoded, as a chart. */
 #include "gantt.h"
 

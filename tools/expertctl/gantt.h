@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gantt.h - operations of a mount as a chart. */
 #ifndef EXPERTCTL_GANTT_H
 #define EXPERTCTL_GANTT_H

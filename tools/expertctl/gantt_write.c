@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gantt_write.c - a chart as trace events in JSON, and as a picture by gnuplot. */
 #include "gantt.h"
 

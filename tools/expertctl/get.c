@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* get.c - expertctl get PATH [NAME...]: how a mount is tuned, or where an expert is. */
 #include "expertctl.h"
 #include "mountpoint.h"

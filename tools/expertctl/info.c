@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* info.c - expertctl info STORE: what a store holds and what packing measured. */
 #include "expertctl.h"
 

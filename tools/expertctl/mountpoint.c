@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mountpoint.c - see mountpoint.h. */
 #include "mountpoint.h"
 

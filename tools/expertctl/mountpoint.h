@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mountpoint.h - mounts of expertfs, as commands are told of them. */
 #ifndef EXPERTCTL_MOUNTPOINT_H
 #define EXPERTCTL_MOUNTPOINT_H

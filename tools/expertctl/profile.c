@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* profile.c - expertctl profile STORE: measure what this machine takes to read and decode it. */
 #include "expertctl.h"
 

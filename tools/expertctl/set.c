@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* set.c - expertctl set MOUNT NAME=VALUE...: tune a mount while it serves. */
 #include "expertctl.h"
 #include "mountpoint.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* top.c - expertctl top [MOUNT]: what a mount does, live, in a terminal or as text. */
 #include "expertctl.h"
 #include "clock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* top_sample.c - see top_sample.h. */
 #include "top_sample.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * top_sample.h - one look at a mount's .expertfs: stat and config by name, the tables of pools and experts by column,
  * so that columns and names which later versions add do no harm.

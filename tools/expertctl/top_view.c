@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* top_view.c - see top_view.h. */
 #include "top_view.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* top_view.h - what `expertctl top` shows, as lines of text. */
 #ifndef EXPERTCTL_TOP_VIEW_H
 #define EXPERTCTL_TOP_VIEW_H

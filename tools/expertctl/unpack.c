@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.c - expertctl unpack STORE DIR: the packed files again. */
 #include "expertctl.h"
 

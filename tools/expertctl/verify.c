@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - expertctl verify STORE: check every chunk. */
 #include "expertctl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - mkexpertfs SRC OUT: pack a checkpoint into a store. */
 #include "mkexpertfs.h"
 

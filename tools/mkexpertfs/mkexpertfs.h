@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mkexpertfs.h - what the parts of mkexpertfs share. */
 #ifndef MKEXPERTFS_H
 #define MKEXPERTFS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, do, and tell how to go on. */
 #include "mkexpertfs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.c - what packing did, for people and for programs. */
 #include "mkexpertfs.h"
 

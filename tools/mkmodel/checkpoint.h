@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.h - from a plan to the files of a checkpoint. */
 #ifndef MKMODEL_CHECKPOINT_H
 #define MKMODEL_CHECKPOINT_H

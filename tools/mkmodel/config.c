@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - the small files beside the weights. */
 #include <errno.h>
 #include <stdlib.h>

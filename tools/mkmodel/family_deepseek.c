@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSeek-V2: multi-head latent attention, a dense first layer, experts that every token shares. */
 #include <math.h>
 

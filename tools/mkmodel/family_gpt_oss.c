@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpt-oss, as its BF16 variants are published: all experts of a layer fused in one tensor, biases everywhere. */
 #include <math.h>
 

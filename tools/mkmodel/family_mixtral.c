@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mixtral: eight large experts a layer in block_sparse_moe, no dense layer. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen3-MoE: many small experts, a norm on queries and keys, heads wider than the hidden size needs. */
 #include <math.h>
 

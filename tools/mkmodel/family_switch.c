@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Switch Transformers: T5's encoder and decoder, experts in every other block of both. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * files.h - files made of literal bytes and tensors, written by several threads.
  */

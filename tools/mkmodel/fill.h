@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fill.h - the bytes of a tensor, any range of them. */
 #ifndef MKMODEL_FILL_H
 #define MKMODEL_FILL_H

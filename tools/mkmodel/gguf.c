@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gguf.c - the tensors and the tokenizer as one GGUF file, or a split one, as llama.cpp's converter would write it: the
  * experts of a layer stacked in one tensor, norms and routers in F32, and for Mixtral the rows of q and k in the order

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - mkmodel: write a checkpoint of random weights that looks like a real one. */
 #include <argp.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model.h - what a checkpoint shall be: its family, its sizes and what follows from them.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * outdir.h - files appear in a directory all at once or not at all: they are made in a directory beside it.
  */

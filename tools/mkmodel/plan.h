@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan.h - the tensors of a checkpoint: names, shapes, and what fills them.
  */

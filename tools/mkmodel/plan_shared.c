@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_shared.c - tensors that most families have under the same names. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * random.h - random weights that any thread can make at any place: a counter-based generator and quantile tables.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * safetensors.c - the tensors as transformers saves them: cut into shards in the model's order; inside a file larger
  * element types first, then by name; the header padded with spaces to 8 bytes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * samples.h - weights as a given checkpoint has them: how often each BF16 value occurs in its tensors, and draws that
  * repeat it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tokenizer.h - a small but real vocabulary: byte-level byte-pair encoding, learnt from a text in this program.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * write.c - make and write files piece by piece. A piece is made in memory and written with one aligned call, past the
  * page cache where the filesystem allows it: gigabytes of weights would only push other things out of it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arguments.c - the command line of moe-replay. */
 #include "arguments.h"
 

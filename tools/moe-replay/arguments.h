@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arguments.h - the command line of moe-replay. */
 #ifndef MOE_REPLAY_ARGUMENTS_H
 #define MOE_REPLAY_ARGUMENTS_H

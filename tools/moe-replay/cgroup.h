@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cgroup.h - a memory cgroup around what is measured, version 1 or 2: memory, memfds and page cache of all
  * processes in it count, and nothing more than the limit stays.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compute.c - threads that do the same with every expert, each its part of every tensor. */
 #include "compute.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compute.h - what is done with the experts of a layer: nothing, touch all bytes, or run them. All runners do
  * the same, with the same threads. The check is a sum over what was loaded or what came out, in any order: runners that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ffn.c - experts as most models run them, y = down(silu(gate x) * up x), from plain BF16 matrices wherever they
  * lie. Each is run as it comes; what a layer's experts gave is added up at its end in the order of the mixture, as the

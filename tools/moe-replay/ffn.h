@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ffn.h - a layer's experts from plain BF16 matrices, one after the other as they come. */
 #ifndef MOE_REPLAY_FFN_H
 #define MOE_REPLAY_FFN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * handout.c - what it takes the client library to get an expert from a mount and to give it back: the simulator
  * knows reads and decodes alone. Measured with experts that are full already, a layer's request at a time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * learn.c - what a real run knows when it has ended, for a simulation beside it: what reads and decodes took by
  * the mount's own count, and from the player's clock beside the chart of operations what a layer takes that is none.

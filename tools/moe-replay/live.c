@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* live.c - live runs: each in a cgroup, from a cold start, watched until it ends. */
 #include "live.h"
 

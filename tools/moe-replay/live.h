@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * live.h - a workload played on real files: each run in a process of its own, in a memory cgroup together with
  * the daemon if there is one.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - moe-replay TRACE: policies, plans and schedules on real routing, simulated and on real files. */
 #include "arguments.h"
 #include "live.h"

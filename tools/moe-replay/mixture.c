@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mixture.c - see mixture.h. */
 #include "mixture.h"
 

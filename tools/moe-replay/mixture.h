@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mixture.h - what a layer computes for the tokens of a pass: activations, routing weights, the sums that come
  * out. They depend on the place in the trace alone, so that all runners and batch sizes give the same numbers.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c - the experts of a store, from the headers of the files that a mount would show. */
 #include "model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model.h - the experts of a store, as files of a mount have them and as the raw checkpoint has them: what a
  * live replay maps, reads and computes on.

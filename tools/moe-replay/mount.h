@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mount.h - the daemon's side of a live run: its options, or the attributes of a mount that is there. */
 #ifndef MOE_REPLAY_MOUNT_H
 #define MOE_REPLAY_MOUNT_H

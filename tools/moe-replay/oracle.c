@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oracle.c - Belady's rule with bypass: what no policy on whole experts can beat. */
 #include "replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - from the history and the profile to the pools. */
 #include "replay.h"
 

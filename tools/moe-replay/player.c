@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* player.c - the process that plays a workload: layer by layer request, compute what is ready, release. */
 #include "live.h"
 #include "reader.h"

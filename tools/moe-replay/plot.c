@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plot.c - runs as pictures, by gnuplot: tpot.svg, time per token over the budget, and hits.svg, where experts
  * were found. The script and its data stay beside them, to be drawn in another way.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* raw.c - where a raw checkpoint has the tensors of a model's experts; its pages out of the page cache. */
 #include "model.h"
 #include "raw.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* raw.h - files of a checkpoint, out of the page cache. */
 #ifndef MOE_REPLAY_RAW_H
 #define MOE_REPLAY_RAW_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader.h - the ways by which a live replay gets at a layer's experts: a mount, the library, mapped raw files,
  * reads of raw experts into an LRU. One layer at a time: request, then next until all have come, then release.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader_library.c - the store opened in this process: a layer's experts are named to the library, which runs
  * them from the coded form as they arrive. Nothing is handed out.

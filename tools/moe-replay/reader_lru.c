@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader_lru.c - the peer that offloading libraries are: raw experts in buffers of their own, last used last
  * out, what is missing read past the page cache.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reader_mmap.c - the peer that most runtimes are: raw files mapped, pages as the kernel brings them. */
 #include "reader.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader_mount.c - the experts' files of a mount, as a runtime gets at them: a layer's experts are named to the
  * client library, which tells the mount, opens and maps the files and keeps some of them mapped.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * replay.h - a routing trace played through the cache policies, planner and scheduler, in the simulator.
  *

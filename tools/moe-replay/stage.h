@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * stage.h - what live runs need around them: a private folder to mount on, a memory cgroup, a daemon of our own.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* times.c - times of passes as what a user feels: time per token, time to the first token. */
 #include "replay.h"
 

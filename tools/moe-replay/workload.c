@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload.c - a trace as the requests of a model of some shape, sequences interleaved. */
 #include "replay.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * readbench.c - how fast can files be read? One way of reading, one number: for tools/demo and tools/bench.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * team.h - threads that read one file together: of one descriptor, each the next block of the file, or each its own
  * part by a descriptor of its own.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* experts.c - run the chosen experts of a layer: one call of the library, which brings them and computes with each as
  * it comes. */
 #include "experts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * experts.h - the one place where the experts come in: which of them each token goes to, and what they give.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forward.c - Qwen3-MoE: for each layer attention (grouped queries, norms on queries and keys, rotated positions) and
  * the experts that its router chooses, each after a norm and added to what came in. */
 #include "forward.h"

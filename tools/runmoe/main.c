@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * main.c - runmoe STORE: run a whole mixture-of-experts model from a store, to show how a runtime uses libexpertfs.
  *

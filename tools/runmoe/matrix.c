@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matrix.c - rows times activations, 16 lanes at a time, up to four tokens to a pass over a row. */
 #include "matrix.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matrix.h - products of weights and activations, shared by a team of threads.
  */

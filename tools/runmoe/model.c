@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c - what a model is made of: config.json and dense.safetensors of the store, read once; its experts stay in
  * the library until a layer asks for them. */
 #include "model.h"

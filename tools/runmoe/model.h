@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * model.h - a Qwen3-MoE model in a store: its sizes, its dense weights in memory, its experts in the library.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c - the most likely token, or one drawn with the probabilities of a temperature. */
 #include "sample.h"
 

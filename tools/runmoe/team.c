@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* team.c - a fixed team of threads. They look for work a little while before they sleep: a layer has many short
  * pieces of work, and waking costs more than some of them. */
 #include "matrix.h"

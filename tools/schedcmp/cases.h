@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cases.h - the requests that schedcmp compares schedules on: machine profiles, mixes of states, run times.
  */

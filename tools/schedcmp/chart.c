@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * chart.c - lanes from top to bottom, time from left to right, an operation a box with its expert's number.
  */

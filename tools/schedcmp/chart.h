@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * chart.h - a Gantt chart of a simulated request as SVG.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * schedcmp - compare schedules in the simulator: against request order and against the lower bound. Run by hand.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmocka.h - as much of cmocka as the kernels' tests use, so that they build with a cross compiler and nothing else.
  *
