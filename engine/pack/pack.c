@@ -140,14 +140,21 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
     return rc;
 }
 
-errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                  struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+errint_t efs_pack_sized(efs_pack_work_fn *work, const char *src, const char *out,
+                        const struct efs_pack_options *options, struct efs_pack_report *report, size_t report_bytes,
+                        struct efs_error *err)
 {
     struct efs_pack_options known;
     struct efs_pack_report own = {0};
     errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
     if (rc == 0)
-        rc = pack_all(src, out, &known, &own, err);
+        rc = work(src, out, &known, &own, err);
     efs_sized_out(report, report_bytes, &own, sizeof(own));
     return rc;
+}
+
+errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
+                  struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
+{
+    return efs_pack_sized(pack_all, src, out, options, report, report_bytes, err);
 }

@@ -285,25 +285,10 @@ static errint_t reclaim(const char *src, const char *out, const struct efs_pack_
     return rc;
 }
 
-/* work on options and a report of ours. */
-static errint_t sized(errint_t (*work)(const char *, const char *, const struct efs_pack_options *,
-                                       struct efs_pack_report *, struct efs_error *),
-                      const char *src, const char *out, const struct efs_pack_options *options,
-                      struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
-{
-    struct efs_pack_options known;
-    struct efs_pack_report own = {0};
-    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
-    if (rc == 0)
-        rc = work(src, out, &known, &own, err);
-    efs_sized_out(report, report_bytes, &own, sizeof(own));
-    return rc;
-}
-
 errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
                      struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
 {
-    return sized(reclaim, src, out, options, report, report_bytes, err);
+    return efs_pack_sized(reclaim, src, out, options, report, report_bytes, err);
 }
 
 /* ---- again --------------------------------------------------------------------------------------------------- */
@@ -425,7 +410,7 @@ static errint_t resume(const char *src, const char *out, const struct efs_pack_o
 errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
                             struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
 {
-    return sized(resume, src, out, options, report, report_bytes, err);
+    return efs_pack_sized(resume, src, out, options, report, report_bytes, err);
 }
 
 errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
