@@ -9,18 +9,28 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Not readable yet. -EMFILE, ... */
-static inline int efs_event_new(void)
+/* Its owner's lock guards it. */
+struct efs_event {
+    int fd; /* < 0: nobody has asked for it */
+    bool readable;
+};
+
+/* Not readable yet. The descriptor, or -EMFILE, ... */
+static inline int efs_event_open(struct efs_event *event)
 {
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    *event = (struct efs_event){.fd = fd};
     return fd < 0 ? -errno : fd;
 }
 
-/* Only called to change what it is; never blocks. */
-static inline void efs_event_set(int fd, bool readable)
+/* There is one. Never blocks. */
+static inline void efs_event_set(struct efs_event *event, bool readable)
 {
     uint64_t number = 1;
-    ssize_t n = readable ? write(fd, &number, sizeof(number)) : read(fd, &number, sizeof(number));
+    if (readable == event->readable)
+        return;
+    event->readable = readable;
+    ssize_t n = readable ? write(event->fd, &number, sizeof(number)) : read(event->fd, &number, sizeof(number));
     (void)n;
 }
 

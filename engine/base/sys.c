@@ -188,7 +188,7 @@ int efs_sys_huge_tmpfs(void)
     return rc;
 }
 
-static int clone_reading(int mount)
+int efs_sys_clone_reading(int mount)
 {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
     int clone = open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
@@ -198,11 +198,6 @@ static int clone_reading(int mount)
     if (rc < 0)
         close(clone);
     return rc;
-}
-
-int efs_sys_clone_reading(int mount)
-{
-    return clone_reading(mount);
 }
 
 /* In and out: a mount, its clone or -errno. */
@@ -215,7 +210,7 @@ static void *clone_in_namespace(void *arg)
         move_mount(mount, "", AT_FDCWD, "/tmp", MOVE_MOUNT_F_EMPTY_PATH) < 0)
         *fd = -errno;
     else
-        *fd = clone_reading(mount);
+        *fd = efs_sys_clone_reading(mount);
     return NULL;
 }
 

@@ -2,6 +2,7 @@
 /* mount.c - see mount.h: requests of a mount. */
 #include "mount.h"
 
+#include "clock.h"
 #include "event.h"
 #include "sys.h"
 
@@ -23,8 +24,7 @@ struct item {
 struct efs_mount_request {
     struct efs_mount *mount;
     struct efs_mount_request *next_watched;
-    int event_fd; /* < 0: nobody waits by poll(2); readable when signalled */
-    bool signalled;
+    struct efs_event event; /* for who waits by poll(2) */
     uint32_t count;
     struct item items[];
 };
@@ -110,7 +110,7 @@ static bool take_file(struct efs_mount *m, struct item *item, const char *path, 
 /* Lock held: does the mount hand out so many at once? */
 static bool may_ask(const struct efs_mount *m, uint32_t count)
 {
-    return efs_export_works(m->handout) && count <= EFS_EXPORT_ITEMS;
+    return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
@@ -126,7 +126,7 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
     if (all && may_ask(m, request->count))
-        all = efs_export_notify(m->handout, stack, layer, needs, request->count);
+        all = efs_export_notify(m->export, stack, layer, needs, request->count);
     else if (all)
         all = efs_mount_tell_later(m, text, print_lines(stack, layer, needs, request->count, text));
     if (all)
@@ -166,7 +166,7 @@ static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer
 }
 
 /* The mount hands them out over its socket. */
-static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+static void begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                           struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     struct efs_export_ask ask = {
@@ -179,7 +179,7 @@ static void begin_handout(struct efs_mount *m, const char *stack, uint32_t layer
         struct item *item = &request->items[i];
         efs_mapped_path(stack, layer, needs[i].expert, path);
         bool fresh = take_file(m, item, path, spare);
-        bool asked = fresh && efs_export_works(m->handout) && efs_export_take_tag(m->handout, item->file);
+        bool asked = fresh && efs_export_works(m->export) && efs_export_take_tag(m->export, item->file);
         ask.item[i].expert = needs[i].expert;
         ask.item[i].tokens = needs[i].tokens;
         ask.item[i].tag = asked ? item->file->handed.tag : EFS_EXPORT_TOLD;
@@ -217,7 +217,7 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
     bool ask = may_ask(m, request->count);
     pthread_mutex_unlock(&m->lock);
     if (ask)
-        begin_handout(m, stack, layer, needs, request, &spare);
+        begin_exports(m, stack, layer, needs, request, &spare);
     else
         begin_opening(m, stack, layer, needs, request, &spare);
     free_spare(spare);
@@ -234,7 +234,7 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     request->mount = m;
-    request->event_fd = -1;
+    request->event.fd = -1;
     request->count = count;
     if (!begin_mapped(m, stack, layer, needs, request))
         rc = begin(m, stack, layer, needs, request, err);
@@ -252,15 +252,6 @@ static bool is_coming(const struct item *item)
     return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
 }
 
-static struct timespec later(struct timespec at, int64_t ns)
-{
-    at.tv_sec += ns / 1000000000;
-    at.tv_nsec += ns % 1000000000;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
-}
-
 static bool before(struct timespec a, struct timespec b)
 {
     return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
@@ -274,11 +265,11 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (until && !before(now, *until))
         return -ETIMEDOUT;
-    end = later(now, EFS_PATIENCE_NS);
+    end = efs_later(now, EFS_PATIENCE_NS);
     bool patient = m->oldest && (!until || before(end, *until));
     if (!patient && until)
         end = *until;
-    if (!m->receiving && efs_export_works(m->handout)) { /* for us and all others */
+    if (!m->receiving && efs_export_works(m->export)) { /* for us and all others */
         errint_t received = efs_export_receive(m, !patient && forever ? NULL : &end);
         if (m->watched)
             efs_mount_wake_reaper(m); /* he goes on receiving */
@@ -311,11 +302,9 @@ static struct item *untold(struct efs_mount_request *request, bool *coming)
 /* Lock held: the event is readable when waiting would not wait. */
 static void tell_event(struct efs_mount_request *request)
 {
-    bool coming, ready = request->event_fd >= 0 && (untold(request, &coming) || !coming);
-    if (request->event_fd < 0 || ready == request->signalled)
-        return;
-    request->signalled = ready;
-    efs_event_set(request->event_fd, ready);
+    bool coming;
+    if (request->event.fd >= 0)
+        efs_event_set(&request->event, untold(request, &coming) || !coming);
 }
 
 void efs_mount_tell_events(struct efs_mount *m)
@@ -337,9 +326,9 @@ int efs_mount_event(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     pthread_mutex_lock(&m->lock);
-    int fd = request->event_fd >= 0 ? request->event_fd : efs_event_new();
-    if (request->event_fd < 0 && fd >= 0) {
-        request->event_fd = fd;
+    bool there = request->event.fd >= 0;
+    int fd = there ? request->event.fd : efs_event_open(&request->event);
+    if (!there && fd >= 0) {
         request->next_watched = m->watched;
         m->watched = request;
         tell_event(request);
@@ -352,23 +341,21 @@ int efs_mount_event(struct efs_mount_request *request)
 static void unwatch(struct efs_mount *m, struct efs_mount_request *request)
 {
     struct efs_mount_request **p = &m->watched;
-    if (request->event_fd < 0)
+    if (request->event.fd < 0)
         return;
     while (*p != request)
         p = &(*p)->next_watched;
     *p = request->next_watched;
-    efs_sys_close(request->event_fd);
+    efs_sys_close(request->event.fd);
 }
 
 int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
     struct efs_mount *m = request->mount;
-    struct timespec until;
+    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
     struct item *item;
     bool coming;
     int rc = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until = later(until, (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
     pthread_mutex_lock(&m->lock);
     while (!(item = untold(request, &coming)) && coming && rc == 0)
         rc = wait_more(m, timeout_ms < 0 ? NULL : &until);
@@ -461,7 +448,7 @@ static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *e
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want =
         efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK, 0); /* others than who mounted do without */
-    m->handout = m->want >= 0 ? efs_export_connect(m->root) : NULL;
+    m->export = m->want >= 0 ? efs_export_connect(m->root) : NULL;
     m->open_workers_max = threads == 0 ? OPENERS_DEFAULT : threads < EFS_MOUNT_OPENERS ? threads : EFS_MOUNT_OPENERS;
     rc = efs_mount_threads_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
@@ -502,7 +489,7 @@ void efs_mount_free(struct efs_mount *m)
     efs_known_free(m);
     free(m->full);
     free_spare(m->open_queue); /* nobody waits for these any more */
-    efs_export_free(m->handout);
+    efs_export_free(m->export);
     if (m->want >= 0)
         efs_sys_close(m->want);
     efs_sys_close(m->root);

@@ -5,6 +5,7 @@
  */
 #include "mount.h"
 
+#include "clock.h"
 #include "sys.h"
 #include "thread.h"
 
@@ -141,25 +142,15 @@ static void tell_all(struct efs_mount *m)
     pthread_mutex_lock(&m->telling);
     if (m->want >= 0)
         write_told(m, "", 0);
-    if (m->handout)
+    if (m->export)
         efs_export_send(m, NULL);
     pthread_mutex_unlock(&m->telling);
-}
-
-static struct timespec from_now(int64_t ns)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += ns;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
 }
 
 /* What nobody else waits for; there may be more to tell soon. */
 static void receive_a_while(struct efs_mount *m)
 {
-    const struct timespec until = from_now(RECEIVE_NS);
+    const struct timespec until = efs_from_now(RECEIVE_NS);
     efs_export_receive(m, &until);
 }
 
@@ -167,8 +158,8 @@ static void receive_a_while(struct efs_mount *m)
  * that is when a while passed without a word: *quiet_ns. */
 static void watch_a_while(struct efs_mount *m, uint64_t *quiet_ns)
 {
-    bool receive = !m->receiving && efs_export_works(m->handout);
-    const struct timespec until = from_now(receive ? RECEIVE_NS : EFS_PATIENCE_NS);
+    bool receive = !m->receiving && efs_export_works(m->export);
+    const struct timespec until = efs_from_now(receive ? RECEIVE_NS : EFS_PATIENCE_NS);
     bool late;
     if (receive) {
         late = efs_export_receive(m, &until) == -ETIMEDOUT;
@@ -195,12 +186,12 @@ static void *keep_house(void *arg)
             continue;
         if (m->close_queue) {
             close_files(m);
-        } else if (m->told_bytes || (m->handout && efs_export_has_news(m->handout))) {
+        } else if (m->told_bytes || (m->export && efs_export_has_news(m->export))) {
             pthread_mutex_unlock(&m->lock);
             nanosleep(&a_while, NULL); /* more may come */
             tell_all(m);
             pthread_mutex_lock(&m->lock);
-        } else if (!m->stop && !m->receiving && m->handout && efs_export_has_orphans(m->handout)) {
+        } else if (!m->stop && !m->receiving && m->export && efs_export_has_orphans(m->export)) {
             receive_a_while(m);
         } else if (!m->stop && efs_mount_is_watching(m)) {
             watch_a_while(m, &quiet_ns);

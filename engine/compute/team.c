@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@
 
 struct member {
     struct efs_team *team;
-    pthread_t thread;
+    unsigned long thread;
     unsigned number;
     void *scratch;
     size_t scratch_bytes;
@@ -86,20 +85,6 @@ static void *run(void *arg)
     }
 }
 
-static int start(struct member *m)
-{
-    pthread_attr_t attr;
-    sigset_t all, before;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, EFS_STACK_BYTES + EFS_STACK_SANITIZER_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&m->thread, &attr, run, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc;
-}
-
 errint_t efs_team_new(unsigned threads, struct efs_team **out)
 {
     *out = NULL;
@@ -122,7 +107,7 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
         team->member[i].number = i;
     }
     for (team->started = 1; team->started < threads; team->started++)
-        if (start(&team->member[team->started])) {
+        if (efs_thread_start(run, &team->member[team->started], "efs-team", &team->member[team->started].thread) < 0) {
             efs_team_free(team);
             return -ENOMEM;
         }

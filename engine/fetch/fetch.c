@@ -236,7 +236,7 @@ static struct efs_disk_request **submit_read(struct efs_fetch_part *p, unsigned 
     return &r->next;
 }
 
-/* Lock held: everything is asked for in the order of reads. Pieces that are here are put first in here[]. */
+/* Lock held: everything is asked for in the order of reads. Parts that are here are put first in here[]. */
 static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *plan, struct efs_fetch_part **here,
                         struct efs_extent_waiter **failed, struct efs_disk_request **submit)
 {

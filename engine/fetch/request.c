@@ -8,7 +8,7 @@
 #include "request.h"
 #include "expertfs-private.h"
 
-#include "event.h"
+#include "clock.h"
 #include "lease.h"
 #include "request_core.h"
 #include "cache.h"
@@ -46,11 +46,8 @@ static struct efs_request_item *untold(struct efs_request *request)
 /* Lock held: is the event readable when waiting would not wait? */
 static void tell_event(struct efs_request *request)
 {
-    bool ready = request->event_fd >= 0 && (untold(request) || !any_coming(request));
-    if (request->event_fd < 0 || ready == request->signalled)
-        return;
-    request->signalled = ready;
-    efs_event_set(request->event_fd, ready);
+    if (request->event.fd >= 0)
+        efs_event_set(&request->event, untold(request) || !any_coming(request));
 }
 
 /* ---- the life of an item ---- */
@@ -64,8 +61,8 @@ static void request_unref(struct efs_request *request)
         return;
     for (uint32_t i = 0; i < request->count; i++)
         efs_item_free_tensors(&request->items[i]);
-    if (request->event_fd >= 0)
-        efs_sys_close(request->event_fd);
+    if (request->event.fd >= 0)
+        efs_sys_close(request->event.fd);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
     free(request);
@@ -207,7 +204,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     if (!request)
         return NULL;
     request->fs = fs;
-    request->event_fd = -1;
+    request->event.fd = -1;
     request->count = count;
     request->refs = count + 1;
     pthread_condattr_t attr;
@@ -369,16 +366,9 @@ errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_
 
 int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
-    struct timespec until;
+    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
     struct efs_request_item *item;
     int rc = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    if (timeout_ms > 0) {
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-    }
     pthread_mutex_lock(&request->lock);
     while (!(item = untold(request)) && any_coming(request) && rc == 0)
         if (timeout_ms < 0)
@@ -399,9 +389,7 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
 int efs_request_event(struct efs_request *request)
 {
     pthread_mutex_lock(&request->lock);
-    if (request->event_fd < 0)
-        request->event_fd = efs_event_new();
-    int fd = request->event_fd;
+    int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
     if (fd >= 0)
         tell_event(request);
     pthread_mutex_unlock(&request->lock);

@@ -3,6 +3,7 @@
 #ifndef EFS_REQUEST_CORE_H
 #define EFS_REQUEST_CORE_H
 
+#include "event.h"
 #include "fetch.h"
 
 enum efs_item_state { EFS_ITEM_COMING, EFS_ITEM_HERE, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
@@ -29,11 +30,10 @@ struct efs_request {
     struct efs *fs;
     pthread_mutex_t lock; /* guards items and refs; taken after efs.lock if both */
     pthread_cond_t changed;
-    int event_fd; /* for who waits by poll(2), < 0: nobody; readable when signalled */
-    bool signalled;
-    uint32_t refs;    /* items that are coming, and one for the caller */
-    bool bring, over; /* nobody comes for the items; the caller has released it */
-    bool begun;       /* some of its coded items were given room; guarded by efs.lock */
+    struct efs_event event; /* for who waits by poll(2) */
+    uint32_t refs;          /* items that are coming, and one for the caller */
+    bool bring, over;       /* nobody comes for the items; the caller has released it */
+    bool begun;             /* some of its coded items were given room; guarded by efs.lock */
     uint32_t count;
     struct efs_request_item items[];
 };

@@ -85,15 +85,8 @@ static void *run(void *arg)
     s->planned = true;
     pthread_cond_broadcast(&s->first);
     while (!s->stop) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += SAVE_SECONDS;
-        if (is_short(fs)) { /* nobody tells when a mapping ends that outlived its lease: look now and then */
-            until.tv_sec -= SAVE_SECONDS;
-            until.tv_nsec += LEASE_LOOK_NS;
-            until.tv_sec += until.tv_nsec / 1000000000;
-            until.tv_nsec %= 1000000000;
-        }
+        /* nobody tells when a mapping ends that outlived its lease: look now and then */
+        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : SAVE_SECONDS * INT64_C(1000000000));
         if (!s->asked)
             pthread_cond_timedwait(&s->wake, &fs->lock, &until);
         bool look = is_short(fs);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_thread_core.h - what the files of the steward share: plan_thread.c (its life, its thread), plan_inputs.c
+ * plan_thread_core.h - what the files of the plan thread share: plan_thread.c (its life, its thread), plan_inputs.c
  * (profile and history), plan_pools.c, plan_text.c (what it tells).
  */
 #ifndef EFS_PLAN_THREAD_CORE_H

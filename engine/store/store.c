@@ -267,7 +267,7 @@ static unsigned may_read(const struct efs_store *store)
 
 void efs_store_info(const struct efs_store *store, struct efs_store_info *out, size_t bytes)
 {
-    struct efs_store_info info = (struct efs_store_info){
+    struct efs_store_info info = {
         .store_bytes = store->sb.store_bytes,
         .source_bytes = store->sb.source_bytes,
         .index_bytes = store->index_bytes,
