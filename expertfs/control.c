@@ -212,7 +212,7 @@ static void render_trace(struct efsd *daemon, FILE *out) /* not text */
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "address: %s\n", efsd_export_address(daemon->handout));
+    fprintf(out, "address: %s\n", efsd_export_address(daemon->export));
 }
 
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)

@@ -205,8 +205,8 @@ struct efsd_shrink {
     _Atomic uint64_t direct_bytes; /* read past it, since the last look */
     _Atomic uint64_t look_bytes;   /* cached_bytes at which to look again */
     _Atomic bool leased;           /* an expert was opened since the last look */
-    _Atomic bool ceded;            /* the budget is ours, and small */
-    _Atomic bool looking;          /* guards the rest, and changes of ceded */
+    _Atomic bool small;            /* the budget is ours, and small */
+    _Atomic bool looking;          /* guards the rest, and changes of small */
     uint64_t set_bytes;            /* cached_bytes when it was set last */
     char budget[64];               /* what we set it to, as efs_get() tells it */
 };
@@ -291,9 +291,9 @@ struct efsd {
     struct efsd_counters counters;
     struct efsd_pagecache pagecache;
     struct efsd_loading loading;
-    struct efsd_shrink cede;
+    struct efsd_shrink shrink;
     struct efsd_tuning tuning;
-    struct efsd_export *handout; /* NULL: there is none */
+    struct efsd_export *export; /* NULL: there is none */
     struct fuse_session *session;
     int fuse_fd;                     /* the session's */
     int stop_fd;                     /* eventfd: readable when receiving threads shall end */

@@ -180,33 +180,35 @@ static bool small_follows(struct efsd_guess *g, bool alone, uint64_t offset, siz
 }
 
 /*
- * A large read is expected as far behind the last one, and as long, as that was: a buffer that does not begin with a
- * page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded only if what
- * was expected before came true, and no one else reads meanwhile: several readers keep the processors busy without.
+ * Lock held. A large read is expected as far behind the last one, and as long, as that was: a buffer that does not
+ * begin with a page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded
+ * only if what was expected before came true, and no one else reads meanwhile: several readers keep the processors busy
+ * without.
  */
-bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
+static bool large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset, size_t bytes)
 {
-    answered = false;
     struct efsd_guess *g = &open->guess;
-    pthread_mutex_lock(&daemon->buffers.lock);
-    bool alone = daemon->buffers.reader == open, sure;
-    if (bytes < LARGE_BYTES) {
-        sure = small_follows(g, alone, offset, bytes);
-        daemon->buffers.reader = open;
-        pthread_mutex_unlock(&daemon->buffers.lock);
-        return sure;
-    }
     uint64_t gap = offset - g->end; /* wraps where it does not go on */
     bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0;
-    daemon->buffers.reader = open;
-    sure = begins || (alone && offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes);
+    bool came = alone && offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes;
     g->end = offset + bytes;
     g->offset = gap < LARGE_BYTES ? g->end + gap : g->end;
     g->bytes = within(daemon, open->node, g->offset, bytes);
-    g->sure = sure;
+    g->sure = begins || came;
     g->small = false;
+    return g->sure;
+}
+
+bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
+{
+    answered = false;
+    pthread_mutex_lock(&daemon->buffers.lock);
+    bool alone = daemon->buffers.reader == open;
+    bool follows = bytes < LARGE_BYTES ? small_follows(&open->guess, alone, offset, bytes)
+                                       : large_follows(daemon, open, alone, offset, bytes);
+    daemon->buffers.reader = open;
     pthread_mutex_unlock(&daemon->buffers.lock);
-    return sure;
+    return follows;
 }
 
 void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open)

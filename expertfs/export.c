@@ -72,7 +72,7 @@ static void greet(struct efsd_export *h)
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    *s = (struct efsd_session){.handout = h, .fd = fd, .user = who.uid, .references = 1};
+    *s = (struct efsd_session){.export = h, .fd = fd, .user = who.uid, .references = 1};
     s->late_end = &s->late;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     pthread_mutex_lock(&h->lock);
@@ -138,9 +138,9 @@ static errint_t find_nodes(struct efsd_export *h)
     return h->nodes ? 0 : -ENOMEM;
 }
 
-errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, struct efs_error *err)
+errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err)
 {
-    *handout = NULL;
+    *export = NULL;
     if (!daemon->kernel.passthrough) { /* there is no full pool, or nobody may have it */
         return 0;
     }
@@ -174,7 +174,7 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, st
         return told ? rc : efs_fail(err, rc, "%s", strerror(-rc));
     }
     pthread_setname_np(h->thread, "efs-export");
-    *handout = h;
+    *export = h;
     return 0;
 }
 

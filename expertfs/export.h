@@ -11,14 +11,14 @@
 struct efsd;
 struct efsd_export;
 
-/* Begin to listen. 0 with *handout NULL: experts are not kept full here, there is nothing to hand out; -errno with the
+/* Begin to listen. 0 with *export NULL: experts are not kept full here, there is nothing to hand out; -errno with the
  * reason in err. */
-errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **handout, struct efs_error *err);
+errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err);
 /* No call into the engine is made any more, but of those whose lease comes. Before efs_close(). */
-void efsd_export_stop(struct efsd_export *handout);
+void efsd_export_stop(struct efsd_export *export);
 /* After efs_close(). NULL is fine. */
-void efsd_export_free(struct efsd_export *handout);
+void efsd_export_free(struct efsd_export *export);
 /* The path of the socket; "-": there is none. */
-const char *efsd_export_address(const struct efsd_export *handout);
+const char *efsd_export_address(const struct efsd_export *export);
 
 #endif

@@ -46,7 +46,7 @@ static errint_t answer_error(const struct efsd_session *s, uint32_t tag, errint_
 /* -EAGAIN; -EBUSY and others: it cannot be handed out. */
 static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held)
 {
-    const struct efsd *daemon = s->handout->daemon;
+    const struct efsd *daemon = s->export->daemon;
     struct efs_window window;
     errint_t rc = efs_lease_window(held->lease, &window);
     uint8_t *has = rc == 0 ? efsd_export_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
@@ -84,7 +84,7 @@ static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
     *s->late_end = late;
     s->late_end = &late->next;
     s->late_count++;
-    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
 }
 
 /* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
@@ -105,7 +105,7 @@ static struct efs_lease *answer(struct efsd_session *s, struct efsd_held *held)
     assert(held->session == s && held->lease && !held->dropped && s->held[tag] == held);
     errint_t rc = answer_held(s, held);
     if (rc == 0) {
-        efsd_count(&s->handout->daemon->counters.handouts, 1);
+        efsd_count(&s->export->daemon->counters.handouts, 1);
         return NULL;
     }
     if (rc == -EAGAIN) {
@@ -115,20 +115,20 @@ static struct efs_lease *answer(struct efsd_session *s, struct efsd_held *held)
     struct efs_lease *lease = held->lease;
     s->held[tag] = NULL;
     free(held);
-    efsd_count(&s->handout->daemon->counters.handout_errors, 1);
+    efsd_count(&s->export->daemon->counters.handout_errors, 1);
     refuse(s, tag, rc);
     return lease;
 }
 
 void efsd_export_flush(struct efsd_session *s)
 {
-    pthread_mutex_lock(&s->handout->lock);
+    pthread_mutex_lock(&s->export->lock);
     struct efsd_late *all = s->late;
     s->late = NULL;
     s->late_end = &s->late;
     s->late_count = 0;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
-    epoll_ctl(s->handout->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
     while (all) {
         struct efsd_late *one = all;
         struct efs_lease *lease = NULL;
@@ -141,21 +141,21 @@ void efsd_export_flush(struct efsd_session *s)
         }
         free(one);
         if (lease) {
-            pthread_mutex_unlock(&s->handout->lock);
+            pthread_mutex_unlock(&s->export->lock);
             efs_lease_release(lease);
-            pthread_mutex_lock(&s->handout->lock);
+            pthread_mutex_lock(&s->export->lock);
         }
     }
-    pthread_mutex_unlock(&s->handout->lock);
+    pthread_mutex_unlock(&s->export->lock);
 }
 
 void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
     struct efsd_held *held = arg;
     struct efsd_session *s = held->session;
-    struct efsd_export *handout = s->handout;
+    struct efsd_export *export = s->export;
     uint32_t tag = held->tag;
-    pthread_mutex_lock(&handout->lock);
+    pthread_mutex_lock(&export->lock);
     assert(!held->lease && s->references > 0);
     if (held->dropped) {
         free(held); /* its tag was given up when it was dropped */
@@ -163,7 +163,7 @@ void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
         assert(s->held[tag] == held);
         s->held[tag] = NULL;
         free(held);
-        efsd_count(&handout->daemon->counters.handout_errors, 1);
+        efsd_count(&export->daemon->counters.handout_errors, 1);
         refuse(s, tag, error == -EAGAIN ? -EIO : error);
         lease = NULL;
     } else {
@@ -171,7 +171,7 @@ void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
         lease = answer(s, held);
     }
     efsd_session_unref(s);
-    pthread_mutex_unlock(&handout->lock);
+    pthread_mutex_unlock(&export->lock);
     if (lease) {
         efs_lease_release(lease);
     }

@@ -29,7 +29,7 @@ struct efsd_late {
 };
 
 struct efsd_session {
-    struct efsd_export *handout;
+    struct efsd_export *export;
     struct efsd_session *next;
     int fd; /* < 0: it is over */
     uid_t user;

@@ -58,7 +58,7 @@ struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
 /* Lock held: the session is over. Leases to be released without lock are put at *leases, NULL-ended, for free(). */
 static void session_end(struct efsd_session *s, struct efs_lease ***leases)
 {
-    struct efsd_session **at = &s->handout->sessions;
+    struct efsd_session **at = &s->export->sessions;
     uint32_t count = 0;
     *leases = calloc((size_t)s->tags + 1, sizeof(**leases));
     for (uint32_t tag = 0; tag < s->tags; tag++) {
@@ -75,8 +75,8 @@ static void session_end(struct efsd_session *s, struct efs_lease ***leases)
         at = &(*at)->next;
     }
     *at = s->next;
-    s->handout->session_count--;
-    epoll_ctl(s->handout->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+    s->export->session_count--;
+    epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);
     s->fd = -1;
     efsd_session_unref(s);
@@ -84,7 +84,7 @@ static void session_end(struct efsd_session *s, struct efs_lease ***leases)
 
 void efsd_export_end(struct efsd_session *s)
 {
-    struct efsd_export *h = s->handout; /* s may be gone when it has ended */
+    struct efsd_export *h = s->export; /* s may be gone when it has ended */
     struct efs_lease **leases;
     pthread_mutex_lock(&h->lock);
     session_end(s, &leases);
@@ -106,7 +106,7 @@ static errint_t want(struct efsd_session *s, const struct efs_export_ask *ask)
     for (uint32_t i = 0; i < ask->count; i++) {
         used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
     }
-    return efsd_want_take(s->handout->daemon, s->user, line, used);
+    return efsd_want_take(s->export->daemon, s->user, line, used);
 }
 
 /* Lock held. NULL: it is not free, or out of range, or there is no memory. */
@@ -131,7 +131,7 @@ static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
                       struct efsd_held *coming[EFS_EXPORT_ITEMS])
 {
     uint32_t taken = 0;
-    pthread_mutex_lock(&s->handout->lock);
+    pthread_mutex_lock(&s->export->lock);
     for (; taken < ask->count; taken++) {
         uint32_t tag = ask->item[taken].tag;
         coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : take_tag(s, tag);
@@ -147,13 +147,13 @@ static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
             s->references--;
         }
     }
-    pthread_mutex_unlock(&s->handout->lock);
+    pthread_mutex_unlock(&s->export->lock);
     return good;
 }
 
 static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
 {
-    struct efsd *daemon = s->handout->daemon;
+    struct efsd *daemon = s->export->daemon;
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
     if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming)) {
         return false;
@@ -169,7 +169,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
         if (coming[i] && rc) {
             efsd_export_leased(coming[i], rc, NULL);
         } else if (coming[i]) {
-            uint32_t node = s->handout->nodes[expert.number];
+            uint32_t node = s->export->nodes[expert.number];
             coming[i]->node = node;
             efs_lease_for_window(daemon->fs, daemon->tree.nodes[node].id, efsd_export_leased, coming[i]);
         }
@@ -182,7 +182,7 @@ static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
     for (uint32_t i = 0; i < ask->count; i++) {
         uint32_t tag = ask->item[i].tag;
         struct efs_lease *lease = NULL;
-        pthread_mutex_lock(&s->handout->lock);
+        pthread_mutex_lock(&s->export->lock);
         struct efsd_held *held = efsd_held_of(s, tag);
         if (held) {
             s->held[tag] = NULL;
@@ -192,7 +192,7 @@ static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
                 free(held);
             }
         }
-        pthread_mutex_unlock(&s->handout->lock);
+        pthread_mutex_unlock(&s->export->lock);
         if (lease) {
             efs_lease_release(lease);
         }
@@ -201,14 +201,14 @@ static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
 
 static void take_forget(struct efsd_session *s, const struct efs_export_ask *ask)
 {
-    pthread_mutex_lock(&s->handout->lock);
+    pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->count; i++) {
         uint32_t window = ask->item[i].tag;
         if (window / 8 < s->windows) {
             s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
         }
     }
-    pthread_mutex_unlock(&s->handout->lock);
+    pthread_mutex_unlock(&s->export->lock);
 }
 
 /* One packet. false: the client is wrong. */
@@ -244,7 +244,7 @@ void efsd_export_receive(struct efsd_session *s)
         bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
         if (n > 0 && !good) {
             efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",
-                     efsd_export_address(s->handout));
+                     efsd_export_address(s->export));
         }
         if (!good) {
             efsd_export_end(s);

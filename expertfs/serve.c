@@ -230,7 +230,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
     }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
-    rc = efsd_export_start(daemon, &daemon->handout, err);
+    rc = efsd_export_start(daemon, &daemon->export, err);
     if (rc) { /* files do without */
         efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", err->text);
         err->text[0] = '\0';
@@ -272,7 +272,7 @@ static void end(struct efsd *daemon)
     if (daemon->receivers) {
         efsd_session_stop(daemon);
     }
-    efsd_export_stop(daemon->handout);
+    efsd_export_stop(daemon->export);
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
@@ -280,7 +280,7 @@ static void end(struct efsd *daemon)
     for (uint32_t hints = 0; hints < 4; hints++) {
         efs_stream_free(daemon->streams[hints]);
     }
-    efsd_export_free(daemon->handout);
+    efsd_export_free(daemon->export);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);

@@ -34,45 +34,46 @@ static bool is_filled(const struct efsd *daemon)
 /* Set the budget, and remember how the engine tells it. */
 static void set_budget(struct efsd *daemon, uint64_t bytes)
 {
-    struct efsd_shrink *cede = &daemon->cede;
+    struct efsd_shrink *shrink = &daemon->shrink;
     char text[32] = "auto";
     if (bytes) {
         snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
     }
     uint64_t held_bytes;
     bool set = !efs_set(daemon->fs, "budget", text, &held_bytes, NULL);
-    cede->set_bytes = atomic_load(&cede->cached_bytes);
+    shrink->set_bytes = atomic_load(&shrink->cached_bytes);
     if (set) {
-        set = bytes && !efs_get(daemon->fs, "budget", cede->budget, sizeof(cede->budget));
-        atomic_store(&cede->ceded, set);
+        set = bytes && !efs_get(daemon->fs, "budget", shrink->budget, sizeof(shrink->budget));
+        atomic_store(&shrink->small, set);
     }
 }
 
 /* Has so much been read since the budget was set that the page cache could have filled all memory that it was given? */
 static bool had_time(const struct efsd *daemon)
 {
-    return atomic_load(&daemon->cede.cached_bytes) - daemon->cede.set_bytes >= efsd_memory_bytes();
+    return atomic_load(&daemon->shrink.cached_bytes) - daemon->shrink.set_bytes >= efsd_memory_bytes();
 }
 
 static void look(struct efsd *daemon, bool in_use)
 {
-    struct efsd_shrink *cede = &daemon->cede;
+    struct efsd_shrink *shrink = &daemon->shrink;
     char budget[64];
     if (efs_get(daemon->fs, "budget", budget, sizeof(budget))) {
         return;
     }
-    bool ceded = atomic_load(&cede->ceded) && strcmp(budget, cede->budget) == 0;
-    atomic_store(&cede->ceded, ceded);
-    if (!ceded && strcmp(budget, "auto") != 0) {
+    bool small = atomic_load(&shrink->small) && strcmp(budget, shrink->budget) == 0;
+    atomic_store(&shrink->small, small);
+    if (!small && strcmp(budget, "auto") != 0) {
         return; /* someone has set it */
     }
-    if (ceded ? !in_use && (is_filled(daemon) || !had_time(daemon)) : in_use || !is_filled(daemon)) {
+    bool wanted = !in_use && (is_filled(daemon) || (small && !had_time(daemon)));
+    if (small == wanted) {
         return;
     }
     struct efs_stats stats;
     efs_stats(daemon->fs, &stats, sizeof(stats));
     uint64_t least = stats.fixed_bytes + LEAST_BYTES;
-    if (ceded) {
+    if (small) {
         set_budget(daemon, 0);
     } else if (least < stats.budget_bytes) {
         set_budget(daemon, least);
@@ -81,31 +82,31 @@ static void look(struct efsd *daemon, bool in_use)
 
 static void look_alone(struct efsd *daemon, bool in_use)
 {
-    struct efsd_shrink *cede = &daemon->cede;
-    if (!atomic_exchange(&cede->looking, true)) {
+    struct efsd_shrink *shrink = &daemon->shrink;
+    if (!atomic_exchange(&shrink->looking, true)) {
         look(daemon, in_use);
-        atomic_store(&cede->looking, false);
+        atomic_store(&shrink->looking, false);
     }
 }
 
 void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
 {
-    struct efsd_shrink *cede = &daemon->cede;
-    uint64_t direct = atomic_fetch_add_explicit(&cede->direct_bytes, cached ? 0 : bytes, memory_order_relaxed);
-    uint64_t all = atomic_fetch_add_explicit(&cede->cached_bytes, cached ? bytes : 0, memory_order_relaxed);
-    uint64_t at = atomic_load_explicit(&cede->look_bytes, memory_order_relaxed);
-    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&cede->look_bytes, &at, all)) {
+    struct efsd_shrink *shrink = &daemon->shrink;
+    uint64_t direct = atomic_fetch_add_explicit(&shrink->direct_bytes, cached ? 0 : bytes, memory_order_relaxed);
+    uint64_t all = atomic_fetch_add_explicit(&shrink->cached_bytes, cached ? bytes : 0, memory_order_relaxed);
+    uint64_t at = atomic_load_explicit(&shrink->look_bytes, memory_order_relaxed);
+    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&shrink->look_bytes, &at, all)) {
         return;
     }
-    direct = atomic_exchange(&cede->direct_bytes, 0);
-    bool leased = atomic_exchange(&cede->leased, false);
+    direct = atomic_exchange(&shrink->direct_bytes, 0);
+    bool leased = atomic_exchange(&shrink->leased, false);
     look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
 }
 
 void efsd_shrink_leased(struct efsd *daemon)
 {
-    struct efsd_shrink *cede = &daemon->cede;
-    if (!atomic_exchange(&cede->leased, true) && atomic_load(&cede->ceded)) {
+    struct efsd_shrink *shrink = &daemon->shrink;
+    if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->small)) {
         look_alone(daemon, true);
     }
 }

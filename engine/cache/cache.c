@@ -58,7 +58,7 @@ static void lay_layers(struct efs_cache *r, const struct efs_store *store)
 
 uint64_t efs_cache_bytes(const struct efs_store *store)
 {
-    /* its own tables, those of the policy, and the histories of the steward */
+    /* its own tables, those of the policy, and the histories of the plan thread */
     return sizeof(struct efs_cache) + (uint64_t)store->expert_count * (sizeof(struct efs_cache_expert) + 320);
 }
 

@@ -2,7 +2,7 @@
 /*
  * extent_load.c - extents come to memory: only the components that are missing are read.
  *
- * States: REST -> (STARVED: waits for memory) -> LOADING -> REST. An extent that rests has some, all or none of its
+ * States: REST -> (NO_MEMORY: waits for some) -> LOADING -> REST. An extent that rests has some, all or none of its
  * components; waiters come only while it is not whole.
  */
 #include "extent_core.h"

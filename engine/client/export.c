@@ -104,7 +104,7 @@ static errint_t send_packet(const struct efs_export *h, const struct efs_export_
 /* The mount is gone, or not what it should be: what it did not answer is opened. */
 static void lose(struct efs_mount *m)
 {
-    struct efs_export *h = m->handout;
+    struct efs_export *h = m->export;
     h->lost = true;
     shutdown(h->fd, SHUT_RDWR);
     for (uint32_t tag = 0; tag < h->room; tag++)
@@ -139,7 +139,7 @@ static bool take_forgotten(struct efs_export *h, struct efs_export_ask *packet)
 
 errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
 {
-    struct efs_export *h = m->handout;
+    struct efs_export *h = m->export;
     struct efs_export_ask packet;
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
@@ -178,7 +178,7 @@ static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, c
     }
     if (file->mapped.learned)
         efs_known_add(m, file);
-    efs_window_use(m->handout, w);
+    efs_window_use(m->export, w);
     file->handed.window = w;
     return 0;
 }
@@ -186,7 +186,7 @@ static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, c
 /* fd: what came with it, or < 0. false: it makes no sense. */
 static bool take_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
-    struct efs_export *h = m->handout;
+    struct efs_export *h = m->export;
     struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
     if (answer->version != EFS_EXPORT_VERSION || !file || file->state != EFS_FILE_OPENING || answer->error > 0)
         return false;
@@ -228,7 +228,7 @@ static errint_t receive_one(struct efs_mount *m)
     struct iovec part = {.iov_base = &answer, .iov_len = sizeof(answer)};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
-    ssize_t n = recvmsg(m->handout->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = recvmsg(m->export->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == EINTR ? -EAGAIN : -errno;
     int fd = -1;
@@ -260,18 +260,18 @@ void efs_export_kick(const struct efs_export *h)
 
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
 {
-    struct pollfd wait[2] = {{.fd = m->handout->fd, .events = POLLIN}, {.fd = m->handout->nudge, .events = POLLIN}};
+    struct pollfd wait[2] = {{.fd = m->export->fd, .events = POLLIN}, {.fd = m->export->nudge, .events = POLLIN}};
     m->receiving = true;
     pthread_mutex_unlock(&m->lock);
     int ready = poll(wait, 2, milliseconds_until(until));
     if (ready > 0 && wait[1].revents) {
         uint64_t nudges;
-        ssize_t n = read(m->handout->nudge, &nudges, sizeof(nudges)); /* nobody else reads it */
+        ssize_t n = read(m->export->nudge, &nudges, sizeof(nudges)); /* nobody else reads it */
         (void)n;
     }
     pthread_mutex_lock(&m->lock);
     errint_t rc = 0;
-    while (ready > 0 && wait[0].revents && rc == 0 && !m->handout->lost)
+    while (ready > 0 && wait[0].revents && rc == 0 && !m->export->lost)
         rc = receive_one(m);
     m->receiving = false;
     if (rc < 0 && rc != -EAGAIN)

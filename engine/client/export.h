@@ -25,27 +25,27 @@ struct efs_handed {
 /* Connect to the mount's socket. NULL: there is none for us; files do. Without lock. */
 struct efs_export *efs_export_connect(int root);
 /* Without lock, when nothing is used any more. NULL is fine. */
-void efs_export_free(struct efs_export *handout);
+void efs_export_free(struct efs_export *export);
 /* May it be asked for more? */
-bool efs_export_works(const struct efs_export *handout);
+bool efs_export_works(const struct efs_export *export);
 
 /* A tag for a file that is to be asked for. false: no memory, or too many. */
-bool efs_export_take_tag(struct efs_export *handout, struct efs_expert_file *file);
+bool efs_export_take_tag(struct efs_export *export, struct efs_expert_file *file);
 /* The file is used no more: what it was handed out as is given back with the next packet. */
-void efs_export_drop(struct efs_export *handout, struct efs_expert_file *file);
+void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 /* Is an expert on its way that nobody waits for any more? */
-bool efs_export_has_orphans(const struct efs_export *handout);
+bool efs_export_has_orphans(const struct efs_export *export);
 /* A layer's experts that are held already are used: told with the next packet. false: there is no room for it now. */
-bool efs_export_notify(struct efs_export *handout, const char *stack, uint32_t layer, const struct efs_need *needs,
+bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t layer, const struct efs_need *needs,
                        uint32_t count);
 /* Is there something to be told, or given back? */
-bool efs_export_has_news(const struct efs_export *handout);
+bool efs_export_has_news(const struct efs_export *export);
 
 /* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not). <0: it does
  * not work any more. */
 errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask);
 /* End the wait of who receives: something else has come. */
-void efs_export_kick(const struct efs_export *handout);
+void efs_export_kick(const struct efs_export *export);
 /* Wait for answers until then (NULL: for ever) and take them; the lock is given up while it waits. By one thread at a
  * time, which comes back early at a nudge. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);

@@ -81,7 +81,7 @@ static void let_go(struct efs_mount *m, struct efs_expert_file *file)
     unkeep(m, file);
     forget(m, file);
     if (file->handed.tag != EFS_EXPORT_TOLD) {
-        efs_export_drop(m->handout, file);
+        efs_export_drop(m->export, file);
         efs_mapped_let_go(&file->mapped);
         free(file);
         return;
@@ -153,7 +153,7 @@ void efs_mount_wake_waiters(struct efs_mount *m)
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived);
     if (m->receiving)
-        efs_export_kick(m->handout);
+        efs_export_kick(m->export);
 }
 
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)

@@ -6,7 +6,7 @@
  *   mount.c     requests     files.c         which files there are, who uses them, what is kept
  *   mapping.c   one file     file_layout.c   what stands where in it
  *   open_workers.c   the threads: some open; one closes, and tells the mount what is needed
- *   handout*.c  experts that the mount hands out without a file, where it does
+ *   export*.c   experts that the mount hands out without a file, where it does
  *   full_set.c      which the mount keeps full, and so are worth to be kept
  *   known.c     layouts of files that were open before
  *
@@ -41,10 +41,10 @@ struct efs_expert_file {
 };
 
 struct efs_mount {
-    int root, want;             /* directory; .expertfs/want, < 0: not for us to write */
-    struct efs_export *handout; /* NULL: files are opened */
-    bool receiving;             /* a thread waits for what it sends */
-    bool keep_auto;             /* keeps what the mount keeps full, as full_set.c sees it */
+    int root, want;            /* directory; .expertfs/want, < 0: not for us to write */
+    struct efs_export *export; /* NULL: files are opened */
+    bool receiving;            /* a thread waits for what it sends */
+    bool keep_auto;            /* keeps what the mount keeps full, as full_set.c sees it */
     unsigned open_workers_max;
 
     pthread_mutex_t lock;

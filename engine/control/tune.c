@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the residency and the steward. */
+/* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the cache and the plan thread. */
 #include "cache.h"
 #include "plan_thread.h"
 #include "tune_text.h"

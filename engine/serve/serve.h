@@ -2,14 +2,9 @@
 /*
  * serve.h - what a served store consists of, for the files of the engine that serve it.
  *
- *   read.c       a read request, cut in pieces, one an extent      full.c   expert files in memfds
- *   streams.c    who goes through a file in order
- *   lease.c      leases on them    request.c  a layer's experts, named at once
- *   fetch.c    brings experts as one schedule, in the order of order.c
- *   extent*.c      extents: the chunk pool's loading and eviction   view.c   the virtual files and what they consist of
- *   cache.c  what is kept, in which state: the policy's cache state, and the moves that follow from them
- *   warm.c       fills memory that is empty while the disk rests
- *   disk.c       the I/O thread    workers.c  decode threads    budget.c   the budget: who gives way to whom
+ * The rooms that do the work: io (the disk's thread), cache (extents, the full pool, their states), budget (who gives
+ * way to whom), fetch (reads, requests, leases), trace, planner, control. Each function's file is found in
+ * ARCHITECTURE.md.
  *
  * One lock (efs.lock) guards extents, arena, full pool and budget; it is never held over I/O, decoding or a callback.
  */
