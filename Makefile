@@ -230,7 +230,8 @@ bench-llama:
 	@tools/bench/llama $(BENCH_LLAMA)
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	@tools/setup-python basic
+	build/venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 
 tidy:
 	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \

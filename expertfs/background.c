@@ -16,12 +16,10 @@ static ssize_t read_all(int fd, char *text, size_t room)
     size_t used = 0;
     while (used < room) {
         ssize_t n = read(fd, text + used, room - used);
-        if (n < 0 && errno == EINTR) {
+        if (n < 0 && errno == EINTR)
             continue;
-        }
-        if (n <= 0) {
+        if (n <= 0)
             break;
-        }
         used += (size_t)n;
     }
     return (ssize_t)used;
@@ -31,12 +29,10 @@ static void write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes) {
         ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EINTR) {
+        if (n < 0 && errno == EINTR)
             continue;
-        }
-        if (n <= 0) {
+        if (n <= 0)
             return; /* the parent is gone: nobody to tell */
-        }
         text += n;
         bytes -= (size_t)n;
     }
@@ -55,11 +51,9 @@ static void pass_signals_on(pid_t child)
     static const int passed[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = pass_on}, before;
     to_tell = child;
-    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++) {
-        if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) { /* nohup stays in force */
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
+        if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
             sigaction(passed[i], &action, NULL);
-        }
-    }
 }
 
 __attribute__((noreturn)) static void parent(pid_t child, int fd)
@@ -68,9 +62,8 @@ __attribute__((noreturn)) static void parent(pid_t child, int fd)
     char text[2048];
     ssize_t bytes = read_all(fd, text, sizeof(text) - 1);
     text[bytes] = '\0';
-    if (text[0] == '+') {
+    if (text[0] == '+')
         _exit(0);
-    }
     if (text[0] == '-') {
         fprintf(stderr, "expertfs: %s\n", text + 1);
         _exit(1);
@@ -90,9 +83,8 @@ __attribute__((noreturn)) static void parent(pid_t child, int fd)
 errint_t efsd_background_begin(int *status_fd, struct efs_error *err)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC)) {
+    if (pipe2(ends, O_CLOEXEC))
         return efs_fail(err, -errno, "pipe: %s", strerror(errno));
-    }
     fflush(NULL);
     pid_t child = fork();
     if (child < 0) {
@@ -118,9 +110,8 @@ void efsd_background_ready(int status_fd)
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);
         dup2(null, STDERR_FILENO);
-        if (null > STDERR_FILENO) {
+        if (null > STDERR_FILENO)
             close(null);
-        }
     }
     write_all(status_fd, "+", 1);
     close(status_fd);

@@ -14,9 +14,8 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
     buffers->all = calloc(count, sizeof(*buffers->all));
     void *memory = mmap(NULL, count * EFSD_IO_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !buffers->all) {
-        if (memory != MAP_FAILED) {
+        if (memory != MAP_FAILED)
             munmap(memory, count * EFSD_IO_BYTES);
-        }
         efsd_buffers_close(buffers);
         return -ENOMEM;
     }
@@ -37,12 +36,10 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
 
 void efsd_buffers_close(struct efsd_buffers *buffers)
 {
-    if (!buffers->count) {
+    if (!buffers->count)
         return;
-    }
-    if (buffers->memory) {
+    if (buffers->memory)
         munmap(buffers->memory, buffers->count * EFSD_IO_BYTES);
-    }
     free(buffers->all);
     pthread_cond_destroy(&buffers->given);
     pthread_mutex_destroy(&buffers->lock);
@@ -53,9 +50,8 @@ struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited)
 {
     pthread_mutex_lock(&buffers->lock);
     *waited = !buffers->free;
-    while (!buffers->free) {
+    while (!buffers->free)
         pthread_cond_wait(&buffers->given, &buffers->lock);
-    }
     struct efsd_buffer *buffer = buffers->free;
     buffers->free = buffer->next;
     pthread_mutex_unlock(&buffers->lock);

@@ -75,9 +75,8 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "budget_bytes: %llu\n", U(stats.budget_bytes));
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
         char value[sizeof(daemon->tuning.at_mount[i])];
-        if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0) {
+        if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0)
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
-        }
     }
     fprintf(out, "history_option: %s\n", options->history ? options->history : "-");
     fprintf(out, "state: %s\n", yes_no(!options->no_state));
@@ -125,9 +124,8 @@ static void render_stat(struct efsd *daemon, FILE *out)
 static void other_row(FILE *out, const char *name, const char *capacity, uint64_t used, const char *experts)
 {
     fprintf(out, "%-6s %15s %15llu %8s", name, capacity, U(used), experts);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         fprintf(out, " %*s", i < 7 ? 10 : 15, "-");
-    }
     fputc('\n', out);
 }
 
@@ -157,9 +155,8 @@ static void render_pools(struct efsd *daemon, FILE *out)
             "experts", "hits", "partial", "misses", "admitted", "promoted", "demoted", "evicted", "saved_bytes");
     for (const char *pool = EFSD_POOLS; *pool; pool++) {
         struct efs_pool_info info;
-        if (efs_pool_info(daemon->fs, *pool, &info, sizeof(info)) == 0) {
+        if (efs_pool_info(daemon->fs, *pool, &info, sizeof(info)) == 0)
             pool_row(out, *pool, &info);
-        }
     }
     other_row(out, "fixed", number(stats.fixed_bytes, capacity), stats.fixed_bytes, "-");
     other_row(out, "chunks", number(stats.chunk_pool_bytes, capacity), stats.chunk_used_bytes, "-");
@@ -233,9 +230,8 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
     };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);
-    if (!out) {
+    if (!out)
         return -ENOMEM;
-    }
     render[file](daemon, out);
     bool failed = ferror(out);
     if (fclose(out) || failed) {

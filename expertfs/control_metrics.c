@@ -10,9 +10,8 @@
 static void head(FILE *out, const char *family, const char *kind, const char *unit, const char *help)
 {
     fprintf(out, "# TYPE %s %s\n", family, kind);
-    if (*unit) {
+    if (*unit)
         fprintf(out, "# UNIT %s %s\n", family, unit);
-    }
     fprintf(out, "# HELP %s %s\n", family, help);
 }
 
@@ -28,25 +27,22 @@ static void metric(FILE *out, const char *prefix, const char *name, const char *
     snprintf(family, sizeof(family), "expertfs_%s%.*s%s", prefix, (int)(seconds ? name_bytes - 3 : name_bytes), name,
              seconds ? "_seconds" : "");
     head(out, family, kind, seconds ? "seconds" : bytes ? "bytes" : "", help);
-    if (seconds) {
+    if (seconds)
         fprintf(out, "%s%s %.9f\n", family, counter ? "_total" : "", (double)value / 1e9);
-    } else {
+    else
         fprintf(out, "%s%s %llu\n", family, counter ? "_total" : "", U(value));
-    }
 }
 
 /* A label's value, escaped. */
 static void print_label(FILE *out, const char *value)
 {
-    for (const char *p = value; *p; p++) {
-        if (*p == '\\' || *p == '"') {
+    for (const char *p = value; *p; p++)
+        if (*p == '\\' || *p == '"')
             fprintf(out, "\\%c", *p);
-        } else if (*p == '\n') {
+        else if (*p == '\n')
             fputs("\\n", out);
-        } else {
+        else
             fputc(*p, out);
-        }
-    }
 }
 
 /* What efs_pool_info tells, a family each with a sample for each pool. M: what is not kept. */
@@ -70,11 +66,9 @@ static void pool_metrics(struct efsd *daemon, FILE *out)
 #undef ROW
     };
     struct efs_pool_info info[sizeof(EFSD_POOLS) - 1];
-    for (size_t p = 0; p < sizeof(EFSD_POOLS) - 1; p++) {
-        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p], sizeof(info[p]))) {
+    for (size_t p = 0; p < sizeof(EFSD_POOLS) - 1; p++)
+        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p], sizeof(info[p])))
             return;
-        }
-    }
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         char family[96];
         bool counter = strcmp(rows[i].kind, "counter") == 0;

@@ -37,9 +37,8 @@ static struct efsd_decode_ahead *find(struct efsd_buffers *buffers, uint32_t nod
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
         if (a->state != FREE && a->node == node && offset >= a->offset && offset - a->offset <= a->bytes &&
-            bytes <= a->bytes - (offset - a->offset)) {
+            bytes <= a->bytes - (offset - a->offset))
             return a;
-        }
     }
     return NULL;
 }
@@ -55,9 +54,8 @@ static void sent(struct efsd_decode_ahead *a, uint64_t end)
 {
     a->sending--;
     a->through |= end == a->offset + a->bytes;
-    if (a->through && !a->sending) {
+    if (a->through && !a->sending)
         a->state = FREE;
-    }
 }
 
 /* To the end of the file at most. */
@@ -82,9 +80,8 @@ bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, 
         a->sending++; /* it stays while it is sent */
     }
     pthread_mutex_unlock(&buffers->lock);
-    if (!coming && !here) {
+    if (!coming && !here)
         return false;
-    }
     efsd_count(&daemon->counters.ahead_hits, 1);
     efsd_count(&daemon->counters.ahead_hit_bytes, here ? bytes : 0);
     answered = true; /* or will be: go on meanwhile */
@@ -104,9 +101,8 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     struct efsd_buffers *buffers = &daemon->buffers;
     pthread_mutex_lock(&buffers->lock);
     bool awaited = a->state == AWAITED;
-    if (!awaited) {
+    if (!awaited)
         a->state = error ? FREE : HERE; /* the reader shall have his own try */
-    }
     pthread_mutex_unlock(&buffers->lock);
     efsd_count(&daemon->counters.ahead_bytes, bytes);
     if (!awaited) {
@@ -132,9 +128,8 @@ static bool expected(struct efsd *daemon, const struct efsd_open *open, uint64_t
         return g->sure && *bytes && !find(&daemon->buffers, open->node, *offset, *bytes);
     }
     *offset = g->small_end;
-    while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = find(&daemon->buffers, open->node, *offset, 1))) {
+    while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = find(&daemon->buffers, open->node, *offset, 1)))
         *offset = a->offset + a->bytes;
-    }
     *bytes = within(daemon, open->node, *offset, BLOCK_BYTES);
     return g->small_run >= SMALL_SURE && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
 }
@@ -150,9 +145,8 @@ static struct efsd_decode_ahead *begin(struct efsd *daemon, const struct efsd_op
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
         bool idle = a->state == HERE && !a->sending;
-        if (a->state == FREE || (idle && (!slot || (slot->state == HERE && a->turn < slot->turn)))) {
+        if (a->state == FREE || (idle && (!slot || (slot->state == HERE && a->turn < slot->turn))))
             slot = slot && slot->state == FREE ? slot : a;
-        }
     }
     if (slot && expected(daemon, open, &offset, &bytes)) {
         *slot = (struct efsd_decode_ahead){.data = slot->data,

@@ -34,18 +34,15 @@ static void hear(struct efsd_export *h, bool hears)
  */
 static void turn_away(struct efsd_export *h)
 {
-    if (h->spare >= 0) {
+    if (h->spare >= 0)
         close(h->spare);
-    }
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     bool none = fd < 0 && errno != EAGAIN && errno != ECONNABORTED;
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (none || h->spare < 0) {
+    if (none || h->spare < 0)
         hear(h, false);
-    }
     int64_t now = time(NULL);
     if (now - h->told_away >= TELL_SECONDS) {
         h->told_away = now;
@@ -58,9 +55,8 @@ static void greet(struct efsd_export *h)
 {
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
     if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             turn_away(h);
-        }
         return;
     }
     struct ucred who;
@@ -81,9 +77,8 @@ static void greet(struct efsd_export *h)
     h->session_count++;
     pthread_mutex_unlock(&h->lock);
     efsd_count(&h->daemon->counters.handout_clients, 1);
-    if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event)) {
+    if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))
         efsd_export_end(s);
-    }
 }
 
 static void *run(void *arg)
@@ -92,29 +87,23 @@ static void *run(void *arg)
     struct epoll_event event;
     for (;;) { /* one at a time: what one event ends is not in a list of others */
         int n = epoll_wait(h->epoll, &event, 1, h->deaf ? DEAF_MS : -1);
-        if (h->deaf && n == 0) {
+        if (h->deaf && n == 0)
             hear(h, true);
-        }
-        if (n < 0 && errno != EINTR) {
+        if (n < 0 && errno != EINTR)
             return NULL;
-        }
-        if (n < 1) {
+        if (n < 1)
             continue;
-        }
-        if (event.data.ptr == &h->stop) {
+        if (event.data.ptr == &h->stop)
             return NULL;
-        }
         if (event.data.ptr == &h->socket) {
             greet(h);
             continue;
         }
         struct efsd_session *s = event.data.ptr;
-        if (event.events & EPOLLOUT) {
+        if (event.events & EPOLLOUT)
             efsd_export_flush(s);
-        }
-        if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
+        if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR))
             efsd_export_receive(s);
-        }
     }
 }
 
@@ -130,24 +119,20 @@ static errint_t find_nodes(struct efsd_export *h)
 {
     const struct efsd_tree *tree = &h->daemon->tree;
     h->nodes = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->nodes));
-    for (uint32_t i = 0; h->nodes && i < tree->count; i++) {
-        if (tree->nodes[i].kind == EFSD_EXPERT) {
+    for (uint32_t i = 0; h->nodes && i < tree->count; i++)
+        if (tree->nodes[i].kind == EFSD_EXPERT)
             h->nodes[tree->nodes[i].expert] = i;
-        }
-    }
     return h->nodes ? 0 : -ENOMEM;
 }
 
 errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err)
 {
     *export = NULL;
-    if (!daemon->kernel.passthrough) { /* there is no full pool, or nobody may have it */
+    if (!daemon->kernel.passthrough) /* there is no full pool, or nobody may have it */
         return 0;
-    }
     struct efsd_export *h = calloc(1, sizeof(*h));
-    if (!h) {
+    if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
-    }
     *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
     pthread_mutex_init(&h->lock, NULL);
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -159,12 +144,10 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
         rc = efsd_socket_open(&h->socket, err);
         told = rc != 0;
     }
-    if (!rc) {
+    if (!rc)
         rc = watch(h, h->stop, &h->stop);
-    }
-    if (!rc) {
+    if (!rc)
         rc = watch(h, h->socket.listening, &h->socket);
-    }
     if (!rc) {
         rc = -pthread_create(&h->thread, NULL, run, h);
         h->started = rc == 0;
@@ -181,40 +164,34 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
 void efsd_export_stop(struct efsd_export *h)
 {
     const uint64_t one = 1;
-    if (!h || !h->started) {
+    if (!h || !h->started)
         return;
-    }
     h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
     pthread_join(h->thread, NULL);
     /* What clients hold stays as it is until the engine ends: they may be reading it. */
     pthread_mutex_lock(&h->lock);
-    for (struct efsd_session *s = h->sessions; s; s = s->next) {
+    for (struct efsd_session *s = h->sessions; s; s = s->next)
         shutdown(s->fd, SHUT_RDWR);
-    }
     pthread_mutex_unlock(&h->lock);
 }
 
 void efsd_export_free(struct efsd_export *h)
 {
-    if (!h) {
+    if (!h)
         return;
-    }
     while (h->sessions) {
         struct efsd_session *s = h->sessions;
         h->sessions = s->next;
-        for (uint32_t tag = 0; tag < s->tags; tag++) {
+        for (uint32_t tag = 0; tag < s->tags; tag++)
             free(s->held[tag]);
-        }
         close(s->fd);
         efsd_session_unref(s);
     }
     efsd_socket_close(&h->socket);
     const int all[] = {h->epoll, h->stop, h->spare};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (all[i] >= 0) {
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i] >= 0)
             close(all[i]);
-        }
-    }
     pthread_mutex_destroy(&h->lock);
     free(h->nodes);
     free(h);

@@ -50,14 +50,12 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
     struct efs_window window;
     errint_t rc = efs_lease_window(held->lease, &window);
     uint8_t *has = rc == 0 ? efsd_export_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
-    if (has) {
+    if (has)
         s->has = has;
-    } else if (rc == 0) {
+    else if (rc == 0)
         rc = -ENOMEM;
-    }
-    if (rc) {
+    if (rc)
         return rc;
-    }
     const struct efs_export_answer answer = {
         .version = EFS_EXPORT_VERSION,
         .tag = held->tag,
@@ -66,9 +64,8 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
         .file_bytes = daemon->tree.nodes[held->node].bytes,
     };
     rc = send_answer(s, &answer, client_has(s, window.number) ? -1 : window.fd);
-    if (rc == 0) {
+    if (rc == 0)
         s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
-    }
     return rc;
 }
 
@@ -92,9 +89,8 @@ static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 static void refuse(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
-    if (answer_error(s, tag, error) == -EAGAIN) {
+    if (answer_error(s, tag, error) == -EAGAIN)
         put_late(s, tag, error);
-    }
 }
 
 /* Answer for an expert that is HELD; if it cannot be handed out, its tag is free. Returns a lease to be released
@@ -134,11 +130,10 @@ void efsd_export_flush(struct efsd_session *s)
         struct efs_lease *lease = NULL;
         all = one->next;
         struct efsd_held *held = efsd_held_of(s, one->tag);
-        if (one->error) {
+        if (one->error)
             refuse(s, one->tag, one->error);
-        } else if (held && held->lease) { /* else it was dropped meanwhile */
+        else if (held && held->lease) /* else it was dropped meanwhile */
             lease = answer(s, held);
-        }
         free(one);
         if (lease) {
             pthread_mutex_unlock(&s->export->lock);
@@ -172,7 +167,6 @@ void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
     }
     efsd_session_unref(s);
     pthread_mutex_unlock(&export->lock);
-    if (lease) {
+    if (lease)
         efs_lease_release(lease);
-    }
 }

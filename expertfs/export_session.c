@@ -20,9 +20,8 @@
 /* Lock held. */
 void efsd_session_unref(struct efsd_session *s)
 {
-    if (--s->references) {
+    if (--s->references)
         return;
-    }
     while (s->late) {
         struct efsd_late *late = s->late;
         s->late = late->next;
@@ -35,13 +34,11 @@ void efsd_session_unref(struct efsd_session *s)
 
 void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes)
 {
-    if (index < *room) {
+    if (index < *room)
         return array;
-    }
     uint32_t more = *room ? *room : 64;
-    while (more <= index) {
+    while (more <= index)
         more *= 2;
-    }
     uint8_t *bytes = reallocarray(array, more, element_bytes);
     if (bytes) {
         memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
@@ -71,9 +68,8 @@ static void session_end(struct efsd_session *s, struct efs_lease ***leases)
         }
         s->held[tag] = NULL;
     }
-    while (*at != s) {
+    while (*at != s)
         at = &(*at)->next;
-    }
     *at = s->next;
     s->export->session_count--;
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
@@ -89,9 +85,8 @@ void efsd_export_end(struct efsd_session *s)
     pthread_mutex_lock(&h->lock);
     session_end(s, &leases);
     pthread_mutex_unlock(&h->lock);
-    for (struct efs_lease **lease = leases; lease && *lease; lease++) {
+    for (struct efs_lease **lease = leases; lease && *lease; lease++)
         efs_lease_release(*lease);
-    }
     free(leases);
 }
 
@@ -103,9 +98,8 @@ static errint_t want(struct efsd_session *s, const struct efs_export_ask *ask)
     char line[EFS_EXPORT_ITEMS * 24 + 64];
     size_t used = (size_t)(*ask->stack ? snprintf(line, sizeof(line), "%s-L%u:", ask->stack, ask->layer)
                                        : snprintf(line, sizeof(line), "%u:", ask->layer));
-    for (uint32_t i = 0; i < ask->count; i++) {
+    for (uint32_t i = 0; i < ask->count; i++)
         used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
-    }
     return efsd_want_take(s->export->daemon, s->user, line, used);
 }
 
@@ -114,9 +108,8 @@ static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
 {
     bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag);
     struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
-    if (all) {
+    if (all)
         s->held = all;
-    }
     struct efsd_held *held = all ? calloc(1, sizeof(*held)) : NULL;
     if (held) {
         *held = (struct efsd_held){.session = s, .tag = tag};
@@ -135,9 +128,8 @@ static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
     for (; taken < ask->count; taken++) {
         uint32_t tag = ask->item[taken].tag;
         coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : take_tag(s, tag);
-        if (tag != EFS_EXPORT_TOLD && !coming[taken]) {
+        if (tag != EFS_EXPORT_TOLD && !coming[taken])
             break;
-        }
     }
     bool good = taken == ask->count;
     while (!good && taken-- > 0) {
@@ -155,17 +147,15 @@ static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     struct efsd *daemon = s->export->daemon;
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
-    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming)) {
+    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming))
         return false;
-    }
     efsd_shrink_leased(daemon);
     errint_t refused = want(s, ask);
     for (uint32_t i = 0; i < ask->count; i++) {
         struct efs_expert_id expert;
         errint_t rc = refused;
-        if (coming[i] && rc == 0) {
+        if (coming[i] && rc == 0)
             rc = efs_expert_find(daemon->fs, ask->stack, ask->layer, ask->item[i].expert, &expert);
-        }
         if (coming[i] && rc) {
             efsd_export_leased(coming[i], rc, NULL);
         } else if (coming[i]) {
@@ -188,14 +178,12 @@ static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
             s->held[tag] = NULL;
             lease = held->lease;
             held->dropped = true;
-            if (lease) {
+            if (lease)
                 free(held);
-            }
         }
         pthread_mutex_unlock(&s->export->lock);
-        if (lease) {
+        if (lease)
             efs_lease_release(lease);
-        }
     }
 }
 
@@ -204,9 +192,8 @@ static void take_forget(struct efsd_session *s, const struct efs_export_ask *ask
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->count; i++) {
         uint32_t window = ask->item[i].tag;
-        if (window / 8 < s->windows) {
+        if (window / 8 < s->windows)
             s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
-        }
     }
     pthread_mutex_unlock(&s->export->lock);
 }
@@ -216,9 +203,8 @@ static bool take(struct efsd_session *s, const struct efs_export_ask *ask, size_
 {
     if (bytes < offsetof(struct efs_export_ask, item) || ask->version != EFS_EXPORT_VERSION ||
         ask->count > EFS_EXPORT_ITEMS ||
-        bytes != offsetof(struct efs_export_ask, item) + ask->count * sizeof(ask->item[0])) {
+        bytes != offsetof(struct efs_export_ask, item) + ask->count * sizeof(ask->item[0]))
         return false;
-    }
     switch (ask->kind) {
     case EFS_EXPORT_ASK:
         return take_ask(s, ask);
@@ -238,9 +224,8 @@ void efsd_export_receive(struct efsd_session *s)
     struct efs_export_ask ask;
     for (uint32_t i = 0; i < PACKETS; i++) {
         ssize_t n = recv(s->fd, &ask, sizeof(ask), MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        }
         bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
         if (n > 0 && !good) {
             efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",

@@ -26,26 +26,22 @@
 static errint_t is_ours(int fd)
 {
     struct stat st;
-    if (fstat(fd, &st)) {
+    if (fstat(fd, &st))
         return -errno;
-    }
     return st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)) ? 0 : -EPERM;
 }
 
 /* A descriptor or -errno. */
 static int open_base(const char *path)
 {
-    if (*path != '/' || strchr(path, '\n') || strlen(path) + 64 > PATH_MAX) {
+    if (*path != '/' || strchr(path, '\n') || strlen(path) + 64 > PATH_MAX)
         return -EINVAL;
-    }
-    if (mkdir(path, 0700) && errno != EEXIST) {
+    if (mkdir(path, 0700) && errno != EEXIST)
         return -errno;
-    }
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     errint_t rc = fd < 0 ? -errno : is_ours(fd);
-    if (fd >= 0 && rc) {
+    if (fd >= 0 && rc)
         close(fd);
-    }
     return rc ? rc : fd;
 }
 
@@ -57,11 +53,10 @@ static errint_t choose_base(struct efsd_socket *s, struct efs_error *err)
     if (named && *named) {
         snprintf(paths[count++], PATH_MAX, "%s", named);
     } else {
-        if (geteuid() == 0) {
+        if (geteuid() == 0)
             snprintf(paths[count++], PATH_MAX, "/run/expertfs");
-        } else if (runtime && *runtime) {
+        else if (runtime && *runtime)
             snprintf(paths[count++], PATH_MAX, "%s/expertfs", runtime);
-        }
         snprintf(paths[count++], PATH_MAX, "/tmp/expertfs-%u", (unsigned)geteuid());
     }
     for (unsigned i = 0; i < count && s->base < 0; i++) {
@@ -92,9 +87,8 @@ static bool is_name(const char *name)
     int pid;
     uint64_t number;
     char again[sizeof(((struct efsd_socket *)NULL)->name)];
-    if (sscanf(name, "%d-%16" SCNx64, &pid, &number) != 2) {
+    if (sscanf(name, "%d-%16" SCNx64, &pid, &number) != 2)
         return false;
-    }
     snprintf(again, sizeof(again), "%d-%016" PRIx64, pid, number);
     return strcmp(name, again) == 0;
 }
@@ -103,24 +97,21 @@ static void clean(int base)
 {
     int fd = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = fd < 0 ? NULL : fdopendir(fd);
-    if (!names && fd >= 0) {
+    if (!names && fd >= 0)
         close(fd);
-    }
     for (const struct dirent *entry; names && (entry = readdir(names));) {
         int old =
             is_name(entry->d_name) ? openat(base, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-        if (old < 0) {
+        if (old < 0)
             continue;
-        }
         if (lock(old)) {
             unlinkat(old, SOCKET_NAME, 0);
             unlinkat(base, entry->d_name, AT_REMOVEDIR);
         }
         close(old);
     }
-    if (names) {
+    if (names)
         closedir(names);
-    }
 }
 
 /* ---- our own ------------------------------------------------------------------------------------------------ */
@@ -130,20 +121,17 @@ static errint_t make_directory(struct efsd_socket *s)
 {
     for (unsigned i = 0; i < TRIES; i++) {
         uint64_t number;
-        if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number)) {
+        if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
             return -EIO;
-        }
         snprintf(s->name, sizeof(s->name), "%d-%016" PRIx64, (int)getpid(), number);
         if (mkdirat(s->base, s->name, 0700)) {
-            if (errno == EEXIST) {
+            if (errno == EEXIST)
                 continue;
-            }
             return -errno;
         }
         s->directory = openat(s->base, s->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (s->directory >= 0 && lock(s->directory)) {
+        if (s->directory >= 0 && lock(s->directory))
             return 0;
-        }
         if (s->directory >= 0) {
             close(s->directory);
             s->directory = -1;
@@ -162,9 +150,8 @@ static errint_t listen_there(struct efsd_socket *s)
     snprintf(s->path + used, sizeof(s->path) - used, "/%s/" SOCKET_NAME, s->name);
     s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listening < 0 || bind(s->listening, (struct sockaddr *)&address, sizeof(address)) ||
-        listen(s->listening, BACKLOG)) {
+        listen(s->listening, BACKLOG))
         return -errno;
-    }
     return 0;
 }
 
@@ -172,14 +159,12 @@ errint_t efsd_socket_open(struct efsd_socket *s, struct efs_error *err)
 {
     *s = (struct efsd_socket){.listening = -1, .base = -1, .directory = -1};
     errint_t rc = choose_base(s, err);
-    if (rc) {
+    if (rc)
         return rc;
-    }
     clean(s->base);
     rc = make_directory(s);
-    if (!rc) {
+    if (!rc)
         rc = listen_there(s);
-    }
     if (rc) {
         efs_fail(err, rc, "%s: %s", s->path, strerror(-rc));
         efsd_socket_close(s);
@@ -189,16 +174,14 @@ errint_t efsd_socket_open(struct efsd_socket *s, struct efs_error *err)
 
 void efsd_socket_close(struct efsd_socket *s)
 {
-    if (s->listening >= 0) {
+    if (s->listening >= 0)
         close(s->listening);
-    }
     if (s->directory >= 0) {
         unlinkat(s->directory, SOCKET_NAME, 0);
         unlinkat(s->base, s->name, AT_REMOVEDIR);
         close(s->directory);
     }
-    if (s->base >= 0) {
+    if (s->base >= 0)
         close(s->base);
-    }
     s->listening = s->directory = s->base = -1;
 }

@@ -48,9 +48,8 @@ bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid)
 static void wake(struct efsd_loading *loading)
 {
     uint64_t one = 1;
-    if (write(loading->event_fd, &one, sizeof(one)) < 0) {
+    if (write(loading->event_fd, &one, sizeof(one)) < 0)
         efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-    }
 }
 
 bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_t offset, uint64_t bytes, bool scan)
@@ -58,9 +57,8 @@ bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_
     struct efsd_loading *loading = &daemon->loading;
     uint64_t end = offset + bytes;
     bool news = false, inside = false;
-    if (!atomic_load_explicit(&loading->started, memory_order_acquire)) {
+    if (!atomic_load_explicit(&loading->started, memory_order_acquire))
         return false;
-    }
     pthread_mutex_lock(&loading->lock);
     if (loading->node == node) {
         uint64_t most = loading->until > loading->at ? loading->until : loading->at;
@@ -81,9 +79,8 @@ bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_
         news = true;
     }
     pthread_mutex_unlock(&loading->lock);
-    if (news) {
+    if (news)
         wake(loading);
-    }
     return inside;
 }
 
@@ -93,9 +90,8 @@ bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t nod
 {
     struct efsd_loading *loading = &daemon->loading;
     struct efsd_signpost *found = NULL;
-    if (bytes != EFSD_PAGE || !atomic_load_explicit(&loading->started, memory_order_acquire)) {
+    if (bytes != EFSD_PAGE || !atomic_load_explicit(&loading->started, memory_order_acquire))
         return false;
-    }
     pthread_mutex_lock(&loading->lock);
     for (size_t i = 0; i < EFSD_SIGNPOSTS && !found; i++) {
         struct efsd_signpost *s = &loading->signposts[i];
@@ -106,9 +102,8 @@ bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t nod
         efsd_count(&daemon->counters.load_signpost_hits, 1);
     }
     pthread_mutex_unlock(&loading->lock);
-    if (!found) {
+    if (!found)
         return false;
-    }
     efsd_reply_read(daemon, req, 0, found->data, EFSD_PAGE);
     pthread_mutex_lock(&loading->lock);
     found->state = NONE;
@@ -169,13 +164,11 @@ void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes)
     pthread_mutex_lock(&loading->lock);
     assert(loading->unanswered > 0);
     loading->unanswered--;
-    if (own) {
+    if (own)
         loading->under_way -= bytes < loading->under_way ? bytes : loading->under_way;
-    }
     pthread_mutex_unlock(&loading->lock);
-    if (own) {
+    if (own)
         pthread_cond_signal(&loading->answered);
-    }
 }
 
 /* Before more bytes are asked for. Where the kernel had some of the pages, answers are fewer than
@@ -210,19 +203,16 @@ static bool is_of_our_cgroup(pid_t reader)
         snprintf(path, sizeof(path), i ? "/proc/%d/cgroup" : "/proc/self/cgroup", (int)reader);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t n = fd < 0 ? -1 : read(fd, text[i], sizeof(text[i]) - 1);
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
-        if (n <= 0) {
+        if (n <= 0)
             return false;
-        }
         text[i][n] = '\0';
         /* v1: N:memory:PATH, v2: 0::PATH */
         char *line = strstr(text[i], ":memory:");
         line = line ? line : strstr(text[i], "0::");
-        if (!line) {
+        if (!line)
             return false;
-        }
         line[strcspn(line, "\n")] = '\0';
         memmove(text[i], line, strlen(line) + 1);
     }
@@ -235,13 +225,11 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
     pass->piece = daemon->readahead_bytes ? 2 * daemon->readahead_bytes : 128 << 10;
     pass->piece = pass->piece < EFSD_IO_BYTES ? pass->piece : EFSD_IO_BYTES;
     pass->fd = efsd_pagecache_open_own(daemon, node);
-    if (pass->fd < 0) {
+    if (pass->fd < 0)
         return false;
-    }
     posix_fadvise(pass->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* the kernel reads twice as much in one call then */
-    if (efsd_cachestat(pass->fd, 0, 0, &pass->resident)) {
+    if (efsd_cachestat(pass->fd, 0, 0, &pass->resident))
         pass->resident = at;
-    }
     efsd_count(&daemon->counters.loads, 1);
     return true;
 }
@@ -249,9 +237,8 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
 /* How much the page cache may hold of it; little of that is there for what the pools would like. */
 static void look_at_room(struct efsd *daemon, struct pass *pass, uint64_t at)
 {
-    if (pass->room && at < pass->room_from + LOOK_BYTES) {
+    if (pass->room && at < pass->room_from + LOOK_BYTES)
         return;
-    }
     uint64_t there_is = efsd_memory_bytes(), limit = atomic_load(&daemon->pagecache.limit_bytes);
     there_is = limit && limit < there_is ? limit : there_is;
     uint64_t spare = there_is / SPARE_SHARE + AHEAD_BYTES + STRETCH_BYTES;
@@ -261,21 +248,18 @@ static void look_at_room(struct efsd *daemon, struct pass *pass, uint64_t at)
 
 static void give_up(struct efsd *daemon, struct pass *pass, uint64_t at)
 {
-    if (pass->size <= pass->room) {
+    if (pass->size <= pass->room)
         return;
-    }
     uint64_t passed = at > pass->from ? at - pass->from : 0, end = at > BEHIND_BYTES ? at - BEHIND_BYTES : 0;
     if (!pass->full) {
-        if (pass->resident + passed <= pass->room) {
+        if (pass->resident + passed <= pass->room)
             return;
-        }
         pass->full = true;
         pass->gone_end = end > STRETCH_BYTES ? end - STRETCH_BYTES : 0;
     }
     end -= end % STRETCH_BYTES;
-    if (end < pass->gone_end + STRETCH_BYTES) {
+    if (end < pass->gone_end + STRETCH_BYTES)
         return;
-    }
     fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)pass->node + FUSE_ROOT_ID, (off_t)pass->gone_end,
                                      (off_t)(end - pass->gone_end));
     efsd_count(&daemon->counters.load_dropped_bytes, end - pass->gone_end);
@@ -289,15 +273,13 @@ static void read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset
     uint64_t last = end == pass->size ? end : end - EFSD_PAGE;
     for (uint64_t at = offset; at < last && !atomic_load(&daemon->loading.stop);) {
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
-        if (wait_for_answers(daemon, pass, n) > at) {
+        if (wait_for_answers(daemon, pass, n) > at)
             return; /* he is faster */
-        }
         posix_fadvise(pass->fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
         at += n;
     }
-    if (last < end) {
+    if (last < end)
         put_signpost(daemon, pass->node, last);
-    }
     efsd_count(&daemon->counters.load_ahead_bytes, last - offset);
 }
 
@@ -313,9 +295,8 @@ static bool wait_for_reader(struct efsd *daemon)
     uint64_t seen = UINT64_MAX, count;
     for (unsigned quiet = 0, busy = 0; quiet < GONE_LOOKS && busy < GONE_LOOKS_BUSY && !atomic_load(&loading->stop);) {
         if (poll(wait, 1, LOOK_MS) > 0) {
-            if (read(loading->event_fd, &count, sizeof(count)) < 0) {
+            if (read(loading->event_fd, &count, sizeof(count)) < 0)
                 efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-            }
             return true;
         }
         pthread_mutex_lock(&loading->lock);
@@ -348,9 +329,8 @@ static void follow(struct efsd *daemon, struct pass *pass)
             read_stretch(daemon, pass, until);
             continue;
         }
-        if (at >= pass->size || !wait_for_reader(daemon)) {
+        if (at >= pass->size || !wait_for_reader(daemon))
             return;
-        }
     }
 }
 
@@ -363,9 +343,8 @@ static void *load(void *arg)
     atomic_store(&loading->tid, gettid());
     while (!atomic_load(&loading->stop)) {
         poll(&wait, 1, -1);
-        if (read(loading->event_fd, &count, sizeof(count)) < 0) {
+        if (read(loading->event_fd, &count, sizeof(count)) < 0)
             continue;
-        }
         pthread_mutex_lock(&loading->lock);
         uint32_t node = loading->node;
         pid_t reader = loading->reader;

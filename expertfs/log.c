@@ -18,11 +18,10 @@ static struct {
 
 static void write_line(int priority, const char *line)
 {
-    if (log_state.to_syslog) {
+    if (log_state.to_syslog)
         syslog(priority, "%s", line);
-    } else {
+    else
         fprintf(stderr, "expertfs: %s\n", line);
-    }
 }
 
 static void from_fuse(enum fuse_log_level level, const char *format, va_list arguments)
@@ -43,9 +42,8 @@ static void from_fuse(enum fuse_log_level level, const char *format, va_list arg
 void efsd_log_open(bool foreground)
 {
     log_state.to_syslog = !foreground;
-    if (!foreground) {
+    if (!foreground)
         openlog("expertfs", LOG_PID, LOG_DAEMON);
-    }
     fuse_set_log_func(from_fuse);
 }
 

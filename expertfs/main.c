@@ -34,23 +34,20 @@ static error_t parse(int key, char *value, struct argp_state *state)
         options->debug = options->foreground = true;
         return 0;
     case 'o':
-        if (efsd_options_parse(options, value, &err)) {
+        if (efsd_options_parse(options, value, &err))
             argp_failure(state, EXIT_USAGE, 0, "%s", err.text);
-        }
         return 0;
     case 'h':
         argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
         return 0;
     case ARGP_KEY_ARG:
-        if (state->arg_num > 1) {
+        if (state->arg_num > 1)
             argp_error(state, "too many arguments: %s", value);
-        }
         *(state->arg_num ? &options->mountpoint : &options->store) = strdup(value);
         return 0;
     case ARGP_KEY_END:
-        if (state->arg_num < 2) {
+        if (state->arg_num < 2)
             argp_error(state, "a store and a mountpoint are needed");
-        }
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -61,15 +58,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 static char *help_filter(int key, const char *text, void *input)
 {
     (void)input;
-    if (key != ARGP_KEY_HELP_POST_DOC) {
+    if (key != ARGP_KEY_HELP_POST_DOC)
         return (char *)(uintptr_t)text;
-    }
     char *list = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&list, &bytes);
-    if (!out) {
+    if (!out)
         return NULL;
-    }
     efsd_options_help(out);
     fclose(out);
     return list;
@@ -117,11 +112,10 @@ static void tell_ready(void *arg)
 
 static int fail(const struct efs_error *err, int status_fd)
 {
-    if (status_fd >= 0) {
+    if (status_fd >= 0)
         efsd_background_failed(status_fd, err->text);
-    } else {
+    else
         efsd_log(EFS_LOG_ERROR, "%s", err->text);
-    }
     return EXIT_FAILURE;
 }
 
@@ -132,11 +126,9 @@ static int fail(const struct efs_error *err, int status_fd)
  */
 static void rely_on_nothing(void)
 {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
             _exit(EXIT_FAILURE);
-        }
-    }
     signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -156,17 +148,14 @@ int main(int argc, char **argv)
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     efsd_options_init(&options);
-    if (argp_parse(&argp, argc, argv, 0, NULL, &options)) {
+    if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
-    }
     efsd_log_open(true); /* until the daemon is ready, its terminal is still there */
     errint_t rc = make_absolute(&options.store, &err);
-    if (!rc) {
+    if (!rc)
         rc = make_absolute(&options.mountpoint, &err);
-    }
-    if (!rc && options.history) {
+    if (!rc && options.history)
         rc = make_absolute(&options.history, &err);
-    }
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         efsd_log_open(false);
@@ -175,9 +164,8 @@ int main(int argc, char **argv)
         const struct efsd_starter starter = {tell_ready, tell_given_up, &status_fd};
         rc = efsd_serve(&options, &starter, &err);
     }
-    if (rc) {
+    if (rc)
         rc = fail(&err, status_fd);
-    }
     efsd_options_free(&options);
     return rc;
 }

@@ -44,9 +44,8 @@ static void list_add(struct efsd_open **head, struct efsd_open *open)
     assert(!*head || (*head)->link == head);
     open->link = head;
     open->after = *head;
-    if (open->after) {
+    if (open->after)
         open->after->link = &open->after;
-    }
     *head = open;
 }
 
@@ -55,9 +54,8 @@ static void list_remove(struct efsd_open *open)
     assert(open->link && *open->link == open);
     assert(!open->after || open->after->link == &open->after);
     *open->link = open->after;
-    if (open->after) {
+    if (open->after)
         open->after->link = open->link;
-    }
     open->link = NULL;
     open->after = NULL;
 }
@@ -74,9 +72,8 @@ static void check_share(const struct efsd_share *share)
 static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
 {
     struct efsd_open *open = calloc(1, sizeof(*open));
-    if (!open) {
+    if (!open)
         return NULL;
-    }
     open->node = node;
     open->stream = daemon->streams[EFS_STREAM_SEQUENTIAL];
     atomic_init(&open->references, 1);
@@ -111,9 +108,8 @@ void efsd_opens_free(struct efsd *daemon)
     struct efsd_opens *opens = &daemon->opens;
     free(opens->mapped);
     opens->mapped = NULL;
-    if (!opens->shares) {
+    if (!opens->shares)
         return;
-    }
     assert(!opens->waiting); /* the engine has answered all leases */
     while (opens->answered) {
         struct efsd_open *open = opens->answered;
@@ -143,13 +139,11 @@ static void share_leave(struct efsd_share *share)
     assert(*at == share || share->state == SHARE_PLAIN); /* refused: others try again with a share of their own */
     bool last = --share->users == 0;
     assert(!last || share->state != SHARE_FILLING); /* the filling is a user */
-    if (last && *at == share) {
+    if (last && *at == share)
         *at = NULL;
-    }
     pthread_mutex_unlock(&daemon->opens.lock);
-    if (!last) {
+    if (!last)
         return;
-    }
     if (share->lease) {
         efsd_backing_close(daemon, share->backing_id);
         efs_lease_release(share->lease);
@@ -162,27 +156,24 @@ void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
     pthread_mutex_lock(&daemon->opens.lock);
     list_remove(open);
     pthread_mutex_unlock(&daemon->opens.lock);
-    if (open->share) {
+    if (open->share)
         share_leave(open->share);
-    }
     efsd_open_unref(open);
 }
 
 static void reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, int error)
 {
     efsd_count(error == EINTR ? &daemon->counters.open_interrupts : &daemon->counters.open_errors, 1);
-    if (open) {
+    if (open)
         efsd_open_release(daemon, open);
-    }
     fuse_reply_err(req, error);
 }
 
 void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
 {
     _Atomic bool *mapped = &daemon->opens.mapped[node];
-    if (!atomic_load_explicit(mapped, memory_order_relaxed)) {
+    if (!atomic_load_explicit(mapped, memory_order_relaxed))
         atomic_store_explicit(mapped, true, memory_order_relaxed);
-    }
 }
 
 /*
@@ -215,9 +206,8 @@ static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
-    if (rc == -ENOENT) { /* the caller gave up: no release will come */
+    if (rc == -ENOENT) /* the caller gave up: no release will come */
         efsd_open_release(daemon, open);
-    }
 }
 
 /* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it, as *req. */
@@ -226,9 +216,8 @@ static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_sha
 {
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_open *open = daemon->opens.waiting;
-    while (open && open->share != share && open->req != wanted) {
+    while (open && open->share != share && open->req != wanted)
         open = open->after;
-    }
     if (open) {
         assert(open->share && open->req && (!share || open->share == share));
         *req = open->req;
@@ -244,9 +233,8 @@ static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_sha
  * unreadable one is opened all the same: its sound parts can be read, the others give the error. */
 static int open_error(const struct efsd *daemon, errint_t lease_error)
 {
-    if (lease_error == -ECANCELED) {
+    if (lease_error == -ECANCELED)
         return EIO;
-    }
     return lease_error == -ENOMEM && daemon->options.lease == EFSD_LEASE_FAIL ? ENOMEM : 0;
 }
 
@@ -280,19 +268,16 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     share->state = error ? SHARE_PLAIN : SHARE_BACKED;
     share->lease = error ? NULL : lease;
     share->backing_id = error ? 0 : backing_id;
-    if (refuse) { /* later opens try again */
+    if (refuse) /* later opens try again */
         daemon->opens.shares[share->expert] = NULL;
-    }
     pthread_mutex_unlock(&daemon->opens.lock);
     struct efsd_open *open;
     fuse_req_t req;
-    while ((open = take_waiting(daemon, share, NULL, &req))) {
-        if (refuse) {
+    while ((open = take_waiting(daemon, share, NULL, &req)))
+        if (refuse)
             reply_failed(daemon, req, open, refuse);
-        } else {
+        else
             reply_open(daemon, req, open);
-        }
-    }
     share_leave(share);
 }
 
@@ -324,17 +309,15 @@ static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_o
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_share **at = &daemon->opens.shares[fresh->expert];
     *begun = !*at;
-    if (*begun) {
+    if (*begun)
         *at = fresh;
-    }
     assert(!open->share && (*at)->expert == fresh->expert);
     check_share(*at);
     assert((*at)->users < UINT32_MAX);
     open->share = *at;
     open->share->users++;
-    if (open->share->state == SHARE_FILLING) {
+    if (open->share->state == SHARE_FILLING)
         joined = may_wait_long(daemon) && fuse_req_interrupted(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
-    }
     if (joined == JOINED_WAITING) {
         open->req = req;
         list_remove(open);
@@ -353,9 +336,8 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         return;
     }
     *fresh = (struct efsd_share){.daemon = daemon, .state = SHARE_FILLING, .expert = node->expert, .users = 1};
-    if (may_wait_long(daemon)) {
+    if (may_wait_long(daemon))
         fuse_req_interrupt_func(req, interrupted, daemon);
-    }
     efsd_shrink_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {
@@ -368,11 +350,10 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     case JOINED_WAITING:
         break;
     }
-    if (begun) {
+    if (begun)
         efs_lease(daemon->fs, node->id, lease_done, fresh);
-    } else {
+    else
         free(fresh);
-    }
 }
 
 /* direct_io, which goes with whatever others have, see efsd_pagecache_open(). */
@@ -388,9 +369,8 @@ void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
     atomic_fetch_add(&daemon->pagecache.opens, 1);
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {.fh = (uint64_t)(uintptr_t)open, .direct_io = 1, .keep_cache = 1, .noflush = 1};
-    if (fuse_reply_open(req, &file) == -ENOENT) {
+    if (fuse_reply_open(req, &file) == -ENOENT)
         efsd_open_release(daemon, open);
-    }
 }
 
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
@@ -411,9 +391,8 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
         reply_failed(daemon, req, open, ENOMEM);
         return;
     }
-    if (file->kind == EFSD_EXPERT && daemon->kernel.passthrough) {
+    if (file->kind == EFSD_EXPERT && daemon->kernel.passthrough)
         open_expert(daemon, req, open);
-    } else {
+    else
         reply_open(daemon, req, open);
-    }
 }

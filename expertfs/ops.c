@@ -15,9 +15,8 @@ static struct efsd *daemon_of(fuse_req_t req)
 
 bool efsd_node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
 {
-    if (ino < FUSE_ROOT_ID || ino - FUSE_ROOT_ID >= daemon->tree.count) {
+    if (ino < FUSE_ROOT_ID || ino - FUSE_ROOT_ID >= daemon->tree.count)
         return false;
-    }
     *node = (uint32_t)(ino - FUSE_ROOT_ID);
     return true;
 }
@@ -27,13 +26,11 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     const struct efsd_node *n = &daemon->tree.nodes[node];
     bool directory = n->kind == EFSD_DIRECTORY;
     mode_t mode = daemon->mode;
-    if (directory) {
+    if (directory)
         mode |= mode >> 2; /* who may read may enter */
-    }
     /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
-    if (efsd_is_want(daemon, node) || (daemon->restricted && daemon->uid != 0)) {
+    if (efsd_is_want(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
-    }
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
         .st_mode = (directory ? S_IFDIR : S_IFREG) | mode,
@@ -88,16 +85,14 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         return;
     }
     bool found = true;
-    if (strcmp(name, ".") == 0) { /* "." and "..": from NFS export */
+    if (strcmp(name, ".") == 0) /* "." and "..": from NFS export */
         node = directory;
-    } else if (strcmp(name, "..") == 0) {
+    else if (strcmp(name, "..") == 0)
         node = daemon->tree.nodes[directory].parent;
-    } else {
+    else
         found = efsd_tree_find(&daemon->tree, directory, name, strlen(name), &node);
-    }
-    if (found) {
+    if (found)
         fill_entry(daemon, node, &entry);
-    }
     fuse_reply_entry(req, &entry);
 }
 
@@ -156,12 +151,10 @@ static size_t add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t dire
         name[child->name_bytes] = '\0';
     }
     fill_entry(daemon, node, &entry);
-    if (!plus) {
+    if (!plus)
         return fuse_add_direntry(req, p, room, name, &entry.attr, position + 1);
-    }
-    if (position < 2) {
+    if (position < 2)
         entry.ino = 0; /* not a look-up */
-    }
     return fuse_add_direntry_plus(req, p, room, name, &entry, position + 1);
 }
 
@@ -180,9 +173,8 @@ static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
     off_t end = (off_t)daemon->tree.nodes[node].count + 2;
     for (; position >= 0 && position < end; position++) {
         size_t n = add_entry(req, daemon, node, position, plus, (char *)buffer->data + used, room - used);
-        if (n > room - used) {
+        if (n > room - used)
             break;
-        }
         used += n;
     }
     fuse_reply_buf(req, (const char *)buffer->data, used);
@@ -223,25 +215,23 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
-    if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid)) {
+    if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid))
         efsd_pagecache_open(daemon, req);
-    } else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid)) {
+    else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid))
         efsd_open_own(daemon, req, node);
-    } else if (efsd_is_want(daemon, node)) {
+    else if (efsd_is_want(daemon, node))
         efsd_want_open(daemon, req, node, file->flags);
-    } else {
+    else
         efsd_open_file(daemon, req, node, file->flags);
-    }
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
 {
     (void)ino;
-    if (offset < 0 || !file->fh) { /* our own opens have no handle, and read nothing */
+    if (offset < 0 || !file->fh) /* our own opens have no handle, and read nothing */
         fuse_reply_err(req, EINVAL);
-    } else {
+    else
         efsd_read(daemon_of(req), req, file, bytes, (uint64_t)offset);
-    }
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)

@@ -114,12 +114,10 @@ static errint_t take_count(const struct option *option, const char *value, uint6
 static errint_t take_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
 {
     errint_t rc = efs_parse_size(value, out);
-    if (rc == -EINVAL) {
+    if (rc == -EINVAL)
         return efs_fail(err, rc, "option %s=%s: not a size such as 8G, 512M or 65536", option->name, value);
-    }
-    if (rc || (option->most && *out > option->most)) {
+    if (rc || (option->most && *out > option->most))
         return efs_fail(err, -EINVAL, "option %s=%s: too large", option->name, value);
-    }
     return 0;
 }
 
@@ -143,9 +141,8 @@ static errint_t take_mount(struct efsd_options *options, const char *name, const
 {
     char *joined;
     if (asprintf(&joined, "%s%s%s%s%s", options->mount ? options->mount : "", options->mount ? "," : "", name,
-                 value ? "=" : "", value ? value : "") < 0) {
+                 value ? "=" : "", value ? value : "") < 0)
         return efs_fail(err, -ENOMEM, "no memory");
-    }
     free(options->mount);
     options->mount = joined;
     return 0;
@@ -156,9 +153,8 @@ bool efsd_options_mounts_with(const struct efsd_options *options, const char *na
     size_t bytes = strlen(name);
     for (const char *at = options->mount; at; at = strchr(at, ',')) {
         at += *at == ',';
-        if (strncmp(at, name, bytes) == 0 && (at[bytes] == '\0' || at[bytes] == ',')) {
+        if (strncmp(at, name, bytes) == 0 && (at[bytes] == '\0' || at[bytes] == ','))
             return true;
-        }
     }
     return false;
 }
@@ -166,9 +162,8 @@ bool efsd_options_mounts_with(const struct efsd_options *options, const char *na
 static errint_t take_string(char **at, const char *value, struct efs_error *err)
 {
     char *copy = strdup(value);
-    if (!copy) {
+    if (!copy)
         return efs_fail(err, -ENOMEM, "no memory");
-    }
     free(*at);
     *at = copy;
     return 0;
@@ -182,9 +177,8 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
         return efs_fail(err, -EINVAL, "option %s needs a value: %s=%s", option->name, option->name,
                         option->values ? option->values : "VALUE");
     }
-    if (!wants_value && value) {
+    if (!wants_value && value)
         return efs_fail(err, -EINVAL, "option %s takes no value", option->name);
-    }
     unsigned choice;
     void *at = (char *)options + option->at;
     switch (option->take) {
@@ -193,9 +187,8 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
             *(uint64_t *)at = 0;
             return 0;
         }
-        if (take_size(option, value, at, err)) {
+        if (take_size(option, value, at, err))
             return -EINVAL;
-        }
         return *(uint64_t *)at ? 0
                                : efs_fail(err, -EINVAL, "option %s=%s: must be more than nothing", option->name, value);
     case TAKE_SIZE:
@@ -211,9 +204,8 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
         *(bool *)at = false;
         return 0;
     case TAKE_WORD:
-        if (take_choice(option, value, &choice, err)) {
+        if (take_choice(option, value, &choice, err))
             return -EINVAL;
-        }
         return take_string(at, value, err);
     case TAKE_STRING:
         return take_string(at, value, err);
@@ -228,14 +220,11 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
 
 static bool is_ignored(const char *name)
 {
-    if (strncmp(name, "x-", 2) == 0 || strcmp(name, "comment") == 0) {
+    if (strncmp(name, "x-", 2) == 0 || strcmp(name, "comment") == 0)
         return true;
-    }
-    for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++) {
-        if (strcmp(name, ignored[i]) == 0) {
+    for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++)
+        if (strcmp(name, ignored[i]) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -246,9 +235,8 @@ static errint_t unknown(const char *name, struct efs_error *err)
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
         int n = snprintf(list + used, sizeof(list) - used, "%s%s%s%s", i ? ", " : "", table[i].name,
                          table[i].values ? "=" : "", table[i].values ? table[i].values : "");
-        if (n > 0 && (size_t)n < sizeof(list) - used) {
+        if (n > 0 && (size_t)n < sizeof(list) - used)
             used += (size_t)n;
-        }
     }
     return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; allowed: %s, and those of mount(8) (ro, noauto, x-*, ...)",
                     name, list);
@@ -257,30 +245,24 @@ static errint_t unknown(const char *name, struct efs_error *err)
 static errint_t take_one(struct efsd_options *options, char *item, struct efs_error *err)
 {
     char *value = strchr(item, '=');
-    if (value) {
+    if (value)
         *value++ = '\0';
-    }
-    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
-        if (strcmp(item, table[i].name) == 0) {
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+        if (strcmp(item, table[i].name) == 0)
             return take(options, &table[i], value, err);
-        }
-    }
     return is_ignored(item) ? 0 : unknown(item, err);
 }
 
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)
 {
     char *copy = strdup(list);
-    if (!copy) {
+    if (!copy)
         return efs_fail(err, -ENOMEM, "no memory");
-    }
     errint_t rc = 0;
     char *rest = copy, *item;
-    while (!rc && (item = strsep(&rest, ","))) {
-        if (*item) {
+    while (!rc && (item = strsep(&rest, ",")))
+        if (*item)
             rc = take_one(options, item, err);
-        }
-    }
     free(copy);
     return rc;
 }
@@ -290,9 +272,8 @@ void efsd_options_help(FILE *out)
     fputs("Options of -o (SIZE takes K, M, G, T):\n", out);
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
         char left[48];
-        if (!table[i].help) {
+        if (!table[i].help)
             continue;
-        }
         snprintf(left, sizeof(left), "%s%s%s", table[i].name, table[i].values ? "=" : "",
                  table[i].values ? table[i].values : "");
         fprintf(out, "  %-22s %s\n", left, table[i].help);

@@ -36,9 +36,8 @@ static bool is_watched(const struct efsd_node *node)
 static uint64_t count_ranges(const struct efsd_tree *tree, unsigned shift)
 {
     uint64_t count = 0;
-    for (uint32_t i = 0; i < tree->count; i++) {
+    for (uint32_t i = 0; i < tree->count; i++)
         count += is_watched(&tree->nodes[i]) ? ((tree->nodes[i].bytes - 1) >> shift) + 1 : 0;
-    }
     return count;
 }
 
@@ -47,9 +46,8 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     struct efsd_pagecache *cache = &daemon->pagecache;
     const struct efsd_tree *tree = &daemon->tree;
     unsigned shift = RANGE_SHIFT;
-    while (shift < 63 && count_ranges(tree, shift) > RANGES_MOST + (uint64_t)tree->count) {
+    while (shift < 63 && count_ranges(tree, shift) > RANGES_MOST + (uint64_t)tree->count)
         shift++;
-    }
     pthread_mutex_init(&cache->open_lock, NULL);
     cache->table_fd = cache->clone_fd = -1;
     cache->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* receiving threads use it from the first read on */
@@ -58,9 +56,8 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     cache->ranges = calloc((size_t)cache->range_count + 1, sizeof(*cache->ranges));
     cache->order = calloc((size_t)cache->range_count + 1, sizeof(*cache->order));
     cache->first_range = calloc((size_t)tree->count + 1, sizeof(*cache->first_range));
-    if (cache->event_fd < 0 || !cache->ranges || !cache->order || !cache->first_range) {
+    if (cache->event_fd < 0 || !cache->ranges || !cache->order || !cache->first_range)
         return -ENOMEM;
-    }
     uint32_t next = 0;
     for (uint32_t i = 0; i < tree->count; i++) {
         cache->first_range[i] = next;
@@ -95,9 +92,8 @@ void efsd_pagecache_free(struct efsd *daemon)
 static void want_round(struct efsd_pagecache *cache)
 {
     uint64_t one = 1;
-    if (!atomic_exchange(&cache->wanted, true) && write(cache->event_fd, &one, sizeof(one)) < 0) {
+    if (!atomic_exchange(&cache->wanted, true) && write(cache->event_fd, &one, sizeof(one)) < 0)
         atomic_store(&cache->wanted, false);
-    }
 }
 
 void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, uint64_t bytes)
@@ -105,9 +101,8 @@ void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, ui
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint32_t first = cache->first_range[node], end = cache->first_range[node + 1];
     uint64_t range = offset >> cache->range_shift, last = (offset + bytes - 1) >> cache->range_shift;
-    if (!bytes || range >= end - first) {
+    if (!bytes || range >= end - first)
         return;
-    }
     uint64_t now = atomic_fetch_add_explicit(&cache->clock, bytes, memory_order_relaxed) + bytes;
     for (; range <= last && range < end - first; range++) { /* one, rarely two: a read is far smaller than a range */
         struct efsd_range *at = &cache->ranges[first + range];
@@ -116,9 +111,8 @@ void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, ui
     }
     uint64_t limit = atomic_load_explicit(&cache->limit_bytes, memory_order_relaxed);
     uint64_t since = now - atomic_load_explicit(&cache->round_clock, memory_order_relaxed);
-    if (limit && atomic_load_explicit(&cache->bytes, memory_order_relaxed) + since > limit) {
+    if (limit && atomic_load_explicit(&cache->bytes, memory_order_relaxed) + since > limit)
         want_round(cache);
-    }
 }
 
 bool efsd_pagecache_is_own(const struct efsd *daemon, pid_t pid)
@@ -138,9 +132,8 @@ void efsd_pagecache_open(struct efsd *daemon, struct fuse_req *req)
 errint_t efsd_pagecache_set(struct efsd *daemon, uint64_t limit_bytes)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
-    if (!atomic_load(&cache->started)) {
+    if (!atomic_load(&cache->started))
         return limit_bytes ? -EOPNOTSUPP : 0;
-    }
     atomic_store(&cache->limit_bytes, limit_bytes);
     want_round(cache);
     return 0;
@@ -155,17 +148,14 @@ void efsd_pagecache_get(const struct efsd *daemon, char *text, size_t room)
 errint_t efsd_pagecache_tune(struct efsd *daemon, const char *text, struct efs_error *err)
 {
     uint64_t limit = 0;
-    if (strcmp(text, "off") != 0 && (efs_parse_size(text, &limit) || !limit)) {
+    if (strcmp(text, "off") != 0 && (efs_parse_size(text, &limit) || !limit))
         return efs_fail(err, -EINVAL, "page_cache=%.64s: allowed are off and sizes such as 8G, 512M or 65536", text);
-    }
     errint_t rc = efsd_pagecache_set(daemon, limit);
-    if (rc) {
+    if (rc)
         return efs_fail(err, rc, "page_cache=%.64s: the page cache is not watched", text);
-    }
     const char *note = limit ? efsd_pagecache_note(daemon) : NULL;
-    if (note) {
+    if (note)
         efs_fail(err, 0, "page_cache=%.64s: %s", text, note);
-    }
     return 0;
 }
 
@@ -198,12 +188,10 @@ static void wait_for(struct efsd *daemon, uint64_t ns)
     struct pollfd wait[2] = {{.fd = cache->event_fd, .events = POLLIN}, {.fd = cache->table_fd, .events = POLLPRI}};
     int ready = poll(wait, 2, (int)(ns / MS) + 1);
     uint64_t count;
-    if (ready > 0 && wait[0].revents && read(cache->event_fd, &count, sizeof(count)) < 0) {
+    if (ready > 0 && wait[0].revents && read(cache->event_fd, &count, sizeof(count)) < 0)
         efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-    }
-    if (ready > 0 && wait[1].revents) {
+    if (ready > 0 && wait[1].revents)
         efsd_pagecache_watch(daemon);
-    }
 }
 
 static uint64_t most(uint64_t a, uint64_t b)
@@ -256,9 +244,8 @@ errint_t efsd_pagecache_start(struct efsd *daemon)
     efsd_pagecache_attach(daemon);
     atomic_store(&cache->found_ns, efsd_clock_ns(CLOCK_MONOTONIC));
     atomic_store(&cache->measured, cache->can_measure);
-    if (!cache->can_measure && daemon->options.page_cache_bytes) {
+    if (!cache->can_measure && daemon->options.page_cache_bytes)
         efsd_log(EFS_LOG_WARNING, "page_cache: %s", efsd_pagecache_note(daemon));
-    }
     int rc = pthread_create(&cache->thread, NULL, watch, daemon);
     atomic_store(&cache->started, rc == 0);
     return -rc;
@@ -268,14 +255,12 @@ void efsd_pagecache_stop(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint64_t one = 1;
-    if (!cache->ranges) {
+    if (!cache->ranges)
         return; /* init was not reached */
-    }
     if (atomic_exchange(&cache->started, false)) {
         atomic_store(&cache->stop, true);
-        if (write(cache->event_fd, &one, sizeof(one)) < 0) {
+        if (write(cache->event_fd, &one, sizeof(one)) < 0)
             efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-        }
         pthread_join(cache->thread, NULL);
     }
     efsd_pagecache_detach(daemon);

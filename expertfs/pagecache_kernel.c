@@ -62,9 +62,8 @@ static bool is_in_table(dev_t device)
                 makedev(major_number, minor_number) == device;
     }
     free(line);
-    if (table) {
+    if (table)
         fclose(table);
-    }
     return found;
 }
 
@@ -78,9 +77,8 @@ static bool is_ours(const struct efsd *daemon, int fd, uint64_t ino)
 
 static void close_fd(int *fd)
 {
-    if (*fd >= 0) {
+    if (*fd >= 0)
         close(*fd);
-    }
     *fd = -1;
 }
 
@@ -89,10 +87,8 @@ static int clone_mount(const struct efsd *daemon)
 {
     int fd = open_tree(AT_FDCWD, daemon->options.mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     struct mount_attr alone = {.propagation = MS_PRIVATE};
-    if (fd >= 0 &&
-        (!is_ours(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone)))) {
+    if (fd >= 0 && (!is_ours(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone))))
         close_fd(&fd);
-    }
     return fd;
 }
 
@@ -111,9 +107,8 @@ void efsd_pagecache_attach(struct efsd *daemon)
     }
     /* The table is watched before there is a clone, so that no unmount goes unseen. */
     cache->table_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
-    if (cache->table_fd >= 0) {
+    if (cache->table_fd >= 0)
         cache->clone_fd = clone_mount(daemon);
-    }
     efsd_pagecache_watch(daemon);
 }
 
@@ -146,9 +141,8 @@ static const char *path_of(const struct efsd_tree *tree, uint32_t node, char *te
     text[at] = '\0';
     for (; node != EFSD_ROOT; node = tree->nodes[node].parent) {
         const struct efsd_node *n = &tree->nodes[node];
-        if (at < (size_t)n->name_bytes + 1) {
+        if (at < (size_t)n->name_bytes + 1)
             return NULL;
-        }
         at -= n->name_bytes;
         memcpy(text + at, tree->text + n->name, n->name_bytes);
         text[--at] = '/';
@@ -180,9 +174,8 @@ static int open_own(struct efsd *daemon, uint32_t node)
     struct efsd_pagecache *cache = &daemon->pagecache;
     char text[4096];
     const char *path = path_of(&daemon->tree, node, text, sizeof(text));
-    if (!path || cache->left) {
+    if (!path || cache->left)
         return -ENOENT;
-    }
     const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK;
     uint64_t opens = atomic_load(&cache->opens);
     int fd;
@@ -195,17 +188,15 @@ static int open_own(struct efsd *daemon, uint32_t node)
                      "not while all files are closed, so that umount is free: what was read is counted instead");
             return -EBUSY;
         }
-        if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0) {
+        if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0)
             return -ENOMEM;
-        }
         fd = open(full, flags);
         free(full);
     }
     if (fd < 0) {
         fd = -errno;
-        if (fd == -EIO && daemon->kernel.passthrough && daemon->tree.nodes[node].kind == EFSD_EXPERT) {
+        if (fd == -EIO && daemon->kernel.passthrough && daemon->tree.nodes[node].kind == EFSD_EXPERT)
             return -ENODATA; /* passthrough serves it now: the kernel mixes no others in, and emptied its page cache */
-        }
         set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
     } else if (!is_ours(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
         close(fd);

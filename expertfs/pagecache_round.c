@@ -36,9 +36,8 @@ struct view {
 
 static void view_close(struct view *view)
 {
-    if (view->fd >= 0) {
+    if (view->fd >= 0)
         close(view->fd);
-    }
     view->fd = -1;
     view->node = EFSD_ROOT;
 }
@@ -56,9 +55,8 @@ static int view_open(struct efsd *daemon, struct view *view, uint32_t node)
 /* By path, an open file is one that umount would trip over. */
 static void view_rest(const struct efsd *daemon, struct view *view)
 {
-    if (daemon->pagecache.clone_fd < 0) {
+    if (daemon->pagecache.clone_fd < 0)
         view_close(view);
-    }
 }
 
 struct span {
@@ -109,9 +107,8 @@ static uint64_t look_at_all(struct efsd *daemon, struct view *view)
     uint64_t sum = 0;
     for (uint32_t node = 0; node < daemon->tree.count; node++) {
         for (uint32_t i = cache->first_range[node]; i < cache->first_range[node + 1]; i++) {
-            if (is_of_interest(&cache->ranges[i]) && !atomic_load_explicit(&cache->stop, memory_order_relaxed)) {
+            if (is_of_interest(&cache->ranges[i]) && !atomic_load_explicit(&cache->stop, memory_order_relaxed))
                 look(daemon, view, node, i);
-            }
             sum += cache->ranges[i].resident_bytes;
         }
         view_close(view);
@@ -125,11 +122,10 @@ static uint32_t node_of_range(const struct efsd *daemon, uint32_t range)
     uint32_t low = 0, high = daemon->tree.count; /* first[low] <= range < first[high] */
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
-        if (first[middle] <= range) {
+        if (first[middle] <= range)
             low = middle;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }
@@ -144,9 +140,8 @@ static uint64_t evict(struct efsd *daemon, struct view *view, uint32_t index, en
     uint64_t before = range->resident_bytes;
     if (way == WAY_DROP) {
         int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
-        if (fd < 0) {
+        if (fd < 0)
             return 0; /* what a drop leaves cannot be known then */
-        }
         posix_fadvise(fd, (off_t)span.offset, span.last ? 0 : (off_t)span.bytes, POSIX_FADV_DONTNEED);
     } else {
         uint64_t filled = atomic_load(&range->filled_bytes);
@@ -179,9 +174,8 @@ static uint64_t evict_until(struct efsd *daemon, struct view *view, uint32_t fro
     for (uint32_t i = from; i < to && sum > target && !atomic_load(&cache->stop); i++) {
         const struct efsd_range *range = &cache->ranges[cache->order[i]];
         bool known = range->kept && range->kept == range->looked; /* a drop left its pages, and none came since */
-        if (way == WAY_DROP && (known || view->in_vain >= IN_VAIN_MOST)) {
+        if (way == WAY_DROP && (known || view->in_vain >= IN_VAIN_MOST))
             continue;
-        }
         uint64_t before = range->resident_bytes, gone = evict(daemon, view, cache->order[i], way);
         view->in_vain += way == WAY_DROP && gone < before / 4;
         sum -= gone;
@@ -197,15 +191,12 @@ static uint64_t hold_limit(struct efsd *daemon, struct view *view, uint64_t sum,
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint32_t count = 0, old = 0;
-    for (uint32_t i = 0; i < cache->range_count; i++) {
-        if (cache->ranges[i].resident_bytes) {
+    for (uint32_t i = 0; i < cache->range_count; i++)
+        if (cache->ranges[i].resident_bytes)
             cache->order[count++] = i;
-        }
-    }
     qsort_r(cache->order, count, sizeof(*cache->order), by_age, cache->ranges);
-    while (old < count && cache->ranges[cache->order[old]].looked <= cache->before_clock) {
+    while (old < count && cache->ranges[cache->order[old]].looked <= cache->before_clock)
         old++;
-    }
     sum = evict_until(daemon, view, 0, old, WAY_DROP, sum, limit - limit / 8);
     sum = evict_until(daemon, view, 0, old, WAY_INVALIDATE, sum, limit);
     sum = evict_until(daemon, view, old, count, WAY_DROP, sum, limit);
@@ -224,14 +215,12 @@ uint64_t efsd_pagecache_round(struct efsd *daemon)
     uint64_t took_ns = efsd_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begun_ns;
     cache->found_bytes = sum;
     atomic_store(&cache->bytes, sum);
-    if (limit && sum > limit) {
+    if (limit && sum > limit)
         sum = hold_limit(daemon, &view, sum, limit);
-    }
     view_close(&view);
     bool measured = view.all_measured && cache->can_measure && !cache->left;
-    if (measured) {
+    if (measured)
         atomic_store(&cache->note, NULL);
-    }
     atomic_store(&cache->measured, measured);
     atomic_store(&cache->bytes, sum);
     atomic_store(&cache->found_ns, efsd_clock_ns(CLOCK_MONOTONIC));

@@ -88,14 +88,12 @@ static ssize_t write_device(int fd, struct iovec *iov, int count, void *userdata
     struct efsd *daemon = userdata;
     struct efsd_kernel *kernel = &daemon->kernel;
     const struct fuse_out_header *header = iov[0].iov_base;
-    if (kernel->answered || header->unique != kernel->init_unique) {
+    if (kernel->answered || header->unique != kernel->init_unique)
         return writev(fd, iov, count);
-    }
     struct init_out out = {0};
     struct iovec edited[2] = {iov[0], {.iov_base = &out, .iov_len = sizeof(out)}};
-    if (header->error || count != 2 || iov[1].iov_len != sizeof(out)) {
+    if (header->error || count != 2 || iov[1].iov_len != sizeof(out))
         return writev(fd, iov, count); /* a refusal, or the short form of a kernel before 2.6.39 */
-    }
     memcpy(&out, iov[1].iov_base, sizeof(out));
     edit_init(daemon, &out);
     ssize_t written = writev(fd, edited, 2);
@@ -114,22 +112,19 @@ errint_t efsd_kernel_attach(struct efsd *daemon)
 void efsd_kernel_request(struct efsd *daemon, const void *request, size_t bytes)
 {
     struct fuse_in_header header;
-    if (daemon->kernel.answered || bytes < sizeof(header)) {
+    if (daemon->kernel.answered || bytes < sizeof(header))
         return;
-    }
     memcpy(&header, request, sizeof(header));
-    if (header.opcode != FUSE_INIT) {
+    if (header.opcode != FUSE_INIT)
         return;
-    }
     struct init_in in = {0};
     size_t body = bytes - sizeof(header);
     memcpy(&in, (const char *)request + sizeof(header), body < sizeof(in) ? body : sizeof(in));
     daemon->kernel.init_unique = header.unique;
     daemon->kernel.minor = in.minor;
     daemon->kernel.offered = in.flags;
-    if (in.flags & FLAG_INIT_EXT) {
+    if (in.flags & FLAG_INIT_EXT)
         daemon->kernel.offered |= (uint64_t)in.flags2 << 32;
-    }
 }
 
 bool efsd_kernel_privileged(void)
@@ -157,9 +152,8 @@ void efsd_kernel_probe(struct efsd *daemon)
     }
     int fd = memfd_create("expertfs-probe", MFD_CLOEXEC);
     int id = fd < 0 ? -errno : efsd_backing_open(daemon, fd);
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     if (id > 0) {
         efsd_backing_close(daemon, id);
         kernel->passthrough = true;

@@ -41,9 +41,8 @@ static void unescape(char *text)
 static errint_t find_device(struct efsd *daemon)
 {
     FILE *table = fopen("/proc/self/mountinfo", "re");
-    if (!table) {
+    if (!table)
         return -errno;
-    }
     char *line = NULL, *path = NULL;
     size_t room = 0;
     errint_t rc = -ENODEV;
@@ -68,9 +67,8 @@ static errint_t read_kib(const char *path, uint64_t *kib)
 {
     char text[32];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0)
         return -errno;
-    }
     ssize_t n = read(fd, text, sizeof(text) - 1);
     errint_t rc = n < 0 ? -errno : 0;
     close(fd);
@@ -86,9 +84,8 @@ static errint_t write_kib(const char *path, uint64_t kib)
     char text[32];
     int bytes = snprintf(text, sizeof(text), "%llu\n", (unsigned long long)kib);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0)
         return -errno;
-    }
     errint_t rc = write(fd, text, (size_t)bytes) < 0 ? -errno : 0;
     close(fd);
     return rc;
@@ -96,9 +93,8 @@ static errint_t write_kib(const char *path, uint64_t kib)
 
 static uint64_t wanted_kib(const struct efsd *daemon)
 {
-    if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT) {
+    if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT)
         return (daemon->options.readahead_bytes + 1023) / 1024;
-    }
     return daemon->info.source_bytes <= efsd_memory_bytes() ? KIB_FITS : KIB_LARGER;
 }
 
@@ -114,9 +110,8 @@ void efsd_raise_readahead(struct efsd *daemon)
     }
     if (!rc && want_kib && kib != want_kib) {
         rc = write_kib(path, want_kib);
-        if (!rc) {
+        if (!rc)
             rc = read_kib(path, &kib);
-        }
     }
     daemon->readahead_bytes = kib * 1024;
     if (rc) {

@@ -27,13 +27,11 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     struct efsd_open *open = buffer->open;
     bool followed = buffer->followed;
     efsd_reply_read(daemon, buffer->req, error, buffer->begin, bytes);
-    if (!error) {
+    if (!error)
         efsd_decode_ahead_answered();
-    }
     efsd_buffer_give(&daemon->buffers, buffer);
-    if (followed) {
+    if (followed)
         efsd_loading_answered(daemon, open->own, bytes);
-    }
     efsd_open_unref(open);
 }
 
@@ -53,9 +51,8 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
  */
 static struct efs_stream *stream_of(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
-    if (open->own) {
+    if (open->own)
         return open->stream; /* read ahead for someone who was found to go through the file */
-    }
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
     uint64_t distance = offset > next ? offset - next : next - offset;
@@ -75,9 +72,8 @@ static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
-    if (waited) {
+    if (waited)
         efsd_count(&daemon->counters.reply_waits, 1);
-    }
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->followed = followed;
@@ -104,9 +100,8 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
             stream = daemon->streams[EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH];
         }
         if (efsd_loading_answer(daemon, req, open->node, offset, bytes)) {
-            if (followed) {
+            if (followed)
                 efsd_loading_answered(daemon, open->own, bytes);
-            }
             efsd_open_unref(open);
         } else {
             read_engine(daemon, req, open, stream, bytes, offset, followed);
@@ -114,14 +109,12 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
         return;
     }
     bool follows = efsd_decode_ahead_follows(daemon, open, offset, bytes);
-    if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes)) {
+    if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
-    } else {
+    else
         read_engine(daemon, req, open, open->stream, bytes, offset, false);
-    }
-    if (follows) {
+    if (follows)
         efsd_decode_ahead_go_on(daemon, open);
-    }
 }
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)

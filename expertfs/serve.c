@@ -85,16 +85,14 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
         .log = efsd_log_line,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
-    if (rc) {
+    if (rc)
         return rc;
-    }
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info, sizeof(daemon->info));
     for (uint32_t hints = 0; hints < 4; hints++) {
         rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
-        if (rc) {
+        if (rc)
             return efs_fail(err, rc, "no memory");
-        }
     }
     rc = efsd_tuning_init(daemon);
     return rc ? efs_fail(err, rc, "the settings cannot be read: %s", strerror(-rc)) : 0;
@@ -106,9 +104,8 @@ static errint_t add_control_files(struct efsd *daemon)
         char path[64];
         snprintf(path, sizeof(path), "%s/%s", EFSD_CONTROL_DIRECTORY, efsd_control_names[i]);
         errint_t rc = efsd_tree_add(&daemon->tree, path, EFSD_CONTROL, i, UINT32_MAX, 0);
-        if (rc) {
+        if (rc)
             return rc;
-        }
     }
     return 0;
 }
@@ -127,28 +124,23 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
     for (uint32_t i = 0; i < files; i++) {
         struct efs_file_info file;
         errint_t rc = efs_file_info(daemon->fs, i, &file, sizeof(file));
-        if (rc) {
+        if (rc)
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
-        }
         bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;
         control = control && !is_control(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
                            expert ? file.expert.number : UINT32_MAX, file.bytes);
-        if (rc) {
+        if (rc)
             return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
-        }
     }
     errint_t rc = control ? add_control_files(daemon) : 0;
-    if (rc) {
+    if (rc)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
-    }
     rc = efsd_tree_build(&daemon->tree, err);
-    if (!rc && efsd_pagecache_init(daemon)) {
+    if (!rc && efsd_pagecache_init(daemon))
         rc = efs_fail(err, -ENOMEM, "no memory for the ranges of %u files", files);
-    }
-    if (rc) {
+    if (rc)
         return rc;
-    }
     uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);
     uint64_t said = NAMES_BYTES + (uint64_t)NAME_BYTES * files;
     return efs_reserve(daemon->fs, names_bytes > said ? names_bytes - said : 0, err);
@@ -200,34 +192,27 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
     daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
-    if (daemon->stop_fd < 0 || daemon->ended_fd < 0) {
+    if (daemon->stop_fd < 0 || daemon->ended_fd < 0)
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
-    }
     errint_t rc = check_mountpoint(daemon->options.mountpoint, err);
-    if (!rc) {
+    if (!rc)
         rc = open_engine(daemon, err);
-    }
-    if (!rc) {
+    if (!rc)
         rc = build_tree(daemon, err);
-    }
     if (!rc) {
         set_owner(daemon);
         size_t count = buffer_count(daemon->options.budget_bytes);
         rc = efsd_buffers_open(&daemon->buffers, count);
-        if (!rc) {
+        if (!rc)
             rc = efsd_opens_init(daemon);
-        }
-        if (rc) {
+        if (rc)
             efs_fail(err, rc, "no memory for %zu reply buffers", count);
-        }
     }
     efsd_starting_over(starting);
-    if (!rc) {
+    if (!rc)
         rc = efsd_session_mount(daemon, err);
-    }
-    if (rc) {
+    if (rc)
         return rc;
-    }
     choose_path(daemon);
     efsd_raise_readahead(daemon);
     rc = efsd_export_start(daemon, &daemon->export, err);
@@ -236,12 +221,10 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
         err->text[0] = '\0';
     }
     rc = efsd_session_start(daemon, err);
-    if (!rc && (rc = efsd_pagecache_start(daemon))) {
+    if (!rc && (rc = efsd_pagecache_start(daemon)))
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
-    }
-    if (!rc && (rc = efsd_loading_start(daemon))) {
+    if (!rc && (rc = efsd_loading_start(daemon)))
         efs_fail(err, rc, "cannot read ahead in the page cache: %s", strerror(-rc));
-    }
     return rc;
 }
 
@@ -253,9 +236,8 @@ static void wait_for_end(struct efsd *daemon, int signal_fd)
     }
     if (wait[0].revents) {
         struct signalfd_siginfo info;
-        if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
             efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal((int)info.ssi_signo), daemon->options.mountpoint);
-        }
     }
 }
 
@@ -269,17 +251,15 @@ static void end(struct efsd *daemon)
 {
     efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
-    if (daemon->receivers) {
+    if (daemon->receivers)
         efsd_session_stop(daemon);
-    }
     efsd_export_stop(daemon->export);
     if (daemon->fs) {
         efs_close(daemon->fs);
         daemon->fs = NULL;
     }
-    for (uint32_t hints = 0; hints < 4; hints++) {
+    for (uint32_t hints = 0; hints < 4; hints++)
         efs_stream_free(daemon->streams[hints]);
-    }
     efsd_export_free(daemon->export);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
@@ -288,21 +268,18 @@ static void end(struct efsd *daemon)
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     pthread_mutex_destroy(&daemon->tuning.lock);
-    if (daemon->stop_fd >= 0) {
+    if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);
-    }
-    if (daemon->ended_fd >= 0) {
+    if (daemon->ended_fd >= 0)
         close(daemon->ended_fd);
-    }
     free(daemon);
 }
 
 errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starter *starter, struct efs_error *err)
 {
     struct efsd *daemon = calloc(1, sizeof(*daemon));
-    if (!daemon) {
+    if (!daemon)
         return efs_fail(err, -ENOMEM, "no memory");
-    }
     daemon->options = *options;
     daemon->pagecache.limit_bytes = options->page_cache_bytes;
     daemon->stop_fd = daemon->ended_fd = -1;
@@ -319,12 +296,10 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     struct efsd_starting starting = {0};
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
-    if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg))) {
+    if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "a thread that waits for signals: %s", strerror(-rc));
-    }
-    if (!rc) {
+    if (!rc)
         rc = start(daemon, &starting, err);
-    }
     efsd_starting_over(&starting);
     if (!rc) {
         efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
@@ -333,8 +308,7 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
         wait_for_end(daemon, signal_fd);
     }
     end(daemon);
-    if (signal_fd >= 0) {
+    if (signal_fd >= 0)
         close(signal_fd);
-    }
     return rc;
 }

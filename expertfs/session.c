@@ -27,9 +27,8 @@
 static void notify(int fd)
 {
     uint64_t one = 1;
-    if (write(fd, &one, sizeof(one)) < 0) {
+    if (write(fd, &one, sizeof(one)) < 0)
         efsd_log(EFS_LOG_ERROR, "eventfd: %s", strerror(errno));
-    }
 }
 
 static errint_t session_new(struct efsd *daemon, struct efs_error *err)
@@ -52,9 +51,8 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     ok = ok && (!options->mount || fuse_opt_add_opt(&list, options->mount) == 0) &&
          fuse_opt_add_arg(&args, "expertfs") == 0 && fuse_opt_add_arg(&args, "-o") == 0 &&
          fuse_opt_add_arg(&args, list) == 0 && (!options->debug || fuse_opt_add_arg(&args, "-d") == 0);
-    if (ok) {
+    if (ok)
         daemon->session = fuse_session_new(&args, &efsd_ops, sizeof(efsd_ops), daemon);
-    }
     fuse_opt_free_args(&args);
     free(list);
     free(name);
@@ -109,27 +107,23 @@ static errint_t exchange_init(struct efsd *daemon, struct efs_error *err)
     for (time_t begin = time(NULL); rc >= 0 && !daemon->kernel.answered;) {
         struct pollfd device = {.fd = daemon->fuse_fd, .events = POLLIN};
         rc = poll(&device, 1, 1000) < 0 && errno != EINTR ? -errno : take_request(daemon, memory);
-        if (fuse_session_exited(daemon->session)) {
+        if (fuse_session_exited(daemon->session))
             rc = -EPROTO;
-        } else if (rc == 0 && time(NULL) - begin > INIT_SECONDS) {
+        else if (rc == 0 && time(NULL) - begin > INIT_SECONDS)
             rc = -ETIMEDOUT;
-        }
     }
-    if (memory) {
+    if (memory)
         munmap(memory, RECEIVE_BYTES);
-    }
-    if (rc < 0) {
+    if (rc < 0)
         return efs_fail(err, rc, "FUSE INIT failed: %s", strerror(-rc));
-    }
     return 0;
 }
 
 errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
 {
     errint_t rc = session_new(daemon, err);
-    if (rc) {
+    if (rc)
         return rc;
-    }
     if (fuse_session_mount(daemon->session, daemon->options.mountpoint)) {
         rc = mount_failed(daemon, err);
         fuse_session_destroy(daemon->session);
@@ -138,14 +132,12 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     }
     rc = efsd_kernel_attach(daemon);
     int flags = fcntl(daemon->fuse_fd, F_GETFL);
-    if (!rc && (flags < 0 || fcntl(daemon->fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0)) {
+    if (!rc && (flags < 0 || fcntl(daemon->fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0))
         rc = -errno;
-    }
-    if (rc) {
+    if (rc)
         efs_fail(err, rc, "cannot use the FUSE device: %s", strerror(-rc));
-    } else {
+    else
         rc = exchange_init(daemon, err);
-    }
     if (rc) {
         efsd_session_end(daemon);
         return rc;
@@ -163,9 +155,8 @@ static int wait_new(const struct efsd *daemon)
     if (fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, daemon->fuse_fd, &request) < 0 ||
         epoll_ctl(fd, EPOLL_CTL_ADD, daemon->stop_fd, &stop) < 0) {
         int rc = -errno;
-        if (fd >= 0) {
+        if (fd >= 0)
             close(fd);
-        }
         return rc;
     }
     return fd;
@@ -176,11 +167,9 @@ static int wait_for_request(const struct efsd *daemon, int wait)
 {
     struct epoll_event events[2];
     int n = epoll_wait(wait, events, 2, -1);
-    for (int i = 0; i < n; i++) {
-        if (events[i].data.fd == daemon->stop_fd) {
+    for (int i = 0; i < n; i++)
+        if (events[i].data.fd == daemon->stop_fd)
             return 0;
-        }
-    }
     return n < 0 && errno != EINTR ? -errno : 1;
 }
 
@@ -199,25 +188,21 @@ static void *receive(void *arg)
     int rc = 1;
     while (rc > 0 && !fuse_session_exited(daemon->session)) {
         rc = take_request(daemon, receiver->memory);
-        if (rc == 0) {
+        if (rc == 0)
             rc = wait_for_request(daemon, receiver->wait);
-        }
     }
-    if (rc < 0 && rc != -ENODEV) {
+    if (rc < 0 && rc != -ENODEV)
         efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));
-    }
     notify(daemon->ended_fd);
     return NULL;
 }
 
 static void receiver_free(struct efsd_receiver *receiver)
 {
-    if (receiver->wait >= 0) {
+    if (receiver->wait >= 0)
         close(receiver->wait);
-    }
-    if (receiver->memory) {
+    if (receiver->memory)
         munmap(receiver->memory, RECEIVE_BYTES);
-    }
 }
 
 /* All that can be missing is there before the mount is said to be ready. */
@@ -225,21 +210,18 @@ static errint_t receiver_start(struct efsd *daemon, struct efsd_receiver *receiv
 {
     *receiver = (struct efsd_receiver){.daemon = daemon, .memory = receive_memory(), .wait = wait_new(daemon)};
     int rc = !receiver->memory ? -ENOMEM : receiver->wait < 0 ? receiver->wait : 0;
-    if (rc == 0) {
+    if (rc == 0)
         rc = -pthread_create(&receiver->id, NULL, receive, receiver);
-    }
-    if (rc < 0) {
+    if (rc < 0)
         receiver_free(receiver);
-    }
     return rc;
 }
 
 errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
 {
     daemon->receivers = calloc(daemon->threads, sizeof(*daemon->receivers));
-    if (!daemon->receivers) {
+    if (!daemon->receivers)
         return efs_fail(err, -ENOMEM, "no memory for %u receiving threads", daemon->threads);
-    }
     for (; daemon->started_threads < daemon->threads; daemon->started_threads++) {
         errint_t rc = receiver_start(daemon, &daemon->receivers[daemon->started_threads]);
         if (rc < 0) {

@@ -36,9 +36,8 @@ static void set_budget(struct efsd *daemon, uint64_t bytes)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     char text[32] = "auto";
-    if (bytes) {
+    if (bytes)
         snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
-    }
     uint64_t held_bytes;
     bool set = !efs_set(daemon->fs, "budget", text, &held_bytes, NULL);
     shrink->set_bytes = atomic_load(&shrink->cached_bytes);
@@ -58,26 +57,22 @@ static void look(struct efsd *daemon, bool in_use)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     char budget[64];
-    if (efs_get(daemon->fs, "budget", budget, sizeof(budget))) {
+    if (efs_get(daemon->fs, "budget", budget, sizeof(budget)))
         return;
-    }
     bool small = atomic_load(&shrink->small) && strcmp(budget, shrink->budget) == 0;
     atomic_store(&shrink->small, small);
-    if (!small && strcmp(budget, "auto") != 0) {
+    if (!small && strcmp(budget, "auto") != 0)
         return; /* someone has set it */
-    }
     bool wanted = !in_use && (is_filled(daemon) || (small && !had_time(daemon)));
-    if (small == wanted) {
+    if (small == wanted)
         return;
-    }
     struct efs_stats stats;
     efs_stats(daemon->fs, &stats, sizeof(stats));
     uint64_t least = stats.fixed_bytes + LEAST_BYTES;
-    if (small) {
+    if (small)
         set_budget(daemon, 0);
-    } else if (least < stats.budget_bytes) {
+    else if (least < stats.budget_bytes)
         set_budget(daemon, least);
-    }
 }
 
 static void look_alone(struct efsd *daemon, bool in_use)
@@ -95,9 +90,8 @@ void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
     uint64_t direct = atomic_fetch_add_explicit(&shrink->direct_bytes, cached ? 0 : bytes, memory_order_relaxed);
     uint64_t all = atomic_fetch_add_explicit(&shrink->cached_bytes, cached ? bytes : 0, memory_order_relaxed);
     uint64_t at = atomic_load_explicit(&shrink->look_bytes, memory_order_relaxed);
-    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&shrink->look_bytes, &at, all)) {
+    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&shrink->look_bytes, &at, all))
         return;
-    }
     direct = atomic_exchange(&shrink->direct_bytes, 0);
     bool leased = atomic_exchange(&shrink->leased, false);
     look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
@@ -106,7 +100,6 @@ void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
 void efsd_shrink_leased(struct efsd *daemon)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
-    if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->small)) {
+    if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->small))
         look_alone(daemon, true);
-    }
 }

@@ -20,14 +20,12 @@ static void *watch(void *arg)
     while (poll(wait, 2, -1) < 0 && errno == EINTR) {
     }
     int before = STARTING;
-    if (!wait[0].revents || !atomic_compare_exchange_strong(&s->phase, &before, GIVEN_UP)) {
+    if (!wait[0].revents || !atomic_compare_exchange_strong(&s->phase, &before, GIVEN_UP))
         return NULL;
-    }
     struct signalfd_siginfo info;
     char reason[128] = "a signal: nothing was mounted";
-    if (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+    if (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
         snprintf(reason, sizeof(reason), "%s: nothing was mounted", strsignal((int)info.ssi_signo));
-    }
     s->given_up(s->arg, reason);
     _exit(EXIT_FAILURE); /* others may be waiting for what never comes */
 }
@@ -37,14 +35,12 @@ errint_t efsd_starting_begin(struct efsd_starting *s, int signal_fd, void (*give
 {
     *s = (struct efsd_starting){.signal_fd = signal_fd, .given_up = given_up, .arg = arg};
     s->over_fd = eventfd(0, EFD_CLOEXEC);
-    if (s->over_fd < 0) {
+    if (s->over_fd < 0)
         return -errno;
-    }
     int rc = pthread_create(&s->thread, NULL, watch, s);
     s->started = rc == 0;
-    if (rc) {
+    if (rc)
         close(s->over_fd);
-    }
     return -rc;
 }
 
@@ -52,13 +48,11 @@ void efsd_starting_over(struct efsd_starting *s)
 {
     const uint64_t one = 1;
     int before = STARTING;
-    if (!s->started) {
+    if (!s->started)
         return;
-    }
     s->started = false;
     bool first = atomic_compare_exchange_strong(&s->phase, &before, OVER);
-    if (write(s->over_fd, &one, sizeof(one)) == (ssize_t)sizeof(one) || !first) {
+    if (write(s->over_fd, &one, sizeof(one)) == (ssize_t)sizeof(one) || !first)
         pthread_join(s->thread, NULL); /* for ever, if it has given up: it ends the process */
-    }
     close(s->over_fd);
 }

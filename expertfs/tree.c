@@ -16,20 +16,17 @@ struct efsd_entry {
 
 static bool path_is_sound(const char *path, size_t bytes)
 {
-    if (bytes == 0 || bytes > UINT16_MAX) {
+    if (bytes == 0 || bytes > UINT16_MAX)
         return false;
-    }
     size_t start = 0;
     for (size_t i = 0; i <= bytes; i++) {
-        if (i < bytes && path[i] != '/') {
+        if (i < bytes && path[i] != '/')
             continue;
-        }
         size_t part = i - start;
         const char *name = path + start;
         if (part == 0 || part > EFSD_NAME_MAX || (part == 1 && name[0] == '.') ||
-            (part == 2 && name[0] == '.' && name[1] == '.')) {
+            (part == 2 && name[0] == '.' && name[1] == '.'))
             return false;
-        }
         start = i + 1;
     }
     return true;
@@ -40,21 +37,18 @@ static errint_t room_for(struct efsd_tree *tree, size_t path_bytes)
     if (tree->entry_count == tree->entry_room) {
         uint32_t room = tree->entry_room ? tree->entry_room * 2 : 64;
         struct efsd_entry *entries = reallocarray(tree->entries, room, sizeof(*entries));
-        if (!entries) {
+        if (!entries)
             return -ENOMEM;
-        }
         tree->entries = entries;
         tree->entry_room = room;
     }
-    if (tree->text_bytes + path_bytes > UINT32_MAX || tree->entry_count >= UINT32_MAX / 2) {
+    if (tree->text_bytes + path_bytes > UINT32_MAX || tree->entry_count >= UINT32_MAX / 2)
         return -ENOMEM;
-    }
     if (tree->text_bytes + path_bytes > tree->text_room) {
         uint64_t room = (tree->text_bytes + path_bytes) * 2;
         char *text = realloc(tree->text, room);
-        if (!text) {
+        if (!text)
             return -ENOMEM;
-        }
         tree->text = text;
         tree->text_room = room;
     }
@@ -65,13 +59,11 @@ errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind 
                        uint64_t bytes)
 {
     size_t path_bytes = strlen(path);
-    if (!path_is_sound(path, path_bytes)) {
+    if (!path_is_sound(path, path_bytes))
         return -EINVAL;
-    }
     errint_t rc = room_for(tree, path_bytes);
-    if (rc) {
+    if (rc)
         return rc;
-    }
     memcpy(tree->text + tree->text_bytes, path, path_bytes);
     tree->entries[tree->entry_count++] = (struct efsd_entry){
         .bytes = bytes,
@@ -93,9 +85,8 @@ static int compare_entries(const void *a, const void *b, void *text_arg)
     const char *p = text + x->path, *q = text + y->path;
     size_t n = x->path_bytes < y->path_bytes ? x->path_bytes : y->path_bytes;
     size_t i = 0;
-    while (i + sizeof(uint64_t) <= n && memcmp(p + i, q + i, sizeof(uint64_t)) == 0) {
+    while (i + sizeof(uint64_t) <= n && memcmp(p + i, q + i, sizeof(uint64_t)) == 0)
         i += sizeof(uint64_t); /* neighbours have most of their path in common */
-    }
     for (; i < n; i++) {
         if (p[i] != q[i]) {
             unsigned c = p[i] == '/' ? 0 : (unsigned char)p[i];
@@ -143,12 +134,10 @@ static errint_t add_children(struct efsd_tree *tree, uint32_t at, struct span *s
         bool is_file = span.depth + bytes == entry->path_bytes;
         uint32_t end = i + 1;
         while (end < span.to && part_bytes(tree->text, &tree->entries[end], span.depth) == bytes &&
-               memcmp(tree->text + tree->entries[end].path + span.depth, name, bytes) == 0) {
+               memcmp(tree->text + tree->entries[end].path + span.depth, name, bytes) == 0)
             end++;
-        }
-        if (is_file && end - i > 1) {
+        if (is_file && end - i > 1)
             return twice(tree, entry, err);
-        }
         struct efsd_node *node = &tree->nodes[tree->count];
         *node = (struct efsd_node){
             .name = entry->path + (uint32_t)span.depth,
@@ -192,9 +181,8 @@ static size_t count_bound(const struct efsd_tree *tree)
 
 errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
 {
-    if (tree->entry_count) {
+    if (tree->entry_count)
         qsort_r(tree->entries, tree->entry_count, sizeof(*tree->entries), compare_entries, tree->text);
-    }
     size_t bound = count_bound(tree);
     struct span *spans = calloc(bound, sizeof(*spans));
     tree->nodes = calloc(bound, sizeof(*tree->nodes));
@@ -206,15 +194,12 @@ errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
     spans[EFSD_ROOT] = (struct span){.from = 0, .to = tree->entry_count, .depth = 0};
     tree->count = 1;
     errint_t rc = 0;
-    for (uint32_t at = 0; at < tree->count && !rc; at++) {
-        if (tree->nodes[at].kind == EFSD_DIRECTORY) {
+    for (uint32_t at = 0; at < tree->count && !rc; at++)
+        if (tree->nodes[at].kind == EFSD_DIRECTORY)
             rc = add_children(tree, at, spans, err);
-        }
-    }
     free(spans);
-    if (rc) {
+    if (rc)
         return rc;
-    }
     free(tree->entries);
     tree->entries = NULL;
     tree->entry_room = 0;
@@ -235,9 +220,8 @@ bool efsd_tree_find(const struct efsd_tree *tree, uint32_t directory, const char
                     uint32_t *node)
 {
     const struct efsd_node *parent = &tree->nodes[directory];
-    if (parent->kind != EFSD_DIRECTORY) {
+    if (parent->kind != EFSD_DIRECTORY)
         return false;
-    }
     uint32_t low = parent->first, high = parent->first + parent->count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -248,11 +232,10 @@ bool efsd_tree_find(const struct efsd_tree *tree, uint32_t directory, const char
             *node = middle;
             return true;
         }
-        if (order < 0 || (order == 0 && child->name_bytes < name_bytes)) {
+        if (order < 0 || (order == 0 && child->name_bytes < name_bytes))
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return false;
 }

@@ -37,9 +37,8 @@ void efsd_want_open(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
 static void tell_refused(struct efsd *daemon, uid_t user, const char *why)
 {
     int64_t now = time(NULL);
-    if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now) {
+    if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now)
         efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
-    }
     efsd_answer(daemon, why);
 }
 
@@ -48,9 +47,8 @@ errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_
     struct efs_error err = {.text = ""};
     errint_t rc = efs_want(daemon->fs, text, bytes, &err);
     efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
-    if (rc) {
+    if (rc)
         tell_refused(daemon, user, *err.text ? err.text : strerror(-rc));
-    }
     return rc;
 }
 
@@ -65,11 +63,10 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         return;
     }
     errint_t rc = efsd_want_take(daemon, fuse_req_ctx(req)->uid, data, bytes);
-    if (rc) {
+    if (rc)
         fuse_reply_err(req, -rc);
-    } else {
+    else
         fuse_reply_write(req, bytes);
-    }
 }
 
 void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
@@ -96,13 +93,11 @@ void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, stru
 /* A request as a line, so that there is one way in. 0, -EINVAL. */
 static errint_t line_of(const struct efs_want_ioctl *want, char *line, size_t room, size_t *bytes)
 {
-    if (want->size != sizeof(*want) || want->flags || want->count > EFS_WANT_IOCTL_EXPERTS) {
+    if (want->size != sizeof(*want) || want->flags || want->count > EFS_WANT_IOCTL_EXPERTS)
         return -EINVAL;
-    }
     size_t used = (size_t)snprintf(line, room, "%u:", want->layer);
-    for (uint32_t i = 0; i < want->count; i++) {
+    for (uint32_t i = 0; i < want->count; i++)
         used += (size_t)snprintf(line + used, room - used, " %u*%u", want->want[i].expert, want->want[i].tokens);
-    }
     *bytes = used;
     return 0;
 }
@@ -138,9 +133,8 @@ void efsd_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *argument
     } else {
         rc = efsd_want_take(daemon, fuse_req_ctx(req)->uid, line, bytes);
     }
-    if (rc) {
+    if (rc)
         fuse_reply_err(req, -rc);
-    } else {
+    else
         fuse_reply_ioctl(req, 0, NULL, 0);
-    }
 }

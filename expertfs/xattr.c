@@ -44,14 +44,11 @@ static enum object object_of(const struct efsd_tree *tree, uint32_t node, uint32
         *expert = n->expert;
         return OBJECT_EXPERT;
     }
-    if (node == EFSD_ROOT || n->kind != EFSD_DIRECTORY) {
+    if (node == EFSD_ROOT || n->kind != EFSD_DIRECTORY)
         return node == EFSD_ROOT ? OBJECT_ROOT : OBJECT_OTHER;
-    }
-    for (uint32_t i = n->first; i < n->first + n->count; i++) {
-        if (tree->nodes[i].kind != EFSD_EXPERT) {
+    for (uint32_t i = n->first; i < n->first + n->count; i++)
+        if (tree->nodes[i].kind != EFSD_EXPERT)
             return OBJECT_OTHER;
-        }
-    }
     *expert = n->count ? tree->nodes[n->first].expert : UINT32_MAX;
     return n->count ? OBJECT_LAYER : OBJECT_OTHER;
 }
@@ -59,20 +56,17 @@ static enum object object_of(const struct efsd_tree *tree, uint32_t node, uint32
 static bool target_of(fuse_req_t req, fuse_ino_t ino, struct target *target)
 {
     *target = (struct target){.daemon = fuse_req_userdata(req), .expert = UINT32_MAX};
-    if (!efsd_node_of(target->daemon, ino, &target->node)) {
+    if (!efsd_node_of(target->daemon, ino, &target->node))
         return false;
-    }
     target->object = object_of(&target->daemon->tree, target->node, &target->expert);
     return true;
 }
 
 static bool is_one_of(const char *name, const char *const *names, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(name, names[i]) == 0) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0)
             return true;
-        }
-    }
     return false;
 }
 #define IS_ONE_OF(name, names) is_one_of(name, names, sizeof(names) / sizeof(*(names)))
@@ -106,9 +100,8 @@ static errint_t layer_pin(const struct target *target, char *pin)
     for (uint32_t i = folder->first; i < folder->first + folder->count; i++) {
         struct efs_expert_info info;
         errint_t rc = efs_expert_info(target->daemon->fs, efs_id(tree->nodes[i].expert), &info, sizeof(info));
-        if (rc) {
+        if (rc)
             return rc;
-        }
         *pin = !*pin || *pin == info.pin ? info.pin : 'M';
     }
     return 0;
@@ -118,9 +111,8 @@ static errint_t expert_value(const struct target *target, const char *name, char
 {
     struct efs_expert_info info;
     errint_t rc = efs_expert_info(target->daemon->fs, efs_id(target->expert), &info, sizeof(info));
-    if (rc) {
+    if (rc)
         return rc;
-    }
     const struct {
         const char *name;
         char letter; /* or, if 0, the number */
@@ -131,11 +123,10 @@ static errint_t expert_value(const struct target *target, const char *name, char
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         if (strcmp(name, values[i].name) == 0) {
-            if (values[i].letter) {
+            if (values[i].letter)
                 snprintf(value, room, "%c", values[i].letter);
-            } else {
+            else
                 snprintf(value, room, "%llu", (unsigned long long)values[i].number);
-            }
             return 0;
         }
     }
@@ -154,9 +145,8 @@ errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, si
 static errint_t value_of(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efsd_tuning *tuning = &target->daemon->tuning;
-    if (target->object == OBJECT_EXPERT) {
+    if (target->object == OBJECT_EXPERT)
         return expert_value(target, name, value, room);
-    }
     if (target->object == OBJECT_LAYER) {
         char pin;
         errint_t rc = layer_pin(target, &pin);
@@ -175,13 +165,12 @@ static errint_t value_of(const struct target *target, const char *name, char *va
 /* bytes of text to who asked for its size (room 0) or for the text. */
 static void reply_text(fuse_req_t req, const char *text, size_t bytes, size_t room)
 {
-    if (!room) {
+    if (!room)
         fuse_reply_xattr(req, bytes);
-    } else if (bytes > room) {
+    else if (bytes > room)
         fuse_reply_err(req, ERANGE);
-    } else {
+    else
         fuse_reply_buf(req, text, bytes);
-    }
 }
 
 void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room)
@@ -207,9 +196,8 @@ void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room
 
 static size_t add_names(char *list, size_t used, const char *const *names, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         used += 1 + (size_t)sprintf(list + used, PREFIX "%s", names[i]);
-    }
     return used;
 }
 #define ADD_NAMES(list, used, names) add_names(list, used, names, sizeof(names) / sizeof(*(names)))
@@ -252,18 +240,16 @@ void efsd_answer(struct efsd *daemon, const char *text)
 
 static errint_t set_pin(const struct target *target, const char *value, struct efs_error *err)
 {
-    if (strlen(value) != 1 || !strchr("FC-", *value)) {
+    if (strlen(value) != 1 || !strchr("FC-", *value))
         return efs_fail(err, -EINVAL, "pin=%.64s: allowed are F, C and -", value);
-    }
     return efs_pin(target->daemon->fs, efs_id(target->expert), target->object == OBJECT_LAYER, *value, err);
 }
 
 static errint_t set_value(const struct target *target, const char *name, const char *value, struct efs_error *err)
 {
     uint64_t held_bytes = 0;
-    if (target->object == OBJECT_ROOT && strcmp(name, "page_cache") == 0) {
+    if (target->object == OBJECT_ROOT && strcmp(name, "page_cache") == 0)
         return efsd_pagecache_tune(target->daemon, value, err);
-    }
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
                                                 : set_pin(target, value, err);
     if (!rc && held_bytes) {
@@ -295,15 +281,12 @@ static errint_t change(const struct target *target, fuse_req_t req, const char *
 static int refusal(const struct target *target, fuse_req_t req, const char *name, bool removing)
 {
     bool ours = strncmp(name, PREFIX, strlen(PREFIX)) == 0, writable;
-    if (!ours) {
+    if (!ours)
         return removing ? ENODATA : EOPNOTSUPP;
-    }
-    if (!efsd_may_tune(target->daemon, req)) {
+    if (!efsd_may_tune(target->daemon, req))
         return EPERM;
-    }
-    if (!is_there(target, name + strlen(PREFIX), &writable)) {
+    if (!is_there(target, name + strlen(PREFIX), &writable))
         return removing ? ENODATA : EINVAL;
-    }
     return writable ? 0 : EPERM;
 }
 
@@ -312,9 +295,8 @@ static void tell_refusal(const struct target *target, const char *name, int erro
     if (error == EINVAL) {
         char told[400];
         size_t used = (size_t)snprintf(told, sizeof(told), "%.100s: allowed are, on the root,", name);
-        for (size_t i = 0; i < EFSD_TUNABLES; i++) {
+        for (size_t i = 0; i < EFSD_TUNABLES; i++)
             used += (size_t)snprintf(told + used, sizeof(told) - used, " %s", efsd_tunables[i]);
-        }
         snprintf(told + used, sizeof(told) - used, "; on an expert's file or a layer's folder, pin");
         efsd_log(EFS_LOG_WARNING, "%s", told);
         efsd_answer(target->daemon, told);
@@ -330,9 +312,8 @@ void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char 
         return;
     }
     int error = refusal(&target, req, name, false);
-    if (!error && (flags & XATTR_CREATE)) {
+    if (!error && (flags & XATTR_CREATE))
         error = EEXIST;
-    }
     if (error) {
         tell_refusal(&target, name, error);
         fuse_reply_err(req, error);
@@ -361,11 +342,9 @@ void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     }
     name += strlen(PREFIX);
     const char *value = "-";
-    for (size_t i = 0; i < EFSD_TUNABLES && target.object == OBJECT_ROOT; i++) {
-        if (strcmp(name, efsd_tunables[i]) == 0) {
+    for (size_t i = 0; i < EFSD_TUNABLES && target.object == OBJECT_ROOT; i++)
+        if (strcmp(name, efsd_tunables[i]) == 0)
             value = target.daemon->tuning.at_mount[i];
-        }
-    }
     fuse_reply_err(req, -change(&target, req, name, value));
 }
 
@@ -375,9 +354,8 @@ errint_t efsd_tuning_init(struct efsd *daemon)
     snprintf(tuning->answer, sizeof(tuning->answer), "ok");
     for (size_t i = 0; i < EFSD_TUNABLES; i++) {
         errint_t rc = efsd_tunable_get(daemon, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
-        if (rc) {
+        if (rc)
             return rc;
-        }
     }
     return 0;
 }

@@ -25,19 +25,17 @@ static _Atomic(const struct efs_kernel_ops *) chosen;
 /* The path called name if the processor has it, else NULL. */
 static const struct efs_kernel_ops *path_named(const char *name)
 {
-    for (size_t i = 0; i < PATHS; i++) {
+    for (size_t i = 0; i < PATHS; i++)
         if (strcmp(paths[i]->name, name) == 0)
             return paths[i]->supported() ? paths[i] : NULL;
-    }
     return NULL;
 }
 
 static const struct efs_kernel_ops *best_path(void)
 {
-    for (size_t i = 0; i < PATHS; i++) {
+    for (size_t i = 0; i < PATHS; i++)
         if (paths[i]->supported())
             return paths[i];
-    }
     return &efs_ops_scalar;
 }
 

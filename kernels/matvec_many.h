@@ -130,10 +130,9 @@ EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigne
 #endif
 #undef MANY_TOKENS
 #undef MANY_GROUPS
-    for (unsigned r = 0; r < rows && at < s->cols; r++) {
+    for (unsigned r = 0; r < rows && at < s->cols; r++)
         for (unsigned t = 0; t < tokens; t++)
             efs_group_tail(&sums[r][t], s->w + r * s->row_bytes + 2 * at, s->cols - at, s->x + t * s->x_stride + at);
-    }
 }
 
 /*
@@ -147,10 +146,9 @@ EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned r
     struct efs_sums sums[EFS_ROWS_AT_ONCE / EFS_MANY_ROWS][EFS_MANY_ROWS][EFS_MANY_TOKENS];
     const size_t cols = input->cols, size = halves ? 1 : 2;
 
-    for (unsigned r = 0; r < rows; r++) {
+    for (unsigned r = 0; r < rows; r++)
         for (unsigned t = 0; t < tokens; t++)
             efs_sums_clear(&sums[r / EFS_MANY_ROWS][r % EFS_MANY_ROWS][t]);
-    }
     for (size_t c = 0; c < cols; c += EFS_STRETCH) {
         for (unsigned r = 0; r < rows; r += EFS_MANY_ROWS) {
             const unsigned n = rows - r < EFS_MANY_ROWS ? rows - r : EFS_MANY_ROWS;
@@ -166,10 +164,9 @@ EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned r
             many_stretch(&stretch, n, tokens, halves, ask, sums[r / EFS_MANY_ROWS]);
         }
     }
-    for (unsigned r = 0; r < rows; r++) {
+    for (unsigned r = 0; r < rows; r++)
         for (unsigned t = 0; t < tokens; t++)
             efs_put_product(out, r, token + t, efs_sums_total(&sums[r / EFS_MANY_ROWS][r % EFS_MANY_ROWS][t]));
-    }
 }
 
 /* Rows, plain or in halves, times all tokens. Three at a time need the fewest loads that registers allow. */

@@ -55,10 +55,9 @@ static float total(const float *sums)
     float all[EFS_SUMS];
 
     memcpy(all, sums, sizeof(all));
-    for (unsigned half = EFS_SUMS / 2; half > 0; half /= 2) {
+    for (unsigned half = EFS_SUMS / 2; half > 0; half /= 2)
         for (unsigned i = 0; i < half; i++)
             all[i] += all[i + half];
-    }
     return all[0];
 }
 

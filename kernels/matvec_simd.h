@@ -55,10 +55,9 @@ EFS_INLINE float efs_sums_total(const struct efs_sums *sums)
 
     for (unsigned p = 0; p < EFS_PARTS; p++)
         all[p] = efs_add_floats(sums->even[p], sums->odd[p]);
-    for (unsigned half = EFS_PARTS / 2; half > 0; half /= 2) {
+    for (unsigned half = EFS_PARTS / 2; half > 0; half /= 2)
         for (unsigned p = 0; p < half; p++)
             all[p] = efs_add_floats(all[p], all[p + half]);
-    }
     return efs_total(all[0]);
 }
 

@@ -73,10 +73,9 @@ EFS_INLINE void merge_bytes(enum efs_format format, const uint8_t *e, const uint
 {
     struct efs_sink sink = {.to = dst};
 
-    for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
+    for (unsigned unit = 0; unit < EFS_UNITS; unit++)
         for (size_t at = 0; at < EFS_UNIT; at += EFS_LANES)
             efs_merge_lanes(format, unit, at, efs_load(e + unit * EFS_UNIT + at), sm, &sink, EFS_PLAIN);
-    }
 }
 
 #define MERGE_BYTES(name)                                                                                              \

@@ -203,12 +203,11 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
 
     unsigned always = 0;
 
-    for (unsigned i = 0; i < experts; i++) {
+    for (unsigned i = 0; i < experts; i++)
         if (is_always(inclusion[i]))
             always++;
         else if (!is_never(inclusion[i]))
             fit.f[fit.count++] = inclusion[i];
-    }
     fit.chosen = chosen - always; /* the sum says that neither this nor count - this is negative */
     if (fit.chosen > 0 && fit.chosen < fit.count) {
         normalise(&fit);

@@ -247,16 +247,15 @@ static bool is_to_drop(struct efs_policy *policy, uint32_t unit)
 
 static void count_grant(struct efs_policy *policy, const struct efs_grant *grant)
 {
-    if (grant->target < grant->found) {
+    if (grant->target < grant->found)
         if (grant->found == EFS_POOL_M)
             policy->info[grant->target].admitted++;
         else
             policy->info[grant->target].promoted++;
-    } else if (grant->target > grant->found) {
+    else if (grant->target > grant->found)
         policy->info[grant->found].dropped++;
-    } else if (grant->found == EFS_POOL_M) {
+    else if (grant->found == EFS_POOL_M)
         policy->info[EFS_POOL_M].admitted++;
-    }
 }
 
 void efs_policy_settle(struct efs_policy *policy, unsigned layer, struct efs_grant *grants, unsigned count,

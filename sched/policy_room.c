@@ -82,11 +82,10 @@ static void fall(struct efs_policy *policy, uint32_t unit)
     enum efs_pool from = policy->pool[unit], to = EFS_POOL_M;
     unsigned domain = efs_unit_domain(policy, unit);
 
-    for (enum efs_pool p = from + 1; p < EFS_POOL_M && to == EFS_POOL_M; p++) {
+    for (enum efs_pool p = from + 1; p < EFS_POOL_M && to == EFS_POOL_M; p++)
         if (reachable(policy, from, p) && (!policy->order->entitled || policy->order->entitled(policy, unit, p)) &&
             make_room(policy, unit, p))
             to = p;
-    }
     policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* booking takes it off again */
     efs_policy_book(policy, unit, to);
     policy->moves[policy->move_count++] = (struct efs_move){.layer = efs_unit_layer(policy, unit),

@@ -11,8 +11,8 @@
 #include "expertfs.h"
 
 struct efs_newfile {
-    int dir, fd;        /* dir belongs to the caller until efs_newfile_close(); fd -1: none */
-    bool reopened;      /* lock_fd holds the lock in place of fd */
+    int dir, fd;   /* dir belongs to the caller until efs_newfile_close(); fd -1: none */
+    bool reopened; /* lock_fd holds the lock in place of fd */
     int lock_fd;
     char temporary[48]; /* name in dir; "" for a nameless file or one that got its name */
 };

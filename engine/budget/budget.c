@@ -6,6 +6,7 @@
  */
 #include "serve.h"
 
+#include "container.h"
 #include "cache.h"
 #include "warm.h"
 
@@ -103,7 +104,7 @@ bool efs_budget_has_segment(const struct efs *fs)
 static void unpinned(struct efs_disk_request *request, errint_t error)
 {
     (void)error;
-    struct efs_retirement *r = (struct efs_retirement *)((char *)request - offsetof(struct efs_retirement, request));
+    struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     struct efs *fs = r->fs;
     struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);

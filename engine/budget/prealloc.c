@@ -59,11 +59,10 @@ static bool take_memfile(struct prealloc *p)
     struct efs_memfile *memfile = efs_memfile_new(&fs->memfiles, bytes);
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
     pthread_mutex_lock(&fs->lock);
-    if (memfile) {
+    if (memfile)
         efs_full_give_back(fs, memfile);
-    } else {
+    else
         fs->full_bytes -= bytes;
-    }
     p->over = p->over || !whole;
     return true;
 }

@@ -9,6 +9,7 @@
  */
 #include "serve.h"
 
+#include "container.h"
 #include "extent_core.h"
 #include "workers.h"
 
@@ -66,7 +67,7 @@ static void ended(struct efs *fs, struct efs_segment *s, bool whole)
 
 static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs_next_segment *n = (struct efs_next_segment *)((char *)job - offsetof(struct efs_next_segment, job));
+    struct efs_next_segment *n = EFS_CONTAINER(job, struct efs_next_segment, job);
     struct efs *fs = n->fs;
     struct efs_segment *s = &fs->arena.segments[n->segment];
     (void)scratch;

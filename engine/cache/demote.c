@@ -7,6 +7,7 @@
  * One extent at a time, by a worker that has nothing better to do.
  */
 #include "cache.h"
+#include "container.h"
 #include "extent_core.h"
 
 #include "codec.h"
@@ -109,12 +110,11 @@ static bool make_shard(struct efs_demotion *d, const struct efs_extent *x, uint3
     enum efs_format format = (enum efs_format)object->format;
     size_t n = efs_store_shard_elements(fs->store, object, shard);
     struct efs_shard_coded coded = {.sm_bytes = efs_sm_bytes(format, n)};
-    if (!(components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES) {
+    if (!(components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES)
         efs_split(format, raw, n, d->e, d->sm);
-    } else if (efs_shard_encode(format, choice_of(s->codec), raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
-               coded.codec != s->codec) {
+    else if (efs_shard_encode(format, choice_of(s->codec), raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
+             coded.codec != s->codec)
         return false;
-    }
     if (components & EFS_COMPONENT_E) {
         if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
             return false;
@@ -234,7 +234,7 @@ static void finish(struct efs_demotion *d)
 
 static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs_demotion *d = (struct efs_demotion *)((char *)job - offsetof(struct efs_demotion, job));
+    struct efs_demotion *d = EFS_CONTAINER(job, struct efs_demotion, job);
     struct efs *fs = d->fs;
     struct efs_disk_request *submit = NULL;
     bool ended = false;

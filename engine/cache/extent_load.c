@@ -7,6 +7,7 @@
  */
 #include "extent_core.h"
 
+#include "container.h"
 #include "record.h"
 #include "cache.h"
 #include "sys.h"
@@ -179,12 +180,12 @@ static void part_done(struct load *load, errint_t error)
 
 static void e_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done((struct load *)((char *)r - offsetof(struct load, e)), error);
+    part_done(EFS_CONTAINER(r, struct load, e), error);
 }
 
 static void sm_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done((struct load *)((char *)r - offsetof(struct load, sm)), error);
+    part_done(EFS_CONTAINER(r, struct load, sm), error);
 }
 
 static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,

@@ -26,9 +26,8 @@ static const char *decimal(const char *text, double *number)
         bytes += part ? 1 + part : 0;
     }
     char digits[32];
-    if (!whole || bytes >= sizeof(digits)) {
+    if (!whole || bytes >= sizeof(digits))
         return NULL;
-    }
     memcpy(digits, text, bytes);
     digits[bytes] = '\0';
     *number = strtod(digits, NULL);
@@ -42,9 +41,8 @@ errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *er
         return 0;
     }
     uint64_t size;
-    if (efs_parse_size(text, &size) || !size) {
+    if (efs_parse_size(text, &size) || !size)
         return efs_fail(err, -EINVAL, "budget=%.64s: allowed are auto and sizes such as 8G, 512M or 65536", text);
-    }
     *bytes = size;
     return 0;
 }
@@ -61,9 +59,8 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
         }
         bits |= bit;
     }
-    if (!bits) {
+    if (!bits)
         return efs_fail(err, -EINVAL, "pools=%.64s: allowed are FCSE or some of these letters, each once", text);
-    }
     *pools = bits;
     return 0;
 }
@@ -73,19 +70,16 @@ static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EF
 {
     int pool = pool_of(*text);
     double percent;
-    if (pool < 0 || said[pool] || text[1] != '=') {
+    if (pool < 0 || said[pool] || text[1] != '=')
         return NULL;
-    }
     const char *end = decimal(text + 2, &percent);
-    if (!end || percent > 100) {
+    if (!end || percent > 100)
         return NULL;
-    }
     said[pool] = true;
     ratio[pool] = percent / 100;
     end += *end == '%';
-    if ((*end == ',' || *end == ':') && end[1]) { /* a list of mount options has the comma for itself */
+    if ((*end == ',' || *end == ':') && end[1]) /* a list of mount options has the comma for itself */
         return end + 1;
-    }
     return *end ? NULL : end;
 }
 
@@ -95,12 +89,10 @@ errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_
     bool said[EFS_POOLS] = {false};
     double sum = 0;
     const char *p = made.automatic ? "" : text;
-    while (p && *p) {
+    while (p && *p)
         p = share(p, said, made.ratio);
-    }
-    for (int pool = 0; pool < EFS_POOLS && p; pool++) {
+    for (int pool = 0; pool < EFS_POOLS && p; pool++)
         sum += made.ratio[pool];
-    }
     if (!made.automatic && (sum <= 0 || sum > 1 + 1e-9)) {
         return efs_fail(err, -EINVAL,
                         "plan=%.64s: allowed are auto and shares in percent such as F=10,C=70,S=10,E=10, each pool at "
@@ -135,9 +127,8 @@ const char *efs_tune_goal_name(enum efs_plan_goal goal)
 
 errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err)
 {
-    if (strcmp(text, "io") != 0 && strcmp(text, "makespan") != 0) {
+    if (strcmp(text, "io") != 0 && strcmp(text, "makespan") != 0)
         return efs_fail(err, -EINVAL, "goal=%.64s: allowed are io and makespan", text);
-    }
     *goal = strcmp(text, "io") == 0 ? EFS_PLAN_IO : EFS_PLAN_MAKESPAN;
     return 0;
 }
@@ -156,21 +147,18 @@ errint_t efs_tune_delta(const char *text, double *delta, struct efs_error *err)
 
 void efs_tune_print_budget(uint64_t bytes, char *text, size_t room)
 {
-    if (bytes) {
+    if (bytes)
         snprintf(text, room, "%llu", (unsigned long long)bytes);
-    } else {
+    else
         snprintf(text, room, "auto");
-    }
 }
 
 void efs_tune_print_pools(unsigned pools, char *text, size_t room)
 {
     size_t used = 0;
-    for (unsigned pool = 0; pool < EFS_POOLS && used + 1 < room; pool++) {
-        if (pools & EFS_PLAN_POOL(pool)) {
+    for (unsigned pool = 0; pool < EFS_POOLS && used + 1 < room; pool++)
+        if (pools & EFS_PLAN_POOL(pool))
             text[used++] = pool_letters[pool];
-        }
-    }
     text[used] = '\0';
 }
 
@@ -187,9 +175,8 @@ void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t ro
 
 void efs_tune_print_delta(double delta, char *text, size_t room)
 {
-    if (delta < 0) {
+    if (delta < 0)
         snprintf(text, room, "auto");
-    } else {
+    else
         snprintf(text, room, "%.6g", delta);
-    }
 }

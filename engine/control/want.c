@@ -36,14 +36,12 @@ static uint32_t find_expert(const struct efs *fs, uint32_t first, uint32_t end, 
 {
     while (first < end) {
         uint32_t middle = first + (end - first) / 2, at = fs->store->groups[middle].expert;
-        if (at == number) {
+        if (at == number)
             return middle;
-        }
-        if (at < number) {
+        if (at < number)
             first = middle + 1;
-        } else {
+        else
             end = middle;
-        }
     }
     return UINT32_MAX;
 }
@@ -55,9 +53,8 @@ static errint_t resolve(const struct efs *fs, struct efs_want *want, struct efs_
     errint_t rc = find_layer(fs, want, &first, &end, err);
     for (uint32_t i = 0; i < want->count && !rc; i++) {
         uint32_t found = find_expert(fs, first, end, want->expert[i].expert);
-        if (found == UINT32_MAX) {
+        if (found == UINT32_MAX)
             rc = efs_fail(err, -EINVAL, "layer %u has no expert %u", want->layer, want->expert[i].expert);
-        }
         want->expert[i].expert = found;
     }
     return rc;
@@ -69,18 +66,15 @@ errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_err
     const char *at = text;
     size_t left = bytes;
     int got;
-    if (bytes > EFS_WANT_BYTES) {
+    if (bytes > EFS_WANT_BYTES)
         return efs_fail(err, -EINVAL, "%zu bytes of requests at once; at most %u are taken", bytes, EFS_WANT_BYTES);
-    }
     while ((got = efs_want_next(&at, &left, &want, err)) > 0) {
         errint_t rc = resolve(fs, &want, err);
-        if (rc) {
+        if (rc)
             return rc;
-        }
     }
-    if (got < 0) {
+    if (got < 0)
         return got;
-    }
     errint_t rc = 0;
     for (at = text, left = bytes; rc == 0 && efs_want_next(&at, &left, &want, NULL) > 0;) {
         resolve(fs, &want, NULL);

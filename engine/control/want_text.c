@@ -13,16 +13,14 @@ struct line {
 
 static void skip_blanks(struct line *line)
 {
-    while (line->at < line->end && (*line->at == ' ' || *line->at == '\t')) {
+    while (line->at < line->end && (*line->at == ' ' || *line->at == '\t'))
         line->at++;
-    }
 }
 
 static bool take(struct line *line, char c)
 {
-    if (line->at == line->end || *line->at != c) {
+    if (line->at == line->end || *line->at != c)
         return false;
-    }
     line->at++;
     return true;
 }
@@ -31,12 +29,10 @@ static bool take_number(struct line *line, uint32_t *number)
 {
     const char *begin = line->at;
     *number = 0;
-    for (; line->at < line->end && *line->at >= '0' && *line->at <= '9'; line->at++) {
+    for (; line->at < line->end && *line->at >= '0' && *line->at <= '9'; line->at++)
         if (__builtin_mul_overflow(*number, 10u, number) ||
-            __builtin_add_overflow(*number, (uint32_t)(*line->at - '0'), number)) {
+            __builtin_add_overflow(*number, (uint32_t)(*line->at - '0'), number))
             return false;
-        }
-    }
     return line->at > begin;
 }
 
@@ -46,27 +42,23 @@ static bool take_layer(struct line *line, struct efs_want *want)
     const char *colon = memchr(line->at, ':', (size_t)(line->end - line->at));
     const char *dash = colon ? memrchr(line->at, '-', (size_t)(colon - line->at)) : NULL;
     size_t stack_bytes = dash ? (size_t)(dash - line->at) : 0;
-    if (!colon || stack_bytes >= sizeof(want->stack) || (dash && !stack_bytes)) {
+    if (!colon || stack_bytes >= sizeof(want->stack) || (dash && !stack_bytes))
         return false;
-    }
     memcpy(want->stack, line->at, stack_bytes);
     want->stack[stack_bytes] = '\0';
     line->at += dash ? stack_bytes + 1 : 0;
     take(line, 'L');
-    if (!take_number(line, &want->layer)) {
+    if (!take_number(line, &want->layer))
         return false;
-    }
     skip_blanks(line);
     return take(line, ':');
 }
 
 static bool has_expert(const struct efs_want *want, uint32_t expert)
 {
-    for (uint32_t i = 0; i < want->count; i++) {
-        if (want->expert[i].expert == expert) {
+    for (uint32_t i = 0; i < want->count; i++)
+        if (want->expert[i].expert == expert)
             return true;
-        }
-    }
     return false;
 }
 
@@ -75,12 +67,10 @@ static bool take_expert(struct line *line, struct efs_want *want)
 {
     struct efs_want_expert expert = {.tokens = 1};
     if (want->count == EFS_WANT_EXPERTS || !take_number(line, &expert.expert) || has_expert(want, expert.expert) ||
-        (take(line, '*') && (!take_number(line, &expert.tokens) || !expert.tokens))) {
+        (take(line, '*') && (!take_number(line, &expert.tokens) || !expert.tokens)))
         return false;
-    }
-    if (line->at < line->end && *line->at != ' ' && *line->at != '\t') {
+    if (line->at < line->end && *line->at != ' ' && *line->at != '\t')
         return false;
-    }
     skip_blanks(line);
     want->expert[want->count++] = expert;
     return true;
@@ -90,9 +80,8 @@ static errint_t refuse(const char *begin, const char *end, struct efs_error *err
 {
     char shown[49];
     size_t bytes = (size_t)(end - begin), n = bytes < sizeof(shown) - 1 ? bytes : sizeof(shown) - 1;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         shown[i] = begin[i] >= ' ' && begin[i] <= '~' ? begin[i] : '?';
-    }
     shown[n] = '\0';
     return efs_fail(err, -EINVAL,
                     "\"%s%s\": a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2, with 1 to %u "
@@ -105,9 +94,8 @@ int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struc
     struct line line;
     const char *begin;
     do {
-        if (!*bytes) {
+        if (!*bytes)
             return 0;
-        }
         begin = *text;
         const char *newline = memchr(begin, '\n', *bytes);
         line = (struct line){.at = begin, .end = newline ? newline : begin + *bytes};
@@ -117,14 +105,12 @@ int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struc
         skip_blanks(&line);
     } while (line.at == line.end);
     want->count = 0;
-    if ((size_t)(line.end - begin) > EFS_WANT_LINE_BYTES || !take_layer(&line, want)) {
+    if ((size_t)(line.end - begin) > EFS_WANT_LINE_BYTES || !take_layer(&line, want))
         return refuse(begin, line.end, err);
-    }
     skip_blanks(&line);
     do {
-        if (!take_expert(&line, want)) {
+        if (!take_expert(&line, want))
             return refuse(begin, line.end, err);
-        }
     } while (line.at < line.end);
     return 1;
 }

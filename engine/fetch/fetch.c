@@ -2,6 +2,7 @@
 /* fetch.c - see fetch.h. A batch lives until its last part is done. */
 #include "fetch.h"
 
+#include "container.h"
 #include "estimator.h"
 #include "order.h"
 #include "record.h"
@@ -126,7 +127,7 @@ static void decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_sc
 /* A worker is free: the first shard available in order of priority. There is one for each job. */
 static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs_batch *batch = ((struct batch_job *)((char *)job - offsetof(struct batch_job, job)))->batch;
+    struct efs_batch *batch = EFS_CONTAINER(job, struct batch_job, job)->batch;
     struct efs_fetch_part *p = NULL;
     pthread_mutex_lock(&batch->lock);
     for (uint32_t i = 0; i < batch->part_count && !p; i++)
@@ -166,7 +167,7 @@ static void part_ready(struct efs_fetch_part *p)
 static void waited(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     (void)scratch;
-    part_ready((struct efs_fetch_part *)((char *)job - offsetof(struct efs_fetch_part, waiter.job)));
+    part_ready(EFS_CONTAINER(job, struct efs_fetch_part, waiter.job));
 }
 
 /* ---- putting a batch together ---- */

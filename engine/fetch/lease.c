@@ -6,6 +6,7 @@
  * reader that opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
  */
 #include "lease.h"
+#include "container.h"
 #include "expertfs-private.h"
 
 #include "cache.h"
@@ -269,7 +270,7 @@ static uint32_t take_layer(struct efs *fs, struct efs_full_waiter **taken)
 
 static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs *fs = (struct efs *)((char *)job - offsetof(struct efs, gather_job));
+    struct efs *fs = EFS_CONTAINER(job, struct efs, gather_job);
     struct efs_full_waiter *taken[GATHER_MAX];
     struct efs_fetch *fetches[GATHER_MAX];
     uint32_t count;

@@ -6,6 +6,7 @@
  */
 #include "serve.h"
 
+#include "container.h"
 #include "cache.h"
 #include "sys.h"
 
@@ -60,7 +61,7 @@ static void piece_end(struct piece *p, errint_t error)
 
 static void piece_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct piece *p = (struct piece *)((char *)job - offsetof(struct piece, waiter.job));
+    struct piece *p = EFS_CONTAINER(job, struct piece, waiter.job);
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
     if (rc == 0) {

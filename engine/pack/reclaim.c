@@ -429,13 +429,12 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
         rc = check_again(&r, err);
     for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* files are read now and then: none stays open */
         efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
-    while (rc == 0 && r.step_count > 0) {
+    while (rc == 0 && r.step_count > 0)
         if (known.progress && known.progress(known.progress_arg, r.plan.source_bytes - r.state.done_bytes,
                                              r.plan.source_bytes, "restoring"))
             rc = efs_fail(err, -ECANCELED, "interrupted");
         else
             rc = efs_reclaim_back(&r, err);
-    }
     if (rc == 0)
         rc = efs_reclaim_remove_folder(&r, err);
     end(&r);

@@ -7,6 +7,7 @@
  * once, as then the memory is shared as it is in service; the copy and the coder run alone.
  */
 #include "arena.h"
+#include "container.h"
 #include "expertfs-private.h"
 #include "codec.h"
 #include "disk.h"
@@ -131,7 +132,7 @@ struct read {
 
 static void read_done(struct efs_disk_request *request, errint_t error)
 {
-    struct read *r = (struct read *)((char *)request - offsetof(struct read, request));
+    struct read *r = EFS_CONTAINER(request, struct read, request);
     struct measure *m = r->measure;
     pthread_mutex_lock(&m->lock);
     if (error < 0 && m->read_error == 0)

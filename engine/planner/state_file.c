@@ -26,15 +26,14 @@ errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *end
 {
     const char *base, *below = "";
     if (!(base = set_variable("EXPERTFS_STATE"))) {
-        if (geteuid() == 0) {
+        if (geteuid() == 0)
             base = "/var/lib/expertfs";
-        } else if ((base = set_variable("XDG_STATE_HOME"))) {
+        else if ((base = set_variable("XDG_STATE_HOME")))
             below = "/expertfs";
-        } else if ((base = set_variable("HOME"))) {
+        else if ((base = set_variable("HOME")))
             below = "/.local/state/expertfs";
-        } else {
+        else
             return efs_fail(err, -ENOENT, "no place for the %s: set EXPERTFS_STATE to a directory", kind);
-        }
     }
     int n = snprintf(path, room, "%s%s/%s-%016" PRIx64 ".%s", base, below, kind, content_hash, ending);
     return n >= 0 && (size_t)n < room ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: the path is too long", base);

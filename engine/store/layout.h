@@ -20,12 +20,13 @@
 
 #define EFS_MAGIC "expertfs"
 #define EFS_VERSION 2u
-#define EFS_INCOMPAT_KNOWN UINT64_C(0) /* feature bits that this program understands; a store with others is refused   \
-                                        */
-#define EFS_COMPAT_KNOWN UINT64_C(0)   /* feature bits whose fields this program checks; others are ignored */
-#define EFS_ALIGN 4096u                /* a page: what is read and written begins and ends at multiples of this */
-#define EFS_CHUNK_ALIGN 64u            /* chunks and tables begin at multiples of this */
-#define EFS_RUN_BYTES (64u << 20)      /* raw bytes of one run at most (but one shard at least) */
+#define EFS_INCOMPAT_KNOWN                                                                                             \
+    UINT64_C(0)                      /* feature bits that this program understands; a store with others is refused     \
+                                      */
+#define EFS_COMPAT_KNOWN UINT64_C(0) /* feature bits whose fields this program checks; others are ignored */
+#define EFS_ALIGN 4096u              /* a page: what is read and written begins and ends at multiples of this */
+#define EFS_CHUNK_ALIGN 64u          /* chunks and tables begin at multiples of this */
+#define EFS_RUN_BYTES (64u << 20)    /* raw bytes of one run at most (but one shard at least) */
 #define EFS_SHARD_ELEMENTS_DEFAULT (512u << 10)
 #define EFS_SHARD_ELEMENTS_MIN (8u << 10) /* a multiple of EFS_BLOCK */
 #define EFS_SHARD_ELEMENTS_MAX (4u << 20)

@@ -255,12 +255,11 @@ static uint64_t huge_by_smaps(const void *address)
     uint64_t begin, end, kib, huge = 0;
     bool here = false;
     assert_non_null(f);
-    while (fgets(line, sizeof(line), f)) {
+    while (fgets(line, sizeof(line), f))
         if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2)
             here = (uintptr_t)address >= begin && (uintptr_t)address < end;
         else if (here && sscanf(line, "AnonHugePages: %" SCNu64 " kB", &kib) == 1)
             huge = kib * 1024;
-    }
     fclose(f);
     return huge;
 }

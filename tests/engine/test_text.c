@@ -16,14 +16,13 @@ static size_t json(const unsigned char *bytes, size_t count, char *out)
 {
     size_t n = 0;
     out[n++] = '"';
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         if (bytes[i] < 0x20)
             n += (size_t)sprintf(out + n, "\\u%04x", bytes[i]);
         else if (bytes[i] == '"' || bytes[i] == '\\')
             n += (size_t)sprintf(out + n, "\\%c", bytes[i]);
         else
             out[n++] = (char)bytes[i];
-    }
     out[n++] = '"';
     return n;
 }

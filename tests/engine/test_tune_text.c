@@ -14,9 +14,8 @@
 
 static void says(const struct efs_error *err, const char *words, const char *text)
 {
-    if (!strstr(err->text, words)) {
+    if (!strstr(err->text, words))
         fail_msg("\"%s\": \"%s\" does not say \"%s\"", text, err->text, words);
-    }
 }
 
 static void sizes(void **state)
@@ -147,9 +146,8 @@ static void plans(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct efs_error err = {.text = ""};
         struct efs_tune_plan plan = {.ratio = {0.25}};
-        if (efs_tune_plan(bad[i], &plan, &err) != -EINVAL) {
+        if (efs_tune_plan(bad[i], &plan, &err) != -EINVAL)
             fail_msg("plan=%s was taken", bad[i]);
-        }
         says(&err, "allowed are auto and shares", bad[i]);
         assert_true(plan.ratio[0] == 0.25 && !plan.automatic);
     }
@@ -201,9 +199,8 @@ static void deltas(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct efs_error err = {.text = ""};
         double delta = 7;
-        if (efs_tune_delta(bad[i], &delta, &err) != -EINVAL) {
+        if (efs_tune_delta(bad[i], &delta, &err) != -EINVAL)
             fail_msg("delta=%s was taken", bad[i]);
-        }
         says(&err, "from 0 to 4096", bad[i]);
         assert_true(delta == 7);
     }

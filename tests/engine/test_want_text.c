@@ -110,9 +110,8 @@ static void refused(void **state)
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct efs_want want;
-        if (one(bad[i], &want) != -EINVAL) {
+        if (one(bad[i], &want) != -EINVAL)
             fail_msg("\"%s\" was taken", bad[i]);
-        }
     }
     struct efs_want want;
     const char *text = "3: 1\0 2";
@@ -126,9 +125,8 @@ static void limits(void **state)
     struct efs_want want;
     char line[EFS_WANT_LINE_BYTES + 2];
     size_t used = (size_t)sprintf(line, "3:");
-    for (unsigned i = 0; i < EFS_WANT_EXPERTS; i++) {
+    for (unsigned i = 0; i < EFS_WANT_EXPERTS; i++)
         used += (size_t)sprintf(line + used, " %u", i);
-    }
     assert_int_equal(one(line, &want), 1);
     assert_int_equal(want.count, EFS_WANT_EXPERTS);
     sprintf(line + used, " %u", EFS_WANT_EXPERTS);
@@ -151,9 +149,8 @@ static void noise(void **state)
     for (int round = 0; round < 20000; round++) {
         size_t bytes = (size_t)rand_r(&seed) % 40, left = bytes;
         char *copy = malloc(bytes + 1);
-        for (size_t i = 0; i < bytes; i++) {
+        for (size_t i = 0; i < bytes; i++)
             copy[i] = letters[(size_t)rand_r(&seed) % (sizeof(letters) - 1)];
-        }
         char *exact = malloc(bytes + !bytes);
         memcpy(exact, copy, bytes);
         const char *text = exact;

@@ -94,9 +94,8 @@ static int scan(const char *path, const struct stat *st, int type, struct FTW *f
 {
     (void)ftw;
     struct efs *fs = scanning;
-    if (type != FTW_F || fs->file_count == FILES) {
+    if (type != FTW_F || fs->file_count == FILES)
         return 0;
-    }
     struct file *file = &fs->files[fs->file_count++];
     file->path = strdup(path);
     snprintf(file->info.path, sizeof(file->info.path), "%s", path + strlen(fs->root) + 1);
@@ -120,9 +119,8 @@ static void run_read(struct efs *fs, const struct job *job)
     int fd = open(file->path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : pread(fd, job->dst, job->len, (off_t)job->offset);
     errint_t rc = n < 0 ? -errno : 0;
-    if (fd >= 0) {
+    if (fd >= 0)
         close(fd);
-    }
     job->done(job->arg, rc, n < 0 ? 0 : (size_t)n);
 }
 
@@ -130,15 +128,13 @@ static errint_t fill(const struct file *file, struct efs_lease *lease)
 {
     int from = open(file->path, O_RDONLY | O_CLOEXEC);
     lease->fd = memfd_create("fake-expert", MFD_CLOEXEC);
-    if (from < 0 || lease->fd < 0 || ftruncate(lease->fd, (off_t)file->info.bytes)) {
+    if (from < 0 || lease->fd < 0 || ftruncate(lease->fd, (off_t)file->info.bytes))
         return -errno;
-    }
     lease->bytes = file->info.bytes;
     lease->data = mmap(NULL, lease->bytes + 1, PROT_READ | PROT_WRITE, MAP_SHARED, lease->fd, 0);
     errint_t rc = lease->data == MAP_FAILED ? -errno : 0;
-    if (!rc && pread(from, lease->data, lease->bytes, 0) != (ssize_t)lease->bytes) {
+    if (!rc && pread(from, lease->data, lease->bytes, 0) != (ssize_t)lease->bytes)
         rc = -EIO;
-    }
     close(from);
     return rc;
 }
@@ -152,17 +148,14 @@ static void run_lease(struct efs *fs, const struct job *job)
     lease->fd = -1;
     pthread_mutex_lock(&fs->lock);
     lease->after = fs->leases;
-    if (lease->after) {
+    if (lease->after)
         lease->after->before = lease;
-    }
     fs->leases = lease;
     pthread_mutex_unlock(&fs->lock);
-    if (!rc) {
+    if (!rc)
         rc = fill(file, lease);
-    }
-    if (rc) {
+    if (rc)
         efs_lease_release(lease);
-    }
     job->leased(job->arg, rc, rc ? NULL : lease);
 }
 
@@ -172,25 +165,20 @@ static void *work(void *arg)
     unsigned n = 0;
     pthread_mutex_lock(&fs->lock);
     for (;;) {
-        while (!fs->first && !fs->stop) {
+        while (!fs->first && !fs->stop)
             pthread_cond_wait(&fs->wake, &fs->lock);
-        }
         struct job *job = fs->first;
-        if (!job) {
+        if (!job)
             break;
-        }
         fs->first = job->next;
-        if (!fs->first) {
+        if (!fs->first)
             fs->last = &fs->first;
-        }
         pthread_mutex_unlock(&fs->lock);
-        if (fs->delay_us && n++ % 2 == 0) {
+        if (fs->delay_us && n++ % 2 == 0)
             usleep(fs->delay_us);
-        }
         if (job->dst) {
-            if (job->offset <= fs->late_at && fs->late_at - job->offset < job->len) {
+            if (job->offset <= fs->late_at && fs->late_at - job->offset < job->len)
                 usleep(fs->late_us);
-            }
             run_read(fs, job);
         } else {
             run_lease(fs, job);
@@ -213,12 +201,10 @@ static void queue(struct efs *fs, struct job *job)
 errint_t efs_open(const char *path, const struct efs_options *options, struct efs **out, struct efs_error *err)
 {
     struct stat st;
-    if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
+    if (stat(path, &st) || !S_ISDIR(st.st_mode))
         return efs_fail(err, -EUCLEAN, "%s: not a directory, which is what the fake engine serves", path);
-    }
-    if (env_number("EFS_FAKE_DIE", 0)) {
+    if (env_number("EFS_FAKE_DIE", 0))
         kill(getpid(), SIGKILL);
-    }
     struct efs *fs = calloc(1, sizeof(struct efs_store));
     fs->files = calloc(FILES, sizeof(*fs->files));
     fs->options = *options;
@@ -232,14 +218,12 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     snprintf(fs->root, sizeof(fs->root), "%s", path);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->wake, NULL);
-    for (size_t i = 0; i < 7; i++) {
+    for (size_t i = 0; i < 7; i++)
         snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", setting_defaults[i]);
-    }
     scanning = fs;
     nftw(path, scan, 16, FTW_PHYS);
-    for (unsigned i = 0; i < WORKERS; i++) {
+    for (unsigned i = 0; i < WORKERS; i++)
         pthread_create(&fs->workers[i], NULL, work, fs);
-    }
     *out = fs;
     return 0;
 }
@@ -252,9 +236,8 @@ void efs_close(struct efs *fs)
     fs->stop = true;
     pthread_cond_broadcast(&fs->wake);
     pthread_mutex_unlock(&fs->lock);
-    for (unsigned i = 0; i < WORKERS; i++) {
+    for (unsigned i = 0; i < WORKERS; i++)
         pthread_join(fs->workers[i], NULL);
-    }
     while (fs->parked) {
         struct job *job = fs->parked;
         fs->parked = job->next;
@@ -266,9 +249,8 @@ void efs_close(struct efs *fs)
         fs->leases = lease->after;
         lease_free(lease);
     }
-    for (uint32_t i = 0; i < fs->file_count; i++) {
+    for (uint32_t i = 0; i < fs->file_count; i++)
         free(fs->files[i].path);
-    }
     free(fs->files);
     pthread_cond_destroy(&fs->wake);
     pthread_mutex_destroy(&fs->lock);
@@ -295,12 +277,10 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *info, 
                                     .mode = 0444,
                                     .group = getegid()};
     struct stat st;
-    if (stat(store->fs.root, &st) == 0) {
+    if (stat(store->fs.root, &st) == 0)
         info->mtime = st.st_mtim;
-    }
-    for (uint32_t i = 0; i < store->fs.file_count; i++) {
+    for (uint32_t i = 0; i < store->fs.file_count; i++)
         info->source_bytes += store->fs.files[i].info.bytes;
-    }
 }
 
 uint32_t efs_file_count(const struct efs *fs)
@@ -317,9 +297,8 @@ bool efs_view_hidden(const struct efs *fs)
 errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
     (void)bytes; /* it is built with the daemon */
-    if (file >= fs->file_count) {
+    if (file >= fs->file_count)
         return -EINVAL;
-    }
     *info = fs->files[file].info;
     return 0;
 }
@@ -410,12 +389,10 @@ const void *efs_lease_data(const struct efs_lease *lease)
 
 static void lease_free(struct efs_lease *lease)
 {
-    if (lease->data && lease->data != MAP_FAILED) {
+    if (lease->data && lease->data != MAP_FAILED)
         munmap(lease->data, lease->bytes + 1);
-    }
-    if (lease->fd >= 0) {
+    if (lease->fd >= 0)
         close(lease->fd);
-    }
     free(lease);
 }
 
@@ -424,9 +401,8 @@ void efs_lease_release(struct efs_lease *lease)
     struct efs *fs = lease->fs;
     pthread_mutex_lock(&fs->lock);
     *(lease->before ? &lease->before->after : &fs->leases) = lease->after;
-    if (lease->after) {
+    if (lease->after)
         lease->after->before = lease->before;
-    }
     struct job *job = fs->parked;
     if (job) {
         fs->parked = job->next;
@@ -477,24 +453,20 @@ uint64_t efs_auto_budget(void)
 static size_t setting(const char *name)
 {
     size_t i = 0;
-    while (i < 7 && strcmp(setting_names[i], name) != 0) {
+    while (i < 7 && strcmp(setting_names[i], name) != 0)
         i++;
-    }
     return i;
 }
 
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     size_t i = setting(name);
-    if (i == 7) {
+    if (i == 7)
         return -ENODATA;
-    }
-    if (!*value || strstr(value, "bad")) {
+    if (!*value || strstr(value, "bad"))
         return efs_fail(err, -EINVAL, "%s=%s: allowed is what is not bad", name, value);
-    }
-    if (i == 0 && strcmp(value, "1") == 0) {
+    if (i == 0 && strcmp(value, "1") == 0)
         return efs_fail(err, -ENOMEM, "a budget of 1 is below the floor");
-    }
     *held_bytes = i == 0 && strcmp(value, "2") == 0 ? 4096 : 0;
     pthread_mutex_lock(&fs->lock);
     snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", value);
@@ -505,9 +477,8 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     size_t i = setting(name);
-    if (i == 7) {
+    if (i == 7)
         return -ENODATA;
-    }
     pthread_mutex_lock(&fs->lock);
     snprintf(value, room, "%s", fs->settings[i]);
     pthread_mutex_unlock(&fs->lock);
@@ -520,16 +491,14 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
     (void)err;
     uint32_t expert = id.number;
     const char *path = NULL;
-    for (uint32_t i = 0; i < fs->file_count; i++) {
+    for (uint32_t i = 0; i < fs->file_count; i++)
         path = fs->files[i].info.expert.number == expert ? fs->files[i].path : path;
-    }
     for (uint32_t i = 0; path && i < fs->file_count; i++) {
         const struct file *file = &fs->files[i];
         size_t folder = (size_t)(strrchr(path, '/') - path);
         if (file->info.expert.number == expert ||
-            (whole_layer && file->info.expert.number != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0)) {
+            (whole_layer && file->info.expert.number != UINT32_MAX && strncmp(file->path, path, folder + 1) == 0))
             fs->pins[file->info.expert.number] = pool;
-        }
     }
     return path ? 0 : -ENOENT;
 }

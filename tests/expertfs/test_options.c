@@ -99,9 +99,8 @@ static void refused(void **state)
         struct efsd_options o;
         struct efs_error err = {.text = ""};
         assert_int_equal(parse(&o, bad[i].list, &err), -EINVAL);
-        if (!strstr(err.text, bad[i].says)) {
+        if (!strstr(err.text, bad[i].says))
             fail_msg("-o %s: \"%s\" does not say \"%s\"", bad[i].list, err.text, bad[i].says);
-        }
         efsd_options_free(&o);
     }
 }
@@ -125,9 +124,8 @@ static void help_names_every_option(void **state)
     unsigned names = 0;
     for (char *item; (item = strsep(&list, ", ")); names++) {
         item[strcspn(item, "=")] = '\0';
-        if (!strstr(text, item)) {
+        if (!strstr(text, item))
             fail_msg("the help does not name %s", item);
-        }
     }
     assert_true(names >= 15);
     free(text);

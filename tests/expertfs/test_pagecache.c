@@ -58,9 +58,8 @@ static unsigned marked(const struct efsd *daemon, const char *name)
     const struct efsd_pagecache *cache = &daemon->pagecache;
     unsigned bits = 0;
     uint32_t first = cache->first_range[node(daemon, name)];
-    for (uint32_t i = 0; i < ranges_of(daemon, name); i++) {
+    for (uint32_t i = 0; i < ranges_of(daemon, name); i++)
         bits |= (unsigned)(cache->ranges[first + i].last_read != 0) << i;
-    }
     return bits;
 }
 

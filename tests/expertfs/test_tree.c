@@ -123,9 +123,8 @@ static void unsound_paths_are_refused(void **state)
     name255[255] = '\0';
     const char *bad[] = {"", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/./b", name256};
     struct efsd_tree tree = {0};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         assert_int_equal(efsd_tree_add(&tree, bad[i], EFSD_FILE, 0, UINT32_MAX, 0), -EINVAL);
-    }
     add(&tree, name255, 1);
     add(&tree, "...", 2);
     add(&tree, ".hidden", 3);

@@ -190,10 +190,9 @@ static inline float product_by_the_text(const uint16_t *row, const float *x, uin
     }
     static const unsigned bits[] = {0, 4, 3, 2, 1};
     for (size_t b = 0; b < 5; b++) {
-        for (unsigned s = 0; s < 32; s++) {
+        for (unsigned s = 0; s < 32; s++)
             if ((s >> bits[b] & 1) == 0)
                 sums[s] += sums[s | 1u << bits[b]];
-        }
     }
     return sums[0];
 }

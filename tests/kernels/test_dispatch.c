@@ -18,10 +18,9 @@ static size_t path_with(const char *wanted)
         if (wanted ? setenv("EXPERTFS_CPU", wanted, 1) : unsetenv("EXPERTFS_CPU"))
             _exit(100);
         const char *name = efs_cpu_name(); /* the first call of this process */
-        for (size_t p = 0; p < PATH_COUNT; p++) {
+        for (size_t p = 0; p < PATH_COUNT; p++)
             if (strcmp(name, path_names[p]) == 0)
                 _exit((int)p);
-        }
         _exit(101);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

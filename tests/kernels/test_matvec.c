@@ -32,10 +32,9 @@ static void check_case(const struct product_case *c, unsigned splits, uint64_t *
         numbers[i] = bf16_of(c->w, rng);
     for (size_t i = 0; i < (size_t)c->cols * c->tokens; i++)
         x[i] = f32_of(c->x, rng);
-    for (size_t t = 0; t < c->tokens; t++) {
+    for (size_t t = 0; t < c->tokens; t++)
         for (size_t r = 0; r < c->rows; r++)
             right[t * c->rows + r] = product_by_the_text(numbers + r * c->cols, x + t * c->cols, c->cols);
-    }
     void *input = input_new(EFS_INPUT_F32, x, c->cols, c->cols, c->tokens);
     for (int form = 0; form < FORMS; form++) {
         struct matrix *m = matrix_new((enum matrix_form)form, numbers, c->rows, c->cols, c->shard_elements);
@@ -171,10 +170,9 @@ static void inputs(void **state)
     (void)state;
     for (size_t i = 0; i < TOKENS * STRIDE; i++)
         narrow[i] = bf16_of(NUMBERS_BITS, &rng);
-    for (size_t t = 0; t < TOKENS; t++) {
+    for (size_t t = 0; t < TOKENS; t++)
         for (size_t c = 0; c < COLS; c++)
             wide[t * COLS + c] = widened(narrow[t * STRIDE + c]);
-    }
     void *a = input_new(EFS_INPUT_BF16, narrow, STRIDE, COLS, TOKENS);
     void *b = input_new(EFS_INPUT_F32, wide, COLS, COLS, TOKENS);
     uint16_t numbers[5 * COLS];

@@ -78,10 +78,9 @@ static void check_elements(enum efs_format format, const uint8_t *raw, size_t n)
     assert_true(efs_cpu_force("scalar"));
     efs_split(format, raw, n, e, sm);
     check_layout(format, raw, n, e, sm);
-    for (size_t p = 0; p < PATH_COUNT; p++) {
+    for (size_t p = 0; p < PATH_COUNT; p++)
         if (efs_cpu_force(path_names[p]))
             check_path(format, raw, n, e, sm);
-    }
     free(e);
     free(sm);
 }
@@ -133,10 +132,9 @@ static void every_size(void **state)
     assert_non_null(raw);
     for (size_t i = 0; i < 4 * SIZE_MAX_TESTED; i++)
         raw[i] = (uint8_t)random_u64(&rng);
-    for (size_t f = 0; f < FORMATS; f++) {
+    for (size_t f = 0; f < FORMATS; f++)
         for (size_t i = 0; i < SIZES; i++)
             check_elements(formats[f], raw, size_at(i));
-    }
     free(raw);
 }
 

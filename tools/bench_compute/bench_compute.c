@@ -102,12 +102,11 @@ static double run(const struct weights *w, enum work work, unsigned threads, voi
         jobs[t] = (struct job){w, work, t, threads, input, scratch[t], y, 0};
     }
     double start = now_s(clock);
-    for (unsigned t = 0; t < threads; t++) {
+    for (unsigned t = 0; t < threads; t++)
         if (t + 1 == threads)
             run_job(&jobs[t]);
         else if ((errno = pthread_create(&ids[t], NULL, run_job, &jobs[t])) != 0)
             die("thread", errno);
-    }
     for (unsigned t = 0; t + 1 < threads; t++)
         pthread_join(ids[t], NULL);
     double seconds = now_s(clock) - start;

@@ -72,10 +72,9 @@ void weights_make(struct weights *w, uint32_t rows, uint32_t cols, size_t plain_
     size_t each = (size_t)rows * cols;
     uint64_t state = 1;
 
-    if (normals[0] == 0) {
+    if (normals[0] == 0)
         for (size_t i = 0; i < TABLE; i++)
             normals[i] = (float)tools_normal(&state);
-    }
     *w = (struct weights){.rows = rows, .cols = cols, .count = plain_bytes / (2 * each) + 1};
     w->plain_bytes = w->count * 2 * each;
     w->plain = calloc(w->count, sizeof(*w->plain));

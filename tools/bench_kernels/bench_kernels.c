@@ -270,10 +270,9 @@ static void bench_format(const struct options *o, unsigned f, bool *first)
             }
         }
     }
-    for (unsigned p = 0; p < PATHS; p++) {
+    for (unsigned p = 0; p < PATHS; p++)
         if ((o->path == NULL || strcmp(o->path, path_names[p]) == 0) && efs_cpu_force(path_names[p]))
             print_path(o, formats[f].name, &d, rates[p], first);
-    }
     free_data(&d);
 }
 
@@ -365,10 +364,9 @@ int main(int argc, char **argv)
     else
         printf("%-7s%-8s%8s%8s%8s%8s%8s%8s%8s%9s%7s%9s%7s%7s\n", "format", "path", "size", "/bound", "memcpy", "read",
                "write", "split", "encode", "merge", "x", "stream", "x", "limit");
-    for (unsigned f = 0; f < FORMATS; f++) {
+    for (unsigned f = 0; f < FORMATS; f++)
         if (o.format == NULL || strcmp(o.format, formats[f].name) == 0)
             bench_format(&o, f, &first);
-    }
     if (o.json)
         printf("\n]\n");
     weights_close(&o.weights);

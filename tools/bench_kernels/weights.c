@@ -174,9 +174,8 @@ double weights_entropy_bits(const uint64_t counts[256])
 
     for (unsigned s = 0; s < 256; s++)
         total += (double)counts[s];
-    for (unsigned s = 0; s < 256; s++) {
+    for (unsigned s = 0; s < 256; s++)
         if (counts[s] > 0)
             bits -= (double)counts[s] / total * log2((double)counts[s] / total);
-    }
     return bits;
 }

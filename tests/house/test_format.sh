@@ -1,0 +1,11 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Every C file looks as .clang-format says. Other versions of clang-format than the pinned one do not agree with it.
+set -u
+cd "$(dirname "$0")/../.."
+format=$(dirname "${PYTHON:-/usr/bin/python3}")/clang-format
+[ -x "$format" ] && "$format" --version | grep -q ' 14\.' ||
+    { echo "clang-format 14 is not installed: tools/setup-python basic"; exit 77; }
+files=$(git ls-files '*.c' '*.h' 2>/dev/null) && [ -n "$files" ] ||
+    files=$(find engine expertfs kernels sched tests tools -name '*.[ch]')
+"$format" --dry-run -Werror $files || { echo "run: make format"; exit 1; }
