@@ -2,7 +2,8 @@
 # expertfs: `make` builds into build/, `make demo` shows it, `make test` tests it; `make help` lists the rest.
 #
 # One room a folder; a room's sources are found, not listed:
-#   kernels/*.c sched/*.c engine/*/*.c -> libraries; expertfs/*.c -> build/expertfs; tools/NAME/*.c -> build/NAME
+#   kernels/*.c sched/*/*.c engine/*/*.c -> libraries; expertfs/*.c expertfs/*/*.c -> build/expertfs
+#   tools/NAME/*.c -> build/NAME
 #   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
 # V=1 shows commands; NDEBUG=1 leaves out assertions (in its own folder, for installing);
 # SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
@@ -43,13 +44,15 @@ BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 # What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
 INC_kernels := -Ikernels
-INC_sched := -Isched
+SCHED_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard sched/*/*.c))))
+INC_sched := $(SCHED_ROOMS:%=-I%)
 # The engine has rooms of its own; outside of it only engine/*.h is to be seen: what is installed, and expertfs-private.h.
 ENGINE_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard engine/*/*.c))))
-INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched $(PKG_CFLAGS)
-INC_expertfs := -Iengine -Iexpertfs $(PKG_CFLAGS)
-INC_tools := -Iengine -Isched -Itools/common $(PKG_CFLAGS)
-INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Itests/common $(PKG_CFLAGS)
+INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) $(PKG_CFLAGS)
+EXPERTFS_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard expertfs/*/*.c))))
+INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
+INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
+INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common $(PKG_CFLAGS)
 # What reads checkpoints of others takes the engine's readers.
 $(BUILD)/obj/tools/common/foreign.o: INC_tools += -Iengine/source -Iengine/store
 # The benchmarks of the kernels measure them themselves.
@@ -72,9 +75,9 @@ FLAGS_tools := -ffp-contract=off
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
 
 SRC_kernels := $(filter-out $(KERNEL_SKIP),$(wildcard kernels/*.c))
-SRC_sched := $(wildcard sched/*.c)
+SRC_sched := $(wildcard sched/*/*.c)
 SRC_engine := $(wildcard engine/*/*.c)
-SRC_expertfs := $(wildcard expertfs/*.c)
+SRC_expertfs := $(wildcard expertfs/*.c expertfs/*/*.c)
 SRC_common := $(wildcard tools/common/*.c)
 TOOLS := $(filter-out common,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
 SRC_tests_common := $(wildcard tests/common/*.c)
@@ -129,7 +132,8 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
 # Tests of the daemon use its parts; expertfs-fake is the daemon over an engine whose replies can be late or fail.
-$(BUILD)/obj/tests/expertfs/%.o: INC_tests += -Iexpertfs
+# A name that the engine has, too, means the daemon's.
+$(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
 EXPERTFS_PARTS := $(call obj,$(filter-out expertfs/main.c,$(SRC_expertfs)))
 $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
@@ -234,9 +238,9 @@ format:
 	build/venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
 
 tidy:
-	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
+	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
 	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx512bf16 -mbmi2 -mpopcnt -mfma \
-	  -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels -Isched -Iexpertfs $(PKG_CFLAGS)
+	  $(INC_expertfs) $(INC_engine)
 
 MAN := $(wildcard man/*.[1-8])
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))

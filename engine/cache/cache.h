@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache.h - which expert is kept in which state: the policy's cache state (sched/policy.h), what moves they ask for,
- * and how the budget is cut into pools.
+ * cache.h - which expert is kept in which state: the policy's cache state (sched/policy/policy.h), what moves they ask
+ * for, and how the budget is cut into pools.
  *
  * The cache state says where an expert is to stay. Memory follows: components of extents that the cache state keeps are
  * *protected*, all else in memory is *evictable* and goes when its memory is needed, so that what is there may be

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * order.h - in which order the parts of a batch are read and decoded: from what is in memory and what reads and
- * decodes cost here, by the schedules of sched/schedule.h.
+ * decodes cost here, by the schedules of sched/schedule/schedule.h.
  */
 #ifndef EFS_ORDER_H
 #define EFS_ORDER_H

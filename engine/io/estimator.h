@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * estimator.h - what reads and decodes of a served store take, as they take it: sched/rates.h with a lock, which is
- * taken last, once for a burst of reads and once for a decode.
+ * estimator.h - what reads and decodes of a served store take, as they take it: sched/planner/rates.h with a lock,
+ * which is taken last, once for a burst of reads and once for a decode.
  */
 #ifndef EFS_ESTIMATOR_H
 #define EFS_ESTIMATOR_H

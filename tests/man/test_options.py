@@ -143,9 +143,9 @@ check("all of the page are accepted", not refused, refused)
 passed = re.search(r"have no effect:\n(.*?)^Any other", text, re.M | re.S).group(1)
 passed = [name for line in re.findall(r"^\.Cm (.*)$", passed, re.M) for name in line.split(" , ")]
 passed = [name.rstrip(" ,.") for name in passed]
-source = open(os.path.join(ROOT, "expertfs", "options.c")).read()
+source = open(os.path.join(ROOT, "expertfs", "base", "options.c")).read()
 ignored = re.findall(r'"(\w+)"', re.search(r"ignored\[\] = \{(.*?)\};", source, re.S).group(1))
-same("those of mount(8): the page and expertfs/options.c", passed, ignored + ["comment", "x-"])
+same("those of mount(8): the page and expertfs/base/options.c", passed, ignored + ["comment", "x-"])
 refused = [name for name in passed if run(program("expertfs"), "-o", name, "--help").returncode]
 check("all of them are accepted", not refused, refused)
 

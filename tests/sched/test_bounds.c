@@ -5,7 +5,7 @@
 #include "bounds.h"
 #include "optimum.h"
 #include "request_random.h"
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

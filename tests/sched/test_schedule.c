@@ -4,7 +4,7 @@
  */
 #include "request_random.h"
 #include "schedule.h"
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #include <errno.h>
 #include <setjmp.h>

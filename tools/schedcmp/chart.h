@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 struct chart {
     const char *title;

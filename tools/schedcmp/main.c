@@ -9,7 +9,7 @@
 #include "cases.h"
 #include "chart.h"
 #include "clock.h"
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #include <errno.h>
 #include <getopt.h>

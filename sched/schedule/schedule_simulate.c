@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulate.c - the discrete-event model: lanes, the time of the next completion, work-conserving dispatch.
+ * schedule_simulate.c - the discrete-event model: lanes, the time of the next completion, work-conserving dispatch.
  */
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 /* Reads in the order of the schedule: when they end by themselves, and when those end that are under way together. */
 struct reads {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulate.h - when everything happens: a discrete-event model of one request under one schedule.
+ * schedule_simulate.h - when everything happens: a discrete-event model of one request under one schedule.
  *
  * One I/O thread, L workers, a recovery stream (where the graph has one) and a serial executor that runs an expert
  * once all its tensors are recovered (ZipMoE 3.3 and appendix A). Each takes the first operation available to it in

@@ -5,7 +5,7 @@
 #include "schedule.h"
 #include "bounds.h"
 #include "schedule_order.h"
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #include <errno.h>
 

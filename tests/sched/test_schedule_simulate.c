@@ -4,7 +4,7 @@
  * lane doing two things, no lane idle with work available to it, never a lower priority first.
  */
 #include "request_random.h"
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

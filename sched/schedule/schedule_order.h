@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * schedule_order.h - inside sched/schedule*.c: the orders among which the scheduler chooses.
+ * schedule_order.h - inside sched/schedule/: the orders among which the scheduler chooses.
  *
  * Each function fills order->task, order->block and order->count (arrays of graph->task_count entries).
  */

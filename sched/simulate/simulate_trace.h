@@ -10,7 +10,7 @@
 #ifndef EFS_SIMULATE_TRACE_H
 #define EFS_SIMULATE_TRACE_H
 
-#include "simulate.h"
+#include "schedule_simulate.h"
 
 #ifdef __cplusplus
 extern "C" {
