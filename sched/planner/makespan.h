@@ -12,13 +12,11 @@
 
 #include <stdbool.h>
 
+#include "pool.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The pools of ZipMoE 3.4 in their order, which is the order of ranks too; the values of enum efs_task_state. */
-enum efs_pool { EFS_POOL_F, EFS_POOL_C, EFS_POOL_S, EFS_POOL_E, EFS_POOL_M };
-#define EFS_POOLS 4 /* that hold something: all but M */
 
 /* What a machine, a store and a model cost. Averages over the tensors of the experts. */
 struct efs_cost {

@@ -46,7 +46,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "makespan.h"
+#include "pool.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -62,6 +62,12 @@ for room in $served; do
 done
 engine_room compute $below_served $served
 rooms_known engine "base store source pack memory io view client compute $served"
+# Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
+inner_room sched policy
+inner_room sched schedule
+inner_room sched planner policy schedule
+inner_room sched simulate policy schedule planner
+rooms_known sched "policy schedule planner simulate"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"
