@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 #include "background.h"
-#include "daemon.h"
 #include "log.h"
+#include "mount.h"
+#include "serve.h"
 
 #define EXIT_USAGE 2
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c - the life of one mount: engine, tree, session, until a signal or an unmount ends it. */
-#include "daemon.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,8 +14,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "control.h"
+#include "daemon.h"
 #include "export.h"
 #include "log.h"
+#include "session.h"
 #include "starting.h"
 
 #define BUFFERS_MOST 32u
@@ -24,11 +27,6 @@
 #define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
 #define NAME_BYTES 128u           /* for each file: tree and ranges (20,000 experts: 2.2 MiB) */
 #define MIB (UINT64_C(1) << 20)
-
-const char *efsd_serving_path(const struct efsd *daemon)
-{
-    return daemon->kernel.passthrough ? "passthrough" : daemon->direct_io ? "direct_io" : "page_cache";
-}
 
 /* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
 static errint_t check_mountpoint(const char *path, struct efs_error *err)
@@ -220,6 +218,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
         efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", err->text);
         err->text[0] = '\0';
     }
+    daemon->export_address = efsd_export_address(daemon->export);
     rc = efsd_session_start(daemon, err);
     if (!rc && (rc = efsd_pagecache_start(daemon)))
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));

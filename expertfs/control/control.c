@@ -3,15 +3,15 @@
  * control.c - the files below .expertfs, each made when it is opened, so that one open sees one moment.
  * expertfs-proc(5) describes them; names are never reused for something else.
  */
-#include "daemon.h"
-#include "expertfs-private.h"
+#include "control.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "export.h"
+#include "daemon.h"
+#include "expertfs-private.h"
 
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
@@ -209,7 +209,7 @@ static void render_trace(struct efsd *daemon, FILE *out) /* not text */
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "address: %s\n", efsd_export_address(daemon->export));
+    fprintf(out, "address: %s\n", daemon->export_address);
 }
 
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* control_metrics.c - .expertfs/metrics: the numbers of stat and pools as OpenMetrics text. */
-#include "daemon.h"
-
 #include <stddef.h>
 #include <string.h>
+
+#include "control.h"
+#include "daemon.h"
 
 #define U(x) ((unsigned long long)(x))
 

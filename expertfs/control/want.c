@@ -5,32 +5,22 @@
  * A write(2) is one message: all of its lines are taken, or none. Nothing is kept between writes; where in the file a
  * write goes does not matter.
  */
-#include "daemon.h"
-#include "expertfs-protocol.h"
-#include "expertfs-private.h"
+#include "want.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "control.h"
+#include "daemon.h"
+#include "expertfs-private.h"
+#include "expertfs-protocol.h"
 #include "log.h"
 
 bool efsd_is_want(const struct efsd *daemon, uint32_t node)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
     return n->kind == EFSD_CONTROL && n->id == EFSD_CONTROL_WANT;
-}
-
-void efsd_want_open(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
-{
-    if ((flags & O_ACCMODE) != O_RDONLY && !efsd_may_tune(daemon, req)) {
-        efsd_count(&daemon->counters.opens, 1);
-        efsd_count(&daemon->counters.open_errors, 1);
-        fuse_reply_err(req, EACCES);
-        return;
-    }
-    efsd_open_file(daemon, req, node, O_RDONLY);
 }
 
 /* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
@@ -67,27 +57,6 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         fuse_reply_err(req, -rc);
     else
         fuse_reply_write(req, bytes);
-}
-
-void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
-{
-    struct efsd *daemon = fuse_req_userdata(req);
-    uint32_t node;
-    (void)file;
-    /* `>want` of a shell cuts the file before it writes */
-    bool cut = (set & FUSE_SET_ATTR_SIZE) && st->st_size == 0 &&
-               !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
-    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_want(daemon, node) || !cut) {
-        fuse_reply_err(req, EROFS);
-        return;
-    }
-    if (!efsd_may_tune(daemon, req)) {
-        fuse_reply_err(req, EACCES);
-        return;
-    }
-    struct stat now;
-    efsd_attributes(daemon, node, &now);
-    fuse_reply_attr(req, &now, EFSD_KEEP_SECONDS);
 }
 
 /* A request as a line, so that there is one way in. 0, -EINVAL. */

@@ -9,13 +9,14 @@
  * Everybody may read them. To change one is for who mounted, and for root; taking one away sets it back to what it was
  * when the mount began. Wrong values are told in the log and in user.expertfs.answer.
  */
-#include "daemon.h"
+#include "xattr.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 
+#include "daemon.h"
 #include "log.h"
 
 #define PREFIX "user.expertfs."

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "want.h"
 
 #define PACKETS 16u /* of a session in a row, before others have their turn */
 

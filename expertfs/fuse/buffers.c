@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buffers.c - the fixed pool of reply buffers; see daemon.h. */
-#include "daemon.h"
+/* buffers.c - the fixed pool of reply buffers; see buffers.h. */
+#include "buffers.h"
 
 #include <errno.h>
 #include <stdlib.h>

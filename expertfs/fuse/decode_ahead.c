@@ -10,6 +10,8 @@
  *
  * What is in a slot is true for ever, since files never change: no one has to be asked when it goes.
  */
+#include "decode_ahead.h"
+
 #include "daemon.h"
 
 #define LARGE_BYTES (128u << 10) /* each such read is expected by itself; smaller ones share a block */

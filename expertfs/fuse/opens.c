@@ -8,7 +8,7 @@
  *              -> PLAIN   (no lease to be had: they are answered as ordinary files, which the engine reads)
  *   last release: the backing is closed, the lease released, the share gone
  */
-#include "daemon.h"
+#include "opens.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "control.h"
+#include "daemon.h"
 #include "log.h"
 
 enum share_state { SHARE_FILLING, SHARE_BACKED, SHARE_PLAIN };

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - what the kernel asks about names and attributes, and the table of all operations. */
-#include "daemon.h"
+#include "ops.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/statvfs.h>
+
+#include "control.h"
+#include "daemon.h"
+#include "want.h"
 
 #define BLOCK_BYTES 4096u
 
 static struct efsd *daemon_of(fuse_req_t req)
 {
     return fuse_req_userdata(req);
-}
-
-bool efsd_node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node)
-{
-    if (ino < FUSE_ROOT_ID || ino - FUSE_ROOT_ID >= daemon->tree.count)
-        return false;
-    *node = (uint32_t)(ino - FUSE_ROOT_ID);
-    return true;
 }
 
 void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
@@ -207,6 +204,18 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
     fuse_reply_statfs(req, &st);
 }
 
+/* Those who may tune may write to it; it is opened as if to be read. */
+static void open_want(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
+{
+    if ((flags & O_ACCMODE) != O_RDONLY && !efsd_may_tune(daemon, req)) {
+        efsd_count(&daemon->counters.opens, 1);
+        efsd_count(&daemon->counters.open_errors, 1);
+        fuse_reply_err(req, EACCES);
+        return;
+    }
+    efsd_open_file(daemon, req, node, O_RDONLY);
+}
+
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 {
     struct efsd *daemon = daemon_of(req);
@@ -220,7 +229,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
     else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid))
         efsd_open_own(daemon, req, node);
     else if (efsd_is_want(daemon, node))
-        efsd_want_open(daemon, req, node, file->flags);
+        open_want(daemon, req, node, file->flags);
     else
         efsd_open_file(daemon, req, node, file->flags);
 }

@@ -12,7 +12,7 @@
  * mapped through the page cache cannot be opened with a backing; FOPEN_KEEP_CACHE and a backing exclude each other.
  * opens.c keeps them. The kernel forgets an inode's backing before it sends the last RELEASE.
  */
-#include "daemon.h"
+#include "passthrough.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -24,6 +24,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "daemon.h"
 
 #define FLAG_INIT_EXT (UINT64_C(1) << 30)
 #define FLAG_DIRECT_IO_ALLOW_MMAP (UINT64_C(1) << 36)

@@ -9,8 +9,6 @@
  * llama.cpp in a quarter of the memory that its file takes, 256 KiB brought 1.22 times the bytes of 128 KiB, 2.3 times
  * the bytes that were not wanted. 64 KiB saved 0.06 of the bytes more, for 1.7 times the requests.
  */
-#include "daemon.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,6 +16,9 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+
+#include "daemon.h"
+#include "session.h"
 
 #define KIB_FITS 256u
 #define KIB_LARGER 128u

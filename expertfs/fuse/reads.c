@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reads.c - a read request: a reply buffer, the engine, the answer from the thread that has the bytes. */
-#include "daemon.h"
-
 #include <errno.h>
+
+#include "daemon.h"
+#include "ops.h"
 
 #define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
 #define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: someone goes through the file */
 /* The same of who began with the file's first bytes, where no expert lies: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
-
-void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes)
-{
-    if (error) {
-        efsd_count(&daemon->counters.reply_errors, 1);
-        fuse_reply_err(req, error == -ECANCELED ? EIO : -error);
-    } else {
-        efsd_count(&daemon->counters.reply_bytes, bytes);
-        fuse_reply_buf(req, data, bytes);
-    }
-}
 
 static void read_done(void *arg, errint_t error, size_t bytes)
 {

@@ -9,16 +9,12 @@
  * may use the mount (allow_other) and not all of them may read the store does the kernel judge: it knows all groups of
  * who asks, and names and sizes that it has looked up before are kept from those who may not see them, too.
  */
-#include "daemon.h"
-
 #include <errno.h>
 #include <unistd.h>
 
-bool efsd_may_tune(const struct efsd *daemon, fuse_req_t req)
-{
-    uid_t uid = fuse_req_ctx(req)->uid;
-    return uid == 0 || uid == daemon->uid;
-}
+#include "daemon.h"
+#include "ops.h"
+#include "want.h"
 
 void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
 {
@@ -82,4 +78,25 @@ void efsd_refuse_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offse
 {
     (void)ino, (void)mode, (void)offset, (void)length, (void)file;
     fuse_reply_err(req, EROFS);
+}
+
+void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
+{
+    struct efsd *daemon = fuse_req_userdata(req);
+    uint32_t node;
+    (void)file;
+    /* `>want` of a shell cuts the file before it writes */
+    bool cut = (set & FUSE_SET_ATTR_SIZE) && st->st_size == 0 &&
+               !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
+    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_want(daemon, node) || !cut) {
+        fuse_reply_err(req, EROFS);
+        return;
+    }
+    if (!efsd_may_tune(daemon, req)) {
+        fuse_reply_err(req, EACCES);
+        return;
+    }
+    struct stat now;
+    efsd_attributes(daemon, node, &now);
+    fuse_reply_attr(req, &now, EFSD_KEEP_SECONDS);
 }

@@ -6,7 +6,7 @@
  * at any time without signals and without closing the device under them. Each has an epoll of its own: with poll() a
  * request would wake all of them, of which one finds it.
  */
-#include "daemon.h"
+#include "session.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "daemon.h"
 #include "log.h"
+#include "ops.h"
 
 /* The kernel insists on room for the largest write, though none comes; what is not touched takes no memory. */
 #define RECEIVE_BYTES (EFSD_IO_BYTES + 65536u)

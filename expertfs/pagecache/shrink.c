@@ -11,10 +11,12 @@
  * memory that the page cache does not take, because its readers have limits of their own or little to read, the chunks
  * stay. As soon as experts are opened with leases, or read past the page cache, the budget is what it was.
  */
-#include "daemon.h"
+#include "shrink.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "daemon.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LOOK_BYTES (64 * MIB)  /* how often: a look takes less than 1 % of the time of reading so much */

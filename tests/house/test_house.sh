@@ -71,6 +71,21 @@ rooms_known sched "policy schedule planner simulate"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"
+# Rooms of the daemon, lowest first. Their files include daemon.h for struct efsd, which has a part of each, so that
+# symbols are looked at, too.
+expertfs_rooms='base pagecache control export fuse'
+expertfs_below() {
+    case $1 in
+    pagecache) echo base ;;
+    control) echo base pagecache ;;
+    export | fuse) echo base pagecache control ;;
+    esac
+}
+for room in $expertfs_rooms; do
+    inner_room expertfs "$room" $(expertfs_below "$room")
+done
+rooms_known expertfs "$expertfs_rooms"
+includes expertfs/*/*.h | grep -v export_core | grep '"daemon.h"' && complain "headers of rooms come before daemon.h"
 includes $(ls engine/*.h | grep -v private) | grep 'private' && complain "what is installed must not need what is not"
 for tool in tools/*/; do
     tool=${tool%/}
@@ -99,6 +114,22 @@ check_symbols() { # ROOM PATTERN
 }
 check_symbols kernels "$forbidden|malloc|calloc|realloc|free"
 check_symbols sched "$forbidden"
+# What each room of the daemon takes from others.
+objects_of() { # a folder's objects, without those whose source is gone
+    local source object
+    for source in "$1"/*.c; do
+        object=${BUILD:-build}/obj/${source%.c}.o
+        [ ! -e "$object" ] || echo "$object"
+    done
+}
+defined=$(for room in $expertfs_rooms; do
+    objects_of "expertfs/$room" | xargs -r nm --defined-only | awk -v room="$room" '$2 ~ /[A-Z]/ { print $3, room }'
+done | sort -u)
+for room in $expertfs_rooms; do
+    while read -r symbol owner; do
+        [[ " $room $(expertfs_below "$room") " == *" $owner "* ]] || complain "expertfs/$room/ uses $symbol of expertfs/$owner/"
+    done < <(join <(objects_of "expertfs/$room" | xargs -r nm -u | awk '$1 == "U" { print $2 }' | sort -u) <(echo "$defined"))
+done
 # Every source file says under which licence it is.
 for file in $(git ls-files '*.c' '*.h' '*.py' 2>/dev/null); do
     head -3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || complain "$file: no SPDX line"

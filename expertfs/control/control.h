@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * control.h - the files below .expertfs.
+ */
+#ifndef EFSD_CONTROL_H
+#define EFSD_CONTROL_H
+
+#include <stdio.h>
+
+#include "expertfs.h"
+
+struct efsd;
+
+enum efsd_control {
+    EFSD_CONTROL_VERSION,
+    EFSD_CONTROL_CONFIG,
+    EFSD_CONTROL_STAT,
+    EFSD_CONTROL_POOLS,
+    EFSD_CONTROL_EXPERTS,
+    EFSD_CONTROL_PLAN,
+    EFSD_CONTROL_PROFILE,
+    EFSD_CONTROL_WANT,
+    EFSD_CONTROL_SCHED,
+    EFSD_CONTROL_TRACE,
+    EFSD_CONTROL_METRICS,
+    EFSD_CONTROL_HANDOUT,
+    EFSD_CONTROL_COUNT
+};
+#define EFSD_CONTROL_DIRECTORY ".expertfs"
+extern const char *const efsd_control_names[EFSD_CONTROL_COUNT];
+/* The file's text as of now, for free(). 0 or -ENOMEM. */
+errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes);
+
+#define EFSD_POOLS "FCSEM"                                /* for efs_pool_info() */
+void efsd_render_metrics(struct efsd *daemon, FILE *out); /* control_metrics.c */
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * want.h - requests of a layer's experts, by .expertfs/want and by ioctl.
+ */
+#ifndef EFSD_WANT_H
+#define EFSD_WANT_H
+
+#include "mount.h"
+
+/* Is it .expertfs/want, the one file that can be written? By those who may tune. */
+bool efsd_is_want(const struct efsd *daemon, uint32_t node);
+/* Take what a user asks for, in lines, and count it; who is refused is told in the log. As efs_want(). */
+errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes);
+void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
+                     struct fuse_file_info *file);
+/* EFS_IOC_WANT, on it or the root. */
+void efsd_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *argument, struct fuse_file_info *file,
+                unsigned flags, const void *in, size_t in_bytes, size_t out_bytes);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * xattr.h - tuning by xattrs.
+ */
+#ifndef EFSD_XATTR_H
+#define EFSD_XATTR_H
+
+#include <pthread.h>
+
+#include "mount.h"
+
+#define EFSD_TUNABLES 8u
+extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(), and page_cache; xattrs of the root */
+/* What is set now, as efs_get() tells it. */
+errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room);
+
+struct efsd_tuning {
+    char at_mount[EFSD_TUNABLES][128]; /* what removing an xattr goes back to */
+    pthread_mutex_t lock;              /* guards answer */
+    _Atomic int64_t want_logged;       /* second in which a wrong request was told in the log */
+    char answer[1400];                 /* what became of the last change or wrong request: "ok", or why not */
+};
+/* What is set now is what removing an xattr goes back to. */
+errint_t efsd_tuning_init(struct efsd *daemon);
+void efsd_answer(struct efsd *daemon, const char *text);
+
+void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room);
+void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room);
+void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags);
+void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+
+#endif
