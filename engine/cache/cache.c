@@ -77,10 +77,10 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
     if (r->layer_first && r->expert)
         lay_layers(r, store);
     r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
-    r->grants = efs_sys_calloc(r->width + 1u, sizeof(*r->grants));
+    r->placements = efs_sys_calloc(r->width + 1u, sizeof(*r->placements));
     r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));
     r->tokens = efs_sys_calloc(r->width + 1u, sizeof(*r->tokens));
-    if (!r->layer_first || !r->expert || !r->bytes || !r->grants || !r->ids || !r->tokens)
+    if (!r->layer_first || !r->expert || !r->bytes || !r->placements || !r->ids || !r->tokens)
         return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
     for (uint32_t e = 0; e < store->expert_count; e++)
         expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
@@ -107,7 +107,7 @@ void efs_cache_destroy(struct efs *fs)
     efs_policy_free(r->policy);
     free(r->tokens);
     free(r->ids);
-    free(r->grants);
+    free(r->placements);
     free(r->bytes);
     free(r->expert);
     free(r->layer_first);
@@ -240,7 +240,7 @@ static void not_full(struct efs *fs, uint32_t expert)
 }
 
 /* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
-static void grant(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
+static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
 {
     if (target == EFS_POOL_F && !full && fs->full[expert].state != EFS_FULL_READY)
         set_pool(fs, expert, EFS_POOL_C);
@@ -256,9 +256,9 @@ static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
     size_t move_count;
     uint64_t begin = efs_now_ns();
     efs_plan_thread_saw(fs, layer, r->ids, count);
-    if (efs_policy_request(r->policy, layer, r->ids, count, r->grants) < 0)
+    if (efs_policy_request(r->policy, layer, r->ids, count, r->placements) < 0)
         return;
-    efs_policy_settle(r->policy, layer, r->grants, count, &moves, &move_count);
+    efs_policy_admit(r->policy, layer, r->placements, count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
     if (++r->requests % LEASES_LOOK == 0) { /* what was leased at once long ago is not kept free for ever */
         if (r->leased_lately_bytes < r->leased_peak_bytes)
@@ -268,7 +268,7 @@ static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
     }
     efs_cache_apply(fs, moves, move_count);
     for (uint32_t i = 0; i < count; i++)
-        grant(fs, r->layer_first[layer] + r->grants[i].expert, (enum efs_pool)r->grants[i].target, full);
+        cache_place(fs, r->layer_first[layer] + r->placements[i].expert, (enum efs_pool)r->placements[i].target, full);
 }
 
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named)
@@ -281,7 +281,7 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         if (x->announced) {
             x->announced = false;
             if (r->policy)
-                efs_policy_hold(r->policy, x->layer, x->index);
+                efs_policy_pin(r->policy, x->layer, x->index);
             continue;
         }
         count_found(fs, experts[i]);
@@ -300,7 +300,7 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
     x->holds--;
     if (!fs->cache->policy)
         return;
-    efs_policy_release(fs->cache->policy, x->layer, x->index);
+    efs_policy_unpin(fs->cache->policy, x->layer, x->index);
     if (x->holds == 0 && fs->full[expert].state == EFS_FULL_NONE)
         not_full(fs, expert);
 }
@@ -351,7 +351,7 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
     if (!r->policy)
         return;
     ask(fs, x->layer, 1, false);
-    efs_policy_release(r->policy, x->layer, x->index);
+    efs_policy_unpin(r->policy, x->layer, x->index);
 }
 
 /* Leases take memory from the pools for as long as they are held: keep as much free as was held at once, lately. */
@@ -395,7 +395,7 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
     info->pin = '-';
     if (!r->policy)
         return;
-    info->pin = pins[efs_policy_fixed(r->policy, x->layer, x->index)];
+    info->pin = pins[efs_policy_user_pinned(r->policy, x->layer, x->index)];
     info->rank = efs_policy_rank(r->policy, x->layer, x->index);
     info->count = efs_policy_count(r->policy, x->layer, x->index);
 }

@@ -51,7 +51,7 @@ struct efs_cache {
     uint64_t requests, leases;    /* since the start */
     uint32_t pass, pass_layer;    /* of readers of checkpoint files */
     uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
-    struct efs_grant *grants;                                                          /* [width], scratch */
+    struct efs_placement *placements;                                                  /* [width], scratch */
     uint32_t *ids, *tokens;                                                            /* [width], scratch */
 };
 

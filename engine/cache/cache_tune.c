@@ -75,10 +75,10 @@ static void take_over(struct efs_cache *r, struct efs_policy *from, struct efs_p
         efs_policy_seed(to, l, counts, most);
         for (uint32_t e = r->layer_first[l]; e < r->layer_first[l + 1]; e++) {
             uint32_t index = r->expert[e].index;
-            efs_policy_fix(to, l, index, efs_policy_fixed(from, l, index));
+            efs_policy_user_pin(to, l, index, efs_policy_user_pinned(from, l, index));
             efs_policy_set(to, l, index, efs_policy_state(from, l, index));
             for (uint32_t n = 0; n < r->expert[e].holds; n++)
-                efs_policy_hold(to, l, index);
+                efs_policy_pin(to, l, index);
         }
     }
 }
@@ -109,5 +109,5 @@ void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
     if (fs->cache->policy)
-        efs_policy_fix(fs->cache->policy, x->layer, x->index, pool);
+        efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
 }

@@ -10,8 +10,8 @@
 struct efs_history_learner {
     struct efs_history *history;
     struct efs_policy *policy;
-    struct efs_grant *grants; /* [experts] */
-    uint32_t *ranks;          /* [experts] */
+    struct efs_placement *placements; /* [experts] */
+    uint32_t *ranks;                  /* [experts] */
 };
 
 int efs_history_learner_new(struct efs_history *history, double chosen, const struct efs_policy_tuning *tuning,
@@ -33,9 +33,9 @@ int efs_history_learner_new(struct efs_history *history, double chosen, const st
     if (tuning)
         config.tuning = *tuning;
     l->history = history;
-    l->grants = calloc(history->experts, sizeof(*l->grants));
+    l->placements = calloc(history->experts, sizeof(*l->placements));
     l->ranks = calloc(history->experts, sizeof(*l->ranks));
-    rc = l->grants && l->ranks ? efs_policy_new(&config, &l->policy) : -ENOMEM;
+    rc = l->placements && l->ranks ? efs_policy_new(&config, &l->policy) : -ENOMEM;
     if (rc < 0) {
         efs_history_learner_free(l);
         return rc;
@@ -49,7 +49,7 @@ void efs_history_learner_free(struct efs_history_learner *l)
     if (!l)
         return;
     efs_policy_free(l->policy);
-    free(l->grants);
+    free(l->placements);
     free(l->ranks);
     free(l);
 }
@@ -72,10 +72,10 @@ int efs_history_learner_request(struct efs_history_learner *l, unsigned layer, c
         if (experts[i] >= h->experts)
             return -EINVAL;
     efs_policy_ranks(l->policy, layer, experts, count, l->ranks);
-    rc = efs_policy_request(l->policy, layer, experts, count, l->grants);
+    rc = efs_policy_request(l->policy, layer, experts, count, l->placements);
     if (rc < 0)
         return rc;
     for (unsigned i = 0; i < count; i++)
-        efs_policy_release(l->policy, layer, experts[i]);
+        efs_policy_unpin(l->policy, layer, experts[i]);
     return efs_history_request(l->history, layer, experts, l->ranks, count);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.c - the life of a request through a cache policy: counted, settled, released.
+ * policy.c - the life of a request through a cache policy: counted, admitted, unpinned.
  */
 #include "policy_core.h"
 
@@ -66,8 +66,8 @@ static int allocate(struct efs_policy *policy, const struct efs_policy_config *c
     policy->threshold = calloc(layers, sizeof(*policy->threshold));
     policy->pool = malloc(units);
     policy->evictable = malloc(units);
-    policy->fixed = malloc(units);
-    policy->holds = calloc(units, sizeof(*policy->holds));
+    policy->user_pin = malloc(units);
+    policy->pins = calloc(units, sizeof(*policy->pins));
     policy->frozen = calloc(units, sizeof(*policy->frozen));
     policy->since = calloc(units, sizeof(*policy->since));
     policy->count = calloc(units, sizeof(*policy->count));
@@ -75,13 +75,13 @@ static int allocate(struct efs_policy *policy, const struct efs_policy_config *c
     policy->sorted = calloc(policy->experts, sizeof(*policy->sorted));
     policy->sorted_worth = calloc(policy->experts, sizeof(*policy->sorted_worth));
     if (!policy->bytes || !policy->capacity || !policy->used || !policy->threshold || !policy->pool ||
-        !policy->evictable || !policy->fixed || !policy->holds || !policy->frozen || !policy->since || !policy->count ||
-        !policy->moves || !policy->sorted || !policy->sorted_worth)
+        !policy->evictable || !policy->user_pin || !policy->pins || !policy->frozen || !policy->since ||
+        !policy->count || !policy->moves || !policy->sorted || !policy->sorted_worth)
         return -ENOMEM;
     memcpy(policy->bytes, config->bytes, entries * sizeof(*policy->bytes));
     memset(policy->pool, EFS_POOL_M, units);
     memset(policy->evictable, EFS_NOT_EVICTABLE, units);
-    memset(policy->fixed, EFS_POOL_M, units);
+    memset(policy->user_pin, EFS_POOL_M, units);
     return 0;
 }
 
@@ -143,8 +143,8 @@ void efs_policy_free(struct efs_policy *policy)
     free(policy->threshold);
     free(policy->pool);
     free(policy->evictable);
-    free(policy->fixed);
-    free(policy->holds);
+    free(policy->user_pin);
+    free(policy->pins);
     free(policy->frozen);
     free(policy->since);
     free(policy->count);
@@ -156,20 +156,20 @@ void efs_policy_free(struct efs_policy *policy)
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-void efs_policy_hold(struct efs_policy *policy, unsigned layer, unsigned expert)
+void efs_policy_pin(struct efs_policy *policy, unsigned layer, unsigned expert)
 {
     uint32_t unit = layer * policy->experts + expert;
 
     efs_policy_order_unit(policy, unit, false);
-    policy->holds[unit]++;
+    policy->pins[unit]++;
 }
 
-void efs_policy_release(struct efs_policy *policy, unsigned layer, unsigned expert)
+void efs_policy_unpin(struct efs_policy *policy, unsigned layer, unsigned expert)
 {
     uint32_t unit = layer * policy->experts + expert;
 
-    assert(policy->holds[unit] > 0);
-    policy->holds[unit]--;
+    assert(policy->pins[unit] > 0);
+    policy->pins[unit]--;
     efs_policy_order_unit(policy, unit, true);
 }
 
@@ -194,7 +194,7 @@ static bool valid_request(struct efs_policy *policy, unsigned layer, const uint3
 }
 
 int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
-                       struct efs_grant *grants)
+                       struct efs_placement *placements)
 {
     if (!valid_request(policy, layer, expert, count))
         return -EINVAL;
@@ -203,8 +203,8 @@ int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t
         uint32_t unit = layer * policy->experts + expert[i];
         uint8_t found = policy->pool[unit];
 
-        grants[i] = (struct efs_grant){.expert = expert[i], .found = found, .target = found};
-        efs_policy_hold(policy, layer, expert[i]);
+        placements[i] = (struct efs_placement){.expert = expert[i], .found = found, .target = found};
+        efs_policy_pin(policy, layer, expert[i]);
         policy->info[found].hits++;
         policy->count[unit] += policy->count[unit] < UINT32_MAX;
     }
@@ -213,12 +213,14 @@ int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t
     return 0;
 }
 
-/* The order in which a request's experts are settled: those worth most first, so that they get what room there is. */
-static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_grant *grants, unsigned count)
+/* Those worth most are admitted first, so that they get what room there is. */
+static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_placement *placements,
+                          unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        double worth = policy->order->worth ? policy->order->worth(policy, layer * policy->experts + grants[i].expert)
-                                            : -(double)i;
+        double worth = policy->order->worth
+                           ? policy->order->worth(policy, layer * policy->experts + placements[i].expert)
+                           : -(double)i;
         unsigned low = 0, high = i;
 
         while (low < high) {
@@ -240,60 +242,60 @@ static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struc
 static bool is_to_drop(struct efs_policy *policy, uint32_t unit)
 {
     if (!policy->tuning.published || !policy->order->entitled || policy->pool[unit] == EFS_POOL_M ||
-        policy->holds[unit] > 1 || policy->fixed[unit] != EFS_POOL_M)
+        policy->pins[unit] > 1 || policy->user_pin[unit] != EFS_POOL_M)
         return false;
     return !policy->order->entitled(policy, unit, EFS_POOL_E); /* the last threshold is the widest */
 }
 
-static void count_grant(struct efs_policy *policy, const struct efs_grant *grant)
+static void count_placement(struct efs_policy *policy, const struct efs_placement *placement)
 {
-    if (grant->target < grant->found)
-        if (grant->found == EFS_POOL_M)
-            policy->info[grant->target].admitted++;
+    if (placement->target < placement->found)
+        if (placement->found == EFS_POOL_M)
+            policy->info[placement->target].admitted++;
         else
-            policy->info[grant->target].promoted++;
-    else if (grant->target > grant->found)
-        policy->info[grant->found].dropped++;
-    else if (grant->found == EFS_POOL_M)
+            policy->info[placement->target].promoted++;
+    else if (placement->target > placement->found)
+        policy->info[placement->found].dropped++;
+    else if (placement->found == EFS_POOL_M)
         policy->info[EFS_POOL_M].admitted++;
 }
 
-void efs_policy_settle(struct efs_policy *policy, unsigned layer, struct efs_grant *grants, unsigned count,
-                       const struct efs_move **moves, size_t *move_count)
+void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_placement *placements, unsigned count,
+                      const struct efs_move **moves, size_t *move_count)
 {
     efs_policy_call_begin(policy);
-    sort_by_worth(policy, layer, grants, count);
+    sort_by_worth(policy, layer, placements, count);
     for (unsigned i = 0; i < count; i++) {
-        struct efs_grant *grant = &grants[policy->sorted[i]];
-        uint32_t unit = layer * policy->experts + grant->expert;
+        struct efs_placement *placement = &placements[policy->sorted[i]];
+        uint32_t unit = layer * policy->experts + placement->expert;
 
-        grant->found = policy->pool[unit];
-        grant->target = (uint8_t)efs_policy_promote(policy, unit);
-        if (grant->target == grant->found && is_to_drop(policy, unit))
-            grant->target = EFS_POOL_M;
+        placement->found = policy->pool[unit];
+        placement->target = (uint8_t)efs_policy_promote(policy, unit);
+        if (placement->target == placement->found && is_to_drop(policy, unit))
+            placement->target = EFS_POOL_M;
     }
     for (unsigned i = 0; i < count; i++) { /* what is dropped makes room for others from the next call on */
-        if (grants[i].target > grants[i].found)
-            efs_policy_book(policy, layer * policy->experts + grants[i].expert, EFS_POOL_M);
-        count_grant(policy, &grants[i]);
+        if (placements[i].target > placements[i].found)
+            efs_policy_set_pool(policy, layer * policy->experts + placements[i].expert, EFS_POOL_M);
+        count_placement(policy, &placements[i]);
     }
     efs_policy_call_end(policy, moves, move_count);
 }
 
 /* ---- what the caller says besides --------------------------------------------------------------------------- */
 
-void efs_policy_fix(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
+void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
 {
     uint32_t unit = layer * policy->experts + expert;
 
     efs_policy_order_unit(policy, unit, false);
-    policy->fixed[unit] = (uint8_t)pool;
+    policy->user_pin[unit] = (uint8_t)pool;
     efs_policy_order_unit(policy, unit, true);
 }
 
 void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
 {
-    efs_policy_book(policy, layer * policy->experts + expert, pool);
+    efs_policy_set_pool(policy, layer * policy->experts + expert, pool);
 }
 
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
@@ -302,7 +304,7 @@ void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[
     unsigned domains = layer_bytes ? policy->layers : 1;
 
     efs_policy_call_begin(policy);
-    if (domains != policy->domains) { /* the orders and the sums are by domain: book everything anew */
+    if (domains != policy->domains) { /* the orders and the sums are by domain: enter everything anew */
         for (uint32_t unit = 0; unit < policy->units; unit++)
             efs_policy_order_unit(policy, unit, false);
         set_capacity(policy, capacity_bytes, layer_bytes);
@@ -340,14 +342,14 @@ enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, 
     return policy->pool[layer * policy->experts + expert];
 }
 
-bool efs_policy_held(const struct efs_policy *policy, unsigned layer, unsigned expert)
+bool efs_policy_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert)
 {
-    return policy->holds[layer * policy->experts + expert] > 0;
+    return policy->pins[layer * policy->experts + expert] > 0;
 }
 
-enum efs_pool efs_policy_fixed(const struct efs_policy *policy, unsigned layer, unsigned expert)
+enum efs_pool efs_policy_user_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert)
 {
-    return policy->fixed[layer * policy->experts + expert];
+    return policy->user_pin[layer * policy->experts + expert];
 }
 
 uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsigned expert)

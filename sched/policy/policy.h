@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.h - what is kept, and in which state: cache policies as decision machines over (layer, expert).
+ * policy.h - what is kept, and in which state: cache policies over (layer, expert).
  *
- * A machine owns the books: in which pool (F, C, S, E) every expert is, and the bytes of each pool. It does no I/O and
- * holds no data. A daemon drives it under a lock and does what it says; a simulator drives the same code and counts.
+ * A policy knows the cache state of every expert (in which pool it is: F, C, S, E, or M) and the bytes of each pool. It
+ * has no data and does no I/O: the daemon calls it under a lock and does what it says, the simulator calls the same
+ * code and counts.
  *
- * The life of a request (the experts that a layer wants at once, one or many):
+ * A request is the experts that a layer needs at once, one or many:
  *
- *     efs_policy_request   counts it, says in which state each expert was found, and holds the experts
- *     efs_policy_settle    says where each is to be kept from now on, and what must go to make room for it
- *     efs_policy_release   ends the holds, when nobody uses the data any more
+ *     efs_policy_request   counts it, says in which state each expert was found, and pins the experts
+ *     efs_policy_admit     says where each is to be kept from now on, and what must go to make room for it
+ *     efs_policy_unpin     when nobody uses the data any more
  *
- * Settle may be called at once, before anything is read: then chunks can be read straight to where they will stay. Or
- * after use, as in the paper. What is held, fixed, or wanted by the same request is never a victim.
+ * efs_policy_admit may be called before anything is read: then chunks can be read straight to where they will stay. Or
+ * after use, as in the paper. Experts that are pinned, pinned by the user, or part of the same request are no victims.
  *
- * Moves are to be done in the order given, then the grants: all victims go before what takes their place. No pool is
- * over its capacity then but for exchanges: an expert that moves to a better pool and the victim that falls to where it
- * was may need a buffer of the caller's on the way (which coding and decoding need anyway). Moves are demotions and
- * evictions; none of them needs the disk:
+ * The moves are to be done in the order given, before the placements: victims leave before others take their place.
+ * After that no pool is over its capacity but for exchanges: where an expert takes a victim's place and the victim gets
+ * the expert's former one, the caller may need a buffer on the way (coding and decoding need one anyway). Moves are
+ * demotions and evictions, and never need the disk:
  *
- *     F -> C  splits and codes again (only with recode)      C -> S, C -> E  drops a half
+ *     F -> C  splits and codes again (only with recode)      C -> S, C -> E  drops a component
  *     F -> S  splits                                         any -> M        drops
  *
- * The books change at once, when settle, resize, ... return: a caller that cannot do a move tells with efs_policy_set
- * what is there instead. A request for an expert that is being read finds it where it will be; sharing that read is the
- * caller's affair.
+ * The cache state changes inside the call. A caller that cannot do a move says what is there instead by
+ * efs_policy_set(). A request for an expert that is still being read finds it in its new state; to wait for that read,
+ * not to begin another, is up to the caller.
  *
  * The policies:
  *
@@ -91,11 +92,11 @@ struct efs_policy_config {
 };
 
 /* Where a requested expert was and will be. */
-struct efs_grant {
+struct efs_placement {
     uint32_t expert;
     uint8_t found;  /* enum efs_pool, before the request */
-    uint8_t target; /* after it. Below found only with published: to be dropped when the last hold ends, and room for
-                     * others only from the next settle on */
+    uint8_t target; /* after it. Below found only with published: to be dropped at the last unpin, and room for
+                     * others only from the next admit on */
 };
 
 /* A victim: another expert that must leave its pool for a lower one, or for M. */
@@ -111,35 +112,34 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **p
 void efs_policy_free(struct efs_policy *policy); /* NULL is fine */
 
 /*
- * A layer asks for count experts, each once. Fills grants[count] (target is found for now) and holds the experts.
+ * A layer asks for count experts, each once. Fills placements[count] (target is found for now) and pins the experts.
  * -EINVAL: a number out of range or an expert twice; then nothing has changed.
  */
 int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
-                       struct efs_grant *grants);
+                       struct efs_placement *placements);
 
 /*
- * Decide where the experts of these grants stay: fills in target. *moves is valid until the next call that changes the
- * policy, and owned by it. Each grant's found is taken to be still so; one that has changed since (someone else's
- * request settled it) is corrected.
+ * Decide where the experts of these placements stay: fills in target. *moves is valid until the next call that changes
+ * the policy, and owned by it. found is corrected where it has changed since the request (another one was admitted).
  */
-void efs_policy_settle(struct efs_policy *policy, unsigned layer, struct efs_grant *grants, unsigned count,
-                       const struct efs_move **moves, size_t *move_count);
+void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_placement *placements, unsigned count,
+                      const struct efs_move **moves, size_t *move_count);
 
-/* Hold: never a victim while held. Holds are counted. Release ends one; that there is one is the caller's duty. */
-void efs_policy_hold(struct efs_policy *policy, unsigned layer, unsigned expert);
-void efs_policy_release(struct efs_policy *policy, unsigned layer, unsigned expert);
+/* A pinned expert is no victim. Pins are counted; each must be ended by one unpin. */
+void efs_policy_pin(struct efs_policy *policy, unsigned layer, unsigned expert);
+void efs_policy_unpin(struct efs_policy *policy, unsigned layer, unsigned expert);
 
-/* Fix an expert to F or C (a user's pin): once requested it goes there before all others and is no victim.
- * EFS_POOL_M: not fixed any more. */
-void efs_policy_fix(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);
+/* Pin an expert to F or C for the user: once requested it goes there before all others and is no victim. EFS_POOL_M
+ * ends it. */
+void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);
 
-/* The caller knows better what is in memory: a read failed, a move could not be done, an earlier mount left it. Books
- * only; may overfill a pool, which the next settle or resize sets right. */
+/* The caller knows better what is in memory: a read failed, a move could not be done, an earlier mount left it.
+ * Changes the cache state alone; may overfill a pool, which the next admit or resize sets right. */
 void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);
 
 /*
  * New capacities (a budget, a plan). layer_bytes as in the config: NULL to share capacity_bytes by all layers. Victims
- * go at once; what holds keep back stays over the capacity and goes with later calls (efs_policy_over_bytes).
+ * go at once; what is pinned stays over the capacity and goes with later calls (efs_policy_over_bytes).
  */
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
                        const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count);
@@ -153,8 +153,8 @@ void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *
 /* ---- looking at it ------------------------------------------------------------------------------------------ */
 
 enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert);
-bool efs_policy_held(const struct efs_policy *policy, unsigned layer, unsigned expert);
-enum efs_pool efs_policy_fixed(const struct efs_policy *policy, unsigned layer, unsigned expert);
+bool efs_policy_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert);
+enum efs_pool efs_policy_user_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert);
 /* Rank in its layer by what the policy goes by, 0 the best; for the baselines by frequency. Linear in experts. */
 unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned expert);
 /* The same of several experts of a layer at once, which costs hardly more than one. */

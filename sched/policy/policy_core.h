@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_core.h - inside the policies: the books, and what an order of victims has to offer.
+ * policy_core.h - inside the policies: the cache state of all experts, and the functions of an order of victims.
  */
 #ifndef EFS_POLICY_CORE_H
 #define EFS_POLICY_CORE_H
@@ -16,7 +16,7 @@ struct efs_policy_order {
     const char *name;
     int (*open)(struct efs_policy *policy);
     void (*close)(struct efs_policy *policy);
-    /* Units of a layer are asked for: count them. They are held, so none of them is in the order now. */
+    /* Units of a layer are asked for: count them. They are pinned, so none of them is in the order now. */
     void (*request)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count);
     /* A unit becomes a possible victim of the pool it is in, and ceases to be one. */
     void (*enter)(struct efs_policy *policy, uint32_t unit);
@@ -27,7 +27,7 @@ struct efs_policy_order {
     bool (*beats)(struct efs_policy *policy, uint32_t unit, uint32_t victim, enum efs_pool pool);
     /* Does its rank entitle a unit to a pool? NULL: always. */
     bool (*entitled)(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
-    /* Larger: to be settled first. NULL: in the order asked for. */
+    /* Larger: to be admitted first. NULL: in the order asked for. */
     double (*worth)(struct efs_policy *policy, uint32_t unit);
     void (*begin)(struct efs_policy *policy);
     void (*seed)(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes);
@@ -54,8 +54,8 @@ struct efs_policy {
 
     uint8_t *pool;      /* [units] where it is: enum efs_pool */
     uint8_t *evictable; /* [units] the pool that it may be a victim of, or EFS_NOT_EVICTABLE */
-    uint8_t *fixed;     /* [units] pool it is fixed to; EFS_POOL_M: none */
-    uint32_t *holds;    /* [units] */
+    uint8_t *user_pin;  /* [units] pool that the user pinned it to; EFS_POOL_M: none */
+    uint32_t *pins;     /* [units] */
     bool *frozen;       /* [units] moved in this call: once is enough */
     uint64_t *since;    /* [units] clock when it was last admitted */
     uint32_t *count;    /* [units] requests, for the baselines and for show */
@@ -64,7 +64,7 @@ struct efs_policy {
     unsigned layer; /* last asked for */
     struct efs_move *moves;
     size_t move_count;
-    uint32_t *sorted; /* [experts] scratch of settle */
+    uint32_t *sorted; /* [experts] scratch of admit */
     double *sorted_worth;
     struct efs_policy_pool info[EFS_POOLS + 1];
 };
@@ -84,18 +84,18 @@ static inline uint64_t efs_unit_bytes(const struct efs_policy *policy, uint32_t 
     return policy->bytes[policy->same_bytes ? 0 : unit][pool];
 }
 
-/* Make unit a possible victim if it may be one, or see to it that it is none. To be called when any of pool, holds,
- * fixed or frozen has changed, and before they change with on = false. */
+/* Make unit a possible victim if it may be one, or see to it that it is none. To be called when any of pool, pins,
+ * user_pin or frozen has changed, and before they change with on = false. */
 void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on);
 
 /* policy_room.c: begin a call that makes moves; find a place; trim what is over. */
 void efs_policy_call_begin(struct efs_policy *policy);
 void efs_policy_call_end(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count);
-/* Book the unit into the best pool that takes it, victims moved away; it stays where it is when no better one does. */
+/* Move the unit to the best pool that takes it, victims moved away; it stays where it is when no better one does. */
 enum efs_pool efs_policy_promote(struct efs_policy *policy, uint32_t unit);
 void efs_policy_trim(struct efs_policy *policy);
-/* Book a unit into a pool. */
-void efs_policy_book(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
+/* Change the pool of a unit, and the sums. */
+void efs_policy_set_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
 void efs_policy_set_thresholds(struct efs_policy *policy);
 
 #endif

@@ -128,7 +128,7 @@ static uint32_t heap_lowest(struct efs_policy *policy, unsigned domain, enum efs
     return heap->length[pool][domain] ? heap_of(policy, domain, pool)[0] : EFS_NO_UNIT;
 }
 
-/* ---- what they go by: keys are set while a unit is held, so not in a heap ------------------------------------ */
+/* ---- what they go by: keys are set while a unit is pinned, so not in a heap ------------------------------------ */
 
 static void lru_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {

@@ -12,7 +12,7 @@
 
 void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on)
 {
-    bool may = on && policy->pool[unit] != EFS_POOL_M && !policy->holds[unit] && policy->fixed[unit] == EFS_POOL_M &&
+    bool may = on && policy->pool[unit] != EFS_POOL_M && !policy->pins[unit] && policy->user_pin[unit] == EFS_POOL_M &&
                !policy->frozen[unit];
 
     if (may == (policy->evictable[unit] != EFS_NOT_EVICTABLE))
@@ -26,7 +26,7 @@ void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on)
     }
 }
 
-void efs_policy_book(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
+void efs_policy_set_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
 {
     unsigned domain = efs_unit_domain(policy, unit);
     enum efs_pool from = policy->pool[unit];
@@ -87,7 +87,7 @@ static void fall(struct efs_policy *policy, uint32_t unit)
             make_room(policy, unit, p))
             to = p;
     policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* booking takes it off again */
-    efs_policy_book(policy, unit, to);
+    efs_policy_set_pool(policy, unit, to);
     policy->moves[policy->move_count++] = (struct efs_move){.layer = efs_unit_layer(policy, unit),
                                                             .expert = unit % policy->experts,
                                                             .from = (uint8_t)from,
@@ -118,7 +118,7 @@ static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool po
 {
     unsigned domain = efs_unit_domain(policy, unit), count = 0;
     uint64_t need = efs_unit_bytes(policy, unit, pool), capacity = policy->capacity[domain][pool];
-    bool first = policy->fixed[unit] != EFS_POOL_M;
+    bool first = policy->user_pin[unit] != EFS_POOL_M;
     uint32_t victims[MOST_VICTIMS];
 
     if (need > capacity)
@@ -146,13 +146,13 @@ static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool po
 /* Whether there is, or can be made, a place for unit in a pool that is better than limit. */
 static enum efs_pool find_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool limit)
 {
-    enum efs_pool fixed = policy->fixed[unit];
+    enum efs_pool pinned = policy->user_pin[unit];
 
-    if (fixed < limit && make_room(policy, unit, fixed))
-        return fixed;
-    if (fixed != EFS_POOL_M && fixed >= limit)
+    if (pinned < limit && make_room(policy, unit, pinned))
+        return pinned;
+    if (pinned != EFS_POOL_M && pinned >= limit)
         return limit; /* where it is to be, or better */
-    for (enum efs_pool p = fixed == EFS_POOL_M ? EFS_POOL_F : fixed; p < limit; p++)
+    for (enum efs_pool p = pinned == EFS_POOL_M ? EFS_POOL_F : pinned; p < limit; p++)
         if ((!policy->order->entitled || policy->order->entitled(policy, unit, p)) && make_room(policy, unit, p))
             return p;
     return limit;
@@ -169,7 +169,7 @@ enum efs_pool efs_policy_promote(struct efs_policy *policy, uint32_t unit)
     if (leaves)
         *leaves += efs_unit_bytes(policy, unit, from);
     if (to != from)
-        efs_policy_book(policy, unit, to);
+        efs_policy_set_pool(policy, unit, to);
     return to;
 }
 

@@ -14,7 +14,7 @@
 #define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
 #define LONG_RUN 40u        /* passes of the uniform rate that the long-run rate begins with */
 #define LONG_RUN_MAX 65536u /* passes after which long-run counts are halved */
-#define SETTLE 8u           /* passes after a change in which no other is looked for */
+#define STEADY_PASSES 8u    /* passes after a change in which no other is looked for */
 
 struct efs_value {
     unsigned layers, experts;
@@ -36,7 +36,7 @@ struct efs_value {
     int32_t log_table[257];
     /* The change of requests: bits of surprise by pass. */
     int64_t bits;
-    uint32_t bits_of, requests, settle;
+    uint32_t bits_of, requests, steady_passes;
     double slow, last_loss;
 };
 
@@ -75,7 +75,7 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
     value->smooth = t.smooth > 0 ? t.smooth : 4;
     value->change_bits = t.change_bits != 0 ? t.change_bits : 2.9;
     value->fade_passes = (unsigned)fmax(1, -log2(FADE_STEP) * (t.half_life > 0 ? t.half_life : 256));
-    value->settle = SETTLE;
+    value->steady_passes = STEADY_PASSES;
     for (unsigned i = 0; i <= 256; i++)
         value->log_table[i] = (int32_t)lrint(log2(1 + i / 256.0) * EFS_VALUE_UNIT);
     for (unsigned age = 1; age <= EFS_VALUE_AGES; age++)
@@ -158,7 +158,7 @@ void efs_value_begin(struct efs_value *value)
         value->layer[l].since_fade = 0;
         value->layer[l].stale = true;
     }
-    value->settle = SETTLE;
+    value->steady_passes = STEADY_PASSES;
     value->last_loss = 0;
 }
 
@@ -174,8 +174,8 @@ static bool look_for_change(struct efs_value *value)
 
     value->bits = 0;
     value->bits_of = value->requests = 0;
-    if (value->settle) {
-        value->settle--;
+    if (value->steady_passes) {
+        value->steady_passes--;
         if (first || mean > value->slow)
             value->slow = mean;
         return false;

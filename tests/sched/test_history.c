@@ -184,7 +184,7 @@ static void learner_ranks_as_the_policy(void **state)
     struct efs_history h, by_hand, none = {0};
     struct efs_history_learner *learner;
     struct efs_policy *policy;
-    struct efs_grant grants[2];
+    struct efs_placement placements[2];
     double w[EXPERTS];
 
     (void)state;
@@ -208,10 +208,10 @@ static void learner_ranks_as_the_policy(void **state)
             assert_int_equal(efs_history_learner_request(learner, l, ids, 2), 0);
             for (unsigned i = 0; i < 2; i++)
                 ranks[i] = efs_policy_rank(policy, l, ids[i]);
-            assert_int_equal(efs_policy_request(policy, l, ids, 2, grants), 0);
+            assert_int_equal(efs_policy_request(policy, l, ids, 2, placements), 0);
             assert_int_equal(efs_history_request(&by_hand, l, ids, ranks, 2), 0);
             for (unsigned i = 0; i < 2; i++)
-                efs_policy_release(policy, l, ids[i]);
+                efs_policy_unpin(policy, l, ids[i]);
         }
     }
     assert_true(same(&h, &by_hand));

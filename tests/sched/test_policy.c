@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy.c - the cache policies: the classic ones against plain models of them, the rules of the books under
+ * test_policy.c - the cache policies: the classic ones against plain models of them, the rules of the cache state under
  * random driving, the zipmoe policy by cases.
  */
 #include "cases.h"
@@ -26,26 +26,26 @@ static struct efs_policy *open_policy(const struct efs_policy_config *config)
     return policy;
 }
 
-/* A whole request: asked, settled, released. Returns the moves. */
+/* A whole request: asked, admitted, unpinned. Returns the moves. */
 static size_t ask(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
-                  struct efs_grant *grants, const struct efs_move **moves)
+                  struct efs_placement *placements, const struct efs_move **moves)
 {
     size_t move_count;
 
-    assert_int_equal(efs_policy_request(policy, layer, expert, count, grants), 0);
-    efs_policy_settle(policy, layer, grants, count, moves, &move_count);
+    assert_int_equal(efs_policy_request(policy, layer, expert, count, placements), 0);
+    efs_policy_admit(policy, layer, placements, count, moves, &move_count);
     for (unsigned i = 0; i < count; i++)
-        efs_policy_release(policy, layer, expert[i]);
+        efs_policy_unpin(policy, layer, expert[i]);
     return move_count;
 }
 
-static struct efs_grant ask_one(struct efs_policy *policy, unsigned layer, uint32_t expert)
+static struct efs_placement ask_one(struct efs_policy *policy, unsigned layer, uint32_t expert)
 {
     const struct efs_move *moves;
-    struct efs_grant grant;
+    struct efs_placement placement;
 
-    ask(policy, layer, &expert, 1, &grant, &moves);
-    return grant;
+    ask(policy, layer, &expert, 1, &placement, &moves);
+    return placement;
 }
 
 /* ---- the classic policies ----------------------------------------------------------------------------------- */
@@ -96,12 +96,12 @@ static void classic_policies_are_their_models(void **state)
                 unsigned layer = cases_below(&cases, 3), unit;
                 uint32_t expert = (uint32_t)(20 * pow(cases_uniform(&cases), 2));
                 const struct efs_move *moves;
-                struct efs_grant grant;
-                size_t count = ask(policy, layer, &expert, 1, &grant, &moves);
+                struct efs_placement placement;
+                size_t count = ask(policy, layer, &expert, 1, &placement, &moves);
 
                 unit = layer * 20 + expert;
-                assert_int_equal(grant.found, model.in[unit] ? pool : M);
-                assert_int_equal(grant.target, pool);
+                assert_int_equal(placement.found, model.in[unit] ? pool : M);
+                assert_int_equal(placement.target, pool);
                 model.uses[unit]++;
                 model.used[unit] = model.clock;
                 if (!model.in[unit]) {
@@ -141,8 +141,8 @@ static void marking_spares_the_marked(void **state)
     for (unsigned round = 0; round < 5000; round++) {
         uint32_t expert = cases_below(&cases, 20);
         const struct efs_move *moves;
-        struct efs_grant grant;
-        size_t count = ask(policy, 0, &expert, 1, &grant, &moves);
+        struct efs_placement placement;
+        size_t count = ask(policy, 0, &expert, 1, &placement, &moves);
 
         if (count) {
             bool any = false;
@@ -174,7 +174,7 @@ enum { LAYERS = 3, EXPERTS = 24, UNITS = LAYERS * EXPERTS };
 /* What a daemon would have in memory, moved only as it is told. */
 struct mirror {
     uint8_t pool[UNITS];
-    unsigned holds[UNITS];
+    unsigned pins[UNITS];
     uint64_t used[LAYERS][EFS_POOLS], spare[LAYERS][EFS_POOLS], capacity[LAYERS][EFS_POOLS];
     uint64_t (*bytes)[EFS_POOLS];
     unsigned domains;
@@ -203,7 +203,7 @@ static void mirror_moves(struct mirror *mirror, const struct efs_move *moves, si
         unsigned unit = moves[i].layer * EXPERTS + moves[i].expert, domain = domain_of(mirror, unit);
 
         assert_int_equal(mirror->pool[unit], moves[i].from);
-        assert_int_equal(mirror->holds[unit], 0);
+        assert_int_equal(mirror->pins[unit], 0);
         assert_false(moved[unit]);
         moved[unit] = true;
         assert_true(moves[i].to > moves[i].from);
@@ -298,7 +298,7 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
         unsigned layer = round % LAYERS, count;
         bool moved[UNITS] = {false};
         uint32_t expert[EXPERTS];
-        struct efs_grant grants[EXPERTS];
+        struct efs_placement placements[EXPERTS];
         const struct efs_move *moves;
         size_t move_count;
 
@@ -319,31 +319,31 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
             memset(moved, 0, sizeof(moved));
         }
         count = random_request(cases, expert);
-        assert_int_equal(efs_policy_request(policy, layer, expert, count, grants), 0);
+        assert_int_equal(efs_policy_request(policy, layer, expert, count, placements), 0);
         memset(mirror.spare, 0, sizeof(mirror.spare));
         for (unsigned i = 0; i < count; i++) {
             unsigned unit = layer * EXPERTS + expert[i];
 
-            assert_int_equal(grants[i].expert, expert[i]);
-            assert_int_equal(grants[i].found, mirror.pool[unit]);
-            mirror.holds[unit]++;
+            assert_int_equal(placements[i].expert, expert[i]);
+            assert_int_equal(placements[i].found, mirror.pool[unit]);
+            mirror.pins[unit]++;
             asked++;
-            found += grants[i].found != M;
+            found += placements[i].found != M;
         }
-        efs_policy_settle(policy, layer, grants, count, &moves, &move_count);
+        efs_policy_admit(policy, layer, placements, count, &moves, &move_count);
         for (unsigned i = 0; i < count; i++)
-            if (grants[i].target < grants[i].found && grants[i].found != M)
-                mirror.spare[domain_of(&mirror, layer * EXPERTS)][grants[i].found] +=
-                    all[layer * EXPERTS + expert[i]][grants[i].found];
+            if (placements[i].target < placements[i].found && placements[i].found != M)
+                mirror.spare[domain_of(&mirror, layer * EXPERTS)][placements[i].found] +=
+                    all[layer * EXPERTS + expert[i]][placements[i].found];
         mirror_moves(&mirror, moves, move_count, moved);
         for (unsigned i = 0; i < count; i++) {
-            assert_true(grants[i].target <= grants[i].found || (published && grants[i].target == M));
-            mirror_book(&mirror, layer * EXPERTS + expert[i], grants[i].target);
+            assert_true(placements[i].target <= placements[i].found || (published && placements[i].target == M));
+            mirror_book(&mirror, layer * EXPERTS + expert[i], placements[i].target);
         }
         assert_true(!over(&mirror));
         for (unsigned i = 0; i < count; i++) {
-            mirror.holds[layer * EXPERTS + expert[i]]--;
-            efs_policy_release(policy, layer, expert[i]);
+            mirror.pins[layer * EXPERTS + expert[i]]--;
+            efs_policy_unpin(policy, layer, expert[i]);
         }
         check_books(policy, &mirror);
         if (cases_below(cases, 200) == 0)
@@ -381,15 +381,16 @@ static void same_requests_same_decisions(void **state)
         for (unsigned round = 0; round < 600; round++) {
             uint32_t expert[EXPERTS];
             unsigned count = random_request(&cases, expert);
-            struct efs_grant grants[2][EXPERTS];
+            struct efs_placement placements[2][EXPERTS];
             const struct efs_move *moves[2];
             size_t moved[2];
 
             for (unsigned i = 0; i < 2; i++)
-                moved[i] = ask(policy[i], round % LAYERS, expert, count, grants[i], &moves[i]);
+                moved[i] = ask(policy[i], round % LAYERS, expert, count, placements[i], &moves[i]);
             assert_int_equal(moved[0], moved[1]);
             for (unsigned i = 0; i < count; i++)
-                assert_true(grants[0][i].found == grants[1][i].found && grants[0][i].target == grants[1][i].target);
+                assert_true(placements[0][i].found == placements[1][i].found &&
+                            placements[0][i].target == placements[1][i].target);
             for (size_t i = 0; i < moved[0]; i++)
                 assert_memory_equal(&moves[0][i], &moves[1][i], sizeof(moves[0][i]));
         }
@@ -398,7 +399,7 @@ static void same_requests_same_decisions(void **state)
     }
 }
 
-/* ---- holds, pins, corrections ------------------------------------------------------------------------------- */
+/* ---- pins, user pins, corrections ------------------------------------------------------------------------------- */
 
 static void what_is_held_stays(void **state)
 {
@@ -414,21 +415,21 @@ static void what_is_held_stays(void **state)
         policy = open_policy(&config);
         assert_int_equal(ask_one(policy, 0, 0).target, C);
         assert_int_equal(ask_one(policy, 0, 1).target, C);
-        efs_policy_hold(policy, 0, 0);
-        efs_policy_hold(policy, 0, 0);
-        efs_policy_hold(policy, 0, 1);
-        assert_true(efs_policy_held(policy, 0, 1));
+        efs_policy_pin(policy, 0, 0);
+        efs_policy_pin(policy, 0, 0);
+        efs_policy_pin(policy, 0, 1);
+        assert_true(efs_policy_pinned(policy, 0, 1));
         for (unsigned i = 0; i < 9; i++) /* however often: no room */
             assert_int_equal(ask_one(policy, 0, 2).target, M);
-        efs_policy_release(policy, 0, 1);
+        efs_policy_unpin(policy, 0, 1);
         assert_int_equal(ask_one(policy, 0, 2).target, C);
         assert_int_equal(efs_policy_state(policy, 0, 1), M);
-        efs_policy_release(policy, 0, 0);
-        efs_policy_resize(policy, none, NULL, &moves, &count); /* the hold keeps one back */
+        efs_policy_unpin(policy, 0, 0);
+        efs_policy_resize(policy, none, NULL, &moves, &count); /* the pin keeps one back */
         assert_int_equal(count, 1);
         assert_int_equal(moves[0].expert, 2);
         assert_int_equal(efs_policy_over_bytes(policy), 667);
-        efs_policy_release(policy, 0, 0);
+        efs_policy_unpin(policy, 0, 0);
         efs_policy_resize(policy, none, NULL, &moves, &count);
         assert_int_equal(count, 1);
         assert_int_equal(efs_policy_over_bytes(policy), 0);
@@ -447,9 +448,9 @@ static void pins_come_first(void **state)
         config.capacity_bytes[C] = 667;
         config.recode = true;
         policy = open_policy(&config);
-        efs_policy_fix(policy, 0, 5, EFS_POOL_C);
-        efs_policy_fix(policy, 0, 6, EFS_POOL_F);
-        assert_int_equal(efs_policy_fixed(policy, 0, 5), C);
+        efs_policy_user_pin(policy, 0, 5, EFS_POOL_C);
+        efs_policy_user_pin(policy, 0, 6, EFS_POOL_F);
+        assert_int_equal(efs_policy_user_pinned(policy, 0, 5), C);
         for (uint32_t i = 0; i < 20; i++)
             ask_one(policy, 0, i % 3);                     /* fill both pools, and count those three */
         assert_int_equal(ask_one(policy, 0, 5).target, C); /* to C, not to F, at its first use */
@@ -458,7 +459,7 @@ static void pins_come_first(void **state)
             ask_one(policy, 0, i % 5);
         assert_int_equal(efs_policy_state(policy, 0, 5), C);
         assert_int_equal(efs_policy_state(policy, 0, 6), F);
-        efs_policy_fix(policy, 0, 5, EFS_POOL_M);
+        efs_policy_user_pin(policy, 0, 5, EFS_POOL_M);
         for (uint32_t i = 0; i < 600; i++)
             ask_one(policy, 0, i % 3);
         assert_int_equal(efs_policy_state(policy, 0, 5), M);
@@ -469,7 +470,7 @@ static void pins_come_first(void **state)
 static void the_caller_knows_better(void **state)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_LRU, 2, 8);
-    struct efs_grant first[1], second[1];
+    struct efs_placement first[1], second[1];
     const struct efs_move *moves;
     struct efs_policy *policy;
     uint32_t three = 3;
@@ -482,13 +483,13 @@ static void the_caller_knows_better(void **state)
     assert_int_equal(efs_policy_request(policy, 1, &three, 1, first), 0);
     assert_int_equal(efs_policy_request(policy, 1, &three, 1, second), 0);
     assert_int_equal(second->found, M);
-    efs_policy_settle(policy, 1, first, 1, &moves, &count);
-    efs_policy_settle(policy, 1, second, 1, &moves, &count);
+    efs_policy_admit(policy, 1, first, 1, &moves, &count);
+    efs_policy_admit(policy, 1, second, 1, &moves, &count);
     assert_int_equal(second->found, C);
     assert_int_equal(second->target, C);
     efs_policy_set(policy, 1, 3, EFS_POOL_M); /* the read failed */
-    efs_policy_release(policy, 1, 3);
-    efs_policy_release(policy, 1, 3);
+    efs_policy_unpin(policy, 1, 3);
+    efs_policy_unpin(policy, 1, 3);
     assert_int_equal(efs_policy_state(policy, 1, 3), M);
     assert_int_equal(efs_policy_over_bytes(policy), 0);
     for (unsigned e = 0; e < 4; e++)
@@ -506,7 +507,7 @@ static void published_dispatch_by_hand(void **state)
     struct efs_policy_config config = config_of(EFS_POLICY_ZIPMOE, 1, 6);
     uint32_t counts[6] = {50, 40, 30, 20, 10, 0}, turned[6] = {0, 40, 30, 60, 50, 1};
     const struct efs_move *moves;
-    struct efs_grant grants[1];
+    struct efs_placement placements[1];
     struct efs_policy *policy;
     uint32_t five = 5;
 
@@ -524,7 +525,7 @@ static void published_dispatch_by_hand(void **state)
     assert_int_equal(ask_one(policy, 0, 4).target, M); /* beyond all thresholds */
     assert_int_equal(ask_one(policy, 0, 2).found, S);
     for (unsigned i = 0; i < 60; i++) /* the last becomes the first, and the others move down */
-        ask(policy, 0, &five, 1, grants, &moves);
+        ask(policy, 0, &five, 1, placements, &moves);
     assert_int_equal(efs_policy_state(policy, 0, 5), F);
     assert_int_equal(efs_policy_rank(policy, 0, 5), 0);
     assert_int_equal(efs_policy_state(policy, 0, 0), C);
@@ -564,14 +565,14 @@ static void a_scan_does_not_wash_out_the_hot(void **state)
         policy = open_policy(&config);
         for (uint32_t round = 0; round < 2000; round++) {
             uint32_t asked[9];
-            struct efs_grant grants[9];
+            struct efs_placement placements[9];
             const struct efs_move *moves;
 
             asked[0] = round % 8; /* eight that come again and again, and eight of a long scan each time */
             for (uint32_t i = 0; i < 8; i++)
                 asked[1 + i] = 8 + (8 * round + i) % 800;
-            ask(policy, 0, asked, 9, grants, &moves);
-            hits[kind] += grants[0].found != M;
+            ask(policy, 0, asked, 9, placements, &moves);
+            hits[kind] += placements[0].found != M;
         }
         efs_policy_free(policy);
     }
@@ -599,14 +600,14 @@ static void a_new_request_is_seen(void **state)
             for (unsigned layer = 0; layer < 4; layer++) {
                 unsigned first = token / 300 * 16 % 64;
                 uint32_t asked[4];
-                struct efs_grant grants[4];
+                struct efs_placement placements[4];
                 const struct efs_move *moves;
 
                 for (unsigned i = 0; i < 4; i++) /* four of a hot set of twelve */
                     asked[i] = first + 3 * i + (uint32_t)(3 * pow(cases_uniform(&cases), 2));
-                ask(policy, layer, asked, 4, grants, &moves);
+                ask(policy, layer, asked, 4, placements, &moves);
                 for (unsigned i = 0; i < 4; i++)
-                    misses[see] += token >= 300 && grants[i].found == M;
+                    misses[see] += token >= 300 && placements[i].found == M;
             }
         efs_policy_free(policy);
     }
@@ -667,11 +668,11 @@ static void ranks_are_an_order(void **state)
         policy = open_policy(&config);
         for (unsigned round = 0; round < 300; round++) {
             uint32_t expert[EXPERTS];
-            struct efs_grant grants[EXPERTS];
+            struct efs_placement placements[EXPERTS];
             const struct efs_move *moves;
             unsigned count = random_request(&cases, expert);
 
-            ask(policy, round % 2, expert, count, grants, &moves);
+            ask(policy, round % 2, expert, count, placements, &moves);
         }
         for (unsigned layer = 0; layer < 2; layer++) {
             bool taken[EXPERTS] = {false};
@@ -698,7 +699,7 @@ static void what_is_refused(void **state)
     struct efs_policy_config good = config_of(EFS_POLICY_ZIPMOE, 2, 4), config;
     uint64_t some[8][EFS_POOLS] = {{1000, 667, 500, 167}, {1000, 667, 500, 167}};
     uint32_t twice[3] = {1, 2, 1}, beyond[1] = {4}, fine[2] = {0, 1};
-    struct efs_grant grants[8];
+    struct efs_placement placements[8];
     struct efs_policy *policy;
 
     (void)state;
@@ -720,12 +721,12 @@ static void what_is_refused(void **state)
     config.bytes = (const uint64_t(*)[EFS_POOLS])some;
     config.same_bytes = false; /* layer 0 has two experts, layer 1 none */
     policy = open_policy(&config);
-    assert_int_equal(efs_policy_request(policy, 0, fine, 2, grants), 0);
-    assert_int_equal(efs_policy_request(policy, 0, twice, 3, grants), -EINVAL);
-    assert_int_equal(efs_policy_request(policy, 0, beyond, 1, grants), -EINVAL);
-    assert_int_equal(efs_policy_request(policy, 1, fine, 2, grants), -EINVAL);
-    assert_int_equal(efs_policy_request(policy, 2, fine, 2, grants), -EINVAL);
-    assert_false(efs_policy_held(policy, 0, 2)); /* nothing of a refused request was held */
+    assert_int_equal(efs_policy_request(policy, 0, fine, 2, placements), 0);
+    assert_int_equal(efs_policy_request(policy, 0, twice, 3, placements), -EINVAL);
+    assert_int_equal(efs_policy_request(policy, 0, beyond, 1, placements), -EINVAL);
+    assert_int_equal(efs_policy_request(policy, 1, fine, 2, placements), -EINVAL);
+    assert_int_equal(efs_policy_request(policy, 2, fine, 2, placements), -EINVAL);
+    assert_false(efs_policy_pinned(policy, 0, 2)); /* nothing of a refused request is pinned */
     efs_policy_free(policy);
     efs_policy_free(NULL);
 

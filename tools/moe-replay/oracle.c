@@ -70,14 +70,14 @@ static void admit(struct replay_oracle *o, uint32_t unit)
     o->inside[unit] = worst != unit;
 }
 
-void replay_oracle_request(struct replay_oracle *o, struct efs_grant *grants)
+void replay_oracle_request(struct replay_oracle *o, struct efs_placement *placements)
 {
     const struct replay_workload *w = o->workload;
     size_t r = o->request++;
     for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
         uint32_t unit = unit_of(w, r, i);
         uint8_t pool = o->inside[unit] ? EFS_POOL_C : EFS_POOL_M;
-        grants[i - w->first[r]] = (struct efs_grant){.expert = w->ids[i], .found = pool, .target = pool};
+        placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
         o->use[unit] = o->next[i];
         if (pool == EFS_POOL_M)
             admit(o, unit);

@@ -168,7 +168,7 @@ struct replay_oracle;
 struct replay_oracle *replay_oracle_new(const struct replay_workload *workload, uint64_t units); /* NULL: no memory */
 void replay_oracle_free(struct replay_oracle *oracle);
 /* The next request of the workload: where its experts are found, C or M. */
-void replay_oracle_request(struct replay_oracle *oracle, struct efs_grant *grants);
+void replay_oracle_request(struct replay_oracle *oracle, struct efs_placement *placements);
 
 /* ---- what is said (report.c, checks.c, json.c, plot.c) ---- */
 

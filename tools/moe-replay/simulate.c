@@ -26,7 +26,7 @@ struct player {
     struct replay_oracle *oracle; /* this */
     bool raw;                     /* files that are not coded */
     bool read;                    /* the request has read something */
-    struct efs_grant grants[REPLAY_REQUEST_MAX];
+    struct efs_placement placements[REPLAY_REQUEST_MAX];
     uint32_t count;                              /* of them described */
     struct efs_trace_tensor each[EFS_POOLS + 1]; /* a tensor of an expert found in a pool */
     uint64_t policy_ns;
@@ -79,7 +79,7 @@ static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_
 {
     struct player *player = arg;
     uint32_t count = player->setup->tensors, i = player->count++;
-    unsigned pool = player->grants[i].found;
+    unsigned pool = player->placements[i].found;
     (void)layer;
     (void)expert; /* they come in the order in which they were asked for */
     for (uint32_t t = 0; t < count; t++)
@@ -110,14 +110,14 @@ static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint3
     player->count = player->tensor_count = 0;
     player->read = false;
     if (player->oracle) {
-        replay_oracle_request(player->oracle, player->grants);
+        replay_oracle_request(player->oracle, player->placements);
         return 0;
     }
     uint64_t began = tools_now_ns();
-    int rc = efs_policy_request(player->policy, layer, experts, count, player->grants);
+    int rc = efs_policy_request(player->policy, layer, experts, count, player->placements);
     if (rc < 0)
         return rc;
-    efs_policy_settle(player->policy, layer, player->grants, count, &moves, &move_count);
+    efs_policy_admit(player->policy, layer, player->placements, count, &moves, &move_count);
     player->policy_ns += tools_now_ns() - began;
     for (size_t i = 0; i < move_count; i++)
         if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
@@ -154,7 +154,7 @@ static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint3
     struct player *player = arg;
     (void)tokens;
     for (uint32_t i = 0; i < count && player->policy; i++)
-        efs_policy_release(player->policy, layer, experts[i]);
+        efs_policy_unpin(player->policy, layer, experts[i]);
     if (player->result->requests++ % SAMPLE_EVERY == 0 && player->sample_count < SAMPLES_MAX)
         time_schedule(player);
 }
