@@ -334,29 +334,3 @@ int efs_sys_uring_result(int result)
 {
     return result;
 }
-
-int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = efs_sys_pread(fd, (char *)buf + done, bytes - done, offset + done);
-        if (n < 0)
-            return (int)n;
-        if (n == 0)
-            return -ENODATA;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = efs_sys_pwrite(fd, (const char *)buf + done, bytes - done, offset + done);
-        if (n < 0)
-            return (int)n;
-        if (n == 0)
-            return -EIO;
-        done += (size_t)n;
-    }
-    return 0;
-}

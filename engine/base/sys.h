@@ -76,8 +76,9 @@ int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
 int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unpin */
 int efs_sys_uring_result(int result);
 
-/* Read exactly bytes bytes: 0, -errno, or -ENODATA when the file ends before. */
+/* Read exactly bytes bytes, or of them at least so many: 0, -errno, or -ENODATA when the file ends before. */
 int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset);
+int efs_sys_pread_least(int fd, void *buf, size_t bytes, size_t least, uint64_t offset);
 int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset);
 
 #endif

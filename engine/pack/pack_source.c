@@ -212,20 +212,6 @@ static void release(struct efs_pack_source *s, uint32_t file, size_t bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Read at least need of want bytes; the file may end in between. */
-static int read_some(int fd, uint8_t *buffer, size_t want, size_t need, uint64_t offset)
-{
-    for (size_t done = 0; done < need;) {
-        ssize_t n = efs_sys_pread(fd, buffer + done, want - done, offset + done);
-        if (n < 0)
-            return (int)n;
-        if (n == 0)
-            return -ENODATA;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t offset, size_t bytes, size_t new_bytes,
                               uint8_t *buffer, const uint8_t **data, struct efs_error *err)
 {
@@ -235,12 +221,12 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     errint_t rc = acquire(s, file, &fd, err);
     if (rc < 0)
         return rc;
-    int got = read_some(fd, buffer, efs_page_up(need), need, begin);
+    int got = efs_sys_pread_least(fd, buffer, efs_page_up(need), need, begin);
     if (got == -EINVAL) { /* O_DIRECT was taken at open and is refused now */
         struct stat now;
         int buffered = open_file(s, file, 0, &now);
         if (buffered >= 0) {
-            got = read_some(buffered, buffer, efs_page_up(need), need, begin);
+            got = efs_sys_pread_least(buffered, buffer, efs_page_up(need), need, begin);
             efs_sys_close(buffered);
         }
     }

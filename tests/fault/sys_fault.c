@@ -30,8 +30,6 @@
 #define efs_sys_uring_init real_uring_init
 #define efs_sys_uring_pin real_uring_pin
 #define efs_sys_uring_result real_uring_result
-#define efs_sys_pread_all real_pread_all
-#define efs_sys_pwrite_all real_pwrite_all
 #include "../../engine/base/sys.c"
 #undef efs_sys_open
 #undef efs_sys_openat
@@ -63,8 +61,6 @@
 #undef efs_sys_uring_init
 #undef efs_sys_uring_pin
 #undef efs_sys_uring_result
-#undef efs_sys_pread_all
-#undef efs_sys_pwrite_all
 #undef EFS_SYS_H
 #include "../../engine/base/sys.h"
 
@@ -340,26 +336,4 @@ int efs_sys_uring_result(int result)
     if (!fails(FAULT_URING_RESULT))
         return real_uring_result(result);
     return plan.error ? -plan.error : result > 4096 ? result / 2 / 4096 * 4096 : result;
-}
-
-int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = efs_sys_pread(fd, (char *)buf + done, bytes - done, offset + done);
-        if (n <= 0)
-            return n < 0 ? (int)n : -ENODATA;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
-int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = efs_sys_pwrite(fd, (const char *)buf + done, bytes - done, offset + done);
-        if (n <= 0)
-            return n < 0 ? (int)n : -EIO;
-        done += (size_t)n;
-    }
-    return 0;
 }

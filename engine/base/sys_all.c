@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sys_all.c - reads and writes that go on until all is done; by sys.h alone, so that faults come in between. */
+#include "sys.h"
+
+#include <errno.h>
+
+int efs_sys_pread_least(int fd, void *buf, size_t bytes, size_t least, uint64_t offset)
+{
+    for (size_t done = 0; done < least;) {
+        ssize_t n = efs_sys_pread(fd, (char *)buf + done, bytes - done, offset + done);
+        if (n <= 0)
+            return n < 0 ? (int)n : -ENODATA;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset)
+{
+    return efs_sys_pread_least(fd, buf, bytes, bytes, offset);
+}
+
+int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = efs_sys_pwrite(fd, (const char *)buf + done, bytes - done, offset + done);
+        if (n <= 0)
+            return n < 0 ? (int)n : -EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
