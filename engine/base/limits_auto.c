@@ -2,130 +2,70 @@
 /* limits_auto.c - the memory that the machine and its memory cgroups have, and what they leave. */
 #include "expertfs.h"
 
+#include "kernel_text.h"
 #include "sized.h"
 #include "sys.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define TEXT 8192
-
-/* The file's text, "" when it cannot be read. */
-static void slurp(const char *path, char text[TEXT])
+static uint64_t limits_number(const char *directory, const char *name, uint64_t fallback)
 {
-    int fd = efs_sys_open(path, O_RDONLY, 0);
-    ssize_t n = fd < 0 ? 0 : efs_sys_pread(fd, text, TEXT - 1, 0);
-    text[n > 0 ? n : 0] = 0;
+    int fd = efs_kernel_open(directory, name);
+    uint64_t number = efs_kernel_number(fd, fallback);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return number;
+}
+
+static uint64_t limits_limit(const char *directory, const char *name)
+{
+    uint64_t limit = name ? limits_number(directory, name, UINT64_MAX) : UINT64_MAX;
+    return limit >= EFS_CGROUP_NO_LIMIT ? UINT64_MAX : limit;
+}
+
+static void limits_text(const char *directory, const char *name, char text[EFS_KERNEL_TEXT])
+{
+    int fd = efs_kernel_open(directory, name);
+    efs_kernel_text(fd, text);
     if (fd >= 0)
         efs_sys_close(fd);
 }
 
-/* The number after `name` at a line's start; fallback if it is not there. */
-static uint64_t field(const char *text, const char *name, uint64_t fallback)
-{
-    size_t n = strlen(name);
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, n) == 0 && line[n] >= '\t')
-            return strtoull(line + n, NULL, 10);
-        if (!*line)
-            break;
-    }
-    return fallback;
-}
-
-/* A file of one number; "max", none or nonsense: fallback. */
-static uint64_t number(const char *directory, const char *name, uint64_t fallback)
-{
-    char path[TEXT + 64], text[TEXT], *end;
-    snprintf(path, sizeof(path), "%s/%s", directory, name);
-    slurp(path, text);
-    uint64_t value = strtoull(text, &end, 10);
-    return end == text ? fallback : value;
-}
-
-/* The files of a kind of cgroup; in memory.stat the page cache, and the part of it that is tmpfs and memfds. */
-struct files {
-    const char *limit, *high, *usage, *cache, *shared;
-};
-static const struct files v1 = {"memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_cache", "total_shmem"},
-                          v2 = {"memory.max", "memory.high", "memory.current", "file", "shmem"};
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* A limit; v1 says "no limit" by a huge number. */
-static uint64_t limit_of(const char *directory, const char *name)
-{
-    uint64_t limit = name ? number(directory, name, UINT64_MAX) : UINT64_MAX;
-    return limit >= (1ull << 60) ? UINT64_MAX : limit;
-}
-
 /* What a cgroup leaves: limit - (usage - page cache). Page cache is given back on demand, memfds are not. Above high
  * nobody is killed, but slowed down until nothing goes on. */
-static uint64_t cgroup_leaves(const char *directory, const struct files *files)
+static uint64_t limits_leave(const char *directory, uint64_t limit, const struct efs_cgroup_files *files)
 {
-    char path[TEXT + 64], text[TEXT];
-    uint64_t limit = smaller(limit_of(directory, files->limit), limit_of(directory, files->high));
+    char text[EFS_KERNEL_TEXT];
+    uint64_t high = limits_limit(directory, files->high);
+    limit = limit < high ? limit : high;
     if (limit == UINT64_MAX)
         return limit;
-    uint64_t usage = number(directory, files->usage, 0);
-    snprintf(path, sizeof(path), "%s/memory.stat", directory);
-    slurp(path, text);
-    uint64_t cache = field(text, files->cache, 0), shared = field(text, files->shared, 0);
+    uint64_t usage = limits_number(directory, files->usage, 0);
+    limits_text(directory, "memory.stat", text);
+    uint64_t cache = efs_kernel_field(text, files->cache, 0), shared = efs_kernel_field(text, files->shared, 0);
     cache = cache > shared ? cache - shared : 0;
     usage = usage > cache ? usage - cache : 0;
     return limit > usage ? limit - usage : 0;
 }
 
-/* All cgroups from this process's up to the root. */
-static void walk(const char *mount, const char *cgroup, const struct files *files, struct efs_memory *least)
+static void limits_add(void *arg, const char *directory, const struct efs_cgroup_files *files)
 {
-    char directory[TEXT];
-    int n = snprintf(directory, sizeof(directory), "%s%s", mount, cgroup);
-    if (n < 0 || (size_t)n >= sizeof(directory))
-        return;
-    for (;;) {
-        uint64_t limit = limit_of(directory, files->limit);
-        least->available_bytes = smaller(least->available_bytes, cgroup_leaves(directory, files));
-        least->cgroup |= limit < least->limit_bytes;
-        least->limit_bytes = smaller(least->limit_bytes, limit);
-        char *slash = strrchr(directory, '/');
-        if (!slash || (size_t)(slash - directory) < strlen(mount))
-            return;
-        *slash = 0;
-    }
-}
-
-static void look_at_cgroups(struct efs_memory *least)
-{
-    char text[TEXT], *save = NULL;
-    slurp("/proc/self/cgroup", text);
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!path)
-            continue;
-        *path++ = 0;
-        if (controllers[1] == 0)
-            walk("/sys/fs/cgroup", path, &v2, least);
-        else if (strstr(controllers + 1, "memory"))
-            walk("/sys/fs/cgroup/memory", path, &v1, least);
-    }
+    struct efs_memory *least = arg;
+    uint64_t limit = limits_limit(directory, files->limit), left = limits_leave(directory, limit, files);
+    if (left < least->available_bytes)
+        least->available_bytes = left;
+    least->cgroup |= limit < least->limit_bytes;
+    if (limit < least->limit_bytes)
+        least->limit_bytes = limit;
 }
 
 void efs_memory(struct efs_memory *out, size_t bytes)
 {
     struct efs_memory memory;
-    char text[TEXT];
-    slurp("/proc/meminfo", text);
-    uint64_t total = field(text, "MemTotal:", UINT64_MAX / 1024);
+    char text[EFS_KERNEL_TEXT];
+    limits_text("/proc", "meminfo", text);
+    uint64_t total = efs_kernel_field(text, "MemTotal", UINT64_MAX / 1024);
     memory = (struct efs_memory){.limit_bytes = total * 1024,
-                                 .available_bytes = field(text, "MemAvailable:", 512 * 1024) * 1024};
-    look_at_cgroups(&memory);
+                                 .available_bytes = efs_kernel_field(text, "MemAvailable", 512 * 1024) * 1024};
+    efs_memory_cgroups(limits_add, &memory);
     efs_sized_out(out, bytes, &memory, sizeof(memory));
 }
 

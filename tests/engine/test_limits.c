@@ -29,7 +29,8 @@ static int open_below(const char *path, int flags, unsigned mode)
 }
 
 #define efs_sys_open open_below
-#include "../../engine/base/limits_auto.c" /* in place of the library's */
+#include "../../engine/base/kernel_text.c" /* in place of the library's */
+#include "../../engine/base/limits_auto.c"
 
 #define MIB UINT64_C(1048576)
 
