@@ -22,6 +22,8 @@ typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_byte
 /* ---- packing ------------------------------------------------------------------------------------------------ */
 
 enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4, EFS_CHOOSE_RAW };
+/* "auto", "raw", or what efs_codec_name() says. -EINVAL: none of these. */
+EFS_API errint_t efs_codec_choose(const char *name, enum efs_codec_choice *choice);
 
 struct efs_pack_options {
     uint32_t size;    /* sizeof(struct efs_pack_options) */

@@ -102,10 +102,15 @@ struct efs_store; /* an open store: its index in memory, read-only, shared by an
 EFS_API errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 EFS_API void efs_store_close(struct efs_store *store); /* NULL is fine */
 
+/* Codecs go by numbers below EFS_CODECS, see CODECS in expertfs-store(5): "none", "cascade", ...; NULL: no such codec.
+ */
+#define EFS_CODECS 16
+EFS_API const char *efs_codec_name(uint32_t codec);
+
 struct efs_store_info {
     uint64_t store_bytes, source_bytes, index_bytes, content_hash, files, tensors, experts, layers, groups, objects,
         shards;
-    uint64_t codec_shards[4], codec_raw_bytes[4], codec_coded_bytes[4]; /* by enum efs_disk_codec */
+    uint64_t codec_shards[EFS_CODECS], codec_raw_bytes[EFS_CODECS], codec_coded_bytes[EFS_CODECS]; /* by codec */
     uint64_t expert_raw_bytes, expert_coded_bytes;
     uint32_t version, shard_elements;
     const char *report_json; /* what packing measured; lives as long as the store; not terminated */
@@ -361,7 +366,7 @@ enum efs_form {
 struct efs_coded_shard {
     const uint8_t *e, *sm;
     size_t e_bytes, sm_bytes, elements;
-    uint32_t codec; /* 0 none (sm is the raw bytes), 1 cascade, 2 zstd, 3 lz4 */
+    uint32_t codec; /* efs_codec_name(); 0: none, sm is the raw bytes */
 };
 /* A tensor of an expert; a slice of a fused one without the expert dimension. */
 struct efs_tensor {

@@ -10,15 +10,13 @@
 #include "container.h"
 #include "extent_core.h"
 
-#include "codec.h"
+#include "codec_table.h"
 #include "hash.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define ENCODER_BYTES (2u << 20) /* contexts of zstd and lz4 for encoding (codec.h) */
 
 struct efs_demotion {
     struct efs *fs;
@@ -80,20 +78,6 @@ bool efs_demotion_cancel(struct efs *fs)
 
 /* ---- making chunks ---- */
 
-static enum efs_codec_choice choice_of(uint32_t codec)
-{
-    switch (codec) {
-    case EFS_CODEC_CASCADE:
-        return EFS_CHOOSE_CASCADE;
-    case EFS_CODEC_ZSTD:
-        return EFS_CHOOSE_ZSTD;
-    case EFS_CODEC_LZ4:
-        return EFS_CHOOSE_LZ4;
-    default:
-        return EFS_CHOOSE_RAW;
-    }
-}
-
 /* Space after a chunk up to where the next one may begin is zero in the store, too. */
 static void put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
@@ -112,7 +96,7 @@ static bool make_shard(struct efs_demotion *d, const struct efs_extent *x, uint3
     struct efs_shard_coded coded = {.sm_bytes = efs_sm_bytes(format, n)};
     if (!(components & EFS_COMPONENT_E) && format != EFS_FORMAT_BYTES)
         efs_split(format, raw, n, d->e, d->sm);
-    else if (efs_shard_encode(format, choice_of(s->codec), raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
+    else if (efs_shard_encode(format, efs_codec_of(s->codec)->choice, raw, n, d->e, d->sm, &coded, d->scratch) < 0 ||
              coded.codec != s->codec)
         return false;
     if (components & EFS_COMPONENT_E) {
@@ -184,7 +168,7 @@ static bool equip(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    if (!reserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES))
+    if (!reserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n)))
         return false;
     d->e = efs_sys_malloc(e);
     d->sm = efs_sys_malloc(sm);
@@ -193,7 +177,7 @@ static bool equip(struct efs_demotion *d)
     free(d->e);
     free(d->sm);
     d->e = d->sm = NULL;
-    unreserve(fs, e + sm + efs_codec_scratch_bytes(n) + e + ENCODER_BYTES);
+    unreserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n));
     return false;
 }
 

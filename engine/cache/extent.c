@@ -2,6 +2,7 @@
 /* extent.c - what an extent consists of, and where it stands. See serve.h for what an extent is. */
 #include "extent_core.h"
 
+#include "codec_table.h"
 #include "huge.h"
 #include "kernels.h"
 #include "sys.h"
@@ -118,7 +119,7 @@ bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent)
     const struct efs_extent *x = &fs->extents[extent];
     for (uint32_t i = 0; i < x->shard_count; i++) {
         uint32_t codec = fs->store->shards[x->shard_first + i].codec;
-        if (codec != EFS_CODEC_CASCADE && codec != EFS_CODEC_NONE)
+        if (!efs_codec_of(codec)->decode_range)
             return false;
     }
     return true;

@@ -24,7 +24,7 @@ errint_t efs_pack_check_options(const struct efs_pack_options *options, struct e
     if (n != 0 && (n < EFS_SHARD_ELEMENTS_MIN || n > EFS_SHARD_ELEMENTS_MAX || n % EFS_BLOCK != 0))
         return efs_fail(err, -EINVAL, "a shard of %u elements is not a multiple of %u from %u to %u", n, EFS_BLOCK,
                         EFS_SHARD_ELEMENTS_MIN, EFS_SHARD_ELEMENTS_MAX);
-    if (options->codec > EFS_CHOOSE_RAW)
+    if (!efs_codec_can_choose(options->codec))
         return efs_fail(err, -EINVAL, "unknown codec %d", (int)options->codec);
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_index.c - the index tables behind the chunks, and the superblock that names them. */
+#include "codec_table.h"
 #include "hash.h"
 #include "kernels.h"
 #include "pack.h"
@@ -51,6 +52,8 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
         .shard_elements = plan->shard_elements,
         .block_elements = EFS_BLOCK,
     };
+    for (uint32_t s = 0; s < plan->shard_count; s++)
+        sb.incompat |= efs_codec_of(plan->shards[s].codec)->incompat;
     uint64_t hashes[EFS_TABLE_COUNT];
     static_assert(EFS_TABLE_PARTS == EFS_TABLE_COUNT - 1, "behind the last table there are zeros up to a page");
     errint_t rc = efs_store_writer_page(writer, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_report.c - what packing made of each class and dtype. */
+#include "codec_table.h"
 #include "kernels.h"
 #include "pack.h"
 
@@ -76,7 +77,7 @@ static int compare_rows(const void *a, const void *b)
     return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
 }
 
-/* Part of the tensors' bytes that zstd or lz4 coded. */
+/* Part of the tensors' bytes that a codec of whole chunks coded. */
 static double slow_part(const struct efs_pack_plan *plan)
 {
     uint64_t all = 0, slow = 0;
@@ -86,7 +87,7 @@ static double slow_part(const struct efs_pack_plan *plan)
             continue;
         all += object->bytes;
         for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++)
-            if (plan->shards[s].codec == EFS_CODEC_ZSTD || plan->shards[s].codec == EFS_CODEC_LZ4)
+            if (!efs_codec_of(plan->shards[s].codec)->decode_range)
                 slow += efs_pack_shard_elements(plan, o, s) * efs_format_bytes((enum efs_format)object->format);
     }
     return all ? (double)slow / (double)all : 0;

@@ -18,7 +18,6 @@
 #define THREADS_MAX 256u
 #define READING_THREADS 4u          /* more than may code: what keeps the disk busy while it is written, too */
 #define BUFFER_BYTES_MAX (4u << 20) /* of one read */
-#define ENCODER_BYTES (2u << 20)    /* of the libraries' contexts */
 
 struct thread {
     struct efs_pack_pipe *pipe;
@@ -173,8 +172,7 @@ static size_t largest_shard_bytes(const struct efs_pack_plan *plan)
 static unsigned size_threads(struct efs_pack_pipe *p, unsigned coding)
 {
     size_t least = efs_pack_source_room(largest_shard_bytes(p->plan));
-    size_t scratch =
-        efs_codec_scratch_bytes(p->plan->shard_elements) + efs_shard_e_bound(p->plan->shard_elements) + ENCODER_BYTES;
+    size_t scratch = efs_codec_scratch_encoding_bytes(p->plan->shard_elements);
     size_t most = EFS_PACK_WORK_BYTES / (least + scratch); /* at least 4: a shard has at most 16 MiB */
     unsigned threads = coding + READING_THREADS;
     if (threads > most)

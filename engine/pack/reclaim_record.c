@@ -118,7 +118,9 @@ errint_t efs_reclaim_get_begin(struct efs_reclaim *r, struct efs_bytes *b, uint6
     if (record_version != RECORD_VERSION || version != EFS_VERSION)
         return efs_fail(err, -EPROTONOSUPPORT, "%s: was begun by another version of this program: go on with that",
                         r->folder);
-    r->options.codec = (enum efs_codec_choice)efs_bytes_get_below(b, EFS_CHOOSE_RAW + 1);
+    uint64_t choice = efs_bytes_get_u64(b);
+    b->bad |= !efs_codec_can_choose(choice);
+    r->options.codec = (enum efs_codec_choice)choice;
     r->options.shard_elements = (uint32_t)efs_bytes_get_below(b, EFS_SHARD_ELEMENTS_MAX + 1);
     *plan_hash = efs_bytes_get_u64(b);
     r->whole_directory = efs_bytes_get_u64(b) != 0;

@@ -3,20 +3,27 @@
 #include "codec.h"
 
 #include "codec_scratch.h"
+#include "codec_table.h"
 #include "sys.h"
 
 #include <errno.h>
-#include <lz4.h>
 #include <stdlib.h>
 #include <string.h>
-#define ZSTD_STATIC_LINKING_ONLY
-#include <zstd.h>
 
 #define BLOCK_BYTES_MAX (EFS_BLOCK * 4u) /* the widest format has 4 bytes an element */
 
 size_t efs_codec_scratch_bytes(uint32_t shard_elements)
 {
-    return sizeof(struct efs_codec_scratch) + shard_elements + BLOCK_BYTES_MAX + ZSTD_estimateDCtxSize();
+    size_t bytes = sizeof(struct efs_codec_scratch) + shard_elements + BLOCK_BYTES_MAX;
+    for (uint32_t c = 0; c < EFS_CODEC_COUNT; c++)
+        if (efs_codec_of(c)->decoder_bytes)
+            bytes += efs_codec_of(c)->decoder_bytes();
+    return bytes;
+}
+
+size_t efs_codec_scratch_encoding_bytes(uint32_t shard_elements)
+{
+    return efs_codec_scratch_bytes(shard_elements) + efs_shard_e_bound(shard_elements) + EFS_CODEC_ENCODER_BYTES;
 }
 
 errint_t efs_codec_scratch_new(uint32_t shard_elements, struct efs_codec_scratch **out)
@@ -30,8 +37,11 @@ errint_t efs_codec_scratch_new(uint32_t shard_elements, struct efs_codec_scratch
     s->shard_elements = shard_elements;
     s->e = efs_sys_aligned_alloc(64, shard_elements);
     s->block = efs_sys_aligned_alloc(64, BLOCK_BYTES_MAX);
-    s->dctx = ZSTD_createDCtx();
-    if (!s->e || !s->block || !s->dctx) {
+    bool all = s->e && s->block;
+    for (uint32_t c = 0; all && c < EFS_CODEC_COUNT; c++)
+        if (efs_codec_of(c)->decoder_new)
+            all = (s->decoder[c] = efs_codec_of(c)->decoder_new()) != NULL;
+    if (!all) {
         efs_codec_scratch_free(s);
         return -ENOMEM;
     }
@@ -43,11 +53,11 @@ errint_t efs_codec_scratch_for_encoding(struct efs_codec_scratch *s)
 {
     if (!s->other)
         s->other = efs_sys_aligned_alloc(64, efs_shard_e_bound(s->shard_elements));
-    if (!s->cctx)
-        s->cctx = ZSTD_createCCtx();
-    if (!s->lz4)
-        s->lz4 = efs_sys_malloc((size_t)LZ4_sizeofState());
-    return s->other && s->cctx && s->lz4 ? 0 : -ENOMEM;
+    bool all = s->other != NULL;
+    for (uint32_t c = 0; all && c < EFS_CODEC_COUNT; c++)
+        if (efs_codec_of(c)->encoder_new && !s->encoder[c])
+            all = (s->encoder[c] = efs_codec_of(c)->encoder_new()) != NULL;
+    return all ? 0 : -ENOMEM;
 }
 
 void efs_codec_scratch_free(struct efs_codec_scratch *s)
@@ -57,23 +67,13 @@ void efs_codec_scratch_free(struct efs_codec_scratch *s)
     free(s->e);
     free(s->block);
     free(s->other);
-    free(s->lz4);
-    ZSTD_freeDCtx(s->dctx);
-    ZSTD_freeCCtx(s->cctx);
-    free(s);
-}
-
-/* The whole E of a zstd or lz4 chunk into e (elements bytes). */
-static errint_t decode_whole_e(const struct efs_shard_view *shard, uint8_t *e, struct efs_codec_scratch *scratch)
-{
-    if (shard->codec == EFS_CODEC_ZSTD) {
-        size_t n = ZSTD_decompressDCtx(scratch->dctx, e, shard->elements, shard->e, shard->e_bytes);
-        return !ZSTD_isError(n) && n == shard->elements ? 0 : -EUCLEAN;
+    for (uint32_t c = 0; c < EFS_CODEC_COUNT; c++) {
+        if (s->decoder[c])
+            efs_codec_of(c)->decoder_free(s->decoder[c]);
+        if (s->encoder[c])
+            efs_codec_of(c)->encoder_free(s->encoder[c]);
     }
-    if (shard->e_bytes > INT32_MAX)
-        return -EUCLEAN;
-    int n = LZ4_decompress_safe((const char *)shard->e, (char *)e, (int)shard->e_bytes, (int)shard->elements);
-    return n >= 0 && (size_t)n == shard->elements ? 0 : -EUCLEAN;
+    free(s);
 }
 
 /* Elements [first, first + count) of block-aligned E and SM into dst; blocks that are cut go through scratch. */
@@ -100,66 +100,61 @@ static void merge_range(const struct efs_shard_view *shard, const uint8_t *e, si
     }
 }
 
-/* Sizes that do not depend on what the chunks hold. */
-static bool sizes_fit(const struct efs_shard_view *shard)
+/* The codec of a shard whose sizes are right, as far as they do not depend on what the chunks hold; else NULL. */
+static const struct efs_codec *codec_that_fits(const struct efs_shard_view *shard)
 {
-    switch (shard->codec) {
-    case EFS_CODEC_NONE:
-        return shard->format == EFS_FORMAT_BYTES && shard->e_bytes == 0 && shard->sm_bytes == shard->elements;
-    case EFS_CODEC_CASCADE:
-    case EFS_CODEC_ZSTD:
-    case EFS_CODEC_LZ4:
-        return efs_format_bytes(shard->format) > 0 && shard->e_bytes > 0 &&
-               shard->sm_bytes == efs_sm_bytes(shard->format, shard->elements);
-    default:
-        return false;
-    }
+    bool fits = shard->codec == EFS_CODEC_NONE
+                    ? shard->format == EFS_FORMAT_BYTES && shard->e_bytes == 0 && shard->sm_bytes == shard->elements
+                    : efs_format_bytes(shard->format) > 0 && shard->e_bytes > 0 &&
+                          shard->sm_bytes == efs_sm_bytes(shard->format, shard->elements);
+    return fits ? efs_codec_of(shard->codec) : NULL;
+}
+
+static errint_t decode_e(const struct efs_codec *codec, const struct efs_shard_view *shard, uint8_t *e,
+                         struct efs_codec_scratch *scratch)
+{
+    return codec->decode(codec->decoder_new ? scratch->decoder[shard->codec] : NULL, shard->e, shard->e_bytes, e,
+                         shard->elements);
 }
 
 errint_t efs_shard_exponents(const struct efs_shard_view *shard, uint8_t *e, struct efs_codec_scratch *scratch)
 {
-    if (!sizes_fit(shard) || shard->format == EFS_FORMAT_BYTES)
-        return -EUCLEAN;
-    if (shard->codec != EFS_CODEC_CASCADE)
-        return decode_whole_e(shard, e, scratch);
-    return efs_cascade_decode(shard->e, shard->e_bytes, 0, shard->elements, e) < 0 ? -EUCLEAN : 0;
+    const struct efs_codec *codec = codec_that_fits(shard);
+    return codec && shard->format != EFS_FORMAT_BYTES ? decode_e(codec, shard, e, scratch) : -EUCLEAN;
 }
 
-static errint_t decode_cascade(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream)
+static errint_t none_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
+                                  bool stream)
 {
-    uint32_t symbols;
-    if (shard->e_bytes < sizeof(symbols))
-        return -EUCLEAN;
-    memcpy(&symbols, shard->e, sizeof(symbols));
-    if (symbols != shard->elements)
-        return -EUCLEAN;
-    if (shard->format == EFS_FORMAT_BYTES)
-        return efs_cascade_decode(shard->e, shard->e_bytes, first, count, dst);
-    return efs_cascade_merge(shard->format, shard->e, shard->e_bytes, shard->sm, shard->sm_bytes, first, count, dst,
-                             stream);
+    (void)stream;
+    memcpy(dst, shard->sm + first, count);
+    return 0;
 }
+
+const struct efs_codec efs_codec_none = {
+    .name = "none",
+    .choice = EFS_CHOOSE_RAW,
+    .decode_range = none_decode_range,
+};
 
 errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream,
                           struct efs_codec_scratch *scratch)
 {
     if (first > shard->elements || count > shard->elements - first)
         return -EINVAL;
-    if (!sizes_fit(shard))
+    const struct efs_codec *codec = codec_that_fits(shard);
+    if (!codec)
         return -EUCLEAN;
     if (count == 0)
         return 0;
-    if (shard->codec == EFS_CODEC_NONE) {
-        memcpy(dst, shard->sm + first, count);
-        return 0;
-    }
-    if (shard->codec == EFS_CODEC_CASCADE)
-        return decode_cascade(shard, first, count, dst, stream);
+    if (codec->decode_range)
+        return codec->decode_range(shard, first, count, dst, stream);
     if (shard->elements > scratch->shard_elements)
         return -EINVAL;
     bool bytes = shard->format == EFS_FORMAT_BYTES;
     if (bytes && count == shard->elements)
-        return decode_whole_e(shard, dst, scratch);
-    errint_t rc = decode_whole_e(shard, scratch->e, scratch);
+        return decode_e(codec, shard, dst, scratch);
+    errint_t rc = decode_e(codec, shard, scratch->e, scratch);
     if (rc < 0)
         return rc;
     if (bytes)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec.h - a shard's raw bytes to its two chunks and back, by any codec. The kernels do cascade and merge; zstd and
- * lz4 come from their libraries.
+ * codec.h - a shard's raw bytes to its two chunks and back, by any codec (codec_table.h).
  */
 #ifndef EFS_CODEC_H
 #define EFS_CODEC_H
@@ -14,9 +13,11 @@
 struct efs_codec_scratch;
 errint_t efs_codec_scratch_new(uint32_t shard_elements, struct efs_codec_scratch **scratch);
 void efs_codec_scratch_free(struct efs_codec_scratch *scratch); /* NULL is fine */
-/* Bytes that such a scratch holds for decoding, for the budget. The first efs_shard_encode() adds to it: another buffer
- * of efs_shard_e_bound(shard_elements) bytes and the contexts of zstd and lz4, 2 MiB at most. */
+/* Bytes that such a scratch holds for decoding, for the budget; and those that it holds after the first
+ * efs_shard_encode(), which needs another buffer of efs_shard_e_bound(shard_elements) bytes and the encoders. */
 size_t efs_codec_scratch_bytes(uint32_t shard_elements);
+size_t efs_codec_scratch_encoding_bytes(uint32_t shard_elements);
+#define EFS_CODEC_ENCODER_BYTES (2u << 20) /* what the encoders of all codecs take together, at most */
 
 /* A shard's chunks in memory, and what they are. */
 struct efs_shard_view {
@@ -28,9 +29,9 @@ struct efs_shard_view {
 };
 
 /*
- * Raw elements [first, first + count) of the shard into dst. cascade and NONE reach any range directly, zstd and lz4
- * decode the whole E and need scratch (NULL will do for the other two). stream: as efs_cascade_merge(). 0, -EUCLEAN
- * (chunk not well formed), -EINVAL (range).
+ * Raw elements [first, first + count) of the shard into dst. Codecs that reach any range directly need no scratch (NULL
+ * will do), the others decode the whole E there. stream: as efs_cascade_merge(). 0, -EUCLEAN (chunk not well formed),
+ * -EINVAL (range).
  */
 errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size_t count, void *dst, bool stream,
                           struct efs_codec_scratch *scratch);
@@ -42,14 +43,14 @@ errint_t efs_shard_exponents(const struct efs_shard_view *shard, uint8_t *e, str
 size_t efs_shard_e_bound(size_t elements);
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements);
 /*
- * Code a shard. Chooses a codec by `choice`. AUTO takes the cascade for formats with an exponent, unless zstd
- * (Huffman-only) or lz4 makes the whole shard, E and SM, more than 4 % smaller: the cascade decodes several times as
- * fast. For these formats the choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard of a
- * page and more is coded by choice where that saves 1/16 (zstd tries a normal level, too), else it gets codec NONE: no
- * E, SM = the raw bytes; AUTO takes what needs the least time to read and decode, NONE included, at the rates that
- * codec_encode.c names. e takes efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES
- * they may be the same memory, as only one of them is used. 0, -EINVAL (no such format, more than the scratch's
- * elements, RAW of a format with an exponent), -ENOMEM.
+ * Code a shard. Chooses a codec by `choice`. AUTO takes the cascade for formats with an exponent, unless another
+ * codec makes the whole shard, E and SM, more than 4 % smaller: the cascade decodes several times as fast. For these
+ * formats the choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard of a page and more is
+ * coded by choice where that saves 1/16, else it gets codec NONE: no E, SM = the raw bytes; AUTO takes what needs the
+ * least time to read and decode, NONE included, at the rates that codec_encode.c names. e takes
+ * efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES they may be the same memory, as
+ * only one of them is used. 0, -EINVAL (no such format, more than the scratch's elements, RAW of a format with an
+ * exponent), -ENOMEM.
  */
 struct efs_shard_coded {
     uint32_t codec; /* enum efs_disk_codec */
@@ -65,5 +66,7 @@ void efs_exponent_counts(enum efs_format format, const void *raw, size_t element
 double efs_entropy_bits(const uint64_t counts[256]);
 /* The format that an object of this dtype is split by under this choice (RAW: BYTES). */
 enum efs_format efs_object_format(enum efs_dtype dtype, enum efs_codec_choice choice);
+/* Whether it is one of enum efs_codec_choice. */
+bool efs_codec_can_choose(uint64_t choice);
 
 #endif

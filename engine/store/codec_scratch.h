@@ -7,18 +7,14 @@
 
 #include "codec.h"
 
-struct ZSTD_CCtx_s;
-struct ZSTD_DCtx_s;
-
 struct efs_codec_scratch {
     uint32_t shard_elements;
     uint8_t *e;     /* shard_elements bytes: E of a shard, whole */
     uint8_t *block; /* one block of elements of any format */
-    struct ZSTD_DCtx_s *dctx;
+    void *decoder[EFS_CODEC_COUNT];
     /* Of the encoder only, made at its first use. */
     uint8_t *other; /* efs_shard_e_bound(shard_elements) bytes: a second opinion */
-    struct ZSTD_CCtx_s *cctx;
-    void *lz4;
+    void *encoder[EFS_CODEC_COUNT];
 };
 
 /* Make what the encoder needs; -ENOMEM. */

@@ -54,7 +54,8 @@ enum efs_table {
  * in each E-chunk many threads can begin, are added there with a feature bit. */
 #define EFS_TABLE_PLACES 16
 
-/* Codecs of an E-chunk. */
+/* Codecs of an E-chunk, by the rows of codec_table.c. A later one gets the next number and a bit of
+ * EFS_INCOMPAT_KNOWN, so that programs of before say what they lack. */
 enum efs_disk_codec {
     EFS_CODEC_NONE = 0, /* no E-chunk: the element is in the SM-chunk as it is (the object's format is BYTES) */
     EFS_CODEC_CASCADE = 1,

@@ -68,8 +68,10 @@ static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t 
     if (sb->superblock_bytes != sizeof(*sb) || sb->hash != efs_hash(sb, offsetof(struct efs_disk_superblock, hash)))
         return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)", path);
     if (sb->incompat & ~EFS_INCOMPAT_KNOWN)
-        return efs_fail(err, -EPROTONOSUPPORT, "%s: store uses features 0x%llx that this program does not know", path,
-                        (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
+        return efs_fail(err, -EPROTONOSUPPORT,
+                        "%s: store uses features 0x%llx that this program does not know: a later expertfs made it, use "
+                        "that",
+                        path, (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
     if (sb->store_bytes != file_bytes)
         return efs_fail(err, -EUCLEAN, "%s: file has %llu bytes, the store %llu: it was cut or appended to", path,
                         (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes);
@@ -267,6 +269,7 @@ static unsigned may_read(const struct efs_store *store)
 
 void efs_store_info(const struct efs_store *store, struct efs_store_info *out, size_t bytes)
 {
+    static_assert(EFS_CODEC_COUNT <= EFS_CODECS, "places by codec");
     struct efs_store_info info = {
         .store_bytes = store->sb.store_bytes,
         .source_bytes = store->sb.source_bytes,

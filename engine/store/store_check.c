@@ -3,7 +3,7 @@
  * store_check.c - every rule that an index must keep before anything in it is believed. One function a table; each
  * error names the table and the record.
  */
-#include "codec.h"
+#include "codec_table.h"
 #include "kernels.h"
 #include "store.h"
 
@@ -210,8 +210,14 @@ static errint_t check_shard(const struct efs_store *store, const struct efs_disk
     const struct efs_disk_shard *s = &store->shards[i];
     size_t elements = efs_store_shard_elements(store, o, i);
     enum efs_format format = (enum efs_format)o->format;
-    if (s->codec >= EFS_CODEC_COUNT)
-        BAD("shards", i, "unknown codec");
+    const struct efs_codec *codec = efs_codec_of(s->codec);
+    if (!codec) /* checksums are right and features known: no damage, but a writer that forgot to name its feature */
+        return efs_fail(err, -EPROTONOSUPPORT,
+                        "%s: index table shards, record %u: codec %u is not known to this program: a later expertfs "
+                        "made it, use that",
+                        store->path, (unsigned)i, (unsigned)s->codec);
+    if (codec->incompat & ~store->sb.incompat)
+        BAD("shards", i, "has a codec of a feature that the superblock does not name");
     bool none = s->codec == EFS_CODEC_NONE;
     size_t sm_bytes = none ? elements : efs_sm_bytes(format, elements);
     if ((none && (format != EFS_FORMAT_BYTES || s->e_bytes != 0)) ||

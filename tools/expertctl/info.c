@@ -23,9 +23,6 @@ struct arguments {
 
 static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
 
-static const char *const codecs[] = {"none", "cascade", "zstd", "lz4"};
-#define CODECS (sizeof(codecs) / sizeof(codecs[0]))
-
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
@@ -60,9 +57,9 @@ static void print_text(const char *path, const struct efs_store_info *info, cons
            ratio(info->expert_coded_bytes, info->expert_raw_bytes));
     printf("shards    %" PRIu64 " of %u elements, %" PRIu64 " objects, %" PRIu64 " groups\n", info->shards,
            info->shard_elements, info->objects, info->groups);
-    for (size_t c = 0; c < CODECS; c++)
+    for (uint32_t c = 0; efs_codec_name(c); c++)
         if (info->codec_shards[c])
-            printf("%-9s %" PRIu64 " shards, %s of %s\n", codecs[c], info->codec_shards[c],
+            printf("%-9s %" PRIu64 " shards, %s of %s\n", efs_codec_name(c), info->codec_shards[c],
                    tools_size_print(info->codec_coded_bytes[c], a, sizeof(a)),
                    tools_size_print(info->codec_raw_bytes[c], b, sizeof(b)));
     unsigned count = tools_rows_from_json(report, rows, EFS_PACK_ROWS);
@@ -74,8 +71,8 @@ static json_t *to_json(const struct efs_store_info *info, const json_t *report)
 {
     char hash[24];
     json_t *by_codec = json_object();
-    for (size_t c = 0; c < CODECS; c++)
-        json_object_set_new(by_codec, codecs[c],
+    for (uint32_t c = 0; efs_codec_name(c); c++)
+        json_object_set_new(by_codec, efs_codec_name(c),
                             json_pack("{s:I, s:I, s:I}", "shards", (json_int_t)info->codec_shards[c], "raw_bytes",
                                       (json_int_t)info->codec_raw_bytes[c], "coded_bytes",
                                       (json_int_t)info->codec_coded_bytes[c]));

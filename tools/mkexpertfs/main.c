@@ -69,16 +69,10 @@ static const struct argp_option options[] = {
 
 static enum efs_codec_choice parse_codec(const char *name, struct argp_state *state)
 {
-    static const char *const names[] = {[EFS_CHOOSE_AUTO] = "auto",
-                                        [EFS_CHOOSE_CASCADE] = "cascade",
-                                        [EFS_CHOOSE_ZSTD] = "zstd",
-                                        [EFS_CHOOSE_LZ4] = "lz4",
-                                        [EFS_CHOOSE_RAW] = "raw"};
-    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(name, names[i]) == 0)
-            return (enum efs_codec_choice)i;
-    argp_error(state, "--codec %s: must be auto, cascade, zstd, lz4 or raw", name);
-    return EFS_CHOOSE_AUTO;
+    enum efs_codec_choice choice;
+    if (efs_codec_choose(name, &choice) < 0)
+        argp_error(state, "--codec %s: must be auto, cascade, zstd, lz4 or raw", name);
+    return choice;
 }
 
 /* At the end: SRC is not needed where the store tells it. */
