@@ -38,6 +38,7 @@ struct efs_mixture {
     uint32_t size;         /* sizeof(struct efs_mixture) */
     uint32_t expert_count; /* each expert once, all of one layer */
     const struct efs_route_to *experts;
+    uint32_t expert_bytes; /* sizeof(struct efs_route_to) */
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
@@ -56,13 +57,14 @@ EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const str
                                 struct efs_error *err);
 
 /* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
- * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
+ * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at;
+ * expert_bytes is sizeof(struct efs_plain_expert). */
 struct efs_plain_expert {
     const void *gate, *up, *down;
     uint32_t inner;
 };
 EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
-                               const struct efs_plain_expert *experts, struct efs_error *err);
+                               const struct efs_plain_expert *experts, size_t expert_bytes, struct efs_error *err);
 
 #ifdef __cplusplus
 }

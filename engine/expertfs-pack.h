@@ -45,6 +45,7 @@ struct efs_pack_row {
     uint64_t elements;                        /* of formats with a coded exponent; else 0 */
     double exponent_bits, entropy_bits;       /* mean per element: as coded, and the entropy of one table a tensor */
     double bound_bytes;                       /* bytes at the entropy bound, per tensor */
+    uint64_t reserved[4];
 };
 
 #define EFS_PACK_ROWS 96

@@ -10,7 +10,9 @@
  *
  * Structs can grow. One that the caller fills begins with its size, sizeof() of it; he zeroes it first, and zero is the
  * default everywhere: -EINVAL without a size, -E2BIG if a member is set that the library, being older, does not have.
- * One that the library fills has its size beside it in the call; members that the library does not have become 0.
+ * One that the library fills has its size beside it in the call; members that the library does not have become 0. An
+ * array that the caller fills comes with the size of one element, sizeof() of it; those that the library fills have
+ * room for members to come, which is 0.
  *
  * Any number of threads may use these at once: struct efs, efs_store, efs_stream, efs_client, and efs_client_request
  * and efs_lease but for what ends them. What ends or frees an object is called once, when no other call for it is
@@ -367,6 +369,7 @@ struct efs_coded_shard {
     const uint8_t *e, *sm;
     size_t e_bytes, sm_bytes, elements;
     uint32_t codec; /* efs_codec_name(); 0: none, sm is the raw bytes */
+    uint32_t reserved[3];
 };
 /* A tensor of an expert; a slice of a fused one without the expert dimension. */
 struct efs_tensor {
@@ -378,6 +381,7 @@ struct efs_tensor {
     const void *data;                     /* EFS_FORM_FULL: in the mapped memfd, read-only */
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
+    uint64_t reserved[4];
 };
 
 /* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
@@ -414,16 +418,17 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs, by the numbers of experts/L03/E017.safetensors: stack is "" for models with one,
- * needs[].expert is the number in the layer, each once. They are scheduled as a whole, and brought in the order that
- * lets the layer go on soonest. Does not block. Each is leased, unchanging, until it is dropped or the request
- * released. -EINVAL: a form, no token, an expert twice, too many; -ENOMEM. *request is the caller's. A mount is told by
- * its socket or by .expertfs/want, where the caller may use them, has at most 512 experts in a request, and hands out
- * full experts alone; for requests whose experts are all mapped it is told a moment later. -ENOENT: no such layer or
- * expert; of one that was there before, waiting for it tells. -EOPNOTSUPP: coded, of a mount.
+ * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are scheduled as a
+ * whole, and brought in the order that lets the layer go on soonest. Does not block. Each is leased, unchanging, until
+ * it is dropped or the request released. -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM.
+ * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, has at
+ * most 512 experts in a request, and hands out full experts alone; for requests whose experts are all mapped it is told
+ * a moment later. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells. -EOPNOTSUPP:
+ * coded, of a mount.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
-                                  const struct efs_need *needs, uint32_t count, enum efs_form form,
+                                  const struct efs_need *needs, size_t need_bytes, uint32_t count, enum efs_form form,
                                   struct efs_client_request **request, struct efs_error *err);
 /*
  * Wait until an expert is there, or has failed, that no call has told of yet. 1: its index in needs is in *index, and

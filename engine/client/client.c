@@ -103,18 +103,26 @@ static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t lay
     return rc;
 }
 
-errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *needs,
-                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
+errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *from,
+                          size_t need_bytes, uint32_t count, enum efs_form form, struct efs_client_request **out,
+                          struct efs_error *err)
 {
+    const void *needs;
+    void *copy;
     *out = NULL;
     if (client->mount && form == EFS_FORM_CODED)
         return efs_fail(err, -EOPNOTSUPP, "a mount hands out full experts");
+    errint_t rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
+    if (rc < 0)
+        return rc;
     struct efs_client_request *request = efs_sys_calloc(1, sizeof(*request));
-    if (!request)
+    if (!request) {
+        free(copy);
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    errint_t rc = client->mount
-                      ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
-                      : begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
+    }
+    rc = client->mount ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
+                       : begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
+    free(copy);
     if (rc < 0)
         free(request);
     else

@@ -407,15 +407,9 @@ static enum efs_form form_of(const struct ffn *f)
 }
 
 static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
-                    const struct efs_mixture *from, struct efs_error *err)
+                    const struct efs_mixture *mixture, struct efs_error *err)
 {
-    struct efs_mixture known, *mixture = &known;
-    struct efs_error unwanted;
-    err = err ? err : &unwanted;
-    err->text[0] = '\0';
-    errint_t rc = efs_sized_in("efs_mixture", from, mixture, sizeof(*mixture), err);
-    if (rc == 0)
-        rc = check(mixture, err);
+    errint_t rc = check(mixture, err);
     if (rc < 0)
         return rc;
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));
@@ -444,13 +438,39 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
     return rc;
 }
 
+/* The caller's structs as ours; his may be of another version. */
+static errint_t run_theirs(struct efs *fs, const struct efs_plain_expert *plain, size_t plain_bytes,
+                           struct efs_team *team, const struct efs_mixture *theirs, struct efs_error *err)
+{
+    struct efs_mixture mixture;
+    struct efs_error unwanted;
+    const void *experts, *matrices = NULL;
+    void *copies[2] = {NULL, NULL};
+    err = err ? err : &unwanted;
+    err->text[0] = '\0';
+    errint_t rc = efs_sized_in("efs_mixture", theirs, &mixture, sizeof(mixture), err);
+    if (rc == 0)
+        rc = efs_sized_array("efs_route_to", mixture.experts, mixture.expert_bytes, mixture.expert_count,
+                             sizeof(*mixture.experts), &experts, &copies[0], err);
+    if (rc == 0 && !fs)
+        rc = efs_sized_array("efs_plain_expert", plain, plain_bytes, mixture.expert_count, sizeof(*plain), &matrices,
+                             &copies[1], err);
+    if (rc == 0) {
+        mixture.experts = experts;
+        rc = run(fs, matrices, team, &mixture, err);
+    }
+    free(copies[0]);
+    free(copies[1]);
+    return rc;
+}
+
 errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
 {
-    return run(fs, NULL, team, mixture, err);
+    return run_theirs(fs, NULL, 0, team, mixture, err);
 }
 
 errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
-                       struct efs_error *err)
+                       size_t expert_bytes, struct efs_error *err)
 {
-    return run(NULL, experts, team, mixture, err);
+    return run_theirs(NULL, experts, expert_bytes, team, mixture, err);
 }

@@ -47,7 +47,7 @@ class Need(ctypes.Structure):
 
 class Tensor(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("dtype", c_int), ("dims", c_uint32), ("shape", c_uint64 * 8), ("bytes", c_uint64),
-                ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32)]
+                ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32), ("reserved", c_uint64 * 4)]
 
 
 FORM_FULL = 0
@@ -72,8 +72,8 @@ def load(path):
             ("efs_dtype_name", c_char_p, [c_int]),
             ("efs_client_open", c_int, [c_char_p, POINTER(ClientOptions), POINTER(c_void_p), POINTER(Error)]),
             ("efs_client_close", None, [c_void_p]),
-            ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int, POINTER(c_void_p),
-                                         POINTER(Error)]),
+            ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_size_t, c_uint32, c_int,
+                                         POINTER(c_void_p), POINTER(Error)]),
             ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32), POINTER(c_int)]),
             ("efs_client_tensors", c_int, [c_void_p, c_uint32, POINTER(POINTER(Tensor)), POINTER(c_uint32)]),
             ("efs_client_drop", None, [c_void_p, c_uint32]),
@@ -163,7 +163,7 @@ def ask(library, path, originals):
     experts = count = different = 0
     for layer, numbers in sorted(layers_of(originals).items()):
         needs, request = (Need * len(numbers))(*((number, 1) for number in sorted(numbers))), c_void_p()
-        if library.efs_client_begin(client, b"", layer, needs, len(needs), FORM_FULL, byref(request), byref(error)) < 0:
+        if library.efs_client_begin(client, b"", layer, needs, ctypes.sizeof(Need), len(needs), FORM_FULL, byref(request), byref(error)) < 0:
             raise OSError(error.text.decode())
         index, found, tensors_there, status = c_uint32(), c_uint32(), POINTER(Tensor)(), c_int()
         while library.efs_client_wait_any(request, -1, byref(index), byref(status)) == 1:

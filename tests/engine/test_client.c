@@ -98,7 +98,7 @@ static void all_of(struct efs_client *client)
         bool seen[EXPERTS] = {false};
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
-        if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
+        if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), count, EFS_FORM_FULL, &r, &err) < 0)
             fail_msg("%s", err.text);
         while (efs_client_wait_any(r, -1, &index, &status) == 1) {
             assert_int_equal(status, 0);
@@ -116,7 +116,8 @@ static void all_of(struct efs_client *client)
     struct efs_need needs[EXPERTS];
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){i, 1};
-    assert_int_equal(efs_client_begin(client, "", 1, needs, EXPERTS, EFS_FORM_FULL, &r, &err), 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), EXPERTS, EFS_FORM_FULL, &r, &err),
+                     0);
     assert_int_equal(efs_client_wait(r), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
         check_tensors(r, i, 1, i);
@@ -130,7 +131,7 @@ static void all_of(struct efs_client *client)
     check_tensors(r, 4, 1, 4);
     efs_client_release(r);
     efs_client_release(NULL);
-    assert_int_equal(efs_client_begin(client, "", 0, needs, 2, EFS_FORM_FULL, &r, &err), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, &err), 0);
     efs_client_release(r); /* nobody waited */
 }
 
@@ -157,12 +158,19 @@ static void refused(struct efs_client *client)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct efs_error err = {""};
         struct efs_client_request *r = (struct efs_client_request *)mount.directory;
-        assert_int_equal(
-            efs_client_begin(client, bad[i].stack, bad[i].layer, bad[i].needs, bad[i].count, EFS_FORM_FULL, &r, &err),
-            bad[i].rc);
+        assert_int_equal(efs_client_begin(client, bad[i].stack, bad[i].layer, bad[i].needs, sizeof(struct efs_need),
+                                          bad[i].count, EFS_FORM_FULL, &r, &err),
+                         bad[i].rc);
         assert_null(r);
         assert_true(err.text[0]);
     }
+    uint32_t later[] = {1, 1, 0}; /* of a program that knows another member */
+    struct efs_client_request *r;
+    assert_int_equal(efs_client_begin(client, "", 0, (struct efs_need *)later, 12, 1, EFS_FORM_FULL, &r, NULL), 0);
+    efs_client_release(r);
+    later[2] = 1;
+    assert_int_equal(efs_client_begin(client, "", 0, (struct efs_need *)later, 12, 1, EFS_FORM_FULL, &r, NULL), -E2BIG);
+    assert_int_equal(efs_client_begin(client, "", 0, one, 0, 1, EFS_FORM_FULL, &r, NULL), -EINVAL);
 }
 
 static void test_both(void **state)
@@ -205,8 +213,9 @@ static void test_open(void **state)
     put(".expertfs/version", "version: 0\n", 11);
     assert_int_equal(efs_client_open(mount.directory, NULL, &client, &err), 0);
     struct efs_client_request *r;
-    assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, &err),
-                     -EOPNOTSUPP);
+    assert_int_equal(
+        efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, sizeof(struct efs_need), 1, EFS_FORM_CODED, &r, &err),
+        -EOPNOTSUPP);
     efs_client_close(client);
 }
 
@@ -218,7 +227,9 @@ static void test_coded(void **state)
     struct efs_client_request *r;
     const struct efs_tensor *tensors;
     uint32_t count;
-    assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(
+        efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, sizeof(struct efs_need), 1, EFS_FORM_CODED, &r, NULL),
+        0);
     assert_int_equal(efs_client_wait(r), 0);
     assert_int_equal(efs_client_tensors(r, 0, &tensors, &count), 0);
     assert_int_equal(count, 3);
@@ -236,7 +247,7 @@ static void test_told(void **state)
     struct efs_client_request *r;
     const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
     put(".expertfs/want", "", 0);
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, NULL), 0);
     char *text = slurp(".expertfs/want");
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
@@ -246,7 +257,7 @@ static void test_told(void **state)
     const struct efs_tensor *tensors;
     uint32_t count, index;
     errint_t status;
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, NULL), 0);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* it is there at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
@@ -255,7 +266,7 @@ static void test_told(void **state)
     while (!*text && (free(text), usleep(1000), true));
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
-    assert_int_equal(efs_client_begin(client, "", 1, other, 1, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 1, other, sizeof(struct efs_need), 1, EFS_FORM_FULL, &r, NULL), 0);
     efs_client_release(r);
     text = slurp(".expertfs/want");
     assert_non_null(strstr(text, "1: 6*2\n"));
@@ -274,7 +285,9 @@ static void test_kept(void **state)
     uint32_t index;
     errint_t status;
     for (uint32_t e = 0; e < 5; e++) {
-        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, sizeof(struct efs_need), 1,
+                                          EFS_FORM_FULL, &r, NULL),
+                         0);
         assert_int_equal(efs_client_wait(r), 0);
         efs_client_release(r);
     }
@@ -282,7 +295,7 @@ static void test_kept(void **state)
         usleep(1000); /* the reaper closes */
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
-    assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, last, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, NULL), 0);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     efs_client_release(r);
@@ -307,7 +320,9 @@ static void test_kept_full(void **state)
     bool both = false;
     for (unsigned round = 0; round < 500 && !both; round++) { /* it looks from time to time */
         for (uint32_t e = 0; e < 5; e++) {
-            assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
+            assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, sizeof(struct efs_need), 1,
+                                              EFS_FORM_FULL, &r, NULL),
+                             0);
             assert_int_equal(efs_client_wait(r), 0);
             check_tensors(r, 0, 0, e);
             efs_client_release(r);
@@ -320,7 +335,9 @@ static void test_kept_full(void **state)
     assert_true(both);
     put(".expertfs/experts", "nonsense\nL00\n", 13); /* nothing is kept full any more */
     for (unsigned round = 0; round < 500 && fixture_open_fds() > without; round++) {
-        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, sizeof(struct efs_need), 1,
+                                          EFS_FORM_FULL, &r, NULL),
+                         0);
         assert_int_equal(efs_client_wait(r), 0);
         efs_client_release(r);
         usleep(10000);
@@ -348,7 +365,9 @@ static void with_header(const char *json, size_t data_bytes)
 static errint_t ask_for(struct efs_client *client, struct efs_client_request **r)
 {
     uint32_t index = 9;
-    assert_int_equal(efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL, r, NULL), 0);
+    assert_int_equal(
+        efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, sizeof(struct efs_need), 1, EFS_FORM_FULL, r, NULL),
+        0);
     errint_t rc = 1;
     assert_int_equal(efs_client_wait_any(*r, -1, &index, &rc), 1);
     assert_int_equal(index, 0);
@@ -427,11 +446,11 @@ static void test_gone(void **state)
     snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
     snprintf(aside, sizeof(aside), "%s.aside", path);
     struct efs_client *client = open_client(mount.directory, 0);
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), 0); /* it is known from now on */
     efs_client_release(r);
     assert_int_equal(rename(path, aside), 0);
-    errint_t rc = efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL);
+    errint_t rc = efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, NULL);
     bool good = rc == 0;
     for (unsigned i = 0; good && i < 2; i++) {
         good = efs_client_wait_any(r, -1, &index, &status) == 1 && status == (index == 1 ? -ENOENT : 0);
@@ -489,7 +508,9 @@ static void test_event(void **state)
             struct efs_client_request *r;
             uint32_t index = 9;
             errint_t status = -1;
-            assert_int_equal(efs_client_begin(client, "", round % LAYERS, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+            assert_int_equal(efs_client_begin(client, "", round % LAYERS, needs, sizeof(struct efs_need), 3,
+                                              EFS_FORM_FULL, &r, NULL),
+                             0);
             int fd = efs_client_event(r);
             assert_true(fd >= 0);
             assert_int_equal(efs_client_event(r), fd);
@@ -505,7 +526,8 @@ static void test_event(void **state)
             assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
             efs_client_release(r);
             if (round == 5) { /* what is dropped while it comes is not waited for either */
-                assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+                assert_int_equal(
+                    efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), 3, EFS_FORM_FULL, &r, NULL), 0);
                 fd = efs_client_event(r);
                 for (uint32_t n = 0; n < 3; n++)
                     efs_client_drop(r, n);
@@ -578,7 +600,8 @@ static void *one_of_many(void *arg)
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
         errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
-        assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(
+            efs_client_begin(shared, "", layer, needs, sizeof(struct efs_need), 3, EFS_FORM_FULL, &r, NULL), 0);
         switch (rand_r(&seed) % 4) {
         case 0:
             break;

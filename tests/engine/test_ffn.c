@@ -116,6 +116,7 @@ static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool b
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(threads, &team), 0);
     struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                            .expert_bytes = sizeof(struct efs_route_to),
                             .experts = r->to,
                             .expert_count = EXPERTS,
                             .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
@@ -259,6 +260,7 @@ static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(2, &team), 0);
     struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                            .expert_bytes = sizeof(struct efs_route_to),
                             .experts = r->to,
                             .expert_count = EXPERTS,
                             .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
@@ -268,10 +270,10 @@ static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
                             .x_stride = HIDDEN,
                             .y_stride = HIDDEN + 3,
                             .y = y};
-    if (efs_plain_ffn(team, &m, plain, &err) < 0)
+    if (efs_plain_ffn(team, &m, plain, sizeof(struct efs_plain_expert), &err) < 0)
         fail_msg("%s", err.text);
     plain[2].up = NULL;
-    assert_int_equal(efs_plain_ffn(team, &m, plain, &err), -EINVAL);
+    assert_int_equal(efs_plain_ffn(team, &m, plain, sizeof(struct efs_plain_expert), &err), -EINVAL);
     efs_team_free(team);
     free(r);
     efs_request_release(request);
@@ -389,6 +391,7 @@ static void test_bf16(void **state)
         for (uint32_t e = 0; e < EXPERTS; e++) {
             const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
             const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                                          .expert_bytes = sizeof(struct efs_route_to),
                                           .experts = &to,
                                           .expert_count = 1,
                                           .activation = EFS_ACTIVATION_BF16,
@@ -448,6 +451,7 @@ static void test_refused(void **state)
     assert_int_equal(efs_team_new(2, &team), 0);
     struct efs_route_to to = {efs_id(0), 1, &token, &weight};
     struct efs_mixture good = {.size = sizeof(struct efs_mixture),
+                               .expert_bytes = sizeof(struct efs_route_to),
                                .experts = &to,
                                .expert_count = 1,
                                .x = x,
@@ -463,6 +467,10 @@ static void test_refused(void **state)
     m.hidden = HIDDEN / 2;
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
     assert_non_null(strstr(err.text, "shapes"));
+    m = good;
+    m.expert_bytes = 0;
+    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "sizeof(struct efs_route_to)"));
     m = good;
     m.expert_count = 0;
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);

@@ -245,7 +245,7 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     errint_t status;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
-    if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
+    if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
     struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
                            .events = POLLIN}; /* or who has a loop of events */

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -45,6 +46,36 @@ static void test_in(void **state)
     later.later[23] = 1;
     assert_int_equal(efs_sized_in("grown", &later, &ours, sizeof(ours), &err), -E2BIG);
     assert_non_null(strstr(err.text, "struct grown"));
+}
+
+static void test_array(void **state)
+{
+    (void)state;
+    struct one {
+        uint32_t first, second;
+    };
+    const struct one same[] = {{1, 2}, {3, 4}};
+    const uint32_t smaller[] = {1, 3};
+    uint32_t larger[] = {1, 2, 0, 3, 4, 0};
+    const void *ours;
+    void *copy;
+    struct efs_error err = {""};
+    assert_int_equal(efs_sized_array("one", same, sizeof(same[0]), 2, sizeof(same[0]), &ours, &copy, &err), 0);
+    assert_ptr_equal(ours, same);
+    assert_null(copy);
+    assert_int_equal(efs_sized_array("one", smaller, 4, 2, sizeof(same[0]), &ours, &copy, &err), 0);
+    assert_memory_equal(ours, ((const struct one[]){{1, 0}, {3, 0}}), sizeof(same));
+    free(copy);
+    assert_int_equal(efs_sized_array("one", larger, 12, 2, sizeof(same[0]), &ours, &copy, &err), 0);
+    assert_memory_equal(ours, same, sizeof(same));
+    free(copy);
+    larger[5] = 1;
+    assert_int_equal(efs_sized_array("one", larger, 12, 2, sizeof(same[0]), &ours, &copy, &err), -E2BIG);
+    assert_null(copy);
+    assert_int_equal(efs_sized_array("one", larger, 12, 1, sizeof(same[0]), &ours, &copy, &err), 0);
+    free(copy);
+    assert_int_equal(efs_sized_array("one", same, 0, 2, sizeof(same[0]), &ours, &copy, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "sizeof(struct one)"));
 }
 
 static void test_out(void **state)
@@ -102,6 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_in),
+        cmocka_unit_test(test_array),
         cmocka_unit_test(test_out),
         cmocka_unit_test(test_calls),
     };

@@ -216,6 +216,7 @@ static void see_product(struct efs *fs, struct seen *seen)
     static float y[TOKENS * HIDDEN];
     const struct efs_route_to to[EXPERTS] = {{{0}, TOKENS, token, weight}, {{1}, TOKENS - 1, token, weight}};
     const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
+                                  .expert_bytes = sizeof(struct efs_route_to),
                                   .experts = to,
                                   .expert_count = EXPERTS,
                                   .activation = EFS_ACTIVATION_F32,

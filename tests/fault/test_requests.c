@@ -199,7 +199,8 @@ static errint_t client_once(struct efs_error *err)
         struct efs_client_request *r;
         const struct efs_tensor *tensors;
         uint32_t index, count, told = 0;
-        errint_t rc = efs_client_begin(client, "", 0, needs, EXPERTS - round, EFS_FORM_FULL, &r, err);
+        errint_t rc =
+            efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), EXPERTS - round, EFS_FORM_FULL, &r, err);
         if (rc < 0) {
             assert_null(r);
             first = first ? first : rc;

@@ -132,7 +132,7 @@ with open(scratch("plus.cc"), "w") as file:
                "    efs_client_options how{};\n    how.size = sizeof(how);\n    how.store = &options;\n    options.full_pool = true;\n"
                "    efs_client *client = nullptr;\n    efs_client_request *request = nullptr;\n    efs_need need{1, 1};\n"
                "    if (efs_client_open(argv[1], &how, &client, &error) < 0 ||\n"
-               "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
+               "        efs_client_begin(client, \"\", 0, &need, sizeof(need), 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
                "        efs_client_wait(request) < 0)\n        return 1;\n"
                "    efs_client_release(request);\n    efs_client_close(client);\n}\n")
 if shutil.which("g++"):

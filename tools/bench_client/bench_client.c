@@ -74,7 +74,7 @@ static double ask(struct efs_client *client, const struct arguments *a, uint32_t
     for (uint32_t i = 0; i < a->experts; i++)
         needs[i] = (struct efs_need){i, 1};
     double begin = 1e6 * tools_now_s();
-    if (efs_client_begin(client, "", layer, needs, a->experts, EFS_FORM_FULL, &r, err) < 0)
+    if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), a->experts, EFS_FORM_FULL, &r, err) < 0)
         return -1;
     good = efs_client_wait(r) == 0;
     for (uint32_t i = 0; good && i < a->experts; i++)

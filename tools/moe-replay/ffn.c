@@ -118,6 +118,7 @@ errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, st
                                            .down = view->data[role[DOWN]],
                                            .inner = (uint32_t)view->expert->tensors[role[GATE]].rows};
     const struct efs_mixture alone = {.size = sizeof(struct efs_mixture),
+                                      .expert_bytes = sizeof(struct efs_route_to),
                                       .experts = &one,
                                       .expert_count = 1,
                                       .activation = m->activation,
@@ -127,7 +128,7 @@ errint_t replay_ffn_run(struct replay_ffn *f, const struct replay_view *view, st
                                       .x_stride = m->hidden,
                                       .y_stride = m->hidden,
                                       .y = f->out + (size_t)first * m->hidden};
-    return efs_plain_ffn(f->team, &alone, &plain, err);
+    return efs_plain_ffn(f->team, &alone, &plain, sizeof(struct efs_plain_expert), err);
 }
 
 void replay_ffn_add_up(struct replay_ffn *f)

@@ -39,7 +39,8 @@ static errint_t measure(const struct replay_live *live, const char *mountpoint, 
     for (uint32_t round = 0; rc == 0 && round < ROUNDS; round++) {
         struct efs_client_request *request;
         uint64_t begin = tools_now_ns();
-        rc = efs_client_begin(client, layer->stack, layer->number, needs, count, EFS_FORM_FULL, &request, err);
+        rc = efs_client_begin(client, layer->stack, layer->number, needs, sizeof(struct efs_need), count, EFS_FORM_FULL,
+                              &request, err);
         if (rc == 0) {
             rc = efs_client_wait(request);
             efs_client_release(request);

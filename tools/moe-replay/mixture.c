@@ -51,6 +51,7 @@ struct replay_mixture *replay_mixture_new(const struct replay_model *model, cons
     r->x = calloc(numbers, sizeof(*r->x));
     r->y = calloc(numbers, sizeof(*r->y));
     r->m = (struct efs_mixture){.size = sizeof(struct efs_mixture),
+                                .expert_bytes = sizeof(struct efs_route_to),
                                 .experts = r->experts,
                                 .activation = EFS_ACTIVATION_F32,
                                 .x = r->x,

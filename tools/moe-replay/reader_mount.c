@@ -41,7 +41,8 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
     r->experts = experts;
     r->tokens = tokens;
     r->count = r->shown = count;
-    return efs_client_begin(r->client, named->stack, named->number, r->needs, count, EFS_FORM_FULL, &r->request, err);
+    return efs_client_begin(r->client, named->stack, named->number, r->needs, sizeof(struct efs_need), count,
+                            EFS_FORM_FULL, &r->request, err);
 }
 
 static errint_t show(const struct mount_reader *r, uint32_t index, struct replay_view *view, struct efs_error *err)

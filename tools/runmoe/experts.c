@@ -90,6 +90,7 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
     if (bf16)
         to_bf16(in, x->in, (size_t)routes->tokens * hidden);
     struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
+                                  .expert_bytes = sizeof(struct efs_route_to),
                                   .experts = x->mixture,
                                   .expert_count = gather(x, layer, routes),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
