@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* assign_order.h - what the ways to assign share: checks, experts in order, room. Not for others. */
+#ifndef EFS_ASSIGN_ORDER_H
+#define EFS_ASSIGN_ORDER_H
+
+#include "assign.h"
+
+bool efs_assign_valid(const struct efs_assign_problem *problem);
+
+/* The experts with work by key, falling, equal ones by number; returns how many. Keys from 2^53 on are equal. */
+uint32_t efs_assign_sorted(const struct efs_assign_problem *problem, const uint64_t *key, uint16_t *order);
+
+/* An assignment as it grows. */
+struct efs_assign_state {
+    const struct efs_assign_problem *problem;
+    uint8_t *device;
+    uint64_t ns[EFS_ASSIGN_DEVICES_MAX], room_bytes[EFS_ASSIGN_DEVICES_MAX];
+};
+void efs_assign_begin(struct efs_assign_state *state, const struct efs_assign_problem *problem, uint8_t *device);
+
+static inline uint64_t efs_assign_ns(const struct efs_assign_problem *problem, uint32_t device, uint32_t expert)
+{
+    return problem->ns[(size_t)device * problem->experts + expert];
+}
+
+static inline uint64_t efs_assign_bytes(const struct efs_assign_problem *problem, uint32_t device, uint32_t expert)
+{
+    return problem->bytes ? problem->bytes[(size_t)device * problem->experts + expert] : 0;
+}
+
+static inline void efs_assign_put(struct efs_assign_state *state, uint32_t expert, uint32_t device)
+{
+    state->device[expert] = (uint8_t)device;
+    state->ns[device] += efs_assign_ns(state->problem, device, expert);
+    state->room_bytes[device] -= efs_assign_bytes(state->problem, device, expert);
+}
+
+static inline void efs_assign_take(struct efs_assign_state *state, uint32_t expert)
+{
+    uint32_t device = state->device[expert];
+    state->ns[device] -= efs_assign_ns(state->problem, device, expert);
+    state->room_bytes[device] += efs_assign_bytes(state->problem, device, expert);
+    state->device[expert] = EFS_ASSIGN_NONE;
+}
+
+/* To the device that is done first then; -ENOSPC. */
+int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert);
+/* Algorithm 1 on a state that has begun; key and order are scratch for all experts. -ENOSPC. */
+int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order);
+uint64_t efs_assign_makespan(const struct efs_assign_state *state);
+void efs_assign_end(const struct efs_assign_state *state, struct efs_assign_sum *sum);
+
+#endif

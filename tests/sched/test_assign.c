@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_assign.c - who computes what: Algorithm 1 of DALI by hand, ours and the optimum against all assignments.
+ */
+#include "assign.h"
+#include "cases.h"
+
+#define MANY 12
+
+static struct efs_assign_problem two(const uint64_t *ns, uint32_t experts)
+{
+    return (struct efs_assign_problem){.experts = experts, .devices = 2, .ns = ns};
+}
+
+static void algorithm_1_by_hand(void **state)
+{
+    /* differences 60, 5, 20, 5, 0: in the order 0, 2, 1, 3, and 4 that has no work */
+    const uint64_t ns[] = {100, 35, 30, 10, 0, /* processor */ 40, 40, 50, 15, 0};
+    const struct efs_assign_problem p = two(ns, 5);
+    /* 0: 40 <= 100, there; 2: 90 > 30, here; 1: 80 > 65, here (65); 3: 55 <= 75, there */
+    const uint8_t want[] = {1, 0, 0, 1, EFS_ASSIGN_NONE};
+    struct efs_assign_sum sum;
+    uint8_t device[5];
+    (void)state;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
+    assert_memory_equal(device, want, sizeof(want));
+    assert_int_equal(sum.device_ns[0], 65);
+    assert_int_equal(sum.device_ns[1], 55);
+    assert_int_equal(sum.makespan_ns, 65);
+    struct efs_assign_sum again;
+    assert_int_equal(efs_assign_sum(&p, device, &again), 0);
+    assert_memory_equal(&again, &sum, sizeof(sum));
+}
+
+static void a_tie_goes_to_the_graphics_processor(void **state)
+{
+    const uint64_t ns[] = {10, 10, 10, 10};
+    const struct efs_assign_problem p = two(ns, 2);
+    struct efs_assign_sum sum;
+    uint8_t device[2];
+    (void)state;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
+    assert_int_equal(device[0], EFS_ASSIGN_GPU);
+    assert_int_equal(device[1], EFS_ASSIGN_CPU);
+}
+
+static void algorithm_1_is_not_the_optimum(void **state)
+{
+    /* no differences, so they go as they come: 2, 2, 2 level out at first, and then come two of 3 */
+    const uint64_t ns[] = {2, 2, 2, 3, 3, 2, 2, 2, 3, 3};
+    const struct efs_assign_problem p = two(ns, 5);
+    struct efs_assign_sum greedy, best, ours;
+    uint8_t device[5];
+    (void)state;
+    assert_int_equal(efs_assign_greedy(&p, device, &greedy), 0);
+    assert_int_equal(efs_assign_optimum(&p, device, &best), 0);
+    assert_int_equal(efs_assign_balanced(&p, device, &ours), 0);
+    assert_int_equal(greedy.makespan_ns, 7);
+    assert_int_equal(best.makespan_ns, 6);
+    assert_int_equal(ours.makespan_ns, 6);
+}
+
+static void memory_is_a_limit(void **state)
+{
+    const uint64_t ns[] = {100, 100, 100, 10, 10, 10}, bytes[] = {0, 0, 0, 4, 4, 0};
+    uint64_t room[] = {UINT64_MAX, 4};
+    struct efs_assign_problem p = two(ns, 3);
+    struct efs_assign_sum sum;
+    uint8_t device[3];
+    (void)state;
+    p.bytes = bytes;
+    p.room_bytes = room;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
+    assert_int_equal(device[0], 1);
+    assert_int_equal(device[1], 0); /* no room for it beside the first */
+    assert_int_equal(device[2], 1); /* is there already */
+    assert_int_equal(sum.makespan_ns, 100);
+    const uint8_t all_there[] = {1, 1, 1};
+    assert_int_equal(efs_assign_sum(&p, all_there, &sum), -ENOSPC);
+    room[0] = 0;
+    room[1] = 3;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0); /* nothing takes memory on the processor */
+    const uint64_t both[] = {4, 4, 4, 4, 4, 4};
+    p.bytes = both;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), -ENOSPC);
+    assert_int_equal(efs_assign_balanced(&p, device, &sum), -ENOSPC);
+}
+
+static void bounds_are_checked(void **state)
+{
+    const uint64_t ns[] = {1, EFS_ASSIGN_NS_MAX + 1}, fine[] = {1, 1};
+    struct efs_assign_problem p = two(ns, 1);
+    struct efs_assign_sum sum;
+    uint8_t device[1] = {2};
+    (void)state;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), -EINVAL);
+    assert_int_equal(efs_assign_balanced(&p, device, &sum), -EINVAL);
+    assert_int_equal(efs_assign_optimum(&p, device, &sum), -EINVAL);
+    p = two(fine, 0);
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), -EINVAL);
+    p = two(fine, 1);
+    p.devices = EFS_ASSIGN_DEVICES_MAX + 1;
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), -EINVAL);
+    p = two(fine, 1);
+    device[0] = 2;
+    assert_int_equal(efs_assign_sum(&p, device, &sum), -EINVAL);
+    device[0] = EFS_ASSIGN_NONE;
+    assert_int_equal(efs_assign_sum(&p, device, &sum), -EINVAL);
+    p.devices = 1;
+    assert_int_equal(efs_assign_optimum(&p, device, &sum), -EINVAL);
+    assert_int_equal(efs_assign_bound_ns(&p), 0);
+}
+
+/* The least makespan of all assignments to two devices. */
+static uint64_t by_enumeration(const struct efs_assign_problem *p)
+{
+    uint64_t best = UINT64_MAX;
+    for (uint32_t set = 0; set < 1u << p->experts; set++) {
+        struct efs_assign_sum sum;
+        uint8_t device[MANY];
+        for (uint32_t i = 0; i < p->experts; i++)
+            device[i] = set >> i & 1;
+        if (efs_assign_sum(p, device, &sum) == 0 && sum.makespan_ns < best)
+            best = sum.makespan_ns;
+    }
+    return best;
+}
+
+static void optimum_is_the_best_of_all(void **state)
+{
+    struct cases cases = {17};
+    (void)state;
+    for (unsigned round = 0; round < 400; round++) {
+        uint64_t ns[2 * MANY], bytes[2 * MANY] = {0}, room[2] = {UINT64_MAX, 0};
+        struct efs_assign_problem p = two(ns, 1 + cases_below(&cases, MANY));
+        struct efs_assign_sum best, greedy, ours;
+        uint8_t device[MANY];
+        for (uint32_t i = 0; i < p.experts; i++) {
+            bool none = cases_below(&cases, 8) == 0;
+            ns[i] = none ? 0 : 1 + cases_below(&cases, 1000);
+            ns[p.experts + i] = none ? 0 : 1 + cases_below(&cases, 400);
+            bytes[p.experts + i] = cases_below(&cases, 3);
+            room[1] += bytes[p.experts + i];
+        }
+        if (round % 2) {
+            room[1] /= 2;
+            p.bytes = bytes;
+            p.room_bytes = room;
+        }
+        uint64_t least = by_enumeration(&p);
+        assert_int_equal(efs_assign_optimum(&p, device, &best), 0);
+        assert_int_equal(best.makespan_ns, least);
+        struct efs_assign_sum again;
+        assert_int_equal(efs_assign_sum(&p, device, &again), 0);
+        assert_int_equal(again.makespan_ns, least);
+        assert_int_equal(efs_assign_greedy(&p, device, &greedy), 0);
+        assert_int_equal(efs_assign_balanced(&p, device, &ours), 0);
+        assert_int_equal(efs_assign_sum(&p, device, &again), 0);
+        assert_int_equal(again.makespan_ns, ours.makespan_ns);
+        assert_true(least <= ours.makespan_ns && ours.makespan_ns <= greedy.makespan_ns);
+        assert_true(efs_assign_bound_ns(&p) <= least);
+    }
+}
+
+static void ours_on_many_devices(void **state)
+{
+    struct cases cases = {8};
+    (void)state;
+    for (unsigned round = 0; round < 100; round++) {
+        static uint64_t ns[EFS_ASSIGN_DEVICES_MAX * 256];
+        struct efs_assign_problem p = {.experts = 1 + cases_below(&cases, 256),
+                                       .devices = 1 + cases_below(&cases, EFS_ASSIGN_DEVICES_MAX),
+                                       .ns = ns};
+        struct efs_assign_sum greedy, ours, again;
+        uint8_t device[256];
+        for (size_t i = 0; i < (size_t)p.devices * p.experts; i++)
+            ns[i] = 1 + cases_below(&cases, 5000);
+        assert_int_equal(efs_assign_greedy(&p, device, &greedy), 0);
+        assert_int_equal(efs_assign_balanced(&p, device, &ours), 0);
+        assert_int_equal(efs_assign_sum(&p, device, &again), 0);
+        assert_memory_equal(&ours, &again, sizeof(ours));
+        assert_true(ours.makespan_ns <= greedy.makespan_ns);
+    }
+}
+
+static void optimum_says_when_it_is_too_much(void **state)
+{
+    static uint64_t ns[2 * 400];
+    struct cases cases = {3};
+    const struct efs_assign_problem p = two(ns, 400);
+    struct efs_assign_sum sum;
+    uint8_t device[400];
+    (void)state;
+    for (unsigned i = 0; i < 800; i++)
+        ns[i] = 1000000 + cases_below(&cases, 1000000000);
+    int rc = efs_assign_optimum(&p, device, &sum);
+    assert_true(rc == 0 || rc == -E2BIG);
+}
+
+/* ---- one processor and one graphics processor ----------------------------------------------------------------- */
+
+static struct efs_assign_expert expert(uint32_t tokens, bool cached, uint64_t cpu_ns)
+{
+    return (struct efs_assign_expert){
+        .tokens = tokens, .cached = cached, .cpu_ns = cpu_ns, .gpu_ns = 10, .transfer_ns = 50, .bytes = 1};
+}
+
+static void peers_by_hand(void **state)
+{
+    /* light, cached, heavy, none, light */
+    const struct efs_assign_expert experts[] = {expert(1, false, 20), expert(2, true, 40), expert(8, false, 160),
+                                                expert(0, true, 99), expert(1, false, 20)};
+    const struct efs_assign_pair pair = {.experts = 5, .expert = experts, .room_bytes = UINT64_MAX};
+    const struct {
+        enum efs_assign_rule rule;
+        uint64_t cpu_ns, gpu_ns;
+        uint8_t device[5];
+    } want[] = {{EFS_ASSIGN_ALL_CPU, 240, 0, {0, 0, 0, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_POPULAR, 200, 10, {0, 1, 0, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_FIDDLER, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_HYBRIMOE, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_GREEDY, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_BALANCED, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
+                {EFS_ASSIGN_OPTIMUM, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}}};
+    (void)state;
+    for (size_t k = 0; k < sizeof(want) / sizeof(want[0]); k++) {
+        struct efs_assign_sum sum;
+        uint8_t device[5];
+        assert_int_equal(efs_assign_by(want[k].rule, &pair, device, &sum), 0);
+        if (sum.device_ns[0] != want[k].cpu_ns || sum.device_ns[1] != want[k].gpu_ns)
+            fail_msg("%s: %d and %d", efs_assign_rule_name(want[k].rule), (int)sum.device_ns[0], (int)sum.device_ns[1]);
+        assert_memory_equal(device, want[k].device, 5);
+    }
+}
+
+static void eq_5_takes_the_longer_of_both(void **state)
+{
+    struct efs_assign_expert e = expert(3, false, 100);
+    (void)state;
+    assert_int_equal(efs_assign_gpu_ns(&e), 50);
+    e.gpu_ns = 70;
+    assert_int_equal(efs_assign_gpu_ns(&e), 70);
+    e.gpu_ns = 10;
+    e.cached = true;
+    assert_int_equal(efs_assign_gpu_ns(&e), 10);
+    e.tokens = 0;
+    assert_int_equal(efs_assign_gpu_ns(&e), 0);
+}
+
+static void hits_run_while_misses_come(void **state)
+{
+    struct efs_assign_expert experts[] = {expert(1, false, 0), expert(1, true, 0), expert(1, true, 0),
+                                          expert(1, false, 0)};
+    const struct efs_assign_pair pair = {.experts = 4, .expert = experts, .room_bytes = UINT64_MAX};
+    const uint8_t device[] = {1, 1, 1, 1}, hits[] = {0, 1, 1, 0};
+    (void)state;
+    assert_int_equal(efs_assign_overlapped_ns(&pair, device), 110); /* two transfers, the last computing */
+    assert_int_equal(efs_assign_overlapped_ns(&pair, hits), 20);
+    experts[1].gpu_ns = experts[2].gpu_ns = 60;
+    assert_int_equal(efs_assign_overlapped_ns(&pair, device), 140); /* computing 60 + 60 + 10 + 10: all hidden */
+    /* The rule sees it: 50 + 50 by Eq. 5 beside hits of 60 and 60 would send the last one here, where it takes 150. */
+    for (unsigned i = 0; i < 4; i++)
+        experts[i].cpu_ns = 150;
+    struct efs_assign_sum sum;
+    uint8_t by_rule[4];
+    assert_int_equal(efs_assign_by(EFS_ASSIGN_OVERLAPPED, &pair, by_rule, &sum), 0);
+    assert_memory_equal(by_rule, device, 4);
+    assert_int_equal(efs_assign_by(EFS_ASSIGN_GREEDY, &pair, by_rule, &sum), 0);
+    assert_memory_not_equal(by_rule, device, 4);
+}
+
+static void all_rules_keep_to_memory(void **state)
+{
+    struct cases cases = {5};
+    (void)state;
+    for (unsigned round = 0; round < 200; round++) {
+        struct efs_assign_expert experts[MANY];
+        struct efs_assign_pair pair = {.experts = MANY, .expert = experts, .room_bytes = cases_below(&cases, 4)};
+        uint64_t ns[2 * MANY], bytes[2 * MANY], room[2];
+        for (unsigned i = 0; i < MANY; i++)
+            experts[i] = (struct efs_assign_expert){.tokens = cases_below(&cases, 5),
+                                                    .cached = cases_below(&cases, 2),
+                                                    .cpu_ns = 1 + cases_below(&cases, 300),
+                                                    .gpu_ns = 1 + cases_below(&cases, 20),
+                                                    .transfer_ns = 50,
+                                                    .bytes = 1};
+        const struct efs_assign_problem p = efs_assign_pair_problem(&pair, ns, bytes, room);
+        uint64_t best = 0;
+        for (unsigned rule = EFS_ASSIGN_RULES; rule-- > 0;) {
+            struct efs_assign_sum sum, again;
+            uint8_t device[MANY];
+            assert_int_equal(efs_assign_by((enum efs_assign_rule)rule, &pair, device, &sum), 0);
+            assert_int_equal(efs_assign_sum(&p, device, &again), 0);
+            assert_memory_equal(&sum, &again, sizeof(sum));
+            best = rule == EFS_ASSIGN_OPTIMUM ? sum.makespan_ns : best;
+            assert_true(sum.makespan_ns >= best);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(algorithm_1_by_hand),
+        cmocka_unit_test(a_tie_goes_to_the_graphics_processor),
+        cmocka_unit_test(algorithm_1_is_not_the_optimum),
+        cmocka_unit_test(memory_is_a_limit),
+        cmocka_unit_test(bounds_are_checked),
+        cmocka_unit_test(optimum_is_the_best_of_all),
+        cmocka_unit_test(ours_on_many_devices),
+        cmocka_unit_test(optimum_says_when_it_is_too_much),
+        cmocka_unit_test(peers_by_hand),
+        cmocka_unit_test(eq_5_takes_the_longer_of_both),
+        cmocka_unit_test(hits_run_while_misses_come),
+        cmocka_unit_test(all_rules_keep_to_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
