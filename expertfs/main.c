@@ -84,7 +84,8 @@ static errint_t make_absolute(char **path, struct efs_error *err)
     if (!absolute) {
         errint_t rc = -errno;
         return rc == -ENOTCONN
-                   ? efs_fail(err, rc, "%s: a mount whose daemon died is in the way; fusermount3 -u %s", *path, *path)
+                   ? efs_fail(err, rc, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s",
+                              *path, *path)
                    : efs_fail(err, rc, "%s: %s", *path, strerror(-rc));
     }
     free(*path);

@@ -36,7 +36,8 @@ static errint_t check_mountpoint(const char *path, struct efs_error *err)
     if (stat(path, &st) || statvfs(path, &fs)) {
         errint_t rc = -errno;
         return rc == -ENOTCONN
-                   ? efs_fail(err, rc, "%s: a mount whose daemon died is in the way; fusermount3 -u %s", path, path)
+                   ? efs_fail(err, rc, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s",
+                              path, path)
                    : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
     return S_ISDIR(st.st_mode) ? 0 : efs_fail(err, -ENOTDIR, "%s: not a directory", path);
@@ -215,7 +216,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
     efsd_raise_readahead(daemon);
     rc = efsd_export_start(daemon, &daemon->export, err);
     if (rc) { /* files do without */
-        efsd_log(EFS_LOG_WARNING, "experts are not handed out over a socket: %s", err->text);
+        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err->text);
         err->text[0] = '\0';
     }
     daemon->export_address = efsd_export_address(daemon->export);
@@ -296,7 +297,7 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
-        efs_fail(err, rc, "a thread that waits for signals: %s", strerror(-rc));
+        efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)
         rc = start(daemon, &starting, err);
     efsd_starting_over(&starting);

@@ -30,7 +30,7 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
         available = memory.limit_bytes;
     if (take > memory.limit_bytes)
         return efs_fail(err, -ENOMEM,
-                        "%s: a budget of %llu MiB cannot be had: %s is %llu MiB. Ask for budget=auto, or for at most "
+                        "%s: a budget of %llu MiB is not possible: %s is %llu MiB. Ask for budget=auto, or for at most "
                         "the %llu MiB that are available%s",
                         fs->store->path, (unsigned long long)(budget / MIB), whose,
                         (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),

@@ -79,7 +79,7 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         shards += tensors[i].shard_count;
     }
     if (!of[0] || !of[1] || !of[2])
-        return efs_fail(err, -EOPNOTSUPP, "an expert of %u tensors is no SwiGLU of three matrices", count);
+        return efs_fail(err, -EOPNOTSUPP, "an expert of %u tensors is not a SwiGLU of three matrices", count);
     e->shards = efs_sys_calloc(shards + 1, sizeof(*e->shards));
     if (!e->shards)
         return efs_fail(err, -ENOMEM, "no memory for the shards of an expert");

@@ -31,8 +31,8 @@ static errint_t compare_shard(void *arg, const struct efs_sweep_shard *shard, st
     }
     if ((v->e_bytes && efs_hash(v->e, v->e_bytes) != s->e_hash) ||
         (v->sm_bytes && efs_hash(v->sm, v->sm_bytes) != s->sm_hash))
-        return efs_fail(err, -EUCLEAN, "%s: what was written for %s at offset %llu reads back otherwise", c->path, file,
-                        (unsigned long long)offset);
+        return efs_fail(err, -EUCLEAN, "%s: what was written for %s at offset %llu differs when read back", c->path,
+                        file, (unsigned long long)offset);
     const uint8_t *data;
     errint_t rc = efs_shard_decode(v, 0, v->elements, decoded, false, scratch);
     if (rc < 0)

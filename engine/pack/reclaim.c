@@ -94,11 +94,11 @@ static errint_t open_folder(struct efs_reclaim *r, struct efs_error *err)
     r->dir = efs_sys_openat(r->parent, folder_name(r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (r->dir < 0)
         return efs_fail(err, r->dir, "%s: %s", r->folder,
-                        r->dir == -ENOENT ? "no reclaiming that was interrupted is here" : strerror(-r->dir));
+                        r->dir == -ENOENT ? "no interrupted --reclaim found" : strerror(-r->dir));
     int rc = efs_sys_flock(r->dir, LOCK_EX | LOCK_NB);
     if (rc < 0)
         return efs_fail(err, rc, "%s: %s", r->folder,
-                        rc == -EWOULDBLOCK ? "another mkexpertfs is at work on it" : strerror(-rc));
+                        rc == -EWOULDBLOCK ? "in use by another mkexpertfs" : strerror(-rc));
     r->journal = efs_sys_openat(r->dir, EFS_RECLAIM_JOURNAL, O_RDWR | O_NOFOLLOW, 0);
     if (r->journal < 0 && r->journal != -ENOENT)
         return efs_reclaim_fail(r, r->journal, EFS_RECLAIM_JOURNAL, "open", err);
@@ -142,7 +142,7 @@ static errint_t check_earlier(struct efs_reclaim *r, struct efs_error *err)
 {
     struct stat st;
     if (store_stat(r, r->parent, r->name, &st))
-        return efs_fail(err, -EEXIST, "%s: exists already; --reclaim replaces nothing", r->out);
+        return efs_fail(err, -EEXIST, "%s: exists already; --reclaim does not replace files", r->out);
     if (!store_stat(r, r->parent, folder_name(r), &st))
         return 0;
     struct efs_reclaim earlier;

@@ -156,7 +156,7 @@ static errint_t decode(struct hand *h, const struct item *item, size_t bytes, st
         return rc;
     if ((s->e_bytes && efs_hash(view.e, s->e_bytes) != s->e_hash) ||
         (s->sm_bytes && efs_hash(view.sm, s->sm_bytes) != s->sm_hash))
-        return differs(w, item, "its chunks in the store read back otherwise than they were written", err);
+        return differs(w, item, "its chunks in the store differ from what was written when read back", err);
     if (efs_shard_decode(&view, 0, view.elements, h->decoded, false, h->scratch) < 0)
         return differs(w, item, "its chunks in the store do not decode", err);
     if (efs_hash(h->decoded, bytes) != s->raw_hash)
@@ -181,7 +181,7 @@ static errint_t work_on(struct hand *h, const struct item *item, struct efs_erro
         return differs(w, item,
                        "differs from what was stored of it: the file changed, or the memory or the disk is bad", err);
     if (w->check == EFS_RECLAIM_REFILLED && efs_hash(data, bytes) != r->plan.shards[item->shard].raw_hash)
-        return differs(w, item, "reads back otherwise than it was written", err);
+        return differs(w, item, "differs from what was written when read back", err);
     if (w->check == EFS_RECLAIM_REFILL) {
         rc = efs_sys_pwrite_all(w->files[place->file], h->decoded, bytes, offset);
         if (rc < 0)

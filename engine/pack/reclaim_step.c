@@ -46,7 +46,7 @@ static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct 
     if (rc < 0)
         return rc;
     if (room < run)
-        return efs_fail(err, -ENOSPC, "%s: the next step may need %llu MiB of disk, %llu MiB can be had", r->folder,
+        return efs_fail(err, -ENOSPC, "%s: the next step may need %llu MiB of disk, %llu MiB are available", r->folder,
                         (unsigned long long)(run >> 20) + 1, (unsigned long long)(room >> 20));
     uint64_t most = room - run;
     *limit = most < r->step_bytes ? most : r->step_bytes;

@@ -125,7 +125,7 @@ errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, st
         }
         efs_history_free(&s->known);
         if (rc != -ENOENT)
-            efs_log(fs, EFS_LOG_WARNING, "%s; earlier mounts are forgotten", why.text);
+            efs_log(fs, EFS_LOG_WARNING, "%s; the counts of earlier mounts are not used", why.text);
     }
     rc = efs_history_init(&s->known, r->layers, r->width);
     return rc < 0 ? efs_fail(err, rc, "no memory for the history") : 0;

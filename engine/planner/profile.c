@@ -82,7 +82,7 @@ static const char *read_json(const json_t *json, struct efs_profile *p)
         errno = 0;
         p->content_hash = strtoull(hash, &end, 16);
         if (errno || *end || end == hash)
-            return "content_hash is no hexadecimal number";
+            return "content_hash is not a hexadecimal number";
     }
     p->measured_at = json_integer_value(json_object_get(json, "measured_at"));
     p->direct_io = json_is_true(json_object_get(json, "direct_io"));
@@ -92,7 +92,7 @@ static const char *read_json(const json_t *json, struct efs_profile *p)
         const json_t *number = json_object_get(json, #name);                                                           \
         p->name = json_number_value(number);                                                                           \
         if (!json_is_number(number) || !(p->name >= 0) || !(p->name <= NUMBER_MAX))                                    \
-            return #name " is missing or no number from 0 to 1e18";                                                    \
+            return #name " is missing or not a number from 0 to 1e18";                                                 \
     }
     EFS_PROFILE_NUMBERS(GET)
 #undef GET

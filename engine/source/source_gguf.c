@@ -222,7 +222,7 @@ static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *en
     if (ret == -EOVERFLOW)
         return efs_cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
     if (ret < 0)
-        return efs_cursor_fail(cursor, "the rows of \"%.200s\" are no whole number of %s blocks", tensor->name,
+        return efs_cursor_fail(cursor, "the rows of \"%.200s\" are not a whole number of %s blocks", tensor->name,
                                efs_dtype_name(tensor->dtype));
     return 0;
 }
@@ -239,8 +239,9 @@ static errint_t read_infos(struct efs_cursor *cursor, const struct header *heade
         efs_cursor_part(cursor, "tensor", i);
         ret = read_info(cursor, &entry, &entry.tensor.offset);
         if (ret == 0 && entry.tensor.offset % header->alignment)
-            ret = efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is no multiple of the alignment, %" PRIu32,
-                                  entry.tensor.offset, entry.tensor.name, header->alignment);
+            ret =
+                efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is not a multiple of the alignment, %" PRIu32,
+                                entry.tensor.offset, entry.tensor.name, header->alignment);
         if (ret < 0) {
             free(entry.tensor.name);
             break;

@@ -86,7 +86,7 @@ static errint_t get_type(const struct layout *layout, const char *name, const js
     if (ret == -EOVERFLOW)
         ret = REFUSE(layout, name, "the sizes of shape multiply to more than 64 bits hold");
     else if (ret < 0)
-        ret = REFUSE(layout, name, "%s elements of this shape are no whole number of bytes", dtype);
+        ret = REFUSE(layout, name, "%s elements of this shape are not a whole number of bytes", dtype);
     else if (tensor->dtype != EFS_DTYPE_NONE && bytes != tensor->bytes)
         ret = REFUSE(layout, name, "shape and dtype %s need %" PRIu64 " bytes, data_offsets span %" PRIu64, dtype,
                      bytes, tensor->bytes);

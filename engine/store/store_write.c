@@ -51,7 +51,7 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
     if (!w->force)
         return efs_fail(err, -EEXIST, "%s: exists already; --force replaces it", w->path);
     if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
-        return efs_fail(err, -EINVAL, "%s: is no regular file", w->path);
+        return efs_fail(err, -EINVAL, "%s: is not a regular file", w->path);
     return 0;
 }
 

@@ -21,7 +21,7 @@
     X(reads, "requests to read a file of the checkpoint or of the view")                                               \
     X(reads_control, "requests to read a file below .expertfs")                                                        \
     X(wants, "messages written to want, or sent by ioctl, that were taken")                                            \
-    X(want_errors, "those that were refused")                                                                          \
+    X(want_errors, "messages written to want, or sent by ioctl, that were refused")                                    \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \
@@ -30,21 +30,21 @@
     X(open_errors, "opens that failed")                                                                                \
     X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
     X(handouts, "experts handed out over the socket, without a file")                                                  \
-    X(handout_errors, "experts that were not, and had to be opened")                                                   \
+    X(handout_errors, "experts asked for over the socket that were not handed out")                                    \
     X(handout_clients, "connections to the socket")                                                                    \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \
-    X(aheads, "blocks decoded for a reader before he asked for them")                                                  \
-    X(ahead_hits, "of them, those that he asked for")                                                                  \
-    X(ahead_bytes, "bytes decoded so")                                                                                 \
-    X(ahead_hit_bytes, "of them, those that were sent")                                                                \
-    X(ahead_errors, "of the blocks, those that failed before anyone asked for them")                                   \
-    X(loads, "times that a program was found to go through a mapped file in order, and was helped")                    \
-    X(load_ahead_bytes, "bytes that the kernel was told to read ahead for them")                                       \
-    X(load_dropped_bytes, "bytes behind them that were given up where a file is larger than memory")                   \
-    X(load_signposts, "pages left out of what is read ahead, by which it is seen how far they are")                    \
-    X(load_signpost_hits, "of them, those that were asked for while they were kept")                                   \
-    X(load_signpost_errors, "of them, those that could not be read")                                                   \
+    X(aheads, "blocks decoded ahead of a reader in order")                                                             \
+    X(ahead_hits, "blocks decoded ahead that the reader asked for")                                                    \
+    X(ahead_bytes, "bytes decoded ahead")                                                                              \
+    X(ahead_hit_bytes, "bytes decoded ahead that were sent")                                                           \
+    X(ahead_errors, "blocks whose decoding ahead failed")                                                              \
+    X(loads, "times that a program that went through a mapped file in order was helped")                               \
+    X(load_ahead_bytes, "bytes that the kernel was told to read ahead of such programs")                               \
+    X(load_dropped_bytes, "bytes behind such programs that were given up where a file is larger than memory")          \
+    X(load_signposts, "pages left out of such reading ahead, to see how far the program is")                           \
+    X(load_signpost_hits, "pages left out that were asked for while they were kept")                                   \
+    X(load_signpost_errors, "pages left out that could not be read")                                                   \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
     X(reply_errors, "reads that were answered with an error")
 

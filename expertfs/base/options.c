@@ -51,7 +51,7 @@ static const struct option table[] = {
     {"policy", TAKE_WORD, AT(policy), 0, "zipmoe|lru|lfu|fifo|marking", "what is kept in memory (zipmoe)"},
     {"pools", TAKE_STRING, AT(pools), 0, "POOLS", "pools that are used: FCSE or some of them (FCSE)"},
     {"plan", TAKE_STRING, AT(plan), 0, "PLAN", "F=10:C=70:S=10:E=10 and the like in percent, or auto (auto)"},
-    {"goal", TAKE_WORD, AT(goal), 0, "io|makespan", "what plans make small (makespan)"},
+    {"goal", TAKE_WORD, AT(goal), 0, "io|makespan", "what plans minimise (makespan)"},
     {"delta", TAKE_STRING, AT(delta), 0, "RANKS|auto", "margin of the pools' thresholds (auto: no thresholds)"},
     {"schedule", TAKE_WORD, AT(schedule), 0, "best|request|paper", "order of reads and decodes of a request (best)"},
     {"history", TAKE_STRING, AT(history), 0, "FILE", "plan from this routing trace (what earlier mounts counted)"},
@@ -190,7 +190,7 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
         if (take_size(option, value, at, err))
             return -EINVAL;
         return *(uint64_t *)at ? 0
-                               : efs_fail(err, -EINVAL, "option %s=%s: must be more than nothing", option->name, value);
+                               : efs_fail(err, -EINVAL, "option %s=%s: must be greater than 0", option->name, value);
     case TAKE_SIZE:
         return take_size(option, value, at, err);
     case TAKE_COUNT:
@@ -278,5 +278,5 @@ void efsd_options_help(FILE *out)
                  table[i].values ? table[i].values : "");
         fprintf(out, "  %-22s %s\n", left, table[i].help);
     }
-    fputs("  ro, noauto, nofail, user, _netdev, x-*, ... of mount(8): taken, no effect\n", out);
+    fputs("  ro, noauto, nofail, user, _netdev, x-*, ... of mount(8): accepted, no effect\n", out);
 }

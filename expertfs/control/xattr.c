@@ -269,7 +269,7 @@ static errint_t change(const struct target *target, fuse_req_t req, const char *
     errint_t rc = set_value(target, name, value, &err);
     if (rc) {
         snprintf(told, sizeof(told), "%s", *err.text ? err.text : strerror(-rc));
-        efsd_log(EFS_LOG_WARNING, "user %u may not have %s", uid, told);
+        efsd_log(EFS_LOG_WARNING, "setting refused for user %u: %s", uid, told);
     } else {
         snprintf(told, sizeof(told), "%s", *err.text ? err.text : "ok");
         efsd_log(EFS_LOG_INFO, "user %u set %s=%s%s%s", uid, name, value, *err.text ? "; " : "", err.text);

@@ -65,8 +65,8 @@ static errint_t choose_base(struct efsd_socket *s, struct efs_error *err)
             snprintf(s->path, sizeof(s->path), "%s", paths[i]);
         } else {
             efs_fail(err, s->base, "%s: %s", paths[i],
-                     s->base == -EPERM    ? "does not belong to who mounts, or others may write there"
-                     : s->base == -EINVAL ? "not an absolute path that can be told"
+                     s->base == -EPERM    ? "not owned by the user who mounts, or writable by others"
+                     : s->base == -EINVAL ? "not an absolute path, or too long"
                                           : strerror(-s->base));
         }
     }

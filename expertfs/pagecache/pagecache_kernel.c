@@ -185,7 +185,7 @@ static int open_own(struct efsd *daemon, uint32_t node)
         char *full = NULL;
         if (!someone_has_files_open(daemon)) {
             set_note(daemon,
-                     "not while all files are closed, so that umount is free: what was read is counted instead");
+                     "nobody has a file open, and an open one would block umount: what was read is counted instead");
             return -EBUSY;
         }
         if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0)

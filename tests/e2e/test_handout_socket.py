@@ -158,7 +158,7 @@ if os.geteuid() == 0:
 for what, path in cases:
     mount = Mount(store, environment={"EXPERTFS_RUN": path})
     check(f"{what}: there is no socket, and the log says why", mount.control("handout") == "address: -\n" and
-          "not handed out over a socket" in mount.printed() and path in mount.printed(), mount.printed())
+          "no export socket" in mount.printed() and path in mount.printed(), mount.printed())
     check("files are served", open(mount / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
     mount.unmount()
 done()

@@ -49,7 +49,7 @@ for kind, path in kinds:
     if kind != "a directory":
         refused("expertctl doctor", says, ctl, "doctor", path)
         refused("mkexpertfs, as source", "neither a file nor a directory", pack, path, scratch("out.efs"))
-        refused("mkexpertfs -f, as store", "is no regular file" if not os.path.islink(path) else "", pack, "-f", model, path,
+        refused("mkexpertfs -f, as store", "is not a regular file" if not os.path.islink(path) else "", pack, "-f", model, path,
                 status=0 if os.path.islink(path) else 1)
         if path == link:  # it is replaced, not what it leads to
             os.remove(link)

@@ -199,11 +199,11 @@ static void refuses_tensors(void **state)
     one_tensor(&file, 9, nine, T_F32, 0, 64);
     refuse_file(dir, &file, "\"t\" has 9 dimensions; 8 are the most");
     one_tensor(&file, 1, forty, T_Q4_0, 0, 64);
-    refuse_file(dir, &file, "the rows of \"t\" are no whole number of ggml:Q4_0 blocks");
+    refuse_file(dir, &file, "the rows of \"t\" are not a whole number of ggml:Q4_0 blocks");
     one_tensor(&file, 2, rows, T_Q4_0, 0, 1024); /* 31 x 32: as many blocks, but not in a row */
-    refuse_file(dir, &file, "no whole number of ggml:Q4_0 blocks");
+    refuse_file(dir, &file, "not a whole number of ggml:Q4_0 blocks");
     one_tensor(&file, 0, NULL, T_Q4_0, 0, 64);
-    refuse_file(dir, &file, "no whole number of ggml:Q4_0 blocks");
+    refuse_file(dir, &file, "not a whole number of ggml:Q4_0 blocks");
     one_tensor(&file, 1, eight, T_F32, 0, 31);
     refuse_file(dir, &file, "\"t\", 32 bytes at 0 of the data, reaches past the data (31 bytes)");
     one_tensor(&file, 1, eight, T_F32, 32, 63);
@@ -213,11 +213,11 @@ static void refuses_tensors(void **state)
     one_tensor(&file, 1, eight, T_F32, UINT64_MAX - 31, 64);
     refuse_file(dir, &file, "is past the data");
     one_tensor(&file, 1, eight, T_F32, 16, 64);
-    refuse_file(dir, &file, "offset 16 of \"t\" is no multiple of the alignment, 32");
+    refuse_file(dir, &file, "offset 16 of \"t\" is not a multiple of the alignment, 32");
     one_tensor(&file, 1, eight, 99, 96, 64); /* an unknown type's place is checked too */
     refuse_file(dir, &file, "is past the data");
     one_tensor(&file, 1, eight, 99, 1, 64);
-    refuse_file(dir, &file, "no multiple of the alignment");
+    refuse_file(dir, &file, "not a multiple of the alignment");
 
     sf_gguf_header(&file, 3, 2, 0);
     sf_gguf_tensor(&file, "second", 1, eight, T_F32, 32);

@@ -83,7 +83,7 @@ static double ask(struct efs_client *client, const struct arguments *a, uint32_t
     if (good)
         sink = *(const uint8_t *)tensors[count - 1].data;
     else
-        efs_fail(err, -1, "an expert of layer %u could not be had", layer);
+        efs_fail(err, -1, "an expert of layer %u could not be read", layer);
     efs_client_release(r);
     return good ? took : -1;
 }

@@ -49,7 +49,7 @@ static errint_t read_lines(FILE *in, const char *path, struct tools_operations *
             g->operations = more;
         }
         if (number == 1 || g->count == OPERATIONS_MAX || !parse_line(line, &g->operations[g->count]))
-            return efs_fail(err, -EUCLEAN, "%s: line %u is none of .expertfs/sched", path, number);
+            return efs_fail(err, -EUCLEAN, "%s: line %u is not a line of .expertfs/sched", path, number);
         g->count++;
     }
     return ferror(in) ? efs_fail(err, -EIO, "%s: %s", path, strerror(errno)) : 0;

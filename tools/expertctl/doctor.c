@@ -88,8 +88,8 @@ static void look_at_kernel(struct doctor *d)
     else if (!privileged())
         tell(d, SLOWER, "passthrough", "needs CAP_SYS_ADMIN: mount as root, or experts are read like other files");
     else
-        tell(d, GOOD, "passthrough", "Linux %u.%u and privilege are there: open experts are served by the kernel",
-             major, minor);
+        tell(d, GOOD, "passthrough", "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel", major,
+             minor);
     if (version < 6006)
         tell(d, SLOWER, "mappings",
              "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go "

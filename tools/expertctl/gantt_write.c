@@ -112,6 +112,6 @@ errint_t gantt_draw(const struct tools_operations *g, const char *terminal, cons
     write_script(g, terminal, path, out);
     int status = pclose(out);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        return efs_fail(err, -ENOENT, "gnuplot is not there; -o FILE.json needs none");
+        return efs_fail(err, -ENOENT, "gnuplot is not installed; -o FILE.json needs none");
     return status == 0 ? 0 : efs_fail(err, -EIO, "gnuplot failed on %s", path);
 }

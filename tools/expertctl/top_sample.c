@@ -131,7 +131,7 @@ static errint_t take_pools(const char *root, struct top_sample *sample, struct e
         found++;
     }
     free(text);
-    return found == sizeof(TOP_POOLS) - 1 ? 0 : efs_fail(err, -EPROTO, "%s/.expertfs/pools: not as it should be", root);
+    return found == sizeof(TOP_POOLS) - 1 ? 0 : efs_fail(err, -EPROTO, "%s/.expertfs/pools: unexpected format", root);
 }
 
 static void copy_cell(char *to, size_t room, const char *from)

@@ -45,7 +45,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         else if (state->arg_num == 1)
             a->directory = value;
         else
-            argp_error(state, "more than STORE and DIR");
+            argp_error(state, "too many arguments");
         return 0;
     case ARGP_KEY_END:
         if (state->arg_num < 2)

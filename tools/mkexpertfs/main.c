@@ -86,7 +86,7 @@ static void check_arguments(struct arguments *a, const struct argp_state *state)
         a->src = NULL;
     }
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
-        argp_error(state, "--reclaim replaces nothing: without --force");
+        argp_error(state, "--reclaim and --force exclude each other");
     if (a->options.reclaim_step_bytes && a->reclaim.mode != RECLAIM_BEGIN && a->reclaim.mode != RECLAIM_RESUME)
         argp_error(state, "--step goes with --reclaim or --resume");
     if (a->reclaim.mode != RECLAIM_BEGIN && (a->reclaim.dry_run || a->reclaim.yes))
@@ -149,7 +149,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         else if (state->arg_num == 1)
             a->out = value;
         else
-            argp_error(state, "more than SRC and OUT");
+            argp_error(state, "too many arguments");
         return 0;
     case ARGP_KEY_END:
         check_arguments(a, state);

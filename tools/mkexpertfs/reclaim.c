@@ -44,7 +44,7 @@ static errint_t begin(const struct reclaim *reclaim, const char *src, const char
         return rc;
     tell_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
     if (need.need_bytes > need.free_bytes)
-        return efs_fail(err, -ENOSPC, "%s: that is too little room", out);
+        return efs_fail(err, -ENOSPC, "%s: not enough free space", out);
     if (reclaim->dry_run)
         return 0;
     if (!isatty(STDIN_FILENO))

@@ -157,7 +157,7 @@ static errint_t draw(const char *directory, struct efs_error *err)
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return efs_fail(err, -errno, "gnuplot: %s", strerror(errno));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        return efs_fail(err, -ENOENT, "gnuplot is not there; %s has its script and data", directory);
+        return efs_fail(err, -ENOENT, "gnuplot is not installed; %s has its script and data", directory);
     return status == 0 ? 0 : efs_fail(err, -EIO, "gnuplot failed on %s/replay.gp", directory);
 }
 

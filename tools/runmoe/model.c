@@ -152,11 +152,11 @@ static errint_t config_read(struct efs *fs, struct config *c, struct efs_error *
              hidden < 1 || hidden > 65536 || inner < 1 || inner > 262144 || kv_heads < 1 || heads < 1 ||
              heads > 65536 || heads % kv_heads || head_dim < 2 || head_dim > 1024 || head_dim % 2 || vocab < 1 ||
              vocab > 10000000)
-        rc = efs_fail(err, -EINVAL, "config.json: sizes that cannot be");
+        rc = efs_fail(err, -EINVAL, "config.json: invalid sizes");
     else if (tied || step != 1 || json_array_size(json_object_get(root, "mlp_only_layers")) ||
              json_is_object(json_object_get(root, "rope_scaling")))
         rc = efs_fail(err, -EINVAL,
-                      "config.json: tied embeddings, dense layers and scaled RoPE are not for this example");
+                      "config.json: tied embeddings, dense layers and scaled RoPE are not supported by this example");
     else
         *c = (struct config){(uint32_t)layers, (uint32_t)experts, (uint32_t)chosen,   (uint32_t)hidden,
                              (uint32_t)inner,  (uint32_t)heads,   (uint32_t)kv_heads, (uint32_t)head_dim,
