@@ -29,7 +29,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -39,7 +39,7 @@ WARN := -Wall -Wextra -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-
 OPT ?= -O2
 BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-omit-frame-pointer $(WARN) \
         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(NDEBUG),-DNDEBUG) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
-        -DEFS_VERSION_STRING='"$(VERSION)"' $(CFLAGS)
+        -DEFS_VERSION_STRING='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
 # What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
@@ -173,7 +173,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help deb demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -187,6 +187,7 @@ help:
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
 	@echo "                NDEBUG=1 builds them without assertions"
+	@echo "make deb        Debian packages into build/deb"
 	@echo "make format tidy clean"
 
 demo:
@@ -244,17 +245,40 @@ tidy:
 
 MAN := $(wildcard man/*.[1-8])
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
+PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
+LIBDIR ?= $(PREFIX)/lib
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+# Paths in quotes: DESTDIR may have spaces.
+TO = "$(DESTDIR)$(1)/"
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/expertfs $(BUILD)/mkexpertfs $(BUILD)/expertctl $(BUILD)/moe-replay $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(DESTDIR)$(PREFIX)/lib/
-	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libexpertfs.so
-	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include/
-	printf 'prefix=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${prefix}/lib -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
-	  '$(PREFIX)' '$(VERSION)' '$(ENGINE_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc
-	for m in $(MAN); do install -D -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/$${m##*/}; done
+	install -d $(foreach d,$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
+	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
+	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(call TO,$(LIBDIR))
+	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
+	install -m 644 $(HEADERS) $(call TO,$(PREFIX)/include)
+	printf 'prefix=%s\nlibdir=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${libdir} -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
+	  '$(PREFIX)' '$(LIBDIR)' '$(VERSION)' '$(ENGINE_LIBS)' >$(call TO,$(LIBDIR)/pkgconfig)expertfs.pc
+	for m in $(MAN); do install -D -m 644 $$m $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/} || exit 1; done
+	sed 's,@BINDIR@,$(PREFIX)/bin,' tools/packaging/expertfs@.service.in >$(call TO,$(UNITDIR))expertfs@.service
+	for p in $(PROGRAMS_INSTALLED); do \
+	  tools/packaging/completions bash $(BUILD)/$$p >$(call TO,$(BASHDIR))$$p && \
+	  tools/packaging/completions zsh $(BUILD)/$$p >$(call TO,$(ZSHDIR))_$$p && \
+	  tools/packaging/completions fish $(BUILD)/$$p >$(call TO,$(FISHDIR))$$p.fish || exit 1; done
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+	@[ -n "$(DESTDIR)" ] || ldconfig -p 2>/dev/null | grep -qF '$(LIBDIR)/$(SONAME)' || \
+	  echo 'note: the loader does not look into $(LIBDIR): link with -Wl,-rpath,$(LIBDIR), or add it to /etc/ld.so.conf.d and run ldconfig'
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,expertfs mkexpertfs expertctl moe-replay) $(addprefix $(DESTDIR)$(PREFIX)/lib/,libexpertfs.a libexpertfs.so $(SONAME)) \
-	  $(addprefix $(DESTDIR)$(PREFIX)/include/,$(notdir $(HEADERS))) $(DESTDIR)$(PREFIX)/lib/pkgconfig/expertfs.pc \
-	  $(foreach m,$(MAN),$(DESTDIR)$(PREFIX)/share/man/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
+	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
+	for f in libexpertfs.a libexpertfs.so $(SONAME) pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
+	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
+	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
+	rm -f $(call TO,$(UNITDIR))expertfs@.service
+
+# Debian packages into build/deb, from a copy of the sources that has debian/ where dpkg wants it.
+deb:
+	@tools/setup build deb
+	@tools/packaging/deb $(BUILD)/deb $(VERSION)

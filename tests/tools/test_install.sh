@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What `make install` puts into a folder works from there, and `make uninstall` takes all of it away again.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+BUILD=${BUILD:-build}
+work=$(mktemp -d)
+mounted=
+cleanup() { [ -z "$mounted" ] || fusermount3 -u -z "$mounted"; rm -rf "$work"; }
+trap cleanup EXIT
+wrong() { echo "$*"; exit 1; }
+root="$work/a root" prefix=/opt/efs
+make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
+for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \
+    include/expertfs.h share/man/man1/expertfs.1 lib/systemd/system/expertfs@.service \
+    share/bash-completion/completions/expertctl share/zsh/site-functions/_expertfs share/fish/vendor_completions.d/mkexpertfs.fish; do
+    [ -s "$root$prefix/$file" ] || wrong "$file was not installed"
+done
+unit="$root$prefix/lib/systemd/system/expertfs@.service"
+grep -q '@[A-Z]*@' "$unit" && wrong "the unit has a place that was not filled in"
+if command -v systemd-analyze >/dev/null; then # it reads units without a running systemd
+    exposure=$(systemd-analyze security --offline=true --threshold=50 "$unit" 2>&1 | grep -i overall) || wrong "the unit is more exposed than 5.0: $exposure"
+fi
+
+bin="$root$prefix/bin"
+if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ]; then
+    mkdir "$work/mnt"
+    "$BUILD/mkmodel" -F mixtral -l 2 -e 4 -d 256 -i 256 "$work/model" >/dev/null || wrong "mkmodel failed"
+    "$bin/mkexpertfs" -q "$work/model" "$work/m.efs" || wrong "mkexpertfs failed"
+    # what the unit runs, with what the unit lets it have
+    printf 'STORE=%s\nMOUNTPOINT=%s\n' "$work/m.efs" "$work/mnt" >"$work/x.conf"
+    command=$(sed -n 's/^ExecStart=//p' "$unit")
+    caps=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
+    limit=()
+    [ "$(id -u)" != 0 ] || limit=(setpriv --no-new-privs --bounding-set="-all,$caps")
+    # shellcheck disable=SC1091,SC2016
+    (. "$work/x.conf"; OPTIONS=ro; set -f; IFS=' '; args=(); for a in $command; do
+        case $a in
+        '${OPTIONS}') args+=("$OPTIONS") ;;
+        '${STORE}') args+=("$STORE") ;;
+        '${MOUNTPOINT}') args+=("$MOUNTPOINT") ;;
+        "$prefix"/*) args+=("$root$a") ;;
+        *) args+=("$a") ;;
+        esac
+    done; "${limit[@]}" "${args[@]}") >"$work/log" 2>&1 || { cat "$work/log"; wrong "the unit's command does not mount"; }
+    mounted=$work/mnt
+    [ "$(cat "$work/mnt/.expertfs/version" | head -1)" ] || wrong "the mount tells no version"
+    (cd "$work/model" && find . -type f -print0) | while IFS= read -r -d '' f; do
+        cmp "$work/model/$f" "$work/mnt/$f" || exit 1
+    done || wrong "a file differs"
+    fusermount3 -u "$work/mnt" || wrong "it does not unmount"
+    mounted=
+fi
+
+make -s uninstall BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix || wrong "make uninstall failed"
+left=$(find "$root" ! -type d)
+[ -z "$left" ] || wrong "make uninstall left: $left"
