@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mount in the background tells what goes wrong to syslog(3), which the journal listens to as well: here a socket of
+the test's own, in a mount namespace where /dev/log is that."""
+import atexit
+import os
+import re
+import socket
+import sys
+
+if os.geteuid() == 0 and "SYSLOG_APART" not in os.environ:
+    os.execvp("unshare", ["unshare", "-m", "env", "SYSLOG_APART=1", sys.executable, *sys.argv])
+
+from e2e import *
+
+need_fuse()
+if os.geteuid():
+    skip("a /dev of its own needs root")
+devices = scratch("dev")
+os.mkdir(devices)
+mnt = scratch("mnt")
+os.mkdir(mnt)
+
+
+def unmount():
+    for path in (mnt, f"{devices}/shm", devices):
+        run("umount", "-l", path)
+
+
+atexit.register(unmount)
+made = run("mount", "-t", "tmpfs", "none", devices).returncode == 0
+for name in ("fuse", "null", "zero", "urandom", "random"):
+    status = os.stat(f"/dev/{name}")
+    os.mknod(f"{devices}/{name}", status.st_mode, status.st_rdev)
+os.mkdir(f"{devices}/shm")
+if not made or run("mount", "--rbind", "/dev/shm", f"{devices}/shm").returncode or \
+        run("mount", "--rbind", devices, "/dev").returncode:
+    skip("a /dev of its own cannot be mounted here")
+log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+log.bind("/dev/log")
+log.settimeout(30)
+
+
+def told(pattern):
+    """The first message from now on that has it, with its priority."""
+    try:
+        while True:
+            line = log.recv(65536).decode()
+            if re.search(pattern, line):
+                return line
+    except TimeoutError:
+        return ""
+
+
+model = make_model("model", "-F", "mixtral", "-d", "256", "-i", "256", "-e", "2", "-l", "1", "--vocab", "500")
+store = make_store(model)
+LOG_DAEMON, LOG_ERR, LOG_INFO = 3 << 3, 3, 6
+result = run(program("expertfs"), store, mnt)
+check("it mounts in the background", result.returncode == 0, result.stderr)
+os.setxattr(mnt, "user.expertfs.policy", b"lru")
+line = told("set policy=lru")
+check("a change of the policy is told", f"<{LOG_DAEMON | LOG_INFO}>" in line and "expertfs[" in line, line)
+with open(store, "r+b") as f: # a byte of a chunk
+    f.seek(os.path.getsize(store) // 2)
+    byte = f.read(1)[0]
+    f.seek(-1, os.SEEK_CUR)
+    f.write(bytes([byte ^ 1]))
+for name in files_below(model):
+    try:
+        with open(f"{mnt}/{name}", "rb") as f:
+            f.read()
+    except OSError:
+        pass
+line = told("checksum differs|not well formed")
+check("damage is told as an error, with file and offset", f"<{LOG_DAEMON | LOG_ERR}>" in line and store in line, line)
+result = run("umount", mnt)
+check("it ends", result.returncode == 0 and wait_until(lambda: not is_mounted(mnt)), result.stderr)
+log.close()
+done()
