@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-protocol.h - what a program says to a mount without the library: the ioctl, and the packets of its socket.
+ * expertfs-protocol.h - what a program says to a mount without the library: the packets of its socket.
  *
  * Numbers are those of the machine. Nothing here is a call of the library.
  */
@@ -12,19 +12,6 @@
 /* At most, of a line of .expertfs/want, and of a text that is written to it at once (expertfs-proc(5)). */
 #define EFS_WANT_LINE_BYTES 4096u
 #define EFS_WANT_BYTES 65536u
-
-/*
- * One request by ioctl(2) on a mount's root or its file .expertfs/want, for models with one stack. size is that of the
- * struct, flags are 0, count is 1 to 64, what is behind count is not looked at. EINVAL, EPERM (not who mounted it).
- */
-#define EFS_WANT_IOCTL_EXPERTS 64u
-struct efs_want_ioctl {
-    uint32_t size, layer, count, flags;
-    struct {
-        uint32_t expert, tokens;
-    } want[EFS_WANT_IOCTL_EXPERTS];
-};
-#define EFS_IOC_WANT _IOW(0xEF, 1, struct efs_want_ioctl) /* 0x4210EF01; needs <sys/ioctl.h> */
 
 /*
  * Experts of a mount handed out without files, over a socket of type SOCK_SEQPACKET whose path is in

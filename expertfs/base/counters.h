@@ -20,8 +20,8 @@
     X(opens, "requests to open a file")                                                                                \
     X(reads, "requests to read a file of the checkpoint or of the view")                                               \
     X(reads_control, "requests to read a file below .expertfs")                                                        \
-    X(wants, "messages written to want, or sent by ioctl, that were taken")                                            \
-    X(want_errors, "messages written to want, or sent by ioctl, that were refused")                                    \
+    X(wants, "messages to want, and requests of handout, that were taken")                                             \
+    X(want_errors, "messages to want, and requests of handout, that were refused")                                     \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \

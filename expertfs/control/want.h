@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * want.h - requests of a layer's experts, by .expertfs/want and by ioctl.
+ * want.h - requests of a layer's experts, by .expertfs/want.
  */
 #ifndef EFSD_WANT_H
 #define EFSD_WANT_H
@@ -13,8 +13,5 @@ bool efsd_is_want(const struct efsd *daemon, uint32_t node);
 errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes);
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file);
-/* EFS_IOC_WANT, on it or the root. */
-void efsd_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned command, void *argument, struct fuse_file_info *file,
-                unsigned flags, const void *in, size_t in_bytes, size_t out_bytes);
 
 #endif

@@ -60,8 +60,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     const unsigned no = FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
                         FUSE_CAP_ATOMIC_O_TRUNC;
     const unsigned yes = FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
-                         FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT |
-                         FUSE_CAP_IOCTL_DIR;
+                         FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT;
     conn->want = (conn->want & ~no) | (conn->capable & yes);
     conn->max_read = EFSD_IO_BYTES;
     conn->max_write = EFSD_IO_BYTES; /* more than is ever taken; libfuse derives the size of reads from it */
@@ -281,7 +280,6 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .fallocate = efsd_refuse_fallocate,
     .access = efsd_access,
     .write = efsd_want_write,
-    .ioctl = efsd_ioctl,
     .getxattr = efsd_getxattr,
     .listxattr = efsd_listxattr,
     .setxattr = efsd_setxattr,

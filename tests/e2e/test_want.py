@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: lines written to .expertfs/want and the ioctl; what is taken, what is refused and changes nothing, who may."""
-import ctypes
+"""Requests: lines written to .expertfs/want; what is taken, what is refused and changes nothing, who may."""
 import errno
 import fcntl
 import os
-import struct
 import threading
 
 from e2e import *
@@ -14,7 +12,6 @@ root = os.geteuid() == 0
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-IOC_WANT = 0x4210EF01
 mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
 WANT = mount / ".expertfs/want"
 
@@ -108,42 +105,15 @@ ctypes.memmove(at, b"0: 1", 4)
 """)
 check("a mapping of it cannot be written to", result.returncode < 0 and told()["taken"] == taken, result)
 
-print("-- the ioctl")
-
-
-def ask(path, layer, experts, size=16 + 64 * 8, count=None, flags=0, command=IOC_WANT):
-    request = struct.pack("<4I", size, layer, len(experts) if count is None else count, flags)
-    request += b"".join(struct.pack("<2I", *expert) for expert in experts)
-    file = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.ioctl(file, command, request.ljust(16 + 64 * 8, b"\xff"))
-    finally:
-        os.close(file)
-
-
-taken, refused = told()["taken"], told()["refused"]
-check("on the root", error_of(ask, mount.path, 1, [(3, 12), (4, 1)]) == "none")
-check("on want", error_of(ask, WANT, 2, [(n, n + 1) for n in range(8)]) == "none")
-check("they are counted", told()["taken"] == taken + 2, told())
-for what, arguments, more in (
-        ("a layer that is not there", (9, [(1, 1)]), {}), ("an expert that is not there", (1, [(1, 1), (8, 1)]), {}),
-        ("no tokens", (1, [(1, 0)]), {}), ("no experts", (1, []), {}), ("one twice", (1, [(1, 1), (1, 1)]), {}),
-        ("too many", (1, [(1, 1)]), {"count": 65}), ("very many", (1, [(1, 1)]), {"count": 0xffffffff}),
-        ("another size", (1, [(1, 1)]), {"size": 24}), ("flags", (1, [(1, 1)]), {"flags": 1})):
-    check(f"{what}: EINVAL", error_of(ask, mount.path, *arguments, **more) == "EINVAL" if not more else
-          error_of(lambda: ask(mount.path, *arguments, **more)) == "EINVAL")
-for what, path, command in (("another command", mount.path, 0x4210EF02), ("a smaller struct", mount.path, 0x4010EF01),
-                            ("on another file", mount / "config.json", IOC_WANT), ("on a folder", mount / "experts", IOC_WANT),
-                            ("on stat", mount / ".expertfs/stat", IOC_WANT)):
-    check(f"{what}: ENOTTY", error_of(lambda: ask(path, 1, [(1, 1)], command=command)) == "ENOTTY")
-check("nothing of it was taken", told()["taken"] == taken + 2, told())
+with open(WANT) as opened:
+    check("an ioctl: ENOTTY", error_of(fcntl.ioctl, opened, 0x4210EF01, bytes(528)) == "ENOTTY")
 
 if root and os.path.exists("/usr/bin/python3"):
     print("-- who may")
     os.chmod(SCRATCH, 0o755)
 
     def as_nobody(code):
-        result = subprocess.run(["/usr/bin/python3", "-c", f"import os, fcntl, sys\npath = {mount.path!r}\n" + code], cwd="/",
+        result = subprocess.run(["/usr/bin/python3", "-c", f"import os, sys\npath = {mount.path!r}\n" + code], cwd="/",
                                 capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[])
         return result.stderr.strip().splitlines()[-1] if result.returncode else result.stdout
 
@@ -151,8 +121,6 @@ if root and os.path.exists("/usr/bin/python3"):
     check("nor append, nor cut", "Permission denied" in as_nobody("os.open(path + '/.expertfs/want', os.O_WRONLY | os.O_APPEND)")
           and "Permission denied" in as_nobody("os.truncate(path + '/.expertfs/want', 0)"))
     check("access says so", as_nobody("print(os.access(path + '/.expertfs/want', os.W_OK))") == "False\n")
-    check("nor by the ioctl: EPERM", "not permitted" in as_nobody(
-          f"fcntl.ioctl(os.open(path, os.O_RDONLY), {IOC_WANT}, bytes(528))"))
     check("but read", "taken: " in as_nobody("print(open(path + '/.expertfs/want').read())"))
 
 print("-- many at once")
