@@ -12,8 +12,6 @@
 /* ---- memory of experts as windows ---------------------------------------------------------------------------------
  */
 
-/* efs_lease() for efs_lease_window(): memory of the one use that nobody holds is left for that of the other. */
-void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
  * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
  * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
@@ -35,27 +33,35 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
  * before there is a pass); to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
-/*
- * What layers of the model need next: a line each with the layer, and its experts with the tokens that each gets (1 if
- * not said), `3: 17*12 4 9*2`. Layers and experts have the numbers of experts/L03/E017.safetensors; a model with
- * several stacks needs their names, `encoder-L03: 17`. Each line is one request, scheduled as a whole; opens and reads
- * of these experts find, or wait for, what it brings. Text needs no terminator, its last line no newline. Does not
- * block. -EINVAL: a line is wrong, a layer or expert is not there, or the text is too long; no request was taken then,
- * and err has the reason. -ENOMEM.
- */
-errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err);
-
 /* ---- requests of one store -----------------------------------------------------------------------------------------
  */
 
+/* Experts of a layer, by the numbers of experts/L03/E017.safetensors: their numbers in the store, in place. -ENOENT
+ * with the reason in err: there is no such layer, or expert; some have changed then. */
+errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
+                          uint32_t count, struct efs_error *err);
+
+/* What becomes of the experts of a request. Zero: each is leased in full until it is dropped or the request released.
+ */
+struct efs_request_how {
+    enum efs_form form;
+    /* Nobody comes for them by this request: they are brought into memory, and opens and reads find them there, or wait
+     * for them. In full as far as a quarter of the budget goes, else coded; form is not looked at. */
+    bool bring;
+    /* Each is handed over, in full, for efs_lease_window(): called once for each, from any thread, also before the
+     * call returns. The lease is the callee's, to be released. args has what it gets, an element for each. */
+    efs_leased_fn *done;
+    void *const *args;
+};
 /*
- * Name the experts that a layer needs, each once, all of the same layer: scheduled as a whole, brought in the order
- * that lets the layer go on soonest. Does not block. Each expert is leased, unchanging, until it is dropped or the
- * request released. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM. *request is the caller's.
+ * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: scheduled as a
+ * whole, brought in the order that lets the layer go on soonest. Does not block. -EINVAL: a number, a form, an expert
+ * twice or of another layer; -ENOMEM: nothing was asked for, done is not called. *request is the caller's; NULL with
+ * bring and done, when there is nothing to wait for.
  */
 struct efs_request;
-errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
-                           struct efs_request **request, struct efs_error *err);
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
 /* As efs_client_wait_any(). */
 int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 int efs_request_event(struct efs_request *request);

@@ -86,18 +86,12 @@ static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t lay
         return efs_fail(err, -EINVAL, "%u experts in a request: there are %u", count, efs_expert_count(fs));
     if (count > sizeof(few) / sizeof(few[0]) && !(all = efs_sys_calloc(count, sizeof(*all))))
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    errint_t rc = 0;
-    for (uint32_t i = 0; i < count && rc == 0; i++) {
-        all[i].tokens = needs[i].tokens;
-        struct efs_expert_id id = efs_id(0);
-        rc = efs_expert_find(fs, stack, layer, needs[i].expert, &id);
-        all[i].expert = id.number;
-        if (rc < 0)
-            efs_fail(err, rc, "there is no expert %u of layer %.31s%s%u", needs[i].expert, stack, *stack ? "-" : "",
-                     layer);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        all[i] = needs[i];
+    const struct efs_request_how how = {.form = form};
+    errint_t rc = efs_experts_find(fs, stack, layer, all, count, err);
     if (rc == 0)
-        rc = efs_request_begin(fs, all, count, form, request, err);
+        rc = efs_request_submit(fs, all, count, &how, request, err);
     if (all != few)
         free(all);
     return rc;

@@ -376,7 +376,8 @@ static errint_t begin(struct ffn *f)
         return efs_fail(f->err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < m->expert_count; i++)
         needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
-    errint_t rc = efs_request_begin(f->fs, needs, m->expert_count, m->form, &f->request, f->err);
+    const struct efs_request_how how = {.form = m->form};
+    errint_t rc = efs_request_submit(f->fs, needs, m->expert_count, &how, &f->request, f->err);
     free(needs);
     return rc;
 }

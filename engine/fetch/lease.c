@@ -295,8 +295,9 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     efs_active_end(fs);
 }
 
-static void lease(struct efs *fs, uint32_t file, enum efs_memfile_kind use, efs_leased_fn *done, void *arg)
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 {
+    const enum efs_memfile_kind use = EFS_MEMFILE_SHOWN;
     struct efs_file_info info;
     errint_t rc = efs_view_info(&fs->view, file, &info);
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
@@ -340,16 +341,6 @@ static void lease(struct efs *fs, uint32_t file, enum efs_memfile_kind use, efs_
         efs_workers_push_first(fs->workers, &fs->gather_job);
     efs_disk_submit_all(fs, submit);
     efs_lease_answer(fs, answer);
-}
-
-void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
-{
-    lease(fs, file, EFS_MEMFILE_SHOWN, done, arg);
-}
-
-void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
-{
-    lease(fs, file, EFS_MEMFILE_WINDOW, done, arg);
 }
 
 int efs_lease_fd(const struct efs_lease *lease)

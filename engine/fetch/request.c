@@ -5,7 +5,6 @@
  * Chunks that are referenced cannot be evicted: coded experts are handed out up to efs_budget_coded(), the others come
  * as these are dropped.
  */
-#include "request.h"
 #include "expertfs-private.h"
 
 #include "clock.h"
@@ -19,8 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#define BRING_SHARE                                                                                                    \
-    4 /* what nobody has leased yet may take a quarter of the budget in full; the rest is brought coded */
+#define BRING_SHARE 4 /* a quarter of the budget */
 
 /* ---- what there is to tell ---- */
 
@@ -139,6 +137,11 @@ static void arrived(struct efs_request_item *item, errint_t error, struct efs_le
     struct efs_request *request = item->request;
     struct efs_fetch *fetch = NULL;
     uint64_t bytes = item->bytes;
+    if (request->done) { /* nobody waits for it */
+        request->done(item->arg, error, lease);
+        request_unref(request);
+        return;
+    }
     pthread_mutex_lock(&request->lock);
     item->lease = lease;
     item->error = error;
@@ -258,6 +261,8 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
             good = s->waiters[i] != NULL;
+            if (good && request->done)
+                s->waiters[i]->use = EFS_MEMFILE_WINDOW;
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
             good = item->fetch != NULL;
@@ -283,6 +288,8 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     struct efs_disk_request *submit = NULL;
     uint32_t full = 0, all;
     pthread_mutex_lock(&fs->lock);
+    if (request->done)
+        fs->last_use = EFS_MEMFILE_WINDOW;
     for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
         efs_cache_announce(fs, s->experts[i], false);
     efs_cache_request(fs, s->experts, s->tokens, s->count, true);
@@ -314,9 +321,34 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     efs_coded_retry(fs); /* those before us in line may have taken our places in fetches */
 }
 
-static errint_t request_begin(struct efs *fs, struct efs_request *request, struct efs_error *err)
+/* What nobody has leased yet takes a share of the budget in full at most; the rest is brought coded. */
+static void choose_brought(struct efs *fs, struct efs_request *request)
+{
+    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
+    for (uint32_t i = 0; fs->options.full_pool && i < request->count; i++) {
+        bytes += efs_memfile_bytes(fs, request->items[i].expert);
+        request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+}
+
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
 {
     struct start s;
+    enum efs_form form = how->bring ? EFS_FORM_CODED : how->done ? EFS_FORM_FULL : how->form;
+    *out = NULL;
+    errint_t rc = check(fs, needs, count, form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = request_new(fs, needs, count, form);
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request->bring = how->bring;
+    request->done = how->done;
+    for (uint32_t i = 0; how->done && i < count; i++)
+        request->items[i].arg = how->args[i];
+    if (request->bring)
+        choose_brought(fs, request);
     if (!start_new(fs, request, &s)) {
         start_free(&s);
         request->refs = 1;
@@ -325,41 +357,11 @@ static errint_t request_begin(struct efs *fs, struct efs_request *request, struc
     }
     begin(fs, request, &s);
     start_free(&s);
-    return 0;
-}
-
-errint_t efs_request_begin(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
-                           struct efs_request **out, struct efs_error *err)
-{
-    *out = NULL;
-    errint_t rc = check(fs, needs, count, form, err);
-    if (rc < 0)
-        return rc;
-    struct efs_request *request = request_new(fs, needs, count, form);
-    rc = request ? request_begin(fs, request, err) : efs_fail(err, -ENOMEM, "no memory for a request");
-    if (rc == 0)
-        *out = request;
-    return rc;
-}
-
-errint_t efs_request_bring(struct efs *fs, const struct efs_need *needs, uint32_t count, struct efs_error *err)
-{
-    errint_t rc = check(fs, needs, count, EFS_FORM_CODED, err);
-    if (rc < 0)
-        return rc;
-    struct efs_request *request = request_new(fs, needs, count, EFS_FORM_CODED);
-    if (!request)
-        return efs_fail(err, -ENOMEM, "no memory for a request");
-    request->bring = true;
-    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
-    for (uint32_t i = 0; fs->options.full_pool && i < count; i++) {
-        bytes += efs_memfile_bytes(fs, needs[i].expert);
-        request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;
-    }
-    rc = request_begin(fs, request, err);
-    if (rc == 0)
+    if (request->bring || request->done)
         request_unref(request);
-    return rc;
+    else
+        *out = request;
+    return 0;
 }
 
 /* ---- waiting, dropping ---- */

@@ -13,6 +13,7 @@ struct efs_request_item {
     struct efs_request *request;
     struct efs_request_item *next_waiting; /* coded: for room */
     uint32_t expert, tokens;
+    void *arg; /* for done of the request */
     enum efs_form form;
     enum efs_item_state state;
     bool told;
@@ -33,6 +34,7 @@ struct efs_request {
     struct efs_event event; /* for who waits by poll(2) */
     uint32_t refs;          /* items that are coming, and one for the caller */
     bool bring, over;       /* nobody comes for the items; the caller has released it */
+    efs_leased_fn *done;    /* items are handed over, and not looked at afterwards; NULL: they are held */
     bool begun;             /* some of its coded items were given room; guarded by efs.lock */
     uint32_t count;
     struct efs_request_item items[];

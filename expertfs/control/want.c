@@ -8,6 +8,7 @@
 #include "want.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "control.h"
@@ -15,6 +16,7 @@
 #include "expertfs-private.h"
 #include "expertfs-protocol.h"
 #include "log.h"
+#include "want_text.h"
 
 bool efsd_is_want(const struct efsd *daemon, uint32_t node)
 {
@@ -23,7 +25,7 @@ bool efsd_is_want(const struct efsd *daemon, uint32_t node)
 }
 
 /* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
-static void tell_refused(struct efsd *daemon, uid_t user, const char *why)
+static void want_refused(struct efsd *daemon, uid_t user, const char *why)
 {
     int64_t now = time(NULL);
     if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now)
@@ -31,14 +33,71 @@ static void tell_refused(struct efsd *daemon, uid_t user, const char *why)
     efsd_answer(daemon, why);
 }
 
-errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
+errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
-    struct efs_error err = {.text = ""};
-    errint_t rc = efs_want(daemon->fs, text, bytes, &err);
     efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
+    if (rc == -ENOENT) /* a layer or an expert: of what was said, not of the file */
+        rc = -EINVAL;
     if (rc)
-        tell_refused(daemon, user, *err.text ? err.text : strerror(-rc));
+        want_refused(daemon, user, *err->text ? err->text : strerror(-rc));
     return rc;
+}
+
+/* All lines of a message, each a request whose experts are known. */
+struct message {
+    struct efs_need *needs; /* those of all requests, one behind the other */
+    uint32_t *counts;       /* of each request */
+    uint32_t requests, experts;
+};
+
+static void message_free(struct message *m)
+{
+    free(m->needs);
+    free(m->counts);
+}
+
+static errint_t message_add(struct efsd *daemon, struct message *m, struct efsd_want *want, struct efs_error *err)
+{
+    errint_t rc = efs_experts_find(daemon->fs, want->stack, want->layer, want->needs, want->count, err);
+    if (rc)
+        return rc;
+    memcpy(m->needs + m->experts, want->needs, want->count * sizeof(want->needs[0]));
+    m->experts += want->count;
+    m->counts[m->requests++] = want->count;
+    return 0;
+}
+
+static errint_t message_parse(struct efsd *daemon, const char *text, size_t bytes, struct message *m,
+                              struct efs_error *err)
+{
+    struct efsd_want want;
+    errint_t rc = 0;
+    int got = 0;
+    *m = (struct message){.needs = NULL};
+    if (bytes > EFS_WANT_BYTES)
+        return efs_fail(err, -EINVAL, "%zu bytes of requests at once; at most %u are taken", bytes, EFS_WANT_BYTES);
+    m->needs = calloc(bytes / 2 + 1, sizeof(*m->needs));   /* "3:1 2 4": an expert takes two bytes at least, */
+    m->counts = calloc(bytes / 3 + 1, sizeof(*m->counts)); /* a line three */
+    if (!m->needs || !m->counts)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    while (rc == 0 && (got = efsd_want_next(&text, &bytes, &want, err)) > 0)
+        rc = message_add(daemon, m, &want, err);
+    return rc ? rc : got;
+}
+
+/* All of it is checked before anything is asked for. */
+static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
+{
+    const struct efs_request_how how = {.bring = true};
+    struct efs_error err = {.text = ""};
+    struct efs_request *none;
+    struct message m;
+    uint32_t at = 0;
+    errint_t rc = message_parse(daemon, text, bytes, &m, &err);
+    for (uint32_t i = 0; rc == 0 && i < m.requests; at += m.counts[i++])
+        rc = efs_request_submit(daemon->fs, m.needs + at, m.counts[i], &how, &none, &err);
+    message_free(&m);
+    return efsd_want_told(daemon, user, rc, &err);
 }
 
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
@@ -51,7 +110,7 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
         fuse_reply_err(req, EROFS); /* writepage: through a mapping, in pieces that nobody chose */
         return;
     }
-    errint_t rc = efsd_want_take(daemon, fuse_req_ctx(req)->uid, data, bytes);
+    errint_t rc = want_take(daemon, fuse_req_ctx(req)->uid, data, bytes);
     if (rc)
         fuse_reply_err(req, -rc);
     else

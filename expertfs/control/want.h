@@ -9,8 +9,8 @@
 
 /* Is it .expertfs/want, the one file that can be written? By those who may tune. */
 bool efsd_is_want(const struct efsd *daemon, uint32_t node);
-/* Take what a user asks for, in lines, and count it; who is refused is told in the log. As efs_want(). */
-errint_t efsd_want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes);
+/* Count what a user has asked for; who was refused, rc < 0, is told why in the log. Returns what to answer him. */
+errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file);
 

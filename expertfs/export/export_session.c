@@ -93,17 +93,6 @@ void efsd_export_end(struct efsd_session *s)
 
 /* ---- asks --------------------------------------------------------------------------------------------------- */
 
-/* Tell the engine of the request as a whole: what it brings is found, or waited for, by the leases. */
-static errint_t want(struct efsd_session *s, const struct efs_export_ask *ask)
-{
-    char line[EFS_EXPORT_ITEMS * 24 + 64];
-    size_t used = (size_t)(*ask->stack ? snprintf(line, sizeof(line), "%s-L%u:", ask->stack, ask->layer)
-                                       : snprintf(line, sizeof(line), "%u:", ask->layer));
-    for (uint32_t i = 0; i < ask->count; i++)
-        used += (size_t)snprintf(line + used, sizeof(line) - used, " %u*%u", ask->item[i].expert, ask->item[i].tokens);
-    return efsd_want_take(s->export->daemon, s->user, line, used);
-}
-
 /* Lock held. NULL: it is not free, or out of range, or there is no memory. */
 static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
 {
@@ -144,27 +133,46 @@ static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
     return good;
 }
 
-static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
+/* Of what the client holds already there is nothing to answer: it was used, and that is all. */
+static void session_leased(void *arg, errint_t error, struct efs_lease *lease)
+{
+    if (arg)
+        efsd_export_leased(arg, error, lease);
+    else if (lease)
+        efs_lease_release(lease);
+}
+
+static errint_t session_submit(struct efsd_session *s, const struct efs_export_ask *ask, struct efsd_held **coming)
 {
     struct efsd *daemon = s->export->daemon;
+    struct efs_need needs[EFS_EXPORT_ITEMS];
+    void *args[EFS_EXPORT_ITEMS];
+    struct efs_error err = {.text = ""};
+    struct efs_request *none;
+    for (uint32_t i = 0; i < ask->count; i++)
+        needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
+    errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->count, &err);
+    for (uint32_t i = 0; rc == 0 && i < ask->count; i++) {
+        args[i] = coming[i];
+        if (coming[i])
+            coming[i]->node = s->export->nodes[needs[i].expert];
+    }
+    const struct efs_request_how how = {.done = session_leased, .args = args};
+    if (rc == 0)
+        rc = efs_request_submit(daemon->fs, needs, ask->count, &how, &none, &err);
+    return efsd_want_told(daemon, s->user, rc, &err);
+}
+
+static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
+{
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
     if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming))
         return false;
-    efsd_shrink_leased(daemon);
-    errint_t refused = want(s, ask);
-    for (uint32_t i = 0; i < ask->count; i++) {
-        struct efs_expert_id expert;
-        errint_t rc = refused;
-        if (coming[i] && rc == 0)
-            rc = efs_expert_find(daemon->fs, ask->stack, ask->layer, ask->item[i].expert, &expert);
-        if (coming[i] && rc) {
+    efsd_shrink_leased(s->export->daemon);
+    errint_t rc = session_submit(s, ask, coming);
+    for (uint32_t i = 0; rc < 0 && i < ask->count; i++)
+        if (coming[i])
             efsd_export_leased(coming[i], rc, NULL);
-        } else if (coming[i]) {
-            uint32_t node = s->export->nodes[expert.number];
-            coming[i]->node = node;
-            efs_lease_for_window(daemon->fs, daemon->tree.nodes[node].id, efsd_export_leased, coming[i]);
-        }
-    }
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fixture.c - see fixture.h. */
 #include "fixture.h"
+#include "expertfs-private.h"
 #include "waiting.h"
 
 #include <dirent.h>
@@ -260,6 +261,19 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
         count++;
     }
     return count;
+}
+
+errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
+                       struct efs_error *err)
+{
+    struct efs_need found[64];
+    struct efs_request *none;
+    assert_true(count <= sizeof(found) / sizeof(found[0]));
+    memcpy(found, needs, count * sizeof(*needs));
+    errint_t rc = efs_experts_find(fs, "", layer, found, count, err);
+    if (rc == 0)
+        rc = efs_request_submit(fs, found, count, &(struct efs_request_how){.bring = true}, &none, err);
+    return rc;
 }
 
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value)

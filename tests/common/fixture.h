@@ -38,6 +38,9 @@ void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* The packed store, open; efs_close() it. The size of options is set here. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
+/* Experts of a layer are brought, as by a line of .expertfs/want. */
+errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
+                       struct efs_error *err);
 /* Tune it as efs_set() does, and wait for the plan that follows. */
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 /* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */

@@ -234,7 +234,8 @@ static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert
     struct efs_error err = {""};
     for (uint32_t e = 0; e < EXPERTS; e++)
         needs[e] = (struct efs_need){e, 1};
-    assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_FULL, &request, &err), 0);
+    assert_int_equal(
+        efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_FULL}, &request, &err), 0);
     assert_int_equal(efs_request_wait(request), 0);
     for (uint32_t e = 0; e < EXPERTS; e++) {
         const struct efs_tensor *t;

@@ -48,11 +48,23 @@ static struct efs *open_store(void)
     return fixture_open(&model, options);
 }
 
+/* "3: 17*12 4" in lines, as .expertfs/want has them. */
 static void want(struct efs *fs, const char *text)
 {
-    struct efs_error err = {""};
-    if (efs_want(fs, text, strlen(text), &err) < 0)
-        fail_msg("%s", err.text);
+    while (*text) {
+        struct efs_need needs[64];
+        unsigned count = 0, layer = (unsigned)strtoul(text, (char **)&text, 10);
+        struct efs_error err = {""};
+        for (assert_int_equal(*text, ':'), text++; *text == ' ';) {
+            needs[count] = (struct efs_need){(uint32_t)strtoul(text, (char **)&text, 10), 1};
+            if (*text == '*')
+                needs[count].tokens = (uint32_t)strtoul(text + 1, (char **)&text, 10);
+            count++;
+        }
+        text += *text == '\n';
+        if (fixture_bring(fs, layer, needs, count, &err) < 0)
+            fail_msg("%s", err.text);
+    }
 }
 
 static void lease(struct efs *fs, uint32_t layer, uint32_t expert)

@@ -127,7 +127,7 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){layer * EXPERTS + (n + i * (n % 2 ? 1 : 3)) % EXPERTS, 1 + i};
         struct efs_request *r;
-        assert_int_equal(efs_request_begin(fs, needs, count, form, &r, &err), 0);
+        assert_int_equal(efs_request_submit(fs, needs, count, &(struct efs_request_how){.form = form}, &r, &err), 0);
         uint32_t index, told = 0;
         errint_t status;
         int rc;
@@ -168,7 +168,8 @@ static void test_coded(void **state)
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){i, 1};
     struct efs_request *r;
-    assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(
+        efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, NULL), 0);
     uint32_t index, told = 0;
     errint_t status;
     while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
@@ -197,7 +198,9 @@ static void test_refused(void **state)
                {beyond, 1, EFS_FORM_CODED}, {one, 0, EFS_FORM_CODED},    {one, 1, EFS_FORM_FULL}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         err.text[0] = '\0';
-        assert_int_equal(efs_request_begin(fs, bad[i].needs, bad[i].count, bad[i].form, &r, &err), -EINVAL);
+        assert_int_equal(efs_request_submit(fs, bad[i].needs, bad[i].count,
+                                            &(struct efs_request_how){.form = bad[i].form}, &r, &err),
+                         -EINVAL);
         assert_null(r);
         assert_true(err.text[0]);
     }
@@ -212,14 +215,15 @@ static void test_refused(void **state)
     efs_close(fs);
 }
 
-/* What is brought by a line is found by the lease that follows, and counts once. */
+/* What is brought is found by the lease that follows, and counts once. */
 static void test_want(void **state)
 {
     (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true});
     struct efs_error err = {""};
     struct efs_stats s;
-    assert_int_equal(efs_want(fs, "1: 2*3 5\n", 9, &err), 0);
+    static const struct efs_need named[] = {{2, 3}, {5, 1}};
+    assert_int_equal(fixture_bring(fs, 1, named, 2, &err), 0);
     within_budget(fs);
     struct efs_expert_info e;
     assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e, sizeof(e)), 0);
@@ -255,7 +259,8 @@ static void test_demotion(void **state)
         for (uint32_t i = 0; i < EXPERTS; i++)
             needs[i] = (struct efs_need){l * EXPERTS + i, 1};
         struct efs_request *r;
-        assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_FULL, &r, &err), 0);
+        assert_int_equal(
+            efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_FULL}, &r, &err), 0);
         assert_int_equal(efs_request_wait(r), 0);
         efs_request_release(r);
     }
@@ -327,7 +332,7 @@ static void *soak_reader(void *arg)
         struct efs_need needs[2] = {{layer * EXPERTS + first, 1}, {layer * EXPERTS + (first + 1) % EXPERTS, 2}};
         enum efs_form form = rand_r(&seed) % 2 ? EFS_FORM_FULL : EFS_FORM_CODED;
         struct efs_request *r;
-        if (efs_request_begin(s->fs, needs, 2, form, &r, NULL) < 0)
+        if (efs_request_submit(s->fs, needs, 2, &(struct efs_request_how){.form = form}, &r, NULL) < 0)
             continue;
         if (rand_r(&seed) % 4)
             efs_request_wait(r);

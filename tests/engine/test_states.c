@@ -314,7 +314,8 @@ static void test_coded_are_not_full(void **state)
         struct efs_error err = {""};
         for (uint32_t i = 0; i < EXPERTS; i++)
             needs[i] = (struct efs_need){l * EXPERTS + i, 1};
-        assert_int_equal(efs_request_begin(fs, needs, EXPERTS, EFS_FORM_CODED, &r, &err), 0);
+        assert_int_equal(
+            efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, &err), 0);
         assert_int_equal(efs_request_wait(r), 0);
         efs_request_release(r);
     }
@@ -393,7 +394,8 @@ static void *wait_for_pairs(void *arg)
         struct efs_need needs[] = {{layer + first, 1}, {layer + (first + 1) % EXPERTS, 1}};
         struct efs_request *r;
         struct efs_error err = {""};
-        if (efs_request_begin(p->fs, needs, 2, EFS_FORM_CODED, &r, &err) < 0 || efs_request_wait(r) < 0)
+        if (efs_request_submit(p->fs, needs, 2, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, &err) < 0 ||
+            efs_request_wait(r) < 0)
             return p;
         efs_request_release(r);
     }

@@ -193,7 +193,7 @@ static void see_request(struct efs *fs, struct seen *seen, enum efs_form form)
     const struct efs_need needs[EXPERTS] = {{0, 1}, {1, 1}};
     struct efs_request *request = NULL;
     struct efs_error err = {""};
-    errint_t begun = efs_request_begin(fs, needs, EXPERTS, form, &request, &err);
+    errint_t begun = efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = form}, &request, &err);
     if (begun == 0)
         efs_request_wait(request);
     for (uint32_t e = 0; e < EXPERTS; e++) {

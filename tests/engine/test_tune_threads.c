@@ -107,9 +107,8 @@ static void *want(void *arg)
 {
     struct crowd *c = arg;
     for (unsigned n = 0; n < 10 * ROUNDS; n++) { /* each is short */
-        char line[64];
-        int bytes = snprintf(line, sizeof(line), "%u: %u*2 %u\n", n % LAYERS, n % EXPERTS, (n + 3) % EXPERTS);
-        expect(c, efs_want(c->fs, line, (size_t)bytes, NULL));
+        const struct efs_need needs[] = {{n % EXPERTS, 2}, {(n + 3) % EXPERTS, 1}};
+        expect(c, fixture_bring(c->fs, n % LAYERS, needs, 2, NULL));
     }
     return NULL;
 }
@@ -123,7 +122,9 @@ static void *request(void *arg)
         const struct efs_tensor *tensors;
         struct efs_request *r;
         uint32_t count;
-        expect(c, efs_request_begin(c->fs, needs, 2, n % 2 ? EFS_FORM_ANY : EFS_FORM_CODED, &r, NULL));
+        expect(c,
+               efs_request_submit(c->fs, needs, 2,
+                                  &(struct efs_request_how){.form = n % 2 ? EFS_FORM_ANY : EFS_FORM_CODED}, &r, NULL));
         expect(c, efs_request_wait(r));
         expect(c, efs_request_tensors(r, n % 2, &tensors, &count));
         efs_request_release(r);

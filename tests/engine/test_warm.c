@@ -142,7 +142,8 @@ static void ask_for(struct efs *fs, uint32_t a, uint32_t b)
     struct efs_error err = {""};
     struct efs_request *request;
     uint32_t index;
-    assert_int_equal(efs_request_begin(fs, needs, 2, EFS_FORM_CODED, &request, &err), 0);
+    assert_int_equal(
+        efs_request_submit(fs, needs, 2, &(struct efs_request_how){.form = EFS_FORM_CODED}, &request, &err), 0);
     for (unsigned i = 0; i < 2; i++) {
         errint_t status = -1;
         assert_int_equal(efs_request_wait_any(request, -1, &index, &status), 1);

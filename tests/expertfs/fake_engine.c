@@ -359,22 +359,20 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     }
 }
 
-void efs_lease_for_window(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
-{
-    efs_lease(fs, file, done, arg);
-}
-
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
     (void)lease, (void)window;
     return -EBUSY; /* files will do */
 }
 
-errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
-                         struct efs_expert_id *id)
+errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
+                          uint32_t count, struct efs_error *err)
 {
-    (void)fs, (void)stack, (void)layer, (void)expert, (void)id;
-    return -ENOENT;
+    (void)stack, (void)layer;
+    for (uint32_t i = 0; i < count; i++)
+        if (needs[i].expert >= fs->expert_count)
+            return efs_fail(err, -ENOENT, "there is no expert %u", needs[i].expert);
+    return 0;
 }
 
 int efs_lease_fd(const struct efs_lease *lease)
@@ -517,10 +515,12 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     return 0;
 }
 
-errint_t efs_want(struct efs *fs, const char *text, size_t bytes, struct efs_error *err)
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_request **request, struct efs_error *err)
 {
-    (void)fs;
-    return bytes && *text >= '0' && *text <= '9' ? 0 : efs_fail(err, -EINVAL, "a request begins with a number");
+    (void)fs, (void)needs, (void)count, (void)err;
+    *request = NULL;
+    return how->bring ? 0 : -ENOMEM; /* nothing is handed out */
 }
 
 const char *efs_version(void)

@@ -77,7 +77,8 @@ static errint_t request(enum efs_form form, struct efs_error *err)
     struct efs_request *r;
     const struct efs_tensor *tensors;
     uint32_t index, count;
-    errint_t rc = efs_request_begin(served, needs, EXPERTS, form, &r, err), first = rc;
+    errint_t rc = efs_request_submit(served, needs, EXPERTS, &(struct efs_request_how){.form = form}, &r, err),
+             first = rc;
     if (rc < 0) {
         assert_null(r);
         return rc;
@@ -109,7 +110,8 @@ static errint_t coded_once(struct efs_error *err)
 /* What was named ahead may fail silently: who comes for it tries again. */
 static errint_t want_once(struct efs_error *err)
 {
-    errint_t rc = efs_want(served, "0: 0 1*2 2 3\n", 13, err);
+    static const struct efs_need named[] = {{0, 1}, {1, 2}, {2, 1}, {3, 1}};
+    errint_t rc = fixture_bring(served, 0, named, EXPERTS, err);
     errint_t then = request(EFS_FORM_FULL, rc < 0 ? NULL : err);
     return rc ? rc : then;
 }

@@ -13,16 +13,16 @@
 #include "want_text.h"
 #include "expertfs-protocol.h"
 
-static int next(const char **text, size_t *bytes, struct efs_want *want)
+static int next(const char **text, size_t *bytes, struct efsd_want *want)
 {
     struct efs_error err = {.text = ""};
-    int got = efs_want_next(text, bytes, want, &err);
+    int got = efsd_want_next(text, bytes, want, &err);
     assert_true(got >= 0 || (got == -EINVAL && strstr(err.text, "3: 17*12 4 9*2")));
     return got;
 }
 
 /* Taken off a copy without terminator, so that sanitizers see what is read behind its end. */
-static int one(const char *line, struct efs_want *want)
+static int one(const char *line, struct efsd_want *want)
 {
     size_t bytes = strlen(line), left = bytes;
     char *copy = malloc(bytes + !bytes);
@@ -40,20 +40,20 @@ static void lines(void **state)
     static const char all[] = "3: 17*12 4 9*2\n\n  \nL07:0\nencoder-L03:\t1*1  2 \n12 :4294967295*4294967295";
     const char *text = all;
     size_t bytes = strlen(all);
-    struct efs_want want;
+    struct efsd_want want;
     assert_int_equal(next(&text, &bytes, &want), 1);
     assert_string_equal(want.stack, "");
     assert_true(want.layer == 3 && want.count == 3);
-    assert_true(want.expert[0].expert == 17 && want.expert[0].tokens == 12);
-    assert_true(want.expert[1].expert == 4 && want.expert[1].tokens == 1);
-    assert_true(want.expert[2].expert == 9 && want.expert[2].tokens == 2);
+    assert_true(want.needs[0].expert == 17 && want.needs[0].tokens == 12);
+    assert_true(want.needs[1].expert == 4 && want.needs[1].tokens == 1);
+    assert_true(want.needs[2].expert == 9 && want.needs[2].tokens == 2);
     assert_int_equal(next(&text, &bytes, &want), 1);
-    assert_true(want.layer == 7 && want.count == 1 && want.expert[0].expert == 0);
+    assert_true(want.layer == 7 && want.count == 1 && want.needs[0].expert == 0);
     assert_int_equal(next(&text, &bytes, &want), 1);
     assert_string_equal(want.stack, "encoder");
-    assert_true(want.layer == 3 && want.count == 2 && want.expert[1].expert == 2 && want.expert[1].tokens == 1);
+    assert_true(want.layer == 3 && want.count == 2 && want.needs[1].expert == 2 && want.needs[1].tokens == 1);
     assert_int_equal(next(&text, &bytes, &want), 1);
-    assert_true(want.layer == 12 && want.expert[0].expert == UINT32_MAX && want.expert[0].tokens == UINT32_MAX);
+    assert_true(want.layer == 12 && want.needs[0].expert == UINT32_MAX && want.needs[0].tokens == UINT32_MAX);
     assert_int_equal(next(&text, &bytes, &want), 0);
     assert_int_equal(bytes, 0);
 }
@@ -61,7 +61,7 @@ static void lines(void **state)
 static void blank(void **state)
 {
     (void)state;
-    struct efs_want want;
+    struct efsd_want want;
     assert_int_equal(one("", &want), 0);
     assert_int_equal(one("\n", &want), 0);
     assert_int_equal(one(" \t\n\n ", &want), 0);
@@ -108,11 +108,11 @@ static void refused(void **state)
         "a-stack-whose-name-is-longer-than-any-L03: 1",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        struct efs_want want;
+        struct efsd_want want;
         if (one(bad[i], &want) != -EINVAL)
             fail_msg("\"%s\" was taken", bad[i]);
     }
-    struct efs_want want;
+    struct efsd_want want;
     const char *text = "3: 1\0 2";
     size_t bytes = 7;
     assert_int_equal(next(&text, &bytes, &want), -EINVAL);
@@ -121,14 +121,14 @@ static void refused(void **state)
 static void limits(void **state)
 {
     (void)state;
-    struct efs_want want;
+    struct efsd_want want;
     char line[EFS_WANT_LINE_BYTES + 2];
     size_t used = (size_t)sprintf(line, "3:");
-    for (unsigned i = 0; i < EFS_WANT_EXPERTS; i++)
+    for (unsigned i = 0; i < EFSD_WANT_EXPERTS; i++)
         used += (size_t)sprintf(line + used, " %u", i);
     assert_int_equal(one(line, &want), 1);
-    assert_int_equal(want.count, EFS_WANT_EXPERTS);
-    sprintf(line + used, " %u", EFS_WANT_EXPERTS);
+    assert_int_equal(want.count, EFSD_WANT_EXPERTS);
+    sprintf(line + used, " %u", EFSD_WANT_EXPERTS);
     assert_int_equal(one(line, &want), -EINVAL);
     memset(line, ' ', sizeof(line));
     memcpy(line, "3: 1", 4);
@@ -153,12 +153,12 @@ static void noise(void **state)
         char *exact = malloc(bytes + !bytes);
         memcpy(exact, copy, bytes);
         const char *text = exact;
-        struct efs_want want;
+        struct efsd_want want;
         int got;
         do {
             size_t before = left;
             got = next(&text, &left, &want);
-            assert_true(got <= 0 || (left < before && want.count >= 1 && want.count <= EFS_WANT_EXPERTS));
+            assert_true(got <= 0 || (left < before && want.count >= 1 && want.count <= EFSD_WANT_EXPERTS));
         } while (got > 0);
         free(exact);
         free(copy);

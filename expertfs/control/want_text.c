@@ -11,13 +11,13 @@ struct line {
     const char *at, *end;
 };
 
-static void skip_blanks(struct line *line)
+static void line_skip_blanks(struct line *line)
 {
     while (line->at < line->end && (*line->at == ' ' || *line->at == '\t'))
         line->at++;
 }
 
-static bool take(struct line *line, char c)
+static bool line_take(struct line *line, char c)
 {
     if (line->at == line->end || *line->at != c)
         return false;
@@ -25,7 +25,7 @@ static bool take(struct line *line, char c)
     return true;
 }
 
-static bool take_number(struct line *line, uint32_t *number)
+static bool line_take_number(struct line *line, uint32_t *number)
 {
     const char *begin = line->at;
     *number = 0;
@@ -37,7 +37,7 @@ static bool take_number(struct line *line, uint32_t *number)
 }
 
 /* "3:", "L03:" or "encoder-L03:" */
-static bool take_layer(struct line *line, struct efs_want *want)
+static bool line_take_layer(struct line *line, struct efsd_want *want)
 {
     const char *colon = memchr(line->at, ':', (size_t)(line->end - line->at));
     const char *dash = colon ? memrchr(line->at, '-', (size_t)(colon - line->at)) : NULL;
@@ -47,36 +47,36 @@ static bool take_layer(struct line *line, struct efs_want *want)
     memcpy(want->stack, line->at, stack_bytes);
     want->stack[stack_bytes] = '\0';
     line->at += dash ? stack_bytes + 1 : 0;
-    take(line, 'L');
-    if (!take_number(line, &want->layer))
+    line_take(line, 'L');
+    if (!line_take_number(line, &want->layer))
         return false;
-    skip_blanks(line);
-    return take(line, ':');
+    line_skip_blanks(line);
+    return line_take(line, ':');
 }
 
-static bool has_expert(const struct efs_want *want, uint32_t expert)
+static bool want_has(const struct efsd_want *want, uint32_t expert)
 {
     for (uint32_t i = 0; i < want->count; i++)
-        if (want->expert[i].expert == expert)
+        if (want->needs[i].expert == expert)
             return true;
     return false;
 }
 
 /* "17*12" or "17", then a blank or the end of the line */
-static bool take_expert(struct line *line, struct efs_want *want)
+static bool line_take_expert(struct line *line, struct efsd_want *want)
 {
-    struct efs_want_expert expert = {.tokens = 1};
-    if (want->count == EFS_WANT_EXPERTS || !take_number(line, &expert.expert) || has_expert(want, expert.expert) ||
-        (take(line, '*') && (!take_number(line, &expert.tokens) || !expert.tokens)))
+    struct efs_need expert = {.tokens = 1};
+    if (want->count == EFSD_WANT_EXPERTS || !line_take_number(line, &expert.expert) || want_has(want, expert.expert) ||
+        (line_take(line, '*') && (!line_take_number(line, &expert.tokens) || !expert.tokens)))
         return false;
     if (line->at < line->end && *line->at != ' ' && *line->at != '\t')
         return false;
-    skip_blanks(line);
-    want->expert[want->count++] = expert;
+    line_skip_blanks(line);
+    want->needs[want->count++] = expert;
     return true;
 }
 
-static errint_t refuse(const char *begin, const char *end, struct efs_error *err)
+static errint_t line_refuse(const char *begin, const char *end, struct efs_error *err)
 {
     char shown[49];
     size_t bytes = (size_t)(end - begin), n = bytes < sizeof(shown) - 1 ? bytes : sizeof(shown) - 1;
@@ -86,10 +86,10 @@ static errint_t refuse(const char *begin, const char *end, struct efs_error *err
     return efs_fail(err, -EINVAL,
                     "\"%s%s\": a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2, with 1 to %u "
                     "experts, none twice, in at most %u bytes",
-                    shown, n < bytes ? "..." : "", EFS_WANT_EXPERTS, EFS_WANT_LINE_BYTES);
+                    shown, n < bytes ? "..." : "", EFSD_WANT_EXPERTS, EFS_WANT_LINE_BYTES);
 }
 
-int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struct efs_error *err)
+int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err)
 {
     struct line line;
     const char *begin;
@@ -102,15 +102,15 @@ int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struc
         size_t taken = (size_t)(line.end - begin) + (newline != NULL);
         *text += taken;
         *bytes -= taken;
-        skip_blanks(&line);
+        line_skip_blanks(&line);
     } while (line.at == line.end);
     want->count = 0;
-    if ((size_t)(line.end - begin) > EFS_WANT_LINE_BYTES || !take_layer(&line, want))
-        return refuse(begin, line.end, err);
-    skip_blanks(&line);
+    if ((size_t)(line.end - begin) > EFS_WANT_LINE_BYTES || !line_take_layer(&line, want))
+        return line_refuse(begin, line.end, err);
+    line_skip_blanks(&line);
     do {
-        if (!take_expert(&line, want))
-            return refuse(begin, line.end, err);
+        if (!line_take_expert(&line, want))
+            return line_refuse(begin, line.end, err);
     } while (line.at < line.end);
     return 1;
 }

@@ -8,28 +8,24 @@
  *
  * Syntax alone: whether there is such a layer or expert is for the caller to see.
  */
-#ifndef EFS_WANT_TEXT_H
-#define EFS_WANT_TEXT_H
+#ifndef EFSD_WANT_TEXT_H
+#define EFSD_WANT_TEXT_H
 
-#include "expertfs-private.h"
+#include "expertfs.h"
 
-#define EFS_WANT_EXPERTS 512u /* in a line */
-#define EFS_WANT_STACK 32u
+#define EFSD_WANT_EXPERTS 512u /* in a line */
+#define EFSD_WANT_STACK 32u
 
-struct efs_want_expert {
-    uint32_t expert, tokens; /* tokens is 1 or more */
-};
-
-struct efs_want {
-    char stack[EFS_WANT_STACK]; /* "" when only a number was said */
-    uint32_t layer, count;      /* count is 1 or more; no expert twice */
-    struct efs_want_expert expert[EFS_WANT_EXPERTS];
+struct efsd_want {
+    char stack[EFSD_WANT_STACK];              /* "" when only a number was said */
+    uint32_t layer, count;                    /* count is 1 or more; no expert twice */
+    struct efs_need needs[EFSD_WANT_EXPERTS]; /* by their numbers in the layer */
 };
 
 /*
  * Take the next line off *text (of *bytes, no terminator needed; the last line may lack its newline); blank lines are
  * skipped. 1: *want is filled in; 0: there is none left; -EINVAL: what the line may look like is in err.
  */
-int efs_want_next(const char **text, size_t *bytes, struct efs_want *want, struct efs_error *err);
+int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err);
 
 #endif

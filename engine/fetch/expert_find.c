@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* expert_find.c - experts by the numbers that users know them by: stack, layer, and number in the layer. */
+#include "expertfs-private.h"
+
+#include "cache.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The experts of a layer, by their numbers in the store: first, and the one after the last. */
+struct span {
+    uint32_t first, end;
+};
+
+static bool span_find(const struct efs *fs, const char *stack, uint32_t layer, struct span *span)
+{
+    const struct efs_store *store = fs->store;
+    const struct efs_cache *r = fs->cache;
+    size_t stack_bytes = strlen(stack);
+    for (uint32_t l = 0; l < r->layers; l++) {
+        const struct efs_disk_group *g = &store->groups[r->layer_first[l]];
+        if (g->layer == layer && g->stack_bytes == stack_bytes &&
+            memcmp(store->strings + g->stack_offset, stack, stack_bytes) == 0) {
+            *span = (struct span){r->layer_first[l], r->layer_first[l + 1]};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Experts of a layer are in order; hardly ever does one lack. UINT32_MAX: this one does. */
+static uint32_t span_expert(const struct efs *fs, struct span span, uint32_t number)
+{
+    while (span.first < span.end) {
+        uint32_t middle = span.first + (span.end - span.first) / 2, at = fs->store->groups[middle].expert;
+        if (at == number)
+            return middle;
+        if (at < number)
+            span.first = middle + 1;
+        else
+            span.end = middle;
+    }
+    return UINT32_MAX;
+}
+
+errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
+                          uint32_t count, struct efs_error *err)
+{
+    struct span span;
+    if (!span_find(fs, stack, layer, &span))
+        return efs_fail(err, -ENOENT, "there is no layer experts/%.31s%sL%02u", stack, *stack ? "-" : "", layer);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t found = span_expert(fs, span, needs[i].expert);
+        if (found == UINT32_MAX)
+            return efs_fail(err, -ENOENT, "layer %.31s%sL%02u has no expert %u", stack, *stack ? "-" : "", layer,
+                            needs[i].expert);
+        needs[i].expert = found;
+    }
+    return 0;
+}
+
+errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
+                         struct efs_expert_id *id)
+{
+    struct efs_need need = {.expert = expert};
+    errint_t rc = efs_experts_find(fs, stack, layer, &need, 1, NULL);
+    if (rc == 0)
+        *id = efs_id(need.expert);
+    return rc;
+}
