@@ -21,8 +21,8 @@ struct efs_client_request { /* one of them */
     struct efs_mount_request *of_mount;
 };
 
-static errint_t open_store(const char *path, const struct efs_options *options, struct efs_client *client,
-                           struct efs_error *err)
+static errint_t client_open_store(const char *path, const struct efs_options *options, struct efs_client *client,
+                                  struct efs_error *err)
 {
     const struct efs_options otherwise = {.size = sizeof(struct efs_options), .full_pool = true, .lease_wait = true};
     return efs_open(path, options ? options : &otherwise, &client->fs, err);
@@ -41,7 +41,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
     rc = root >= 0          ? efs_mount_new(root, known.keep_bytes, known.threads, &client->mount, err)
-         : root == -ENOTDIR ? open_store(path, known.store, client, err)
+         : root == -ENOTDIR ? client_open_store(path, known.store, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0)
         free(client);
@@ -77,9 +77,9 @@ struct efs *efs_client_fs(struct efs_client *client)
 }
 
 /* The experts' numbers in the store in place of those in their layer. */
-static errint_t begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                 uint32_t count, enum efs_form form, struct efs_request **request,
-                                 struct efs_error *err)
+static errint_t client_begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                        uint32_t count, enum efs_form form, struct efs_request **request,
+                                        struct efs_error *err)
 {
     struct efs_need few[64], *all = few;
     if (count > efs_expert_count(fs))
@@ -114,8 +114,9 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         free(copy);
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
-    rc = client->mount ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
-                       : begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
+    rc = client->mount
+             ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
+             : client_begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
     free(copy);
     if (rc < 0)
         free(request);

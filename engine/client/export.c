@@ -24,7 +24,7 @@
 
 /* ---- tags --------------------------------------------------------------------------------------------------- */
 
-static bool more_tags(struct efs_export *h)
+static bool export_more_tags(struct efs_export *h)
 {
     uint32_t room = h->room ? 2 * h->room : 256;
     if (room > EFS_EXPORT_TAGS)
@@ -56,7 +56,7 @@ static bool more_tags(struct efs_export *h)
 
 bool efs_export_take_tag(struct efs_export *h, struct efs_expert_file *file)
 {
-    if (h->free_count == 0 && !more_tags(h))
+    if (h->free_count == 0 && !export_more_tags(h))
         return false;
     file->handed = (struct efs_handed){.tag = h->free_tags[--h->free_count]};
     h->files[file->handed.tag] = file;
@@ -92,7 +92,7 @@ bool efs_export_works(const struct efs_export *h)
 
 /* ---- packets ------------------------------------------------------------------------------------------------ */
 
-static errint_t send_packet(const struct efs_export *h, const struct efs_export_ask *ask)
+static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_ask *ask)
 {
     ssize_t n;
     do
@@ -102,7 +102,7 @@ static errint_t send_packet(const struct efs_export *h, const struct efs_export_
 }
 
 /* The mount is gone, or not what it should be: what it did not answer is opened. */
-static void lose(struct efs_mount *m)
+static void export_lose(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
     h->lost = true;
@@ -118,7 +118,7 @@ static void lose(struct efs_mount *m)
 }
 
 /* Lock held: up to a packet of what is to be given back, into *packet; its tags are free once it was sent. */
-static bool take_drops(struct efs_export *h, struct efs_export_ask *packet)
+static bool export_take_drops(struct efs_export *h, struct efs_export_ask *packet)
 {
     *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_DROP};
     while (h->drop_count && packet->count < EFS_EXPORT_ITEMS) {
@@ -129,7 +129,7 @@ static bool take_drops(struct efs_export *h, struct efs_export_ask *packet)
     return packet->count > 0;
 }
 
-static bool take_forgotten(struct efs_export *h, struct efs_export_ask *packet)
+static bool export_take_unmapped(struct efs_export *h, struct efs_export_ask *packet)
 {
     *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_FORGET};
     while (h->forget_count)
@@ -143,21 +143,22 @@ errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
     struct efs_export_ask packet;
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
-    while (rc == 0 && !h->lost &&
-           (efs_export_take_notified(h, &packet) || take_drops(h, &packet) || take_forgotten(h, &packet))) {
+    while (
+        rc == 0 && !h->lost &&
+        (efs_export_take_notified(h, &packet) || export_take_drops(h, &packet) || export_take_unmapped(h, &packet))) {
         pthread_mutex_unlock(&m->lock);
-        rc = send_packet(h, &packet);
+        rc = export_send_packet(h, &packet);
         pthread_mutex_lock(&m->lock);
     }
     if (h->lost)
         rc = -EPIPE;
     if (rc == 0 && ask) {
         pthread_mutex_unlock(&m->lock);
-        rc = send_packet(h, ask);
+        rc = export_send_packet(h, ask);
         pthread_mutex_lock(&m->lock);
     }
     if (rc < 0)
-        lose(m);
+        export_lose(m);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
@@ -165,8 +166,8 @@ errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
 /* ---- answers ------------------------------------------------------------------------------------------------ */
 
 /* The expert is in the window: its tensors. */
-static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, const struct efs_export_answer *answer,
-                            struct efs_export_window *w)
+static errint_t export_take_window(struct efs_mount *m, struct efs_expert_file *file,
+                                   const struct efs_export_answer *answer, struct efs_export_window *w)
 {
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
@@ -184,7 +185,7 @@ static errint_t take_window(struct efs_mount *m, struct efs_expert_file *file, c
 }
 
 /* fd: what came with it, or < 0. false: it makes no sense. */
-static bool take_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
+static bool export_take_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
@@ -199,7 +200,7 @@ static bool take_answer(struct efs_mount *m, const struct efs_export_answer *ans
         rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)
-        rc = take_window(m, file, answer, w);
+        rc = export_take_window(m, file, answer, w);
     if (rc == 0) {
         efs_file_opened(m, file);
         return true;
@@ -218,7 +219,7 @@ static bool take_answer(struct efs_mount *m, const struct efs_export_answer *ans
 }
 
 /* One packet. -EAGAIN: there is none now. */
-static errint_t receive_one(struct efs_mount *m)
+static errint_t export_receive_one(struct efs_mount *m)
 {
     struct efs_export_answer answer;
     union {
@@ -235,13 +236,14 @@ static errint_t receive_one(struct efs_mount *m)
     const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
     if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(with), sizeof(fd));
-    bool good = n == sizeof(answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && take_answer(m, &answer, fd);
+    bool good =
+        n == sizeof(answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take_answer(m, &answer, fd);
     if (fd >= 0)
         efs_sys_close(fd);
     return good ? 0 : -EPROTO;
 }
 
-static int milliseconds_until(const struct timespec *until)
+static int export_milliseconds_until(const struct timespec *until)
 {
     struct timespec now;
     if (!until)
@@ -263,7 +265,7 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     struct pollfd wait[2] = {{.fd = m->export->fd, .events = POLLIN}, {.fd = m->export->nudge, .events = POLLIN}};
     m->receiving = true;
     pthread_mutex_unlock(&m->lock);
-    int ready = poll(wait, 2, milliseconds_until(until));
+    int ready = poll(wait, 2, export_milliseconds_until(until));
     if (ready > 0 && wait[1].revents) {
         uint64_t nudges;
         ssize_t n = read(m->export->nudge, &nudges, sizeof(nudges)); /* nobody else reads it */
@@ -272,10 +274,10 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     pthread_mutex_lock(&m->lock);
     errint_t rc = 0;
     while (ready > 0 && wait[0].revents && rc == 0 && !m->export->lost)
-        rc = receive_one(m);
+        rc = export_receive_one(m);
     m->receiving = false;
     if (rc < 0 && rc != -EAGAIN)
-        lose(m);
+        export_lose(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived); /* for them, or to go on receiving */
     return ready == 0 ? -ETIMEDOUT : 0;
@@ -284,7 +286,7 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
 /* "address: PATH": the path, or nothing. */
-static void read_address(int root, char path[PATH_MAX])
+static void export_read_address(int root, char path[PATH_MAX])
 {
     static const char name[] = "address: /";
     char text[PATH_MAX + 64];
@@ -302,7 +304,7 @@ static void read_address(int root, char path[PATH_MAX])
 }
 
 /* An address has less room than a path: a long one is reached from its directory. */
-static errint_t connect_path(int fd, char *path)
+static errint_t export_connect_path(int fd, char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int directory = -1;
@@ -327,7 +329,7 @@ static errint_t connect_path(int fd, char *path)
 }
 
 /* Is who listens there the one who mounted it, or root? */
-static bool is_trusted(int fd, int root)
+static bool export_is_trusted(int fd, int root)
 {
     struct ucred who;
     socklen_t room = sizeof(who);
@@ -339,14 +341,14 @@ static bool is_trusted(int fd, int root)
 struct efs_export *efs_export_connect(int root)
 {
     char path[PATH_MAX];
-    read_address(root, path);
+    export_read_address(root, path);
     if (!*path)
         return NULL;
     struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
     int fd = h ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
     if (h)
         h->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0 || h->nudge < 0 || connect_path(fd, path) < 0 || !is_trusted(fd, root)) {
+    if (fd < 0 || h->nudge < 0 || export_connect_path(fd, path) < 0 || !export_is_trusted(fd, root)) {
         if (fd >= 0)
             efs_sys_close(fd);
         if (h && h->nudge >= 0)

@@ -21,13 +21,13 @@ struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
     return w;
 }
 
-static void unlink_by_use(struct efs_export *h, struct efs_export_window *w)
+static void window_unlink(struct efs_export *h, struct efs_export_window *w)
 {
     *(w->newer ? &w->newer->older : &h->newest) = w->older;
     *(w->older ? &w->older->newer : &h->oldest) = w->newer;
 }
 
-static void link_newest(struct efs_export *h, struct efs_export_window *w)
+static void window_link_newest(struct efs_export *h, struct efs_export_window *w)
 {
     w->newer = NULL;
     w->older = h->newest;
@@ -35,20 +35,20 @@ static void link_newest(struct efs_export *h, struct efs_export_window *w)
     h->newest = w;
 }
 
-static void free_window(struct efs_export *h, struct efs_export_window *w)
+static void window_free(struct efs_export *h, struct efs_export_window *w)
 {
     struct efs_export_window **at = &h->windows[w->number % EFS_EXPORT_BUCKETS];
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
-    unlink_by_use(h, w);
+    window_unlink(h, w);
     efs_sys_munmap(w->data, w->bytes);
     h->window_count--;
     free(w);
 }
 
 /* Of too many, the one that was not used for longest goes; the mount is told with the next packet. */
-static void forget_one(struct efs_export *h)
+static void window_unmap_oldest(struct efs_export *h)
 {
     struct efs_export_window *w = h->oldest;
     while (w && w->users)
@@ -56,7 +56,7 @@ static void forget_one(struct efs_export *h)
     if (h->window_count < WINDOWS_MOST || !w || h->forget_count == EFS_EXPORT_ITEMS)
         return;
     h->forget[h->forget_count++] = w->number;
-    free_window(h, w);
+    window_free(h, w);
 }
 
 struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd)
@@ -73,10 +73,10 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
         free(w);
         return NULL;
     }
-    forget_one(h);
+    window_unmap_oldest(h);
     w->next = h->windows[w->number % EFS_EXPORT_BUCKETS];
     h->windows[w->number % EFS_EXPORT_BUCKETS] = w;
-    link_newest(h, w);
+    window_link_newest(h, w);
     h->window_count++;
     return w;
 }
@@ -91,13 +91,13 @@ bool efs_window_is_forgotten(const struct efs_export *h, uint32_t number)
 
 void efs_window_use(struct efs_export *h, struct efs_export_window *w)
 {
-    unlink_by_use(h, w);
-    link_newest(h, w);
+    window_unlink(h, w);
+    window_link_newest(h, w);
     w->users++;
 }
 
 void efs_window_unmap_all(struct efs_export *h)
 {
     while (h->oldest)
-        free_window(h, h->oldest);
+        window_free(h, h->oldest);
 }

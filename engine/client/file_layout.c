@@ -18,7 +18,7 @@ static uint64_t header_length(const uint8_t *data)
     return n;
 }
 
-static errint_t take_tensors(struct efs_file_layout *layout)
+static errint_t layout_take_tensors(struct efs_file_layout *layout)
 {
     bool unnamed = false;
     for (uint32_t i = 0; i < layout->tensor_count; i++) {
@@ -37,7 +37,7 @@ static errint_t take_tensors(struct efs_file_layout *layout)
                    : 0;
 }
 
-static errint_t fill(struct efs_file_layout *layout, const char *path, const uint8_t *data, size_t bytes)
+static errint_t layout_fill(struct efs_file_layout *layout, const char *path, const uint8_t *data, size_t bytes)
 {
     const struct efs_source_input in = {.fd = -1, .data = data, .path = path, .bytes = bytes};
     errint_t rc = efs_source_safetensors(&in, &layout->list, NULL);
@@ -55,13 +55,13 @@ static errint_t fill(struct efs_file_layout *layout, const char *path, const uin
     if (!layout->tensors || !layout->header)
         return -ENOMEM;
     memcpy(layout->header, data, layout->header_bytes);
-    return take_tensors(layout);
+    return layout_take_tensors(layout);
 }
 
 errint_t efs_layout_read(const char *path, const uint8_t *data, size_t bytes, struct efs_file_layout **out)
 {
     struct efs_file_layout *layout = efs_sys_calloc(1, sizeof(*layout));
-    errint_t rc = layout ? fill(layout, path, data, bytes) : -ENOMEM;
+    errint_t rc = layout ? layout_fill(layout, path, data, bytes) : -ENOMEM;
     if (rc < 0)
         efs_layout_free(layout);
     else

@@ -22,7 +22,7 @@ struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path)
     return NULL;
 }
 
-static void forget(struct efs_mount *m, struct efs_expert_file *file)
+static void file_unhash(struct efs_mount *m, struct efs_expert_file *file)
 {
     struct efs_expert_file **p = &m->buckets[file->hash % EFS_MOUNT_BUCKETS];
     if (!file->hashed)
@@ -54,7 +54,7 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
 
 /* ---- those that are kept ---- */
 
-static void keep(struct efs_mount *m, struct efs_expert_file *file)
+static void file_keep(struct efs_mount *m, struct efs_expert_file *file)
 {
     file->kept = true;
     file->newer = NULL;
@@ -67,7 +67,7 @@ static void keep(struct efs_mount *m, struct efs_expert_file *file)
     m->kept_bytes += file->mapped.bytes;
 }
 
-static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
+static void file_unkeep(struct efs_mount *m, struct efs_expert_file *file)
 {
     *(file->newer ? &file->newer->older : &m->newest) = file->older;
     *(file->older ? &file->older->newer : &m->oldest) = file->newer;
@@ -76,10 +76,10 @@ static void unkeep(struct efs_mount *m, struct efs_expert_file *file)
 }
 
 /* To the reaper, who closes it, or gives it back. */
-static void let_go(struct efs_mount *m, struct efs_expert_file *file)
+static void file_let_go(struct efs_mount *m, struct efs_expert_file *file)
 {
-    unkeep(m, file);
-    forget(m, file);
+    file_unkeep(m, file);
+    file_unhash(m, file);
     if (file->handed.tag != EFS_EXPORT_TOLD) {
         efs_export_drop(m->export, file);
         efs_mapped_let_go(&file->mapped);
@@ -94,7 +94,7 @@ bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
 {
     bool some = false;
     for (; m->oldest && m->kept_bytes > keep_bytes; some = true)
-        let_go(m, m->oldest);
+        file_let_go(m, m->oldest);
     if (some)
         efs_mount_wake_reaper(m);
     return some;
@@ -105,7 +105,7 @@ void efs_files_let_others_go(struct efs_mount *m)
     for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
         newer = file->newer;
         if (!efs_full_set(m, file->hash))
-            let_go(m, file);
+            file_let_go(m, file);
     }
 }
 
@@ -114,25 +114,25 @@ void efs_files_let_others_go(struct efs_mount *m)
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->kept)
-        unkeep(m, file);
+        file_unkeep(m, file);
     file->refs++;
 }
 
 /* Nobody uses it, nothing is under way. */
-static void rest(struct efs_mount *m, struct efs_expert_file *file)
+static void file_rest(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_HERE) {
         if (m->keep_auto && !m->rested)
             efs_mount_wake_reaper(m); /* it may look which are worth it */
         m->rested = true;
-        keep(m, file);
+        file_keep(m, file);
         if (!efs_full_set(m, file->hash)) {
-            let_go(m, file);
+            file_let_go(m, file);
             efs_mount_wake_reaper(m);
         }
         efs_files_trim(m, m->keep_bytes);
     } else {
-        forget(m, file);
+        file_unhash(m, file);
         free(file);
     }
 }
@@ -142,7 +142,7 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
     if (--file->refs)
         return;
     if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
-        rest(m, file);
+        file_rest(m, file);
     else if (file->handed.tag != EFS_EXPORT_TOLD)
         efs_mount_wake_reaper(m); /* who takes the answer that nobody waits for */
 }
@@ -160,8 +160,8 @@ void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
 {
     file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_HERE;
     if (file->error < 0)
-        forget(m, file); /* who asks next tries again */
+        file_unhash(m, file); /* who asks next tries again */
     efs_mount_wake_waiters(m);
     if (file->refs == 0)
-        rest(m, file);
+        file_rest(m, file);
 }

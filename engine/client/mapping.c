@@ -23,7 +23,7 @@ void efs_mapped_path(const char *stack, uint32_t layer, uint32_t expert, char pa
 }
 
 /* How long it is: as it was when its header was read, or as the system says. */
-static errint_t find_bytes(const struct efs_file_layout *known, struct efs_mapped_file *file)
+static errint_t mapped_find_bytes(const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
     struct stat st;
     if (known) {
@@ -41,7 +41,7 @@ static errint_t find_bytes(const struct efs_file_layout *known, struct efs_mappe
     return 0;
 }
 
-static errint_t map(struct efs_mapped_file *file)
+static errint_t mapped_map(struct efs_mapped_file *file)
 {
     void *data = efs_sys_mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
     if (!data)
@@ -66,22 +66,22 @@ errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *know
 }
 
 /* With the layout that is known if the file still has it. */
-static errint_t map_with(const char *path, const struct efs_file_layout *layout, struct efs_mapped_file *file)
+static errint_t mapped_map_with(const char *path, const struct efs_file_layout *layout, struct efs_mapped_file *file)
 {
-    errint_t rc = find_bytes(layout, file);
+    errint_t rc = mapped_find_bytes(layout, file);
     if (rc == 0)
-        rc = map(file);
+        rc = mapped_map(file);
     if (layout && (rc == -EIO || (rc == 0 && !efs_layout_fits(layout, file->data)))) {
         if (file->data)
             efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
         file->data = NULL;
-        return map_with(path, NULL, file);
+        return mapped_map_with(path, NULL, file);
     }
     return rc < 0 ? rc : efs_mapped_tensors(path, layout, file);
 }
 
 /* efs_client_tensors() means something by -EAGAIN: it is no error of an expert. */
-static errint_t own_error(errint_t rc)
+static errint_t mapped_error(errint_t rc)
 {
     return rc == -EAGAIN ? -EIO : rc;
 }
@@ -92,12 +92,12 @@ errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layou
     if (file->fd < 0) {
         errint_t rc = file->fd;
         *file = (struct efs_mapped_file){.fd = -1};
-        return own_error(rc);
+        return mapped_error(rc);
     }
-    errint_t rc = map_with(path, known, file);
+    errint_t rc = mapped_map_with(path, known, file);
     if (rc < 0)
         efs_mapped_close(file);
-    return own_error(rc);
+    return mapped_error(rc);
 }
 
 void efs_mapped_let_go(struct efs_mapped_file *file)

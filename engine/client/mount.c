@@ -37,8 +37,8 @@ static bool is_stack(const char *stack)
     return stack[n] == '\0' && n <= 31;
 }
 
-static errint_t check(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                      struct efs_error *err)
+static errint_t request_check(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                              struct efs_error *err)
 {
     if (!is_stack(stack))
         return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
@@ -55,7 +55,7 @@ static errint_t check(const char *stack, uint32_t layer, const struct efs_need *
 }
 
 /* Was it there before? */
-static bool is_known(struct efs_mount *m, const char *path)
+static bool mount_knows(struct efs_mount *m, const char *path)
 {
     pthread_mutex_lock(&m->lock);
     bool known = efs_known_find(m, path, efs_path_hash(path)) != NULL;
@@ -64,7 +64,7 @@ static bool is_known(struct efs_mount *m, const char *path)
 }
 
 /* Is there such a file? */
-static errint_t look(const struct efs_mount *m, const char *path, struct efs_error *err)
+static errint_t mount_look(const struct efs_mount *m, const char *path, struct efs_error *err)
 {
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
     if (fd < 0)
@@ -74,8 +74,8 @@ static errint_t look(const struct efs_mount *m, const char *path, struct efs_err
 }
 
 /* "3: 17*12 4*1\n", in lines that are not too long. */
-static size_t print_lines(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                          char text[LINE_BYTES])
+static size_t request_print(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                            char text[LINE_BYTES])
 {
     size_t used = 0, line = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -92,7 +92,7 @@ static size_t print_lines(const char *stack, uint32_t layer, const struct efs_ne
 }
 
 /* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
-static bool take_file(struct efs_mount *m, struct item *item, const char *path, struct efs_expert_file **spare)
+static bool item_take_file(struct efs_mount *m, struct item *item, const char *path, struct efs_expert_file **spare)
 {
     struct efs_expert_file *file = efs_file_find(m, path);
     bool fresh = !file;
@@ -108,14 +108,14 @@ static bool take_file(struct efs_mount *m, struct item *item, const char *path, 
 }
 
 /* Lock held: does the mount hand out so many at once? */
-static bool may_ask(const struct efs_mount *m, uint32_t count)
+static bool mount_may_ask(const struct efs_mount *m, uint32_t count)
 {
     return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
-static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         struct efs_mount_request *request)
+static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                 struct efs_mount_request *request)
 {
     char path[EFS_MAPPING_PATH], text[LINE_BYTES];
     bool all = true;
@@ -125,10 +125,10 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
         request->items[i].file = efs_file_find(m, path);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
-    if (all && may_ask(m, request->count))
+    if (all && mount_may_ask(m, request->count))
         all = efs_export_notify(m->export, stack, layer, needs, request->count);
     else if (all)
-        all = efs_mount_tell_later(m, text, print_lines(stack, layer, needs, request->count, text));
+        all = efs_mount_tell_later(m, text, request_print(stack, layer, needs, request->count, text));
     if (all)
         efs_mount_wake_reaper(m);
     for (uint32_t i = 0; i < request->count; i++)
@@ -140,7 +140,7 @@ static bool begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer,
     return all;
 }
 
-static void free_spare(struct efs_expert_file *spare)
+static void files_free(struct efs_expert_file *spare)
 {
     while (spare) {
         struct efs_expert_file *next = spare->next_queued;
@@ -150,15 +150,15 @@ static void free_spare(struct efs_expert_file *spare)
 }
 
 /* The mount opens them as one request: it is told before the first open. */
-static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                          struct efs_mount_request *request, struct efs_expert_file **spare)
+static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                  struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     char path[EFS_MAPPING_PATH], text[LINE_BYTES];
-    efs_mount_tell(m, text, print_lines(stack, layer, needs, request->count, text));
+    efs_mount_tell(m, text, request_print(stack, layer, needs, request->count, text));
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         efs_mapped_path(stack, layer, needs[i].expert, path);
-        if (take_file(m, &request->items[i], path, spare))
+        if (item_take_file(m, &request->items[i], path, spare))
             efs_file_queue(m, request->items[i].file);
     }
     efs_mount_wake_open_workers(m);
@@ -166,8 +166,8 @@ static void begin_opening(struct efs_mount *m, const char *stack, uint32_t layer
 }
 
 /* The mount hands them out over its socket. */
-static void begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                          struct efs_mount_request *request, struct efs_expert_file **spare)
+static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                  struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     struct efs_export_ask ask = {
         .version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_ASK, .layer = layer, .count = request->count};
@@ -178,7 +178,7 @@ static void begin_exports(struct efs_mount *m, const char *stack, uint32_t layer
     for (uint32_t i = 0; i < request->count; i++) {
         struct item *item = &request->items[i];
         efs_mapped_path(stack, layer, needs[i].expert, path);
-        bool fresh = take_file(m, item, path, spare);
+        bool fresh = item_take_file(m, item, path, spare);
         bool asked = fresh && efs_export_works(m->export) && efs_export_take_tag(m->export, item->file);
         ask.item[i].expert = needs[i].expert;
         ask.item[i].tokens = needs[i].tokens;
@@ -194,8 +194,8 @@ static void begin_exports(struct efs_mount *m, const char *stack, uint32_t layer
     pthread_mutex_unlock(&m->telling);
 }
 
-static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                      struct efs_mount_request *request, struct efs_error *err)
+static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                              struct efs_mount_request *request, struct efs_error *err)
 {
     struct efs_expert_file *spare = NULL;
     char path[EFS_MAPPING_PATH];
@@ -203,31 +203,33 @@ static errint_t begin(struct efs_mount *m, const char *stack, uint32_t layer, co
     for (uint32_t i = 0; i < request->count && rc == 0; i++) {
         struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
         efs_mapped_path(stack, layer, needs[i].expert, path);
-        rc = !file ? efs_fail(err, -ENOMEM, "no memory for a request") : is_known(m, path) ? 0 : look(m, path, err);
+        rc = !file                  ? efs_fail(err, -ENOMEM, "no memory for a request")
+             : mount_knows(m, path) ? 0
+                                    : mount_look(m, path, err);
         if (file) {
             file->next_queued = spare;
             spare = file;
         }
     }
     if (rc < 0) {
-        free_spare(spare);
+        files_free(spare);
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    bool ask = may_ask(m, request->count);
+    bool ask = mount_may_ask(m, request->count);
     pthread_mutex_unlock(&m->lock);
     if (ask)
-        begin_exports(m, stack, layer, needs, request, &spare);
+        request_begin_exports(m, stack, layer, needs, request, &spare);
     else
-        begin_opening(m, stack, layer, needs, request, &spare);
-    free_spare(spare);
+        request_begin_opening(m, stack, layer, needs, request, &spare);
+    files_free(spare);
     return 0;
 }
 
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, struct efs_mount_request **out, struct efs_error *err)
 {
-    errint_t rc = check(stack, layer, needs, count, err);
+    errint_t rc = request_check(stack, layer, needs, count, err);
     if (rc < 0)
         return rc;
     struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
@@ -236,8 +238,8 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     request->mount = m;
     request->event.fd = -1;
     request->count = count;
-    if (!begin_mapped(m, stack, layer, needs, request))
-        rc = begin(m, stack, layer, needs, request, err);
+    if (!request_begin_mapped(m, stack, layer, needs, request))
+        rc = request_begin(m, stack, layer, needs, request, err);
     if (rc < 0)
         free(request);
     else
@@ -247,26 +249,26 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
 
 /* ---- waiting, dropping ---- */
 
-static bool is_coming(const struct item *item)
+static bool item_is_coming(const struct item *item)
 {
     return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
 }
 
-static bool before(struct timespec a, struct timespec b)
+static bool time_before(struct timespec a, struct timespec b)
 {
     return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
 }
 
 /* Lock held: wait until something arrives, or until. Files that are kept stand back when it takes long. -ETIMEDOUT. */
-static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
+static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *until)
 {
     struct timespec now, end;
     bool forever = !until;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if (until && !before(now, *until))
+    if (until && !time_before(now, *until))
         return -ETIMEDOUT;
     end = efs_later(now, EFS_PATIENCE_NS);
-    bool patient = m->oldest && (!until || before(end, *until));
+    bool patient = m->oldest && (!until || time_before(end, *until));
     if (!patient && until)
         end = *until;
     if (!m->receiving && efs_export_works(m->export)) { /* for us and all others */
@@ -287,37 +289,37 @@ static errint_t wait_more(struct efs_mount *m, const struct timespec *until)
 }
 
 /* Lock held: one that is there or failed, and was not told yet; NULL: there is none. *coming: others are not there. */
-static struct item *untold(struct efs_mount_request *request, bool *coming)
+static struct item *request_untold(struct efs_mount_request *request, bool *coming)
 {
     *coming = false;
     for (uint32_t i = 0; i < request->count; i++) {
         struct item *item = &request->items[i];
-        *coming = *coming || is_coming(item);
-        if (item->file && !item->told && !is_coming(item))
+        *coming = *coming || item_is_coming(item);
+        if (item->file && !item->told && !item_is_coming(item))
             return item;
     }
     return NULL;
 }
 
 /* Lock held: the event is readable when waiting would not wait. */
-static void tell_event(struct efs_mount_request *request)
+static void request_tell_event(struct efs_mount_request *request)
 {
     bool coming;
     if (request->event.fd >= 0)
-        efs_event_set(&request->event, untold(request, &coming) || !coming);
+        efs_event_set(&request->event, request_untold(request, &coming) || !coming);
 }
 
 void efs_mount_tell_events(struct efs_mount *m)
 {
     for (struct efs_mount_request *r = m->watched; r; r = r->next_watched)
-        tell_event(r);
+        request_tell_event(r);
 }
 
 bool efs_mount_is_watching(const struct efs_mount *m)
 {
     for (const struct efs_mount_request *r = m->watched; r; r = r->next_watched)
         for (uint32_t i = 0; i < r->count; i++)
-            if (is_coming(&r->items[i]))
+            if (item_is_coming(&r->items[i]))
                 return true;
     return false;
 }
@@ -331,14 +333,14 @@ int efs_mount_event(struct efs_mount_request *request)
     if (!there && fd >= 0) {
         request->next_watched = m->watched;
         m->watched = request;
-        tell_event(request);
+        request_tell_event(request);
         efs_mount_wake_reaper(m);
     }
     pthread_mutex_unlock(&m->lock);
     return fd;
 }
 
-static void unwatch(struct efs_mount *m, struct efs_mount_request *request)
+static void mount_unwatch(struct efs_mount *m, struct efs_mount_request *request)
 {
     struct efs_mount_request **p = &m->watched;
     if (request->event.fd < 0)
@@ -357,14 +359,14 @@ int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32
     bool coming;
     int rc = 0;
     pthread_mutex_lock(&m->lock);
-    while (!(item = untold(request, &coming)) && coming && rc == 0)
-        rc = wait_more(m, timeout_ms < 0 ? NULL : &until);
+    while (!(item = request_untold(request, &coming)) && coming && rc == 0)
+        rc = mount_wait_more(m, timeout_ms < 0 ? NULL : &until);
     if (item) {
         item->told = true;
         *index = (uint32_t)(item - request->items);
         *status = item->file->error;
         rc = 1;
-        tell_event(request);
+        request_tell_event(request);
     }
     pthread_mutex_unlock(&m->lock);
     return rc;
@@ -376,8 +378,8 @@ errint_t efs_mount_wait(struct efs_mount_request *request)
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++)
-        while (is_coming(&request->items[i]))
-            wait_more(m, NULL);
+        while (item_is_coming(&request->items[i]))
+            mount_wait_more(m, NULL);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].file ? request->items[i].file->error : 0;
     pthread_mutex_unlock(&m->lock);
@@ -392,7 +394,7 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
         return -EINVAL;
     pthread_mutex_lock(&m->lock);
     const struct item *item = &request->items[index];
-    errint_t rc = !item->file ? -EINVAL : is_coming(item) ? -EAGAIN : item->file->error;
+    errint_t rc = !item->file ? -EINVAL : item_is_coming(item) ? -EAGAIN : item->file->error;
     if (rc == 0) {
         *tensors = item->file->mapped.tensors;
         *count = item->file->mapped.tensor_count;
@@ -401,7 +403,7 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
     return rc;
 }
 
-static void drop(struct efs_mount *m, struct item *item)
+static void item_drop(struct efs_mount *m, struct item *item)
 {
     struct efs_expert_file *file = item->file;
     item->file = NULL;
@@ -415,7 +417,7 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
     if (index >= request->count)
         return;
     pthread_mutex_lock(&m->lock);
-    drop(m, &request->items[index]);
+    item_drop(m, &request->items[index]);
     efs_mount_wake_waiters(m); /* who waits for it waits for nothing */
     pthread_mutex_unlock(&m->lock);
 }
@@ -424,16 +426,16 @@ void efs_mount_release(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     pthread_mutex_lock(&m->lock);
-    unwatch(m, request);
+    mount_unwatch(m, request);
     for (uint32_t i = 0; i < request->count; i++)
-        drop(m, &request->items[i]);
+        item_drop(m, &request->items[i]);
     pthread_mutex_unlock(&m->lock);
     free(request);
 }
 
 /* ---- begin and end ---- */
 
-static errint_t start(struct efs_mount *m, unsigned threads, struct efs_error *err)
+static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_error *err)
 {
     char word[8] = "";
     int fd = efs_sys_openat(m->root, ".expertfs/version", O_RDONLY | O_NONBLOCK, 0);
@@ -475,7 +477,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     pthread_cond_init(&m->to_keep, &attr);
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&m->to_open, NULL);
-    errint_t rc = start(m, threads, err);
+    errint_t rc = mount_start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m);
     else
@@ -488,7 +490,7 @@ void efs_mount_free(struct efs_mount *m)
     efs_mount_threads_stop(m);
     efs_known_free(m);
     free(m->full);
-    free_spare(m->open_queue); /* nobody waits for these any more */
+    files_free(m->open_queue); /* nobody waits for these any more */
     efs_export_free(m->export);
     if (m->want >= 0)
         efs_sys_close(m->want);

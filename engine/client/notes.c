@@ -17,7 +17,7 @@
 #define PREFIX "expertfs.tensor."
 #define GGML_TYPES 256u
 
-static enum efs_dtype ggml_type(const char *name, size_t bytes)
+static enum efs_dtype note_ggml_type(const char *name, size_t bytes)
 {
     for (uint32_t n = 0; n < GGML_TYPES; n++) {
         enum efs_dtype dtype = efs_dtype_from_ggml(n);
@@ -29,7 +29,7 @@ static enum efs_dtype ggml_type(const char *name, size_t bytes)
 }
 
 /* "[a, b, c]": how many; 0: it is none, or too many. *end: behind it. */
-static uint32_t numbers(const char *text, uint64_t shape[8], const char **end)
+static uint32_t note_numbers(const char *text, uint64_t shape[8], const char **end)
 {
     uint32_t dims = 0;
     if (*text++ != '[')
@@ -50,12 +50,12 @@ static uint32_t numbers(const char *text, uint64_t shape[8], const char **end)
     return *text == ']' ? dims : 0;
 }
 
-static void take_note(struct efs_tensor *t, const char *note)
+static void note_take(struct efs_tensor *t, const char *note)
 {
     uint64_t shape[8], bytes;
     const char *space = strchr(note, ' '), *behind;
-    enum efs_dtype dtype = space ? ggml_type(note, (size_t)(space - note)) : EFS_DTYPE_NONE;
-    uint32_t dims = dtype != EFS_DTYPE_NONE ? numbers(space + 1, shape, &behind) : 0;
+    enum efs_dtype dtype = space ? note_ggml_type(note, (size_t)(space - note)) : EFS_DTYPE_NONE;
+    uint32_t dims = dtype != EFS_DTYPE_NONE ? note_numbers(space + 1, shape, &behind) : 0;
     if (dims == 0)
         return;
     uint32_t slice = strncmp(behind, ", slice ", 8) == 0;
@@ -84,7 +84,7 @@ errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *t
         for (uint32_t i = 0; i < count; i++)
             if (tensors[i].dtype == EFS_DTYPE_U8 && tensors[i].dims == 1 &&
                 strcmp(tensors[i].name, key + strlen(PREFIX)) == 0)
-                take_note(&tensors[i], note);
+                note_take(&tensors[i], note);
     }
     json_decref(root);
     return 0;

@@ -20,7 +20,7 @@
 
 /* ---- opening ---- */
 
-static struct efs_expert_file *next_to_open(struct efs_mount *m)
+static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
 {
     while (!m->open_queue && !m->stop) {
         m->idle_open_workers++;
@@ -39,12 +39,12 @@ static struct efs_expert_file *next_to_open(struct efs_mount *m)
     return file;
 }
 
-static void *open_files(void *arg)
+static void *open_worker_run(void *arg)
 {
     struct efs_mount *m = arg;
     struct efs_expert_file *file;
     pthread_mutex_lock(&m->lock);
-    while ((file = next_to_open(m))) {
+    while ((file = mount_next_to_open(m))) {
         if (file->refs == 0) { /* nobody waits for it any more */
             file->error = -ECANCELED;
             efs_file_opened(m, file);
@@ -71,7 +71,7 @@ static void *open_files(void *arg)
 void efs_mount_wake_open_workers(struct efs_mount *m)
 {
     while (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max) {
-        if (efs_thread_start(open_files, m, "efs-open", &m->open_workers[m->open_worker_count]) < 0)
+        if (efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]) < 0)
             break; /* those that there are will do */
         m->open_worker_count++;
         if (m->open_worker_count - 1 >= m->queued)
@@ -83,7 +83,7 @@ void efs_mount_wake_open_workers(struct efs_mount *m)
 /* ---- closing and telling ---- */
 
 /* Lock held on entry and return. */
-static void close_files(struct efs_mount *m)
+static void reaper_close_files(struct efs_mount *m)
 {
     struct efs_expert_file *list = m->close_queue;
     m->close_queue = NULL;
@@ -98,7 +98,7 @@ static void close_files(struct efs_mount *m)
 }
 
 /* telling held: write what is to be told, and line behind it. What the mount thinks of it changes nothing here. */
-static void write_told(struct efs_mount *m, const char *line, size_t bytes)
+static void mount_write_told(struct efs_mount *m, const char *line, size_t bytes)
 {
     char text[EFS_WANT_BYTES];
     pthread_mutex_lock(&m->lock);
@@ -121,7 +121,7 @@ void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes)
     if (m->want < 0)
         return;
     pthread_mutex_lock(&m->telling);
-    write_told(m, line, bytes);
+    mount_write_told(m, line, bytes);
     pthread_mutex_unlock(&m->telling);
 }
 
@@ -137,18 +137,18 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes)
 }
 
 /* Experts that are used, and what is given back. */
-static void tell_all(struct efs_mount *m)
+static void mount_tell_all(struct efs_mount *m)
 {
     pthread_mutex_lock(&m->telling);
     if (m->want >= 0)
-        write_told(m, "", 0);
+        mount_write_told(m, "", 0);
     if (m->export)
         efs_export_send(m, NULL);
     pthread_mutex_unlock(&m->telling);
 }
 
 /* What nobody else waits for; there may be more to tell soon. */
-static void receive_a_while(struct efs_mount *m)
+static void reaper_receive(struct efs_mount *m)
 {
     const struct timespec until = efs_from_now(RECEIVE_NS);
     efs_export_receive(m, &until);
@@ -156,7 +156,7 @@ static void receive_a_while(struct efs_mount *m)
 
 /* In the place of a thread that waits: users of requests wait by poll(2). What is kept stands back when it takes long,
  * that is when a while passed without a word: *quiet_ns. */
-static void watch_a_while(struct efs_mount *m, uint64_t *quiet_ns)
+static void reaper_watch(struct efs_mount *m, uint64_t *quiet_ns)
 {
     bool receive = !m->receiving && efs_export_works(m->export);
     const struct timespec until = efs_from_now(receive ? RECEIVE_NS : EFS_PATIENCE_NS);
@@ -175,7 +175,7 @@ static void watch_a_while(struct efs_mount *m, uint64_t *quiet_ns)
     }
 }
 
-static void *keep_house(void *arg)
+static void *reaper_run(void *arg)
 {
     struct efs_mount *m = arg;
     const struct timespec a_while = {0, TELL_NS};
@@ -185,16 +185,16 @@ static void *keep_house(void *arg)
         if (efs_full_set_look(m))
             continue;
         if (m->close_queue) {
-            close_files(m);
+            reaper_close_files(m);
         } else if (m->told_bytes || (m->export && efs_export_has_news(m->export))) {
             pthread_mutex_unlock(&m->lock);
             nanosleep(&a_while, NULL); /* more may come */
-            tell_all(m);
+            mount_tell_all(m);
             pthread_mutex_lock(&m->lock);
         } else if (!m->stop && !m->receiving && m->export && efs_export_has_orphans(m->export)) {
-            receive_a_while(m);
+            reaper_receive(m);
         } else if (!m->stop && efs_mount_is_watching(m)) {
-            watch_a_while(m, &quiet_ns);
+            reaper_watch(m, &quiet_ns);
         } else {
             m->reaper_sleeps = true;
             pthread_cond_wait(&m->to_keep, &m->lock);
@@ -215,10 +215,10 @@ void efs_mount_wake_reaper(struct efs_mount *m)
 
 errint_t efs_mount_threads_start(struct efs_mount *m)
 {
-    errint_t rc = efs_thread_start(keep_house, m, "efs-reap", &m->reaper);
+    errint_t rc = efs_thread_start(reaper_run, m, "efs-reap", &m->reaper);
     m->reaper_there = rc == 0;
     if (rc == 0)
-        rc = efs_thread_start(open_files, m, "efs-open", &m->open_workers[0]);
+        rc = efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[0]);
     m->open_worker_count = rc == 0;
     return rc;
 }
@@ -237,8 +237,8 @@ void efs_mount_threads_stop(struct efs_mount *m)
     pthread_mutex_unlock(&m->lock);
     if (m->reaper_there)
         pthread_join(m->reaper, NULL);
-    tell_all(m);
+    mount_tell_all(m);
     pthread_mutex_lock(&m->lock);
-    close_files(m); /* what came after it had ended */
+    reaper_close_files(m); /* what came after it had ended */
     pthread_mutex_unlock(&m->lock);
 }

@@ -16,7 +16,7 @@ struct setting {
 };
 
 /* Lock held on entry: what is to be read or unpinned, and who may go on now. */
-static void unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
+static void tune_unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
 {
     pthread_mutex_unlock(&fs->lock);
     efs_disk_submit_all(fs, submit);
@@ -28,7 +28,7 @@ static void unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
 
 /* ---- budget ---- */
 
-static errint_t set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
+static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     uint64_t bytes;
     struct efs_disk_request *submit = NULL;
@@ -55,21 +55,21 @@ static errint_t set_budget(struct efs *fs, const char *value, uint64_t *over_byt
     fs->budget_auto = automatic;
     efs_cache_set_budget(fs, bytes, &submit);
     efs_plan_thread_wake(fs);
-    unlock_and_go_on(fs, submit);
+    tune_unlock_and_go_on(fs, submit);
     uint64_t over = efs_budget_wait(fs);
     if (over_bytes)
         *over_bytes = over;
     return 0;
 }
 
-static void get_budget(struct efs *fs, char *text, size_t room)
+static void tune_get_budget(struct efs *fs, char *text, size_t room)
 {
     efs_tune_print_budget(fs->budget_auto ? 0 : fs->options.budget_bytes, text, room);
 }
 
 /* ---- the plan ---- */
 
-static errint_t set_pools(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     unsigned pools;
     errint_t rc = efs_tune_pools(value, &pools, err);
@@ -89,16 +89,16 @@ static errint_t set_pools(struct efs *fs, const char *value, uint64_t *held, str
             sum = t->ratio[p] = 1;
     efs_cache_resize(fs, &submit);
     efs_plan_thread_wake(fs);
-    unlock_and_go_on(fs, submit);
+    tune_unlock_and_go_on(fs, submit);
     return 0;
 }
 
-static void get_pools(struct efs *fs, char *text, size_t room)
+static void tune_get_pools(struct efs *fs, char *text, size_t room)
 {
     efs_tune_print_pools(fs->cache->tuning.pools, text, room);
 }
 
-static errint_t set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     struct efs_tune_plan plan;
     struct efs_disk_request *submit = NULL;
@@ -112,11 +112,11 @@ static errint_t set_plan(struct efs *fs, const char *value, uint64_t *held, stru
         memcpy(fs->cache->tuning.ratio, plan.ratio, sizeof(plan.ratio));
     efs_cache_resize(fs, &submit);
     efs_plan_thread_wake(fs);
-    unlock_and_go_on(fs, submit);
+    tune_unlock_and_go_on(fs, submit);
     return 0;
 }
 
-static void get_plan(struct efs *fs, char *text, size_t room)
+static void tune_get_plan(struct efs *fs, char *text, size_t room)
 {
     const struct efs_cache_tuning *t = &fs->cache->tuning;
     struct efs_tune_plan plan = {.automatic = !t->fixed_plan};
@@ -124,7 +124,7 @@ static void get_plan(struct efs *fs, char *text, size_t room)
     efs_tune_print_plan(&plan, text, room);
 }
 
-static errint_t set_goal(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     enum efs_plan_goal goal;
     errint_t rc = efs_tune_goal(value, &goal, err);
@@ -138,14 +138,15 @@ static errint_t set_goal(struct efs *fs, const char *value, uint64_t *held, stru
     return 0;
 }
 
-static void get_goal(struct efs *fs, char *text, size_t room)
+static void tune_get_goal(struct efs *fs, char *text, size_t room)
 {
     snprintf(text, room, "%s", efs_tune_goal_name(fs->cache->tuning.goal));
 }
 
 /* ---- the policy ---- */
 
-static errint_t new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta, struct efs_error *err)
+static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta,
+                                struct efs_error *err)
 {
     struct efs_disk_request *submit = NULL;
     pthread_mutex_lock(&fs->lock);
@@ -154,39 +155,39 @@ static errint_t new_policy(struct efs *fs, const enum efs_policy_kind *kind, con
     if (rc == 0)
         efs_cache_resize(fs, &submit);
     efs_plan_thread_wake(fs);
-    unlock_and_go_on(fs, submit);
+    tune_unlock_and_go_on(fs, submit);
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
 }
 
-static errint_t set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     enum efs_policy_kind kind;
     errint_t rc = efs_tune_policy(value, &kind, err);
     (void)held;
-    return rc < 0 ? rc : new_policy(fs, &kind, NULL, err);
+    return rc < 0 ? rc : tune_new_policy(fs, &kind, NULL, err);
 }
 
-static void get_policy(struct efs *fs, char *text, size_t room)
+static void tune_get_policy(struct efs *fs, char *text, size_t room)
 {
     snprintf(text, room, "%s", efs_policy_name(fs->cache->tuning.policy));
 }
 
-static errint_t set_delta(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_delta(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     double delta;
     errint_t rc = efs_tune_delta(value, &delta, err);
     (void)held;
-    return rc < 0 ? rc : new_policy(fs, NULL, &delta, err);
+    return rc < 0 ? rc : tune_new_policy(fs, NULL, &delta, err);
 }
 
-static void get_delta(struct efs *fs, char *text, size_t room)
+static void tune_get_delta(struct efs *fs, char *text, size_t room)
 {
     efs_tune_print_delta(fs->cache->tuning.delta, text, room);
 }
 
 /* ---- the schedule ---- */
 
-static errint_t set_schedule(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_schedule(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     enum efs_schedule_kind kind;
     (void)held;
@@ -204,7 +205,7 @@ static errint_t set_schedule(struct efs *fs, const char *value, uint64_t *held, 
     return 0;
 }
 
-static void get_schedule(struct efs *fs, char *text, size_t room)
+static void tune_get_schedule(struct efs *fs, char *text, size_t room)
 {
     snprintf(text, room, "%s",
              fs->schedule == EFS_SCHEDULE_BEST      ? "best"
@@ -215,16 +216,16 @@ static void get_schedule(struct efs *fs, char *text, size_t room)
 /* ---- by name ---- */
 
 static const struct setting settings[] = {
-    {"budget", set_budget, get_budget},
-    {"pools", set_pools, get_pools},
-    {"plan", set_plan, get_plan},
-    {"goal", set_goal, get_goal},
-    {"delta", set_delta, get_delta},
-    {"policy", set_policy, get_policy},
-    {"schedule", set_schedule, get_schedule},
+    {"budget", tune_set_budget, tune_get_budget},
+    {"pools", tune_set_pools, tune_get_pools},
+    {"plan", tune_set_plan, tune_get_plan},
+    {"goal", tune_set_goal, tune_get_goal},
+    {"delta", tune_set_delta, tune_get_delta},
+    {"policy", tune_set_policy, tune_get_policy},
+    {"schedule", tune_set_schedule, tune_get_schedule},
 };
 
-static const struct setting *find(const char *name)
+static const struct setting *setting_find(const char *name)
 {
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
         if (strcmp(settings[i].name, name) == 0)
@@ -234,7 +235,7 @@ static const struct setting *find(const char *name)
 
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
-    const struct setting *s = find(name);
+    const struct setting *s = setting_find(name);
     if (held_bytes)
         *held_bytes = 0;
     return s ? s->set(fs, value, held_bytes, err)
@@ -244,7 +245,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     char text[EFS_TUNE_TEXT];
-    const struct setting *s = find(name);
+    const struct setting *s = setting_find(name);
     if (!s)
         return -ENODATA;
     pthread_mutex_lock(&fs->lock);

@@ -10,7 +10,7 @@
 
 static const char pool_letters[] = "FCSE"; /* by enum efs_pool */
 
-static int pool_of(char letter)
+static int plan_pool_of(char letter)
 {
     const char *at = isalpha((unsigned char)letter) ? strchr(pool_letters, toupper((unsigned char)letter)) : NULL;
     return at ? (int)(at - pool_letters) : -1;
@@ -51,7 +51,7 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
 {
     unsigned bits = 0;
     for (const char *p = text; *p; p++) {
-        int pool = pool_of(*p);
+        int pool = plan_pool_of(*p);
         unsigned bit = pool < 0 ? 0 : EFS_PLAN_POOL((unsigned)pool);
         if (!bit || (bits & bit)) {
             bits = 0;
@@ -68,7 +68,7 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
 /* One `F=10`, up to ',', ':' or the end. NULL: it is none, or the pool was said before. */
 static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EFS_POOLS])
 {
-    int pool = pool_of(*text);
+    int pool = plan_pool_of(*text);
     double percent;
     if (pool < 0 || said[pool] || text[1] != '=')
         return NULL;

@@ -20,7 +20,7 @@
 
 /* ---- the thread --------------------------------------------------------------------------------------------- */
 
-static void hear(struct efsd_export *h, bool hears)
+static void export_hear(struct efsd_export *h, bool hears)
 {
     struct epoll_event event = {.events = hears ? EPOLLIN : 0, .data.ptr = &h->socket};
     epoll_ctl(h->epoll, EPOLL_CTL_MOD, h->socket.listening, &event);
@@ -32,7 +32,7 @@ static void hear(struct efsd_export *h, bool hears)
  * answer: so it is let in by a descriptor that is kept for this, and cut off, and opens files. If that fails, too, the
  * socket is not looked at for a while.
  */
-static void turn_away(struct efsd_export *h)
+static void export_turn_away(struct efsd_export *h)
 {
     if (h->spare >= 0)
         close(h->spare);
@@ -42,7 +42,7 @@ static void turn_away(struct efsd_export *h)
         close(fd);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (none || h->spare < 0)
-        hear(h, false);
+        export_hear(h, false);
     int64_t now = time(NULL);
     if (now - h->told_away >= TELL_SECONDS) {
         h->told_away = now;
@@ -51,12 +51,12 @@ static void turn_away(struct efsd_export *h)
     }
 }
 
-static void greet(struct efsd_export *h)
+static void export_greet(struct efsd_export *h)
 {
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            turn_away(h);
+            export_turn_away(h);
         return;
     }
     struct ucred who;
@@ -81,14 +81,14 @@ static void greet(struct efsd_export *h)
         efsd_export_end(s);
 }
 
-static void *run(void *arg)
+static void *export_run(void *arg)
 {
     struct efsd_export *h = arg;
     struct epoll_event event;
     for (;;) { /* one at a time: what one event ends is not in a list of others */
         int n = epoll_wait(h->epoll, &event, 1, h->deaf ? DEAF_MS : -1);
         if (h->deaf && n == 0)
-            hear(h, true);
+            export_hear(h, true);
         if (n < 0 && errno != EINTR)
             return NULL;
         if (n < 1)
@@ -96,7 +96,7 @@ static void *run(void *arg)
         if (event.data.ptr == &h->stop)
             return NULL;
         if (event.data.ptr == &h->socket) {
-            greet(h);
+            export_greet(h);
             continue;
         }
         struct efsd_session *s = event.data.ptr;
@@ -109,13 +109,13 @@ static void *run(void *arg)
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-static errint_t watch(const struct efsd_export *h, int fd, void *what)
+static errint_t export_watch(const struct efsd_export *h, int fd, void *what)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-static errint_t find_nodes(struct efsd_export *h)
+static errint_t export_find_nodes(struct efsd_export *h)
 {
     const struct efsd_tree *tree = &h->daemon->tree;
     h->nodes = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->nodes));
@@ -138,18 +138,18 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : find_nodes(h);
+    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : export_find_nodes(h);
     bool told = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, err);
         told = rc != 0;
     }
     if (!rc)
-        rc = watch(h, h->stop, &h->stop);
+        rc = export_watch(h, h->stop, &h->stop);
     if (!rc)
-        rc = watch(h, h->socket.listening, &h->socket);
+        rc = export_watch(h, h->socket.listening, &h->socket);
     if (!rc) {
-        rc = -pthread_create(&h->thread, NULL, run, h);
+        rc = -pthread_create(&h->thread, NULL, export_run, h);
         h->started = rc == 0;
     }
     if (rc) {

@@ -11,13 +11,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-static bool client_has(const struct efsd_session *s, uint32_t window)
+static bool session_has(const struct efsd_session *s, uint32_t window)
 {
     return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
 }
 
 /* Send one; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
-static errint_t send_answer(const struct efsd_session *s, const struct efs_export_answer *answer, int fd)
+static errint_t session_send(const struct efsd_session *s, const struct efs_export_answer *answer, int fd)
 {
     union {
         struct cmsghdr header;
@@ -37,14 +37,14 @@ static errint_t send_answer(const struct efsd_session *s, const struct efs_expor
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-static errint_t answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
+static errint_t session_answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
 {
     const struct efs_export_answer answer = {.version = EFS_EXPORT_VERSION, .tag = tag, .error = error};
-    return send_answer(s, &answer, -1);
+    return session_send(s, &answer, -1);
 }
 
 /* -EAGAIN; -EBUSY and others: it cannot be handed out. */
-static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held)
+static errint_t session_answer_held(struct efsd_session *s, const struct efsd_held *held)
 {
     const struct efsd *daemon = s->export->daemon;
     struct efs_window window;
@@ -63,13 +63,13 @@ static errint_t answer_held(struct efsd_session *s, const struct efsd_held *held
         .window_bytes = window.bytes,
         .file_bytes = daemon->tree.nodes[held->node].bytes,
     };
-    rc = send_answer(s, &answer, client_has(s, window.number) ? -1 : window.fd);
+    rc = session_send(s, &answer, session_has(s, window.number) ? -1 : window.fd);
     if (rc == 0)
         s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
     return rc;
 }
 
-static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
+static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     struct efsd_late *late = s->late_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*late)) : NULL;
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
@@ -86,33 +86,33 @@ static void put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 
 /* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
  * same tag before this could be said. */
-static void refuse(struct efsd_session *s, uint32_t tag, errint_t error)
+static void session_refuse(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
-    if (answer_error(s, tag, error) == -EAGAIN)
-        put_late(s, tag, error);
+    if (session_answer_error(s, tag, error) == -EAGAIN)
+        session_put_late(s, tag, error);
 }
 
 /* Answer for an expert that is HELD; if it cannot be handed out, its tag is free. Returns a lease to be released
  * without lock then, or NULL. */
-static struct efs_lease *answer(struct efsd_session *s, struct efsd_held *held)
+static struct efs_lease *session_answer(struct efsd_session *s, struct efsd_held *held)
 {
     uint32_t tag = held->tag;
     assert(held->session == s && held->lease && !held->dropped && s->held[tag] == held);
-    errint_t rc = answer_held(s, held);
+    errint_t rc = session_answer_held(s, held);
     if (rc == 0) {
         efsd_count(&s->export->daemon->counters.handouts, 1);
         return NULL;
     }
     if (rc == -EAGAIN) {
-        put_late(s, tag, 0);
+        session_put_late(s, tag, 0);
         return NULL;
     }
     struct efs_lease *lease = held->lease;
     s->held[tag] = NULL;
     free(held);
     efsd_count(&s->export->daemon->counters.handout_errors, 1);
-    refuse(s, tag, rc);
+    session_refuse(s, tag, rc);
     return lease;
 }
 
@@ -131,9 +131,9 @@ void efsd_export_flush(struct efsd_session *s)
         all = one->next;
         struct efsd_held *held = efsd_held_of(s, one->tag);
         if (one->error)
-            refuse(s, one->tag, one->error);
+            session_refuse(s, one->tag, one->error);
         else if (held && held->lease) /* else it was dropped meanwhile */
-            lease = answer(s, held);
+            lease = session_answer(s, held);
         free(one);
         if (lease) {
             pthread_mutex_unlock(&s->export->lock);
@@ -159,11 +159,11 @@ void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
         s->held[tag] = NULL;
         free(held);
         efsd_count(&export->daemon->counters.handout_errors, 1);
-        refuse(s, tag, error == -EAGAIN ? -EIO : error);
+        session_refuse(s, tag, error == -EAGAIN ? -EIO : error);
         lease = NULL;
     } else {
         held->lease = lease;
-        lease = answer(s, held);
+        lease = session_answer(s, held);
     }
     efsd_session_unref(s);
     pthread_mutex_unlock(&export->lock);

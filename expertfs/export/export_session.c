@@ -94,7 +94,7 @@ void efsd_export_end(struct efsd_session *s)
 /* ---- asks --------------------------------------------------------------------------------------------------- */
 
 /* Lock held. NULL: it is not free, or out of range, or there is no memory. */
-static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
+static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t tag)
 {
     bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag);
     struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
@@ -110,14 +110,14 @@ static struct efsd_held *take_tag(struct efsd_session *s, uint32_t tag)
 }
 
 /* Take the tags of an ask. false: one cannot be had; the client is wrong, and cut off. */
-static bool take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
-                      struct efsd_held *coming[EFS_EXPORT_ITEMS])
+static bool session_take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
+                              struct efsd_held *coming[EFS_EXPORT_ITEMS])
 {
     uint32_t taken = 0;
     pthread_mutex_lock(&s->export->lock);
     for (; taken < ask->count; taken++) {
         uint32_t tag = ask->item[taken].tag;
-        coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : take_tag(s, tag);
+        coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : session_take_tag(s, tag);
         if (tag != EFS_EXPORT_TOLD && !coming[taken])
             break;
     }
@@ -163,10 +163,10 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
     return efsd_want_told(daemon, s->user, rc, &err);
 }
 
-static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
+static bool session_take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
-    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !take_tags(s, ask, coming))
+    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !session_take_tags(s, ask, coming))
         return false;
     efsd_shrink_leased(s->export->daemon);
     errint_t rc = session_submit(s, ask, coming);
@@ -176,7 +176,7 @@ static bool take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
     return true;
 }
 
-static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
+static void session_take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     for (uint32_t i = 0; i < ask->count; i++) {
         uint32_t tag = ask->item[i].tag;
@@ -196,7 +196,7 @@ static void take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
     }
 }
 
-static void take_forget(struct efsd_session *s, const struct efs_export_ask *ask)
+static void session_take_unmapped(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->count; i++) {
@@ -208,7 +208,7 @@ static void take_forget(struct efsd_session *s, const struct efs_export_ask *ask
 }
 
 /* One packet. false: the client is wrong. */
-static bool take(struct efsd_session *s, const struct efs_export_ask *ask, size_t bytes)
+static bool session_take(struct efsd_session *s, const struct efs_export_ask *ask, size_t bytes)
 {
     if (bytes < offsetof(struct efs_export_ask, item) || ask->version != EFS_EXPORT_VERSION ||
         ask->count > EFS_EXPORT_ITEMS ||
@@ -216,12 +216,12 @@ static bool take(struct efsd_session *s, const struct efs_export_ask *ask, size_
         return false;
     switch (ask->kind) {
     case EFS_EXPORT_ASK:
-        return take_ask(s, ask);
+        return session_take_ask(s, ask);
     case EFS_EXPORT_DROP:
-        take_drop(s, ask);
+        session_take_drop(s, ask);
         return true;
     case EFS_EXPORT_FORGET:
-        take_forget(s, ask);
+        session_take_unmapped(s, ask);
         return true;
     default:
         return false;
@@ -235,7 +235,7 @@ void efsd_export_receive(struct efsd_session *s)
         ssize_t n = recv(s->fd, &ask, sizeof(ask), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        bool good = n > 0 && (size_t)n <= sizeof(ask) && take(s, &ask, (size_t)n);
+        bool good = n > 0 && (size_t)n <= sizeof(ask) && session_take(s, &ask, (size_t)n);
         if (n > 0 && !good) {
             efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",
                      efsd_export_address(s->export));

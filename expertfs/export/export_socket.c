@@ -23,7 +23,7 @@
 /* ---- the directory of all mounts ---------------------------------------------------------------------------- */
 
 /* Nobody but us may put names there, or exchange them. */
-static errint_t is_ours(int fd)
+static errint_t socket_is_ours(int fd)
 {
     struct stat st;
     if (fstat(fd, &st))
@@ -32,20 +32,20 @@ static errint_t is_ours(int fd)
 }
 
 /* A descriptor or -errno. */
-static int open_base(const char *path)
+static int socket_open_base(const char *path)
 {
     if (*path != '/' || strchr(path, '\n') || strlen(path) + 64 > PATH_MAX)
         return -EINVAL;
     if (mkdir(path, 0700) && errno != EEXIST)
         return -errno;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    errint_t rc = fd < 0 ? -errno : is_ours(fd);
+    errint_t rc = fd < 0 ? -errno : socket_is_ours(fd);
     if (fd >= 0 && rc)
         close(fd);
     return rc ? rc : fd;
 }
 
-static errint_t choose_base(struct efsd_socket *s, struct efs_error *err)
+static errint_t socket_choose_base(struct efsd_socket *s, struct efs_error *err)
 {
     const char *named = getenv("EXPERTFS_RUN"), *runtime = getenv("XDG_RUNTIME_DIR");
     char paths[2][PATH_MAX];
@@ -60,7 +60,7 @@ static errint_t choose_base(struct efsd_socket *s, struct efs_error *err)
         snprintf(paths[count++], PATH_MAX, "/tmp/expertfs-%u", (unsigned)geteuid());
     }
     for (unsigned i = 0; i < count && s->base < 0; i++) {
-        s->base = open_base(paths[i]);
+        s->base = socket_open_base(paths[i]);
         if (s->base >= 0) {
             snprintf(s->path, sizeof(s->path), "%s", paths[i]);
         } else {
@@ -75,14 +75,14 @@ static errint_t choose_base(struct efsd_socket *s, struct efs_error *err)
 
 /* ---- those of mounts that were killed ----------------------------------------------------------------------- */
 
-static bool lock(int fd)
+static bool socket_lock(int fd)
 {
     struct stat st;
     return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
 /* "PID-NUMBER", as ours are called. */
-static bool is_name(const char *name)
+static bool socket_is_name(const char *name)
 {
     int pid;
     uint64_t number;
@@ -93,18 +93,19 @@ static bool is_name(const char *name)
     return strcmp(name, again) == 0;
 }
 
-static void clean(int base)
+static void socket_clean(int base)
 {
     int fd = openat(base, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *names = fd < 0 ? NULL : fdopendir(fd);
     if (!names && fd >= 0)
         close(fd);
     for (const struct dirent *entry; names && (entry = readdir(names));) {
-        int old =
-            is_name(entry->d_name) ? openat(base, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+        int old = socket_is_name(entry->d_name)
+                      ? openat(base, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                      : -1;
         if (old < 0)
             continue;
-        if (lock(old)) {
+        if (socket_lock(old)) {
             unlinkat(old, SOCKET_NAME, 0);
             unlinkat(base, entry->d_name, AT_REMOVEDIR);
         }
@@ -117,7 +118,7 @@ static void clean(int base)
 /* ---- our own ------------------------------------------------------------------------------------------------ */
 
 /* One that is new and that we have locked: until then it may be taken for one of the dead. */
-static errint_t make_directory(struct efsd_socket *s)
+static errint_t socket_make_directory(struct efsd_socket *s)
 {
     for (unsigned i = 0; i < TRIES; i++) {
         uint64_t number;
@@ -130,7 +131,7 @@ static errint_t make_directory(struct efsd_socket *s)
             return -errno;
         }
         s->directory = openat(s->base, s->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (s->directory >= 0 && lock(s->directory))
+        if (s->directory >= 0 && socket_lock(s->directory))
             return 0;
         if (s->directory >= 0) {
             close(s->directory);
@@ -141,7 +142,7 @@ static errint_t make_directory(struct efsd_socket *s)
     return -EAGAIN;
 }
 
-static errint_t listen_there(struct efsd_socket *s)
+static errint_t socket_listen(struct efsd_socket *s)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t used = strlen(s->path);
@@ -158,13 +159,13 @@ static errint_t listen_there(struct efsd_socket *s)
 errint_t efsd_socket_open(struct efsd_socket *s, struct efs_error *err)
 {
     *s = (struct efsd_socket){.listening = -1, .base = -1, .directory = -1};
-    errint_t rc = choose_base(s, err);
+    errint_t rc = socket_choose_base(s, err);
     if (rc)
         return rc;
-    clean(s->base);
-    rc = make_directory(s);
+    socket_clean(s->base);
+    rc = socket_make_directory(s);
     if (!rc)
-        rc = listen_there(s);
+        rc = socket_listen(s);
     if (rc) {
         efs_fail(err, rc, "%s: %s", s->path, strerror(-rc));
         efsd_socket_close(s);
