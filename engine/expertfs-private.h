@@ -41,6 +41,10 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
                           uint32_t count, struct efs_error *err);
 
+/* Those of the experts first to end - 1, by their numbers in the store, that the policy keeps in full now: their
+ * numbers, and how many. */
+uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
+
 /* What becomes of the experts of a request. Zero: each is leased in full until it is dropped or the request released.
  */
 struct efs_request_how {

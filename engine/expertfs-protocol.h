@@ -15,32 +15,48 @@
 
 /*
  * Experts of a mount handed out without files, over a socket of type SOCK_SEQPACKET whose path is in
- * .expertfs/handout. A client sends asks and gets an answer for each item that has a tag, in any order; what was handed
- * out is held until its tag is dropped, or the socket closed. The memory comes as windows (efs_lease_window()), each
- * with its descriptor in the first answer that names it. libexpertfs uses it by itself.
+ * .expertfs/handout. Packets of both sides begin with a head. A client sends asks and gets an answer for each item that
+ * has a tag, in any order; what was handed out is held until its tag is dropped, or the socket closed. The memory comes
+ * as windows, each with its descriptor in the first answer that names it. libexpertfs uses it by itself.
  */
-#define EFS_EXPORT_VERSION 1u
+#define EFS_EXPORT_VERSION 2u
 #define EFS_EXPORT_ITEMS 64u
-#define EFS_EXPORT_TAGS 16384u     /* tags are below that */
-#define EFS_EXPORT_TOLD UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
+#define EFS_EXPORT_TAGS 16384u       /* tags are below that */
+#define EFS_EXPORT_NOTIFY UINT32_MAX /* in place of a tag: the expert is used, and is held by the client already */
+#define EFS_EXPORT_LISTED 256u
 enum efs_export_kind {
-    EFS_EXPORT_ASK = 1,    /* a layer's experts, as one request (expertfs-proc(5), want); tags are free ones, or
-                               EFS_EXPORT_TOLD: with these alone nothing is answered */
-    EFS_EXPORT_DROP = 2,   /* what was handed out under these tags, or is on its way */
-    EFS_EXPORT_FORGET = 3, /* windows, in place of tags, that the client unmapped */
+    EFS_EXPORT_ASK = 1,  /* efs_export_ask: a layer's experts, as one request (expertfs-proc(5), want); tags are free
+                            ones, or EFS_EXPORT_NOTIFY: with these alone nothing is answered */
+    EFS_EXPORT_DROP = 2, /* efs_export_ask: what was handed out under these tags, or is on its way */
+    EFS_EXPORT_UNMAPPED = 3, /* efs_export_ask: windows, in place of tags, that the client unmapped */
+    EFS_EXPORT_LIST = 4,     /* efs_export_head, count 0: which experts does the mount keep full? */
+    EFS_EXPORT_ANSWER = 5,   /* to an ask: efs_export_answer, count 1 */
+    EFS_EXPORT_KEPT = 6      /* to a list: some efs_export_kept, a layer or a part of one each */
+};
+struct efs_export_head {
+    uint32_t bytes, version, kind, count; /* bytes: of the packet; count: of what its last member has */
 };
 struct efs_export_ask {
-    uint32_t version, kind, layer, count;
+    struct efs_export_head head;
+    uint32_t layer;
     char stack[32]; /* "" for models with one; ended */
     struct {
         uint32_t expert, tokens, tag;
     } item[EFS_EXPORT_ITEMS]; /* a packet ends behind the last */
 };
 struct efs_export_answer {
-    uint32_t version, tag;
+    struct efs_export_head head;
+    uint32_t tag;
     int32_t error; /* 0 or -errno: open the expert's file instead */
-    uint32_t window;
+    uint32_t window, reserved;
     uint64_t window_bytes, file_bytes; /* the file begins where the window does */
+};
+struct efs_export_kept {
+    struct efs_export_head head;
+    uint32_t layer, last; /* 1: with this packet all were listed; it may list none */
+    uint64_t raw_bytes;   /* of those in this packet, decoded */
+    char stack[32];
+    uint32_t expert[EFS_EXPORT_LISTED]; /* a packet ends behind the last */
 };
 
 #endif

@@ -396,7 +396,7 @@ struct efs_client_options {
      * Of a mount: experts that no request has any more stay open and mapped up to that many bytes, those that were
      * used last, so that the next request for them costs no system call. What is open is leased: the mount cannot let
      * it go, so leave it less than its budget. 0: nothing is kept. EFS_KEEP_AUTO: of the experts that the mount keeps
-     * full itself, all but an eighth at most.
+     * full itself, as it tells by its socket, all but an eighth at most.
      */
     uint64_t keep_bytes;
 };

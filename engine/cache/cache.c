@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c - see cache.h: requests, and what follows from them. */
 #include "cache.h"
+#include "expertfs-private.h"
 
 #include "record.h"
 #include "sized.h"
@@ -383,6 +384,17 @@ enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
 {
     const struct efs_cache *r = fs->cache;
     return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
+}
+
+uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
+{
+    uint32_t count = 0;
+    pthread_mutex_lock(&fs->lock);
+    for (uint32_t e = first; e < end; e++)
+        if (efs_cache_kept(fs, e) == EFS_POOL_F)
+            numbers[count++] = e;
+    pthread_mutex_unlock(&fs->lock);
+    return count;
 }
 
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)

@@ -69,12 +69,12 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
     h->drops[h->drop_count++] = file->handed.tag; /* free when the mount was told */
     if (file->handed.window)
         file->handed.window->users--;
-    file->handed = (struct efs_handed){.tag = EFS_EXPORT_TOLD};
+    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
 }
 
 bool efs_export_has_news(const struct efs_export *h)
 {
-    return (h->drop_count > 0 || h->told_bytes > 0) && !h->lost;
+    return (h->drop_count > 0 || h->news_bytes > 0) && !h->lost;
 }
 
 bool efs_export_has_orphans(const struct efs_export *h)
@@ -92,11 +92,11 @@ bool efs_export_works(const struct efs_export *h)
 
 /* ---- packets ------------------------------------------------------------------------------------------------ */
 
-static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_ask *ask)
+static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_head *packet)
 {
     ssize_t n;
     do
-        n = send(h->fd, ask, efs_export_packet_bytes(ask), MSG_NOSIGNAL);
+        n = send(h->fd, packet, packet->bytes, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -errno : 0;
 }
@@ -111,33 +111,35 @@ static void export_lose(struct efs_mount *m)
         if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
-            file->handed.tag = EFS_EXPORT_TOLD;
+            file->handed.tag = EFS_NO_TAG;
             efs_file_queue(m, file);
         }
     efs_mount_wake_open_workers(m);
+    efs_full_set_lose(m);
 }
 
 /* Lock held: up to a packet of what is to be given back, into *packet; its tags are free once it was sent. */
 static bool export_take_drops(struct efs_export *h, struct efs_export_ask *packet)
 {
-    *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_DROP};
-    while (h->drop_count && packet->count < EFS_EXPORT_ITEMS) {
+    *packet = efs_export_packet(EFS_EXPORT_DROP);
+    while (h->drop_count && packet->head.count < EFS_EXPORT_ITEMS) {
         uint32_t tag = h->drops[--h->drop_count];
-        packet->item[packet->count++].tag = tag;
+        packet->item[packet->head.count++].tag = tag;
         h->free_tags[h->free_count++] = tag; /* asks come behind it: telling is held */
     }
-    return packet->count > 0;
+    return packet->head.count > 0;
 }
 
 static bool export_take_unmapped(struct efs_export *h, struct efs_export_ask *packet)
 {
-    *packet = (struct efs_export_ask){.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_FORGET};
-    while (h->forget_count)
-        packet->item[packet->count++].tag = h->forget[--h->forget_count];
-    return packet->count > 0;
+    *packet = efs_export_packet(EFS_EXPORT_UNMAPPED);
+    while (h->unmapped_count)
+        packet->item[packet->head.count++].tag = h->unmapped[--h->unmapped_count];
+    return packet->head.count > 0;
 }
 
-errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
+/* As efs_export_send(), whatever the packet is. */
+static errint_t export_send_all(struct efs_mount *m, const struct efs_export_head *last)
 {
     struct efs_export *h = m->export;
     struct efs_export_ask packet;
@@ -147,20 +149,34 @@ errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask)
         rc == 0 && !h->lost &&
         (efs_export_take_notified(h, &packet) || export_take_drops(h, &packet) || export_take_unmapped(h, &packet))) {
         pthread_mutex_unlock(&m->lock);
-        rc = export_send_packet(h, &packet);
+        efs_export_packet_end(&packet);
+        rc = export_send_packet(h, &packet.head);
         pthread_mutex_lock(&m->lock);
     }
     if (h->lost)
         rc = -EPIPE;
-    if (rc == 0 && ask) {
+    if (rc == 0 && last) {
         pthread_mutex_unlock(&m->lock);
-        rc = export_send_packet(h, ask);
+        rc = export_send_packet(h, last);
         pthread_mutex_lock(&m->lock);
     }
     if (rc < 0)
         export_lose(m);
     pthread_mutex_unlock(&m->lock);
     return rc;
+}
+
+errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask)
+{
+    if (ask)
+        efs_export_packet_end(ask);
+    return export_send_all(m, ask ? &ask->head : NULL);
+}
+
+errint_t efs_export_send_list(struct efs_mount *m)
+{
+    const struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
+    return export_send_all(m, &list);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------ */
@@ -172,7 +188,7 @@ static errint_t export_take_window(struct efs_mount *m, struct efs_expert_file *
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
     file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
-    errint_t rc = efs_mapped_tensors(file->path, efs_known_find(m, file->path, file->hash), &file->mapped);
+    errint_t rc = efs_mapped_tensors(efs_known_find(m, &file->key, file->hash), &file->mapped);
     if (rc < 0) {
         efs_mapped_let_go(&file->mapped);
         return rc;
@@ -189,12 +205,12 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
-    if (answer->version != EFS_EXPORT_VERSION || !file || file->state != EFS_FILE_OPENING || answer->error > 0)
+    if (!file || file->state != EFS_FILE_OPENING || answer->error > 0)
         return false;
     errint_t rc = answer->error;
     struct efs_export_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
     if (rc == 0 && !w) {
-        if (fd < 0 && !efs_window_is_forgotten(h, answer->window))
+        if (fd < 0 && !efs_window_was_unmapped(h, answer->window))
             return false;
         w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
         rc = w ? 0 : -ENOMEM;
@@ -211,22 +227,42 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
     } else { /* the mount has forgotten the tag */
         h->files[answer->tag] = NULL;
         h->free_tags[h->free_count++] = answer->tag;
-        file->handed.tag = EFS_EXPORT_TOLD;
+        file->handed.tag = EFS_NO_TAG;
     }
     efs_file_queue(m, file); /* its file may be had, or says why not */
     efs_mount_wake_open_workers(m);
     return true;
 }
 
+/* What the mount sends. */
+union incoming {
+    struct efs_export_head head;
+    struct efs_export_answer answer;
+    struct efs_export_kept kept;
+};
+
+/* A packet of so many bytes, and what came with it. false: it makes no sense. */
+static bool export_take(struct efs_mount *m, const union incoming *packet, size_t bytes, int fd)
+{
+    const struct efs_export_head *head = &packet->head;
+    if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
+        return false;
+    if (head->kind == EFS_EXPORT_ANSWER)
+        return bytes == sizeof(packet->answer) && export_take_answer(m, &packet->answer, fd);
+    return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
+           bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
+           memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && efs_full_set_take(m, &packet->kept);
+}
+
 /* One packet. -EAGAIN: there is none now. */
 static errint_t export_receive_one(struct efs_mount *m)
 {
-    struct efs_export_answer answer;
+    union incoming packet;
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control;
-    struct iovec part = {.iov_base = &answer, .iov_len = sizeof(answer)};
+    struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
     ssize_t n = recvmsg(m->export->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -236,8 +272,7 @@ static errint_t export_receive_one(struct efs_mount *m)
     const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
     if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(with), sizeof(fd));
-    bool good =
-        n == sizeof(answer) && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take_answer(m, &answer, fd);
+    bool good = !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take(m, &packet, (size_t)n, fd);
     if (fd >= 0)
         efs_sys_close(fd);
     return good ? 0 : -EPROTO;

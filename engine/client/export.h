@@ -16,9 +16,11 @@ struct efs_mount;
 struct efs_export_window;
 struct efs_export;
 
+#define EFS_NO_TAG EFS_EXPORT_NOTIFY
+
 /* What an expert's file is handed out as. */
 struct efs_handed {
-    uint32_t tag; /* EFS_EXPORT_TOLD: it is not handed out */
+    uint32_t tag; /* EFS_NO_TAG: it is not handed out */
     struct efs_export_window *window;
 };
 
@@ -41,9 +43,14 @@ bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t la
 /* Is there something to be told, or given back? */
 bool efs_export_has_news(const struct efs_export *export);
 
-/* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not). <0: it does
- * not work any more. */
-errint_t efs_export_send(struct efs_mount *m, const struct efs_export_ask *ask);
+/* An empty packet of that kind; and what its head has to say of its length, once its items are in. Without lock. */
+struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
+void efs_export_packet_end(struct efs_export_ask *packet);
+/* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not), whose end is
+ * set here. <0: it does not work any more. */
+errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask);
+/* The same, then ask which experts the mount keeps full: efs_full_set_take() gets the answer. */
+errint_t efs_export_send_list(struct efs_mount *m);
 /* End the wait of who receives: something else has come. */
 void efs_export_kick(const struct efs_export *export);
 /* Wait for answers until then (NULL: for ever) and take them; the lock is given up while it waits. By one thread at a

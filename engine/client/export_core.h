@@ -9,7 +9,7 @@
 #include "export.h"
 
 #define EFS_EXPORT_BUCKETS 256u
-#define EFS_EXPORT_TOLD_BYTES 16384u
+#define EFS_EXPORT_NEWS_BYTES 16384u
 
 struct efs_export_window {
     struct efs_export_window *next;
@@ -27,9 +27,9 @@ struct efs_export {
     uint32_t room, free_count, drop_count;
     struct efs_export_window *windows[EFS_EXPORT_BUCKETS], *newest, *oldest;
     uint32_t window_count;
-    uint32_t forget[EFS_EXPORT_ITEMS], forget_count;
-    char told[EFS_EXPORT_TOLD_BYTES]; /* packets, one behind the other */
-    size_t told_bytes;
+    uint32_t unmapped[EFS_EXPORT_ITEMS], unmapped_count; /* windows that the mount is not told of yet */
+    char news[EFS_EXPORT_NEWS_BYTES];                    /* packets, one behind the other */
+    size_t news_bytes;
 };
 
 /* ---- export_windows.c ---- */
@@ -37,14 +37,12 @@ struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
 /* What came with an answer is mapped. NULL: it cannot be. */
 struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd);
 /* It was unmapped, and the mount is not told yet. */
-bool efs_window_is_forgotten(const struct efs_export *h, uint32_t number);
+bool efs_window_was_unmapped(const struct efs_export *h, uint32_t number);
 /* One more file is in it; with the last of them gone it may be unmapped. */
 void efs_window_use(struct efs_export *h, struct efs_export_window *w);
 void efs_window_unmap_all(struct efs_export *h);
 
 /* ---- export_notify.c ---- */
-/* Of a packet with that many items. */
-size_t efs_export_packet_bytes(const struct efs_export_ask *ask);
 /* The oldest packet that is to be told. false: there is none. */
 bool efs_export_take_notified(struct efs_export *h, struct efs_export_ask *packet);
 

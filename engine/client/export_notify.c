@@ -8,37 +8,47 @@
 #include <stddef.h>
 #include <string.h>
 
-size_t efs_export_packet_bytes(const struct efs_export_ask *ask)
+struct efs_export_ask efs_export_packet(enum efs_export_kind kind)
 {
-    return offsetof(struct efs_export_ask, item) + ask->count * sizeof(ask->item[0]);
+    return (struct efs_export_ask){.head = {.version = EFS_EXPORT_VERSION, .kind = kind}};
+}
+
+void efs_export_packet_end(struct efs_export_ask *packet)
+{
+    packet->head.bytes =
+        (uint32_t)(offsetof(struct efs_export_ask, item) + packet->head.count * sizeof(packet->item[0]));
 }
 
 bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, const struct efs_need *needs,
                        uint32_t count)
 {
-    struct efs_export_ask ask = {.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_ASK, .layer = layer, .count = count};
-    if (count > EFS_EXPORT_ITEMS || strlen(stack) >= sizeof(ask.stack) ||
-        efs_export_packet_bytes(&ask) > sizeof(h->told) - h->told_bytes)
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
+    if (count > EFS_EXPORT_ITEMS || strlen(stack) >= sizeof(ask.stack))
+        return false;
+    ask.layer = layer;
+    ask.head.count = count;
+    efs_export_packet_end(&ask);
+    if (ask.head.bytes > sizeof(h->news) - h->news_bytes)
         return false;
     strcpy(ask.stack, stack);
     for (uint32_t i = 0; i < count; i++) {
         ask.item[i].expert = needs[i].expert;
         ask.item[i].tokens = needs[i].tokens;
-        ask.item[i].tag = EFS_EXPORT_TOLD;
+        ask.item[i].tag = EFS_EXPORT_NOTIFY;
     }
-    memcpy(h->told + h->told_bytes, &ask, efs_export_packet_bytes(&ask));
-    h->told_bytes += efs_export_packet_bytes(&ask);
+    memcpy(h->news + h->news_bytes, &ask, ask.head.bytes);
+    h->news_bytes += ask.head.bytes;
     return true;
 }
 
 bool efs_export_take_notified(struct efs_export *h, struct efs_export_ask *packet)
 {
-    if (h->told_bytes == 0)
+    if (h->news_bytes == 0)
         return false;
-    memcpy(packet, h->told, offsetof(struct efs_export_ask, item));
-    size_t bytes = efs_export_packet_bytes(packet);
-    memcpy(packet, h->told, bytes);
-    h->told_bytes -= bytes;
-    memmove(h->told, h->told + bytes, h->told_bytes);
+    memcpy(packet, h->news, sizeof(packet->head));
+    size_t bytes = packet->head.bytes;
+    memcpy(packet, h->news, bytes);
+    h->news_bytes -= bytes;
+    memmove(h->news, h->news + bytes, h->news_bytes);
     return true;
 }

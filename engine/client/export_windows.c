@@ -53,9 +53,9 @@ static void window_unmap_oldest(struct efs_export *h)
     struct efs_export_window *w = h->oldest;
     while (w && w->users)
         w = w->newer;
-    if (h->window_count < WINDOWS_MOST || !w || h->forget_count == EFS_EXPORT_ITEMS)
+    if (h->window_count < WINDOWS_MOST || !w || h->unmapped_count == EFS_EXPORT_ITEMS)
         return;
-    h->forget[h->forget_count++] = w->number;
+    h->unmapped[h->unmapped_count++] = w->number;
     window_free(h, w);
 }
 
@@ -81,10 +81,10 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
     return w;
 }
 
-bool efs_window_is_forgotten(const struct efs_export *h, uint32_t number)
+bool efs_window_was_unmapped(const struct efs_export *h, uint32_t number)
 {
-    for (uint32_t i = 0; i < h->forget_count; i++)
-        if (h->forget[i] == number)
+    for (uint32_t i = 0; i < h->unmapped_count; i++)
+        if (h->unmapped[i] == number)
             return true;
     return false;
 }

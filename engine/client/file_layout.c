@@ -37,9 +37,9 @@ static errint_t layout_take_tensors(struct efs_file_layout *layout)
                    : 0;
 }
 
-static errint_t layout_fill(struct efs_file_layout *layout, const char *path, const uint8_t *data, size_t bytes)
+static errint_t layout_fill(struct efs_file_layout *layout, const uint8_t *data, size_t bytes)
 {
-    const struct efs_source_input in = {.fd = -1, .data = data, .path = path, .bytes = bytes};
+    const struct efs_source_input in = {.fd = -1, .data = data, .path = "", .bytes = bytes};
     errint_t rc = efs_source_safetensors(&in, &layout->list, NULL);
     if (rc < 0)
         return rc;
@@ -58,10 +58,10 @@ static errint_t layout_fill(struct efs_file_layout *layout, const char *path, co
     return layout_take_tensors(layout);
 }
 
-errint_t efs_layout_read(const char *path, const uint8_t *data, size_t bytes, struct efs_file_layout **out)
+errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **out)
 {
     struct efs_file_layout *layout = efs_sys_calloc(1, sizeof(*layout));
-    errint_t rc = layout ? layout_fill(layout, path, data, bytes) : -ENOMEM;
+    errint_t rc = layout ? layout_fill(layout, data, bytes) : -ENOMEM;
     if (rc < 0)
         efs_layout_free(layout);
     else

@@ -16,9 +16,9 @@ struct efs_file_layout {
     uint32_t tensor_count;
 };
 
-/* Of the file of bytes that is mapped at data; path is for messages. Its header is checked like one of strangers.
+/* Of the file of bytes that is mapped at data. Its header is checked like one of strangers.
  * -EUCLEAN, -ENOMEM. */
-errint_t efs_layout_read(const char *path, const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
+errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
 /* NULL is fine. */
 void efs_layout_free(struct efs_file_layout *layout);
 /* Does the file that is mapped at data, of layout->file_bytes, begin with that header? */

@@ -3,21 +3,12 @@
 #include "mount.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-uint32_t efs_path_hash(const char *path)
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (; *path; path++)
-        hash = (hash ^ (uint8_t)*path) * 16777619u;
-    return hash;
-}
-
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path)
-{
-    uint32_t hash = efs_path_hash(path);
+    uint32_t hash = efs_expert_key_hash(key);
     for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
-        if (f->hash == hash && strcmp(f->path, path) == 0)
+        if (f->hash == hash && efs_expert_key_is(&f->key, key))
             return f;
     return NULL;
 }
@@ -33,13 +24,13 @@ static void file_unhash(struct efs_mount *m, struct efs_expert_file *file)
     file->hashed = false;
 }
 
-void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path)
+void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key)
 {
-    strcpy(file->path, path); /* both are of EFS_MAPPING_PATH */
-    file->hash = efs_path_hash(path);
+    file->key = *key;
+    file->hash = efs_expert_key_hash(key);
     file->hashed = true;
     file->mapped.fd = -1;
-    file->handed.tag = EFS_EXPORT_TOLD;
+    file->handed.tag = EFS_NO_TAG;
     file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
     m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
 }
@@ -80,7 +71,7 @@ static void file_let_go(struct efs_mount *m, struct efs_expert_file *file)
 {
     file_unkeep(m, file);
     file_unhash(m, file);
-    if (file->handed.tag != EFS_EXPORT_TOLD) {
+    if (file->handed.tag != EFS_NO_TAG) {
         efs_export_drop(m->export, file);
         efs_mapped_let_go(&file->mapped);
         free(file);
@@ -104,7 +95,7 @@ void efs_files_let_others_go(struct efs_mount *m)
 {
     for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
         newer = file->newer;
-        if (!efs_full_set(m, file->hash))
+        if (!efs_full_set_has(m, file->hash))
             file_let_go(m, file);
     }
 }
@@ -126,7 +117,7 @@ static void file_rest(struct efs_mount *m, struct efs_expert_file *file)
             efs_mount_wake_reaper(m); /* it may look which are worth it */
         m->rested = true;
         file_keep(m, file);
-        if (!efs_full_set(m, file->hash)) {
+        if (!efs_full_set_has(m, file->hash)) {
             file_let_go(m, file);
             efs_mount_wake_reaper(m);
         }
@@ -143,7 +134,7 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
         return;
     if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
         file_rest(m, file);
-    else if (file->handed.tag != EFS_EXPORT_TOLD)
+    else if (file->handed.tag != EFS_NO_TAG)
         efs_mount_wake_reaper(m); /* who takes the answer that nobody waits for */
 }
 

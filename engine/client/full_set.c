@@ -3,71 +3,19 @@
  * full_set.c - see mount.h. Which experts the mount keeps full: others are closed when nobody uses them, since what is
  * open takes memory from what the mount wants to keep.
  *
- * .expertfs/experts tells; it is read again now and then, so that reading takes a hundredth of the time at most. Names
- * are known by a hash: two that share one are kept, or not, together.
+ * It tells by its socket; without one nothing is kept. It is asked again now and then, so that telling takes a
+ * hundredth of the time at most.
  */
 #include "mount.h"
 
 #include "clock.h"
 #include "sys.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define LOOK_NS 100000000u
 #define LOOK_TIMES 100u
-#define READ_BYTES (64u << 10)
-#define TEXT_MOST (64u << 20)
-#define COLUMN_NAME 0u
-#define COLUMN_RAW 5u
-#define COLUMN_KEPT 9u
-
-static char *read_all(int root, const char *path)
-{
-    size_t used = 0, room = READ_BYTES;
-    char *text = efs_sys_malloc(room);
-    int fd = text ? efs_sys_openat(root, path, O_RDONLY | O_NONBLOCK, 0) : -1;
-    ssize_t n = fd < 0 ? -1 : 0;
-    while (n >= 0 && (n = efs_sys_pread(fd, text + used, room - used - 1, (uint64_t)used)) > 0) {
-        used += (size_t)n;
-        if (room - used > READ_BYTES / 2)
-            continue;
-        char *more = room < TEXT_MOST ? efs_sys_malloc(2 * room) : NULL;
-        if (!more) {
-            n = -1;
-            break;
-        }
-        memcpy(more, text, used);
-        free(text);
-        text = more;
-        room *= 2;
-    }
-    if (fd >= 0)
-        efs_sys_close(fd);
-    if (n < 0) {
-        free(text);
-        return NULL;
-    }
-    text[used] = '\0';
-    return text;
-}
-
-/* "L03/E017 ... F ...": is it kept full? Its name, ended, and its bytes. */
-static bool is_full(char *line, const char **name, uint64_t *bytes)
-{
-    char *rest = line, *word;
-    bool full = false;
-    for (unsigned column = 0; (word = strtok_r(rest, " ", &rest)) && column <= COLUMN_KEPT; column++) {
-        if (column == COLUMN_NAME)
-            *name = word;
-        else if (column == COLUMN_RAW)
-            *bytes = strtoull(word, NULL, 10);
-        full = column == COLUMN_KEPT && strcmp(word, "F") == 0;
-    }
-    return full;
-}
+#define EXPERTS_MOST (1u << 22)
 
 static int by_value(const void *a, const void *b)
 {
@@ -75,54 +23,84 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The hashes of those that are kept full, sorted; all_bytes: theirs together. */
-static uint32_t *look(int root, uint32_t *count, uint64_t *all_bytes)
+/* One that there is no room for is not kept. */
+static void full_set_add(struct efs_full_set *set, uint32_t hash)
 {
-    char *text = read_all(root, ".expertfs/experts"), path[EFS_MAPPING_PATH];
-    uint32_t lines = 1, *hashes;
-    for (const char *p = text; p && (p = strchr(p, '\n')); p++)
-        lines++;
-    *count = 0;
-    *all_bytes = 0;
-    hashes = text ? efs_sys_calloc(lines, sizeof(*hashes)) : NULL;
-    char *rest = hashes ? text : NULL, *line;
-    while (rest && (line = strsep(&rest, "\n"))) {
-        const char *name = "";
-        uint64_t bytes = 0;
-        if (!is_full(line, &name, &bytes) || strlen(name) + sizeof("experts/.safetensors") > sizeof(path))
-            continue;
-        snprintf(path, sizeof(path), "experts/%s.safetensors", name);
-        hashes[(*count)++] = efs_path_hash(path);
-        *all_bytes += bytes;
+    if (set->count == set->room) {
+        uint32_t room = set->room ? 2 * set->room : 256;
+        uint32_t *more = room <= EXPERTS_MOST ? efs_sys_calloc(room, sizeof(*more)) : NULL;
+        if (!more)
+            return;
+        for (uint32_t i = 0; i < set->count; i++)
+            more[i] = set->hashes[i];
+        free(set->hashes);
+        set->hashes = more;
+        set->room = room;
     }
-    if (hashes)
-        qsort(hashes, *count, sizeof(*hashes), by_value);
-    free(text);
-    return hashes;
+    set->hashes[set->count++] = hash;
 }
 
-bool efs_full_set(const struct efs_mount *m, uint32_t hash)
+void efs_full_set_free(struct efs_full_set *set)
 {
-    return !m->keep_auto || (m->full && bsearch(&hash, m->full, m->full_count, sizeof(hash), by_value));
+    free(set->hashes);
+    *set = (struct efs_full_set){.hashes = NULL};
 }
 
-bool efs_full_set_look(struct efs_mount *m)
+bool efs_full_set_has(const struct efs_mount *m, uint32_t hash)
 {
-    uint64_t begin = efs_now_ns(), bytes;
-    uint32_t count, *full, *before = m->full;
-    if (!m->keep_auto || begin < m->look_ns || !m->rested)
+    return !m->keep_auto || (m->full.count && bsearch(&hash, m->full.hashes, m->full.count, sizeof(hash), by_value));
+}
+
+bool efs_full_set_ask(struct efs_mount *m)
+{
+    uint64_t now = efs_now_ns();
+    if (!m->keep_auto || m->listing || now < m->look_ns || !m->rested || !efs_export_works(m->export))
         return false;
     m->rested = false;
+    m->listing = true;
+    m->asked_ns = now;
     pthread_mutex_unlock(&m->lock);
-    full = look(m->root, &count, &bytes);
+    pthread_mutex_lock(&m->telling);
+    efs_export_send_list(m);
+    pthread_mutex_unlock(&m->telling);
     pthread_mutex_lock(&m->lock);
-    uint64_t end = efs_now_ns(), pause = (end - begin) * LOOK_TIMES;
-    m->look_ns = end + (pause > LOOK_NS ? pause : LOOK_NS);
-    m->full = full;
-    m->full_count = count;
-    m->keep_bytes = bytes - bytes / EFS_KEEP_PARTS;
-    free(before);
+    return true;
+}
+
+/* What was listed is kept from now on. */
+static void full_set_change(struct efs_mount *m)
+{
+    efs_full_set_free(&m->full);
+    m->full = m->listed;
+    m->listed = (struct efs_full_set){.hashes = NULL};
+    m->listing = false;
+    if (m->full.count)
+        qsort(m->full.hashes, m->full.count, sizeof(m->full.hashes[0]), by_value);
+    m->keep_bytes = m->full.bytes - m->full.bytes / EFS_KEEP_PARTS;
     efs_files_let_others_go(m);
     efs_files_trim(m, m->keep_bytes);
+}
+
+bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet)
+{
+    if (!m->listing || __builtin_add_overflow(m->listed.bytes, packet->raw_bytes, &m->listed.bytes))
+        return false;
+    for (uint32_t i = 0; i < packet->head.count; i++) {
+        const struct efs_expert_key key = efs_expert_key(packet->stack, packet->layer, packet->expert[i]);
+        full_set_add(&m->listed, efs_expert_key_hash(&key));
+    }
+    if (packet->last) {
+        uint64_t now = efs_now_ns(), pause = (now - m->asked_ns) * LOOK_TIMES;
+        m->look_ns = now + (pause > LOOK_NS ? pause : LOOK_NS);
+        full_set_change(m);
+    }
     return true;
+}
+
+void efs_full_set_lose(struct efs_mount *m)
+{
+    if (!m->keep_auto)
+        return;
+    efs_full_set_free(&m->listed);
+    full_set_change(m);
 }

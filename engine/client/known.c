@@ -11,13 +11,13 @@ struct efs_known {
     struct efs_known *next;
     struct efs_file_layout *layout;
     uint32_t hash;
-    char path[EFS_MAPPING_PATH];
+    struct efs_expert_key key;
 };
 
-const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const char *path, uint32_t hash)
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_key *key, uint32_t hash)
 {
     for (const struct efs_known *k = m->known[hash % EFS_MOUNT_BUCKETS]; k; k = k->next)
-        if (k->hash == hash && strcmp(k->path, path) == 0)
+        if (k->hash == hash && efs_expert_key_is(&k->key, key))
             return k->layout;
     return NULL;
 }
@@ -30,7 +30,7 @@ void efs_known_add(struct efs_mount *m, struct efs_expert_file *file)
     k->layout = file->mapped.learned;
     file->mapped.learned = NULL;
     k->hash = file->hash;
-    memcpy(k->path, file->path, sizeof(k->path));
+    k->key = file->key;
     k->next = m->known[k->hash % EFS_MOUNT_BUCKETS]; /* before an older one, whose names may be in use */
     m->known[k->hash % EFS_MOUNT_BUCKETS] = k;
 }

@@ -16,10 +16,10 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 
-void efs_mapped_path(const char *stack, uint32_t layer, uint32_t expert, char path[EFS_MAPPING_PATH])
+void efs_mapped_path(const struct efs_expert_key *key, char path[EFS_MAPPING_PATH])
 {
-    snprintf(path, EFS_MAPPING_PATH, "experts/%.31s%sL%02" PRIu32 "/E%03" PRIu32 ".safetensors", stack,
-             *stack ? "-" : "", layer, expert);
+    snprintf(path, EFS_MAPPING_PATH, "experts/%s%sL%02" PRIu32 "/E%03" PRIu32 ".safetensors", key->stack,
+             *key->stack ? "-" : "", key->layer, key->expert);
 }
 
 /* How long it is: as it was when its header was read, or as the system says. */
@@ -52,10 +52,10 @@ static errint_t mapped_map(struct efs_mapped_file *file)
     return rc == 0 || rc == -EINVAL ? 0 : rc == -ENOMEM ? rc : -EIO;
 }
 
-errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file)
+errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
     if (!known || known->file_bytes != file->bytes || !efs_layout_fits(known, file->data)) {
-        errint_t rc = efs_layout_read(path, file->data, file->bytes, &file->learned);
+        errint_t rc = efs_layout_read(file->data, file->bytes, &file->learned);
         if (rc < 0)
             return rc;
         known = file->learned;
@@ -66,7 +66,7 @@ errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *know
 }
 
 /* With the layout that is known if the file still has it. */
-static errint_t mapped_map_with(const char *path, const struct efs_file_layout *layout, struct efs_mapped_file *file)
+static errint_t mapped_map_with(const struct efs_file_layout *layout, struct efs_mapped_file *file)
 {
     errint_t rc = mapped_find_bytes(layout, file);
     if (rc == 0)
@@ -75,9 +75,9 @@ static errint_t mapped_map_with(const char *path, const struct efs_file_layout *
         if (file->data)
             efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
         file->data = NULL;
-        return mapped_map_with(path, NULL, file);
+        return mapped_map_with(NULL, file);
     }
-    return rc < 0 ? rc : efs_mapped_tensors(path, layout, file);
+    return rc < 0 ? rc : efs_mapped_tensors(layout, file);
 }
 
 /* efs_client_tensors() means something by -EAGAIN: it is no error of an expert. */
@@ -86,15 +86,18 @@ static errint_t mapped_error(errint_t rc)
     return rc == -EAGAIN ? -EIO : rc;
 }
 
-errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file)
+errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struct efs_file_layout *known,
+                         struct efs_mapped_file *file)
 {
+    char path[EFS_MAPPING_PATH];
+    efs_mapped_path(key, path);
     *file = (struct efs_mapped_file){.fd = efs_sys_openat(root, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0)};
     if (file->fd < 0) {
         errint_t rc = file->fd;
         *file = (struct efs_mapped_file){.fd = -1};
         return mapped_error(rc);
     }
-    errint_t rc = mapped_map_with(path, known, file);
+    errint_t rc = mapped_map_with(known, file);
     if (rc < 0)
         efs_mapped_close(file);
     return mapped_error(rc);

@@ -8,6 +8,7 @@
 #ifndef EFS_MAPPING_H
 #define EFS_MAPPING_H
 
+#include "expert_key.h"
 #include "file_layout.h"
 
 #define EFS_MAPPING_PATH 80u
@@ -22,15 +23,16 @@ struct efs_mapped_file {
 };
 
 /* "experts/L03/E017.safetensors", "experts/encoder-L03/E017.safetensors". */
-void efs_mapped_path(const char *stack, uint32_t layer, uint32_t expert, char path[EFS_MAPPING_PATH]);
-/* Open path below the directory root, map it, have its pages there, read its header if it is not the one that is known
- * (NULL: none), which must outlive it. Blocks: the mount brings the expert. -EUCLEAN: not a safetensors file that one
- * may trust; -EIO: its pages cannot be read; -ENOMEM, ... */
-errint_t efs_mapped_open(int root, const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file);
+void efs_mapped_path(const struct efs_expert_key *key, char path[EFS_MAPPING_PATH]);
+/* Open the expert's file below the directory root, map it, have its pages there, read its header if it is not the one
+ * that is known (NULL: none), which must outlive it. Blocks: the mount brings the expert. -EUCLEAN: not a safetensors
+ * file that one may trust; -EIO: its pages cannot be read; -ENOMEM, ... */
+errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struct efs_file_layout *known,
+                         struct efs_mapped_file *file);
 /* Unmap and close; one that is not open is fine. */
 void efs_mapped_close(struct efs_mapped_file *file);
 /* Of a file whose data and bytes are there, by whatever means: its tensors. -EUCLEAN, -ENOMEM. */
-errint_t efs_mapped_tensors(const char *path, const struct efs_file_layout *known, struct efs_mapped_file *file);
+errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
 /* Free what efs_mapped_tensors() made. */
 void efs_mapped_let_go(struct efs_mapped_file *file);
 

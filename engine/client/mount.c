@@ -55,17 +55,19 @@ static errint_t request_check(const char *stack, uint32_t layer, const struct ef
 }
 
 /* Was it there before? */
-static bool mount_knows(struct efs_mount *m, const char *path)
+static bool mount_knows(struct efs_mount *m, const struct efs_expert_key *key)
 {
     pthread_mutex_lock(&m->lock);
-    bool known = efs_known_find(m, path, efs_path_hash(path)) != NULL;
+    bool known = efs_known_find(m, key, efs_expert_key_hash(key)) != NULL;
     pthread_mutex_unlock(&m->lock);
     return known;
 }
 
 /* Is there such a file? */
-static errint_t mount_look(const struct efs_mount *m, const char *path, struct efs_error *err)
+static errint_t mount_look(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
 {
+    char path[EFS_MAPPING_PATH];
+    efs_mapped_path(key, path);
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
@@ -92,15 +94,16 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
 }
 
 /* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
-static bool item_take_file(struct efs_mount *m, struct item *item, const char *path, struct efs_expert_file **spare)
+static bool item_take_file(struct efs_mount *m, struct item *item, const struct efs_expert_key *key,
+                           struct efs_expert_file **spare)
 {
-    struct efs_expert_file *file = efs_file_find(m, path);
+    struct efs_expert_file *file = efs_file_find(m, key);
     bool fresh = !file;
     if (fresh) {
         file = *spare;
         *spare = file->next_queued;
         file->next_queued = NULL;
-        efs_file_add(m, file, path);
+        efs_file_add(m, file, key);
     }
     efs_file_ref(m, file);
     item->file = file;
@@ -117,12 +120,12 @@ static bool mount_may_ask(const struct efs_mount *m, uint32_t count)
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  struct efs_mount_request *request)
 {
-    char path[EFS_MAPPING_PATH], text[LINE_BYTES];
+    char text[LINE_BYTES];
     bool all = true;
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count && all; i++) {
-        efs_mapped_path(stack, layer, needs[i].expert, path);
-        request->items[i].file = efs_file_find(m, path);
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        request->items[i].file = efs_file_find(m, &key);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
     if (all && mount_may_ask(m, request->count))
@@ -153,12 +156,12 @@ static void files_free(struct efs_expert_file *spare)
 static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
 {
-    char path[EFS_MAPPING_PATH], text[LINE_BYTES];
+    char text[LINE_BYTES];
     efs_mount_tell(m, text, request_print(stack, layer, needs, request->count, text));
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
-        efs_mapped_path(stack, layer, needs[i].expert, path);
-        if (item_take_file(m, &request->items[i], path, spare))
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        if (item_take_file(m, &request->items[i], &key, spare))
             efs_file_queue(m, request->items[i].file);
     }
     efs_mount_wake_open_workers(m);
@@ -169,20 +172,20 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
 static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
 {
-    struct efs_export_ask ask = {
-        .version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_ASK, .layer = layer, .count = request->count};
-    char path[EFS_MAPPING_PATH];
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
+    ask.layer = layer;
+    ask.head.count = request->count;
     strcpy(ask.stack, stack); /* is_stack() */
     pthread_mutex_lock(&m->telling);
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         struct item *item = &request->items[i];
-        efs_mapped_path(stack, layer, needs[i].expert, path);
-        bool fresh = item_take_file(m, item, path, spare);
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        bool fresh = item_take_file(m, item, &key, spare);
         bool asked = fresh && efs_export_works(m->export) && efs_export_take_tag(m->export, item->file);
         ask.item[i].expert = needs[i].expert;
         ask.item[i].tokens = needs[i].tokens;
-        ask.item[i].tag = asked ? item->file->handed.tag : EFS_EXPORT_TOLD;
+        ask.item[i].tag = asked ? item->file->handed.tag : EFS_EXPORT_NOTIFY;
         if (asked)
             item->file->state = EFS_FILE_OPENING;
         else if (fresh)
@@ -198,14 +201,13 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
                               struct efs_mount_request *request, struct efs_error *err)
 {
     struct efs_expert_file *spare = NULL;
-    char path[EFS_MAPPING_PATH];
     errint_t rc = 0;
     for (uint32_t i = 0; i < request->count && rc == 0; i++) {
         struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
-        efs_mapped_path(stack, layer, needs[i].expert, path);
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         rc = !file                  ? efs_fail(err, -ENOMEM, "no memory for a request")
-             : mount_knows(m, path) ? 0
-                                    : mount_look(m, path, err);
+             : mount_knows(m, &key) ? 0
+                                    : mount_look(m, &key, err);
         if (file) {
             file->next_queued = spare;
             spare = file;
@@ -489,7 +491,8 @@ void efs_mount_free(struct efs_mount *m)
 {
     efs_mount_threads_stop(m);
     efs_known_free(m);
-    free(m->full);
+    efs_full_set_free(&m->full);
+    efs_full_set_free(&m->listed);
     files_free(m->open_queue); /* nobody waits for these any more */
     efs_export_free(m->export);
     if (m->want >= 0)

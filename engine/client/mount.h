@@ -7,7 +7,7 @@
  *   mapping.c   one file     file_layout.c   what stands where in it
  *   open_workers.c   the threads: some open; one closes, and tells the mount what is needed
  *   export*.c   experts that the mount hands out without a file, where it does
- *   full_set.c      which the mount keeps full, and so are worth to be kept
+ *   full_set.c  which the mount keeps full, and so are worth to be kept
  *   known.c     layouts of files that were open before
  *
  * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
@@ -37,7 +37,13 @@ struct efs_expert_file {
     errint_t error;
     struct efs_mapped_file mapped;
     struct efs_handed handed; /* by the mount's socket, instead of opened */
-    char path[EFS_MAPPING_PATH];
+    struct efs_expert_key key;
+};
+
+/* Experts by their hashes, sorted once they are all there: two that share one are kept, or not, together. */
+struct efs_full_set {
+    uint32_t *hashes, count, room;
+    uint64_t bytes; /* of these experts, decoded */
 };
 
 struct efs_mount {
@@ -53,10 +59,11 @@ struct efs_mount {
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_known *known[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *newest, *oldest;
-    uint64_t keep_bytes, kept_bytes; /* at most, now */
-    uint32_t *full, full_count;      /* of keep_auto: hashes of the paths that the mount keeps full, sorted */
-    uint64_t look_ns;                /* when to look again, */
-    bool rested;                     /* and whether something came to rest since the last time */
+    uint64_t keep_bytes, kept_bytes;  /* at most, now */
+    struct efs_full_set full, listed; /* of keep_auto: what the mount keeps full; what it is listing now */
+    bool listing;                     /* the mount was asked for a list, which has not come whole */
+    uint64_t asked_ns, look_ns;       /* when it was asked last; when to ask again, */
+    bool rested;                      /* and whether something came to rest since the last time */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
     struct efs_mount_request *watched;                              /* whose users wait by poll(2), not by a thread */
     bool reaper_sleeps, stop;
@@ -81,11 +88,10 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
-uint32_t efs_path_hash(const char *path);
-/* The file of that path, if there is one that did not fail. */
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const char *path);
+/* The file of that expert, if there is one that did not fail. */
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key);
 /* A new one, whose memory was got by the caller; to be queued, or asked for. */
-void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const char *path);
+void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
 /* To the open_workers, who want to be woken. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
 /* Something has come, or nothing comes any more: those who wait look again. */
@@ -101,7 +107,8 @@ void efs_files_let_others_go(struct efs_mount *m);
 
 /* ---- known.c: with lock held ---- */
 /* The layout that the file had when it was open last, until the mount is let go; NULL: it was not. */
-const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const char *path, uint32_t hash);
+const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_key *key,
+                                             uint32_t hash);
 /* Take over what was learned when the file was opened. Without memory the file keeps it. */
 void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
 void efs_known_free(struct efs_mount *m);
@@ -109,9 +116,14 @@ void efs_known_free(struct efs_mount *m);
 /* ---- full_set.c: with lock held ---- */
 #define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */
 /* May a file that nobody uses stay open? */
-bool efs_full_set(const struct efs_mount *m, uint32_t hash);
-/* Look again if it is time to. true: it was, and the lock was given up meanwhile. */
-bool efs_full_set_look(struct efs_mount *m);
+bool efs_full_set_has(const struct efs_mount *m, uint32_t hash);
+/* Ask the mount again if it is time to. true: it was, and the lock was given up meanwhile. */
+bool efs_full_set_ask(struct efs_mount *m);
+/* A packet of what it keeps full. false: it was not asked. */
+bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet);
+/* Nothing is listed any more: nothing is kept. */
+void efs_full_set_lose(struct efs_mount *m);
+void efs_full_set_free(struct efs_full_set *set);
 
 /* ---- mount.c ---- */
 struct efs_mount_request;

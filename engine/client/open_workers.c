@@ -50,13 +50,13 @@ static void *open_worker_run(void *arg)
             efs_file_opened(m, file);
             continue;
         }
-        const struct efs_file_layout *known = efs_known_find(m, file->path, file->hash);
+        const struct efs_file_layout *known = efs_known_find(m, &file->key, file->hash);
         pthread_mutex_unlock(&m->lock);
-        errint_t rc = efs_mapped_open(m->root, file->path, known, &file->mapped);
+        errint_t rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
         pthread_mutex_lock(&m->lock);
         if (rc == -ENOMEM && efs_files_trim(m, 0)) { /* the mount, or we, had no room: once more without what is kept */
             pthread_mutex_unlock(&m->lock);
-            rc = efs_mapped_open(m->root, file->path, known, &file->mapped);
+            rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
             pthread_mutex_lock(&m->lock);
         }
         if (file->mapped.learned)
@@ -182,7 +182,7 @@ static void *reaper_run(void *arg)
     uint64_t quiet_ns = 0;
     pthread_mutex_lock(&m->lock);
     while (!m->stop || m->close_queue) {
-        if (efs_full_set_look(m))
+        if (efs_full_set_ask(m))
             continue;
         if (m->close_queue) {
             reaper_close_files(m);
@@ -191,7 +191,7 @@ static void *reaper_run(void *arg)
             nanosleep(&a_while, NULL); /* more may come */
             mount_tell_all(m);
             pthread_mutex_lock(&m->lock);
-        } else if (!m->stop && !m->receiving && m->export && efs_export_has_orphans(m->export)) {
+        } else if (!m->stop && !m->receiving && m->export && (m->listing || efs_export_has_orphans(m->export))) {
             reaper_receive(m);
         } else if (!m->stop && efs_mount_is_watching(m)) {
             reaper_watch(m, &quiet_ns);

@@ -68,7 +68,7 @@ static void export_greet(struct efsd_export *h)
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    *s = (struct efsd_session){.export = h, .fd = fd, .user = who.uid, .references = 1};
+    *s = (struct efsd_session){.export = h, .fd = fd, .user = who.uid, .references = 1, .list_at = UINT32_MAX};
     s->late_end = &s->late;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     pthread_mutex_lock(&h->lock);

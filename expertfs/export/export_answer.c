@@ -16,14 +16,13 @@ static bool session_has(const struct efsd_session *s, uint32_t window)
     return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
 }
 
-/* Send one; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
-static errint_t session_send(const struct efsd_session *s, const struct efs_export_answer *answer, int fd)
+errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export_head *packet, int fd)
 {
     union {
         struct cmsghdr header;
         char room[CMSG_SPACE(sizeof(int))];
     } control = {.room = {0}};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)answer, .iov_len = sizeof(*answer)};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)packet, .iov_len = packet->bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     if (fd >= 0) {
         message.msg_control = control.room;
@@ -37,10 +36,23 @@ static errint_t session_send(const struct efsd_session *s, const struct efs_expo
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
+void efsd_session_watch(const struct efsd_session *s, bool room)
+{
+    struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
+    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
+}
+
+static struct efs_export_answer answer_to(uint32_t tag)
+{
+    return (struct efs_export_answer){
+        .head = {sizeof(struct efs_export_answer), EFS_EXPORT_VERSION, EFS_EXPORT_ANSWER, 1}, .tag = tag};
+}
+
 static errint_t session_answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
 {
-    const struct efs_export_answer answer = {.version = EFS_EXPORT_VERSION, .tag = tag, .error = error};
-    return session_send(s, &answer, -1);
+    struct efs_export_answer answer = answer_to(tag);
+    answer.error = error;
+    return efsd_session_send(s, &answer.head, -1);
 }
 
 /* -EAGAIN; -EBUSY and others: it cannot be handed out. */
@@ -56,14 +68,11 @@ static errint_t session_answer_held(struct efsd_session *s, const struct efsd_he
         rc = -ENOMEM;
     if (rc)
         return rc;
-    const struct efs_export_answer answer = {
-        .version = EFS_EXPORT_VERSION,
-        .tag = held->tag,
-        .window = window.number,
-        .window_bytes = window.bytes,
-        .file_bytes = daemon->tree.nodes[held->node].bytes,
-    };
-    rc = session_send(s, &answer, session_has(s, window.number) ? -1 : window.fd);
+    struct efs_export_answer answer = answer_to(held->tag);
+    answer.window = window.number;
+    answer.window_bytes = window.bytes;
+    answer.file_bytes = daemon->tree.nodes[held->node].bytes;
+    rc = efsd_session_send(s, &answer.head, session_has(s, window.number) ? -1 : window.fd);
     if (rc == 0)
         s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
     return rc;
@@ -72,7 +81,6 @@ static errint_t session_answer_held(struct efsd_session *s, const struct efsd_he
 static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     struct efsd_late *late = s->late_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*late)) : NULL;
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = s};
     if (!late) { /* it asks and does not listen; nothing that it waits for may be lost without a word */
         shutdown(s->fd, SHUT_RDWR);
         return;
@@ -81,7 +89,7 @@ static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t erro
     *s->late_end = late;
     s->late_end = &late->next;
     s->late_count++;
-    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    efsd_session_watch(s, true);
 }
 
 /* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
@@ -123,8 +131,7 @@ void efsd_export_flush(struct efsd_session *s)
     s->late = NULL;
     s->late_end = &s->late;
     s->late_count = 0;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
-    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    efsd_session_watch(s, false);
     while (all) {
         struct efsd_late *one = all;
         struct efs_lease *lease = NULL;
@@ -142,6 +149,7 @@ void efsd_export_flush(struct efsd_session *s)
         }
     }
     pthread_mutex_unlock(&s->export->lock);
+    efsd_export_list_on(s);
 }
 
 void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)

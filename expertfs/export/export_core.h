@@ -4,6 +4,7 @@
  *
  *   export.c          the socket and the thread that receives      export_session.c   what a client asks and holds
  *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
+ *   export_list.c     which experts are kept full, told by the thread that receives
  *
  *   tag free -> COMING (asked for) -> HELD (answered) -> free (dropped)
  */
@@ -13,6 +14,7 @@
 #include "daemon.h"
 #include "export.h"
 #include "export_socket.h"
+#include "expertfs-protocol.h"
 
 struct efsd_held {
     struct efsd_session *session;
@@ -40,6 +42,7 @@ struct efsd_session {
     uint32_t windows;        /* that there is room for */
     struct efsd_late *late, **late_end;
     uint32_t late_count;
+    uint32_t list_at; /* the thread's: the next expert to be listed; UINT32_MAX: no list is under way */
 };
 
 struct efsd_export {
@@ -70,7 +73,17 @@ void efsd_export_receive(struct efsd_session *session);
 /* The session is over; what it held is released. */
 void efsd_export_end(struct efsd_session *session);
 
+/* ---- export_list.c: by the thread that receives, without lock ---- */
+/* The client asks which experts are kept full: it is told all over. */
+void efsd_export_list(struct efsd_session *session);
+/* Tell more of them, if there are more. */
+void efsd_export_list_on(struct efsd_session *session);
+
 /* ---- export_answer.c ---- */
+/* Send a packet; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
+errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
+/* Look whether the client sends; room: also whether its socket has room. */
+void efsd_session_watch(const struct efsd_session *session, bool room);
 /* For efs_lease(): arg is a struct efsd_held, and holds a reference on its session. */
 void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease);
 /* The client's socket has room again. */

@@ -115,13 +115,13 @@ static bool session_take_tags(struct efsd_session *s, const struct efs_export_as
 {
     uint32_t taken = 0;
     pthread_mutex_lock(&s->export->lock);
-    for (; taken < ask->count; taken++) {
+    for (; taken < ask->head.count; taken++) {
         uint32_t tag = ask->item[taken].tag;
-        coming[taken] = tag == EFS_EXPORT_TOLD ? NULL : session_take_tag(s, tag);
-        if (tag != EFS_EXPORT_TOLD && !coming[taken])
+        coming[taken] = tag == EFS_EXPORT_NOTIFY ? NULL : session_take_tag(s, tag);
+        if (tag != EFS_EXPORT_NOTIFY && !coming[taken])
             break;
     }
-    bool good = taken == ask->count;
+    bool good = taken == ask->head.count;
     while (!good && taken-- > 0) {
         if (coming[taken]) {
             s->held[coming[taken]->tag] = NULL;
@@ -149,28 +149,28 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
     void *args[EFS_EXPORT_ITEMS];
     struct efs_error err = {.text = ""};
     struct efs_request *none;
-    for (uint32_t i = 0; i < ask->count; i++)
+    for (uint32_t i = 0; i < ask->head.count; i++)
         needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
-    errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->count, &err);
-    for (uint32_t i = 0; rc == 0 && i < ask->count; i++) {
+    errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
+    for (uint32_t i = 0; rc == 0 && i < ask->head.count; i++) {
         args[i] = coming[i];
         if (coming[i])
             coming[i]->node = s->export->nodes[needs[i].expert];
     }
     const struct efs_request_how how = {.done = session_leased, .args = args};
     if (rc == 0)
-        rc = efs_request_submit(daemon->fs, needs, ask->count, &how, &none, &err);
+        rc = efs_request_submit(daemon->fs, needs, ask->head.count, &how, &none, &err);
     return efsd_want_told(daemon, s->user, rc, &err);
 }
 
 static bool session_take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
-    if (ask->count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !session_take_tags(s, ask, coming))
+    if (ask->head.count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !session_take_tags(s, ask, coming))
         return false;
     efsd_shrink_leased(s->export->daemon);
     errint_t rc = session_submit(s, ask, coming);
-    for (uint32_t i = 0; rc < 0 && i < ask->count; i++)
+    for (uint32_t i = 0; rc < 0 && i < ask->head.count; i++)
         if (coming[i])
             efsd_export_leased(coming[i], rc, NULL);
     return true;
@@ -178,7 +178,7 @@ static bool session_take_ask(struct efsd_session *s, const struct efs_export_ask
 
 static void session_take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
 {
-    for (uint32_t i = 0; i < ask->count; i++) {
+    for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
         struct efs_lease *lease = NULL;
         pthread_mutex_lock(&s->export->lock);
@@ -199,7 +199,7 @@ static void session_take_drop(struct efsd_session *s, const struct efs_export_as
 static void session_take_unmapped(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     pthread_mutex_lock(&s->export->lock);
-    for (uint32_t i = 0; i < ask->count; i++) {
+    for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t window = ask->item[i].tag;
         if (window / 8 < s->windows)
             s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
@@ -207,20 +207,26 @@ static void session_take_unmapped(struct efsd_session *s, const struct efs_expor
     pthread_mutex_unlock(&s->export->lock);
 }
 
-/* One packet. false: the client is wrong. */
+/* One packet of so many bytes. false: the client is wrong. */
 static bool session_take(struct efsd_session *s, const struct efs_export_ask *ask, size_t bytes)
 {
-    if (bytes < offsetof(struct efs_export_ask, item) || ask->version != EFS_EXPORT_VERSION ||
-        ask->count > EFS_EXPORT_ITEMS ||
-        bytes != offsetof(struct efs_export_ask, item) + ask->count * sizeof(ask->item[0]))
+    const struct efs_export_head *head = &ask->head;
+    if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
         return false;
-    switch (ask->kind) {
+    if (head->kind == EFS_EXPORT_LIST && bytes == sizeof(*head) && head->count == 0) {
+        efsd_export_list(s);
+        return true;
+    }
+    if (head->count > EFS_EXPORT_ITEMS ||
+        bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
+        return false;
+    switch (head->kind) {
     case EFS_EXPORT_ASK:
         return session_take_ask(s, ask);
     case EFS_EXPORT_DROP:
         session_take_drop(s, ask);
         return true;
-    case EFS_EXPORT_FORGET:
+    case EFS_EXPORT_UNMAPPED:
         session_take_unmapped(s, ask);
         return true;
     default:

@@ -6,12 +6,14 @@ import os
 import socket
 import struct
 
-ASK, DROP, FORGET, TOLD = 1, 2, 3, 0xFFFFFFFF
+ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, NOTIFY = 1, 2, 3, 4, 5, 6, 0xFFFFFFFF
+VERSION = 2
 
 
-def packet(kind, items, layer=0, version=1, stack=b"", count=None):
-    head = struct.pack("<4I32s", version, kind, layer, len(items) if count is None else count, stack)
-    return head + b"".join(struct.pack("<3I", *item) for item in items)
+def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None):
+    body = b"" if kind == LIST else struct.pack("<I32s", layer, stack) + b"".join(struct.pack("<3I", *item) for item in items)
+    return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
+                       len(items) if count is None else count) + body
 
 
 def address_of(mount):
@@ -32,13 +34,27 @@ class Client:
 
     def answer(self):
         """(tag, error, window, bytes of the file); None: it was cut off."""
-        data, ancillary, _, _ = self.socket.recvmsg(64, socket.CMSG_SPACE(4))
+        data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(4))
         if not data:
             return None
-        _, tag, error, window, window_bytes, file_bytes = struct.unpack("<IIiIQQ", data)
+        length, version, kind, count, tag, error, window, _, window_bytes, file_bytes = struct.unpack("<4IIiIIQQ", data)
+        assert (length, version, kind, count) == (len(data), VERSION, ANSWER, 1)
         for _, _, fds in ancillary:
             self.take(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes
+
+    def kept(self):
+        """What the mount keeps full: (stack, layer, expert), and its bytes."""
+        self.send(LIST, [])
+        found, total = set(), 0
+        while True:
+            data = self.socket.recv(4096)
+            length, version, kind, count, layer, last, raw, stack = struct.unpack("<4I2IQ32s", data[:64])
+            assert (length, version, kind) == (len(data), VERSION, KEPT) and len(data) == 64 + 4 * count
+            total += raw
+            found |= {(stack.rstrip(b"\0").decode(), layer, expert) for expert in struct.unpack(f"<{count}I", data[64:])}
+            if last:
+                return found, total
 
     def take(self, window, fd, window_bytes):
         self.fds[window] = fd

@@ -5,7 +5,7 @@ import mmap
 import socket
 
 from e2e import *
-from handout import ASK, DROP, FORGET, TOLD, Client, address_of, packet
+from handout import ASK, DROP, LIST, NOTIFY, UNMAPPED, Client, address_of, packet
 
 need_fuse()
 model = make_model()
@@ -49,7 +49,7 @@ if not mount.passthrough():
 
 print("-- asks and answers")
 one = Socket(mount)
-one.send(ASK, [(n, 1, 100 + n) for n in range(4)] + [(5, 2, TOLD)])
+one.send(ASK, [(n, 1, 100 + n) for n in range(4)] + [(5, 2, NOTIFY)])
 answers = sorted(one.answer() for _ in range(4))
 check("an answer for each tag", [a[:2] for a in answers] == [(100 + n, 0) for n in range(4)], answers)
 check("the files, byte for byte", all(one.file(a) == files[0, a[0] - 100] for a in answers))
@@ -65,19 +65,41 @@ one.send(ASK, [(1, 1, 3)], layer=9)
 check("a layer that is not there", one.answer()[:2] == (3, -22))
 one.send(ASK, [(1, 1, 3)], stack=b"encoder")
 check("a stack that is not there", one.answer()[:2] == (3, -22))
-one.send(FORGET, [(0, 0, again[2])])
+one.send(UNMAPPED, [(0, 0, again[2])])
 one.windows.pop(again[2]).close()
 one.send(ASK, [(1, 1, 8)])
 check("a window that was forgotten comes again", one.file(one.answer()) == files[0, 1])
 
+print("-- what is kept full")
+os.setxattr(mount.path, "user.expertfs.plan", b"F=60,C=40")
+for name in ("L01/E002", "L01/E005", "L02/E007"):
+    os.setxattr(mount / f"experts/{name}.safetensors", "user.expertfs.pin", b"F")
+    open(mount / f"experts/{name}.safetensors", "rb").close()
+
+
+def kept():
+    rows = [row.split() for row in mount.control("experts").splitlines()]
+    name, raw, kept = (rows[0].index(column) for column in ("name", "raw_bytes", "kept"))
+    full = [row for row in rows[1:] if row[kept] == "F"]
+    return {("", int(row[name][1:3]), int(row[name][5:])) for row in full}, sum(int(row[raw]) for row in full)
+
+
+check("the list is that of experts", wait_until(lambda: one.kept() == kept() and len(kept()[0]) >= 3), (one.kept(), kept()))
+os.setxattr(mount.path, "user.expertfs.plan", b"C=100")
+for name in ("L01/E002", "L01/E005", "L02/E007"):
+    os.removexattr(mount / f"experts/{name}.safetensors", "user.expertfs.pin")
+check("an empty one, too", wait_until(lambda: one.kept() == (set(), 0)), one.kept())
+os.removexattr(mount.path, "user.expertfs.plan")
+
 print("-- wrong ones")
 wrong = {
-    "another version": packet(ASK, [(1, 1, 1)], version=2), "an unknown kind": packet(9, [(1, 1, 1)]),
+    "another version": packet(ASK, [(1, 1, 1)], version=1), "an unknown kind": packet(9, [(1, 1, 1)]),
     "fewer items than said": packet(ASK, [(1, 1, 1)], count=2), "more items than said": packet(ASK, [(1, 1, 1)] * 2, count=1),
     "too many items": packet(ASK, [(1, 1, 1)] * 64, count=65), "no item": packet(ASK, []), "nothing": b"\0",
     "half a head": packet(ASK, [])[:20], "a stack without end": packet(ASK, [(1, 1, 1)], stack=b"x" * 32),
     "a tag twice": packet(ASK, [(1, 1, 1), (2, 1, 1)]), "a tag out of range": packet(ASK, [(1, 1, 16384)]),
-    "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
+    "another length than said": packet(ASK, [(1, 1, 1)], length=63), "a list of something": packet(LIST, [], count=1),
+    "a kind of the mount's": packet(5, [(1, 1, 1)]), "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
 }
 for name, data in wrong.items():
     other = Socket(mount)

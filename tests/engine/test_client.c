@@ -303,53 +303,6 @@ static void test_kept(void **state)
     assert_int_equal(fixture_open_fds(), fds);
 }
 
-/* Of its own, the client keeps what the mount keeps full: here, as a file tells, experts 1 and 3 of layer 0. */
-static void test_kept_full(void **state)
-{
-    (void)state;
-    char table[1024];
-    size_t used = 0;
-    for (uint32_t e = 0; e < 5; e++)
-        used += (size_t)snprintf(table + used, sizeof(table) - used, "L00/E%03u 0 %u F 0 %zu 1 1 1 %c - 0 1\n", e, e,
-                                 8 * mount.file_bytes[0], e == 1 || e == 3 ? 'F' : 'C');
-    put(".expertfs/experts", table, used);
-    unsigned fds = fixture_open_fds();
-    struct efs_client *client = open_client(mount.directory, EFS_KEEP_AUTO);
-    unsigned without = fixture_open_fds();
-    struct efs_client_request *r;
-    bool both = false;
-    for (unsigned round = 0; round < 500 && !both; round++) { /* it looks from time to time */
-        for (uint32_t e = 0; e < 5; e++) {
-            assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, sizeof(struct efs_need), 1,
-                                              EFS_FORM_FULL, &r, NULL),
-                             0);
-            assert_int_equal(efs_client_wait(r), 0);
-            check_tensors(r, 0, 0, e);
-            efs_client_release(r);
-        }
-        for (unsigned i = 0; i < 20 && fixture_open_fds() > without + 2; i++)
-            usleep(1000); /* the reaper closes the others */
-        both = fixture_open_fds() == without + 2;
-        usleep(10000);
-    }
-    assert_true(both);
-    put(".expertfs/experts", "nonsense\nL00\n", 13); /* nothing is kept full any more */
-    for (unsigned round = 0; round < 500 && fixture_open_fds() > without; round++) {
-        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, sizeof(struct efs_need), 1,
-                                          EFS_FORM_FULL, &r, NULL),
-                         0);
-        assert_int_equal(efs_client_wait(r), 0);
-        efs_client_release(r);
-        usleep(10000);
-    }
-    assert_int_equal(fixture_open_fds(), without);
-    efs_client_close(client);
-    assert_int_equal(fixture_open_fds(), fds);
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/.expertfs/experts", mount.directory);
-    unlink(path);
-}
-
 /* ---- files that are not what they should be ---- */
 
 static void with_header(const char *json, size_t data_bytes)
@@ -641,10 +594,10 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both),     cmocka_unit_test(test_open),  cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_told),     cmocka_unit_test(test_kept),  cmocka_unit_test(test_kept_full),
-        cmocka_unit_test(test_foreign),  cmocka_unit_test(test_gone),  cmocka_unit_test(test_event),
-        cmocka_unit_test(test_borrowed), cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_both),  cmocka_unit_test(test_open),    cmocka_unit_test(test_coded),
+        cmocka_unit_test(test_told),  cmocka_unit_test(test_kept),    cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_gone),  cmocka_unit_test(test_event),   cmocka_unit_test(test_borrowed),
+        cmocka_unit_test(test_notes), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

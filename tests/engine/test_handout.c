@@ -43,6 +43,9 @@ enum manner {
     HANGS_UP,       /* at the first ask */
     HANGS_UP_LATER, /* when some were answered */
     OTHER_VERSION,
+    OTHER_LENGTH,
+    OTHER_KIND,
+    UNASKED_LIST,
     UNKNOWN_TAG,
     NO_DESCRIPTOR, /* with a window that is new */
     LONG_FILE,     /* longer than its window */
@@ -66,6 +69,7 @@ struct mount_end {
     uint32_t window_base; /* of their numbers */
     struct window windows[WINDOWS];
     size_t window_bytes;
+    _Atomic uint32_t kept;                                  /* bits: experts of layer 1 that are kept full */
     _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: what the client must not do */
     uint32_t told[TAGS], told_count; /* layers of which only experts that the client has were used */
     pthread_t thread;
@@ -76,8 +80,10 @@ static void reply(const struct mount_end *s, int fd, struct efs_export_answer an
 {
     char control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {&answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer)};
+    answer.head = (struct efs_export_head){s->manner == OTHER_LENGTH ? 8 : sizeof(answer),
+                                           s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION,
+                                           s->manner == OTHER_KIND ? 77 : EFS_EXPORT_ANSWER, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    answer.version = s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION;
     answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
     if (with >= 0) {
         message.msg_control = control;
@@ -122,6 +128,22 @@ static void give_back(struct mount_end *s, uint32_t tag)
         }
 }
 
+/* What is kept full, in as many packets as experts, and one that has none. */
+static void reply_list(const struct mount_end *s, int fd)
+{
+    struct efs_export_kept packet = {.layer = 1, .raw_bytes = 8 * mount.file_bytes[0]};
+    for (uint32_t e = 0; e <= EXPERTS; e++) {
+        if (e < EXPERTS && !(s->kept >> e & 1))
+            continue;
+        packet.last = e == EXPERTS;
+        packet.expert[0] = e;
+        packet.head =
+            (struct efs_export_head){(uint32_t)offsetof(struct efs_export_kept, expert) + (packet.last ? 0 : 4),
+                                     EFS_EXPORT_VERSION, EFS_EXPORT_KEPT, !packet.last};
+        send(fd, &packet, packet.head.bytes, MSG_NOSIGNAL);
+    }
+}
+
 /* Until the client hangs up, or we do. */
 static void serve_one(struct mount_end *s, int fd)
 {
@@ -129,28 +151,33 @@ static void serve_one(struct mount_end *s, int fd)
     bool used[TAGS] = {false};
     ssize_t n;
     while ((n = recv(fd, &ask, sizeof(ask), 0)) > 0) {
-        s->wrong += ask.version != EFS_EXPORT_VERSION || ask.count > EFS_EXPORT_ITEMS ||
-                    (size_t)n != offsetof(struct efs_export_ask, item) + ask.count * sizeof(ask.item[0]);
-        if (ask.kind == EFS_EXPORT_ASK && s->manner == HANGS_UP)
+        s->wrong += ask.head.version != EFS_EXPORT_VERSION || ask.head.bytes != (size_t)n;
+        if (ask.head.kind == EFS_EXPORT_LIST || s->manner == UNASKED_LIST)
+            reply_list(s, fd);
+        if (ask.head.kind == EFS_EXPORT_LIST)
+            continue;
+        s->wrong += ask.head.count > EFS_EXPORT_ITEMS ||
+                    (size_t)n != offsetof(struct efs_export_ask, item) + ask.head.count * sizeof(ask.item[0]);
+        if (ask.head.kind == EFS_EXPORT_ASK && s->manner == HANGS_UP)
             return;
-        if (ask.kind == EFS_EXPORT_FORGET) {
-            s->wrong += ask.count == 0 || s->manner != ALWAYS_NEW;
-            s->forgotten += ask.count;
+        if (ask.head.kind == EFS_EXPORT_UNMAPPED) {
+            s->wrong += ask.head.count == 0 || s->manner != ALWAYS_NEW;
+            s->forgotten += ask.head.count;
             continue;
         }
-        bool told = ask.kind == EFS_EXPORT_ASK && ask.count > 0;
-        for (uint32_t i = 0; i < ask.count; i++)
-            told = told && ask.item[i].tag == EFS_EXPORT_TOLD && ask.item[i].tokens == i + 1;
+        bool told = ask.head.kind == EFS_EXPORT_ASK && ask.head.count > 0;
+        for (uint32_t i = 0; i < ask.head.count; i++)
+            told = told && ask.item[i].tag == EFS_EXPORT_NOTIFY && ask.item[i].tokens == i + 1;
         if (told && s->told_count < TAGS)
             s->told[s->told_count++] = ask.layer;
-        for (uint32_t i = 0; i < ask.count && s->wrong == 0; i++) {
+        for (uint32_t i = 0; i < ask.head.count && s->wrong == 0; i++) {
             uint32_t tag = ask.item[i].tag;
-            if (ask.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_TOLD)
+            if (ask.head.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_NOTIFY)
                 continue;
-            s->wrong += tag >= TAGS || used[tag] != (ask.kind == EFS_EXPORT_DROP);
+            s->wrong += tag >= TAGS || used[tag] != (ask.head.kind == EFS_EXPORT_DROP);
             if (s->wrong)
                 break;
-            if (ask.kind == EFS_EXPORT_DROP) {
+            if (ask.head.kind == EFS_EXPORT_DROP) {
                 used[tag] = false;
                 give_back(s, tag);
                 continue;
@@ -315,6 +342,35 @@ static void test_kept(void **state)
         assert_int_equal(s.told[round], round % LAYERS);
 }
 
+/* Of its own, a client keeps what the mount keeps full, as it tells: here experts 1 and 3 of layer 1. */
+static void test_kept_full(void **state)
+{
+    (void)state;
+    struct mount_end s;
+    begin_end(&s, GOOD);
+    s.kept = 1u << 1 | 1u << 3;
+    struct efs_client *client = open_client(EFS_KEEP_AUTO);
+    bool both = false;
+    for (unsigned round = 0; round < 500 && !both; round++) { /* it asks from time to time */
+        uint32_t before = s.handed;
+        for (uint32_t e = 0; e < 5; e++)
+            assert_true(ask(client, 1, e, 1, true));
+        both = s.handed == before + 3;
+        usleep(10000);
+    }
+    assert_true(both);
+    s.kept = 0; /* nothing is kept full any more */
+    uint32_t handed = s.handed;
+    for (unsigned round = 0; round < 500 && s.handed == handed; round++) {
+        assert_true(ask(client, 1, 1, 1, true));
+        usleep(10000);
+    }
+    assert_true(s.handed > handed);
+    efs_client_close(client);
+    assert_int_equal(s.wrong, 0);
+    end_end(&s);
+}
+
 /* Of windows that do not come again the client unmaps the oldest, and says so. */
 static void test_forgotten(void **state)
 {
@@ -411,8 +467,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),    cmocka_unit_test(test_bad),    cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_nobody), cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_good),      cmocka_unit_test(test_bad),    cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_threads),   cmocka_unit_test(test_nobody), cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_kept_full),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

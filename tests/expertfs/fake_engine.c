@@ -515,6 +515,12 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     return 0;
 }
 
+uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
+{
+    (void)fs, (void)first, (void)end, (void)numbers;
+    return 0;
+}
+
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err)
 {

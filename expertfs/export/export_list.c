@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export_list.c - see export_core.h. A list goes out a layer, or a part of one, at a time, as the client takes it. What
+ * is kept may change meanwhile: clients ask again now and then.
+ */
+#include "export_core.h"
+#include "expertfs-private.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#define LOOK 64u /* experts that the engine is asked for at once */
+
+static void kept_begin(struct efs_export_kept *p)
+{
+    *p = (struct efs_export_kept){.head = {.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_KEPT}};
+}
+
+static errint_t kept_send(const struct efsd_session *s, struct efs_export_kept *p, bool last)
+{
+    p->last = last;
+    p->head.bytes = (uint32_t)(offsetof(struct efs_export_kept, expert) + p->head.count * sizeof(p->expert[0]));
+    return efsd_session_send(s, &p->head, -1);
+}
+
+/* One more. false: it is of another layer, or the packet is full. */
+static bool kept_add(struct efs_export_kept *p, const struct efs_expert_info *info)
+{
+    char stack[sizeof(p->stack)] = "";
+    const char *dash = strrchr(info->name, '-'); /* "encoder-L03/E017" */
+    if (dash && (size_t)(dash - info->name) < sizeof(stack))
+        memcpy(stack, info->name, (size_t)(dash - info->name));
+    if (p->head.count == 0) {
+        p->layer = info->layer;
+        memcpy(p->stack, stack, sizeof(stack));
+    } else if (p->head.count == EFS_EXPORT_LISTED || p->layer != info->layer || strcmp(p->stack, stack) != 0) {
+        return false;
+    }
+    p->expert[p->head.count++] = info->expert;
+    p->raw_bytes += info->raw_bytes;
+    return true;
+}
+
+/* One packet, from the expert *at on; *at: the one after its last. true: all were looked at. */
+static bool kept_fill(struct efsd_session *s, struct efs_export_kept *p, uint32_t *at)
+{
+    const struct efsd *daemon = s->export->daemon;
+    uint32_t kept[LOOK];
+    kept_begin(p);
+    while (*at < daemon->expert_count) {
+        uint32_t end = daemon->expert_count - *at < LOOK ? daemon->expert_count : *at + LOOK;
+        uint32_t count = efs_experts_kept_full(daemon->fs, *at, end, kept);
+        for (uint32_t i = 0; i < count; i++) {
+            struct efs_expert_info info;
+            if (efs_expert_info(daemon->fs, efs_id(kept[i]), &info, sizeof(info)) == 0 && !kept_add(p, &info)) {
+                *at = kept[i];
+                return false;
+            }
+        }
+        *at = end;
+    }
+    return true;
+}
+
+void efsd_export_list_on(struct efsd_session *s)
+{
+    while (s->list_at != UINT32_MAX) {
+        struct efs_export_kept packet;
+        uint32_t next = s->list_at;
+        bool last = kept_fill(s, &packet, &next);
+        errint_t rc = kept_send(s, &packet, last);
+        if (rc == -EAGAIN) {
+            efsd_session_watch(s, true);
+            return;
+        }
+        s->list_at = rc || last ? UINT32_MAX : next; /* a client that is gone ends with what it sends next */
+    }
+}
+
+void efsd_export_list(struct efsd_session *s)
+{
+    s->list_at = 0;
+    efsd_export_list_on(s);
+}
