@@ -89,6 +89,7 @@ struct efs_route {
     uint64_t tokens;                  /* 1 or more */
     uint32_t *sequence;               /* [tokens]: tokens of one request have the same number, one after the other */
     uint16_t *ids;                    /* [tokens][layers][chosen], each below experts */
+    float *scores;                    /* [tokens][layers][chosen] of the gate, 0 or above; NULL: there are none */
     char name[64];                    /* of the model; printable, cut if longer */
 };
 

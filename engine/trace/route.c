@@ -4,7 +4,7 @@
  *
  * The file is zstd-compressed (or not) and little-endian: "MOETRACE", u32 version (1), layers L, experts E, chosen K,
  * has_probabilities, name length N, u64 tokens T, the name, and T records: u32 sequence number, u16[L*K] expert ids in
- * layer order, f16[L*K] probabilities if there are any, which are passed over here.
+ * layer order, f16[L*K] probabilities if there are any.
  */
 #include "route.h"
 
@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
@@ -34,6 +35,17 @@ static uint16_t u16_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
+/* Half precision, which every float holds; -1: negative, or no number. */
+static float f16_at(const uint8_t *p)
+{
+    uint16_t half = u16_at(p);
+    int exponent = half >> 10;
+    float fraction = (float)(half & 0x3ff) / 1024;
+    if (exponent >= 31) /* infinite, not a number, or with a sign */
+        return -1;
+    return exponent ? ldexpf(1 + fraction, exponent - 15) : ldexpf(fraction, -14);
+}
+
 static void copy_name(struct efs_route *route, const uint8_t *name, size_t bytes)
 {
     size_t n = bytes < sizeof(route->name) - 1 ? bytes : sizeof(route->name) - 1;
@@ -42,14 +54,29 @@ static void copy_name(struct efs_route *route, const uint8_t *name, size_t bytes
     route->name[n] = '\0';
 }
 
+static errint_t read_scores(const char *name, const uint8_t *p, uint64_t token, struct efs_route *route,
+                            struct efs_error *err)
+{
+    size_t per_token = (size_t)route->layers * route->chosen;
+    for (size_t i = 0; i < per_token; i++) {
+        float score = f16_at(p + 2 * i);
+        if (score < 0)
+            return efs_fail(err, -EUCLEAN, "%s: token %llu, layer %zu: a probability below 0 or no number", name,
+                            (unsigned long long)token, i / route->chosen);
+        route->scores[token * per_token + i] = score;
+    }
+    return 0;
+}
+
 /* The records: their number and size are known to fit. */
-static errint_t read_tokens(const char *name, const uint8_t *p, size_t record, struct efs_route *route,
+static errint_t read_tokens(const char *name, const uint8_t *p, size_t record, bool scored, struct efs_route *route,
                             struct efs_error *err)
 {
     size_t per_token = (size_t)route->layers * route->chosen;
     route->sequence = efs_sys_calloc(route->tokens, sizeof(*route->sequence));
     route->ids = efs_sys_calloc(route->tokens * per_token, sizeof(*route->ids));
-    if (!route->sequence || !route->ids)
+    route->scores = scored ? efs_sys_calloc(route->tokens * per_token, sizeof(*route->scores)) : NULL;
+    if (!route->sequence || !route->ids || (scored && !route->scores))
         return efs_fail(err, -ENOMEM, "%s: no memory for %llu tokens", name, (unsigned long long)route->tokens);
     for (uint64_t t = 0; t < route->tokens; t++, p += record) {
         route->sequence[t] = u32_at(p);
@@ -59,6 +86,11 @@ static errint_t read_tokens(const char *name, const uint8_t *p, size_t record, s
                 return efs_fail(err, -EUCLEAN, "%s: token %llu, layer %zu: expert %u of %u", name,
                                 (unsigned long long)t, i / route->chosen, id, route->experts);
             route->ids[t * per_token + i] = id;
+        }
+        if (scored) {
+            errint_t rc = read_scores(name, p + 4 + 2 * per_token, t, route, err);
+            if (rc < 0)
+                return rc;
         }
     }
     return 0;
@@ -88,7 +120,7 @@ static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes,
         return efs_fail(err, -EUCLEAN, "%s: the trace says that it has %llu tokens and holds %zu", name,
                         (unsigned long long)route->tokens, there);
     copy_name(route, data + HEADER_BYTES, name_bytes);
-    return read_tokens(name, data + HEADER_BYTES + name_bytes, record, route, err);
+    return read_tokens(name, data + HEADER_BYTES + name_bytes, record, probabilities != 0, route, err);
 }
 
 static errint_t grow(uint8_t **data, size_t *room)
@@ -189,5 +221,6 @@ void efs_route_free(struct efs_route *route)
 {
     free(route->sequence);
     free(route->ids);
+    free(route->scores);
     *route = (struct efs_route){0};
 }

@@ -23,6 +23,16 @@ static void put32(unsigned char *p, uint32_t n)
         p[i] = (unsigned char)(n >> 8 * i);
 }
 
+/* Half precision: 1, 1/2, 0.75, 0, the smallest there is, 65504. */
+static const unsigned short halves[] = {0x3c00, 0x3800, 0x3a00, 0, 1, 0x7bff};
+static const float scores[] = {1, 0.5F, 0.75F, 0, 1.0F / (1 << 24), 65504};
+
+static void put_score(unsigned char *p, unsigned i)
+{
+    p[0] = (unsigned char)(halves[i % 6] & 0xff);
+    p[1] = (unsigned char)(halves[i % 6] >> 8);
+}
+
 static unsigned id_of(unsigned token, unsigned layer, unsigned i)
 {
     return (token * 2 + layer + i * 3) % EXPERTS;
@@ -47,13 +57,16 @@ static size_t make(unsigned char *data, bool probabilities)
                 p[1] = 0;
             }
         for (unsigned i = 0; probabilities && i < LAYERS * CHOSEN; i++, p += 2)
-            p[0] = p[1] = 0x3c;
+            put_score(p, i);
     }
     return (size_t)(p - data);
 }
 
-static void check_trace(const struct efs_route *route)
+static void check_trace(const struct efs_route *route, bool probabilities)
 {
+    assert_true((route->scores != NULL) == probabilities);
+    for (unsigned i = 0; probabilities && i < TOKENS * LAYERS * CHOSEN; i++)
+        assert_true(route->scores[i] == scores[i % (LAYERS * CHOSEN) % 6]);
     assert_int_equal(route->layers, LAYERS);
     assert_int_equal(route->experts, EXPERTS);
     assert_int_equal(route->chosen, CHOSEN);
@@ -76,18 +89,18 @@ static void test_well_formed(void **state)
         struct efs_error err = {""};
         size_t bytes = make(data, probabilities), packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
         assert_int_equal(efs_route_parse("t", data, bytes, &route, &err), 0);
-        check_trace(&route);
+        check_trace(&route, probabilities);
         efs_route_free(&route);
         assert_false(ZSTD_isError(packed_bytes));
         assert_int_equal(efs_route_parse("t", packed, packed_bytes, &route, &err), 0);
-        check_trace(&route);
+        check_trace(&route, probabilities);
         efs_route_free(&route);
         assert_null(route.ids);
         /* two frames that together are the trace */
         size_t first = ZSTD_compress(packed, ROOM, data, 50, 1);
         size_t second = ZSTD_compress(packed + first, ROOM - first, data + 50, bytes - 50, 1);
         assert_int_equal(efs_route_parse("t", packed, first + second, &route, &err), 0);
-        check_trace(&route);
+        check_trace(&route, probabilities);
         efs_route_free(&route);
     }
 }
@@ -137,6 +150,19 @@ static void test_numbers_out_of_bounds(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         size_t bytes = make(data, false);
         put32(data + bad[i].offset, bad[i].number);
+        refused(data, bytes);
+    }
+}
+
+/* Infinite, not a number, negative: no score. */
+static void test_bad_scores(void **state)
+{
+    (void)state;
+    static const unsigned char high[] = {0x7c, 0x7e, 0xfc, 0xbc, 0x80};
+    unsigned char data[ROOM];
+    for (size_t i = 0; i < sizeof(high); i++) {
+        size_t bytes = make(data, true);
+        data[bytes - 1] = high[i];
         refused(data, bytes);
     }
 }
@@ -206,7 +232,7 @@ static void test_files(void **state)
     fixture_file(&f, "a.route", data, make(data, true));
     snprintf(path, sizeof(path), "%s/a.route", f.source);
     assert_int_equal(efs_route_read(path, &route, &err), 0);
-    check_trace(&route);
+    check_trace(&route, true);
     efs_route_free(&route);
     assert_int_equal(efs_route_read(f.source, &route, &err), -EISDIR);
     assert_non_null(strstr(err.text, f.source));
@@ -225,8 +251,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_well_formed), cmocka_unit_test(test_numbers_out_of_bounds),
-        cmocka_unit_test(test_cut),         cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_bad_scores),  cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_mutations),   cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,8 @@ inner_room sched schedule
 inner_room sched planner policy schedule
 inner_room sched simulate policy schedule planner
 inner_room sched place
-rooms_known sched "policy schedule planner simulate place"
+inner_room sched predict
+rooms_known sched "policy schedule planner simulate place predict"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"

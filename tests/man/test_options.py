@@ -97,6 +97,13 @@ for name in ("mkexpertfs", "expertfs", "moe-replay"):
     same(f"{name}: the page and --help", options, told)
     accepted(name, [program(name)], options, {**SAMPLES, "MOUNT": "ro"})
 
+page = page_of("moe-replay.1")
+options = options_of_page(part(page, ("Sh", "PREDICTION")))
+help_text = run(program("moe-replay"), "predict", "--help").stdout
+same("moe-replay predict: the page and --help", options, options_of_help(help_text))
+accepted("moe-replay predict", [program("moe-replay"), "predict"], options,
+         {**SAMPLES, "NAME,...": "request,transition", "KIND": "all"})
+
 page, help_text = page_of("expertctl.1"), run(program("expertctl"), "--help").stdout
 description = part(page, ("Sh", "DESCRIPTION"))
 commands = re.findall(r"^\.Ss (\S+)$", description, re.M)

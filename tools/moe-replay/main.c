@@ -3,6 +3,7 @@
 #include "arguments.h"
 #include "live.h"
 #include "mount.h"
+#include "predictions.h"
 #include "replay.h"
 
 #include "failure.h"
@@ -454,6 +455,8 @@ int main(int argc, char **argv)
     tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
+    if (argc > 1 && strcmp(argv[1], "predict") == 0)
+        return predict_main(argc - 1, argv + 1);
     replay_arguments_parse(argc, argv, &a);
     struct session *session = calloc(1, sizeof(*session));
     if (!session)

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * predict_deepspeed.c - what a layer chose in the last iteration, it will choose again (DeepSpeed Inference).
+ *
+ * How probable that is, it counts: of the experts of an iteration, those that the next one chose too.
+ */
+#include "predict_core.h"
+
+#include <errno.h>
+
+struct deepspeed {
+    uint64_t *kept, *chosen; /* [layers] */
+};
+
+static int deepspeed_open(struct efs_predictor *p)
+{
+    struct deepspeed *d = p->state = efs_predict_table(p, 1, sizeof(*d));
+
+    if (d) {
+        d->kept = efs_predict_learned(p, p->layers, sizeof(*d->kept));
+        d->chosen = efs_predict_learned(p, p->layers, sizeof(*d->chosen));
+    }
+    return d && d->kept && d->chosen ? 0 : efs_predict_table_error(p);
+}
+
+static void deepspeed_observe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)
+{
+    struct deepspeed *d = p->state;
+    int64_t now = p->sequences[s].now;
+    unsigned layer = efs_predict_layer(p, now);
+    struct efs_predict_row last = efs_predict_at(p, s, now - p->layers);
+
+    if (!p->learn)
+        return;
+    d->chosen[layer] += last.count;
+    for (unsigned i = 0; i < last.count; i++)
+        for (unsigned j = 0; j < row->count; j++)
+            d->kept[layer] += last.experts[i] == row->experts[j];
+}
+
+static unsigned deepspeed_score(struct efs_predictor *p, unsigned s, int64_t target, float *probability)
+{
+    const struct deepspeed *d = p->state;
+    unsigned layer = efs_predict_layer(p, target);
+    struct efs_predict_row last = efs_predict_at(p, s, target - p->layers);
+    float kept = ((float)d->kept[layer] + 1) / ((float)d->chosen[layer] + 2);
+
+    for (unsigned i = 0; i < last.count; i++)
+        probability[last.experts[i]] = kept;
+    return last.count;
+}
+
+const struct efs_predict_ops efs_predict_deepspeed = {
+    .name = "deepspeed", .open = deepspeed_open, .observe = deepspeed_observe, .score = deepspeed_score};

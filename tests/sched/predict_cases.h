@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * predict_cases.h - what the tests of predictors share: a small model, its layers told one by one.
+ */
+#ifndef EFS_TEST_SCHED_PREDICT_CASES_H
+#define EFS_TEST_SCHED_PREDICT_CASES_H
+
+#include "cases.h"
+#include "predict.h"
+
+enum { LAYERS = 3, EXPERTS = 6, CHOSEN = 2 };
+
+static const struct efs_predict_config small = {
+    .layers = LAYERS, .experts = EXPERTS, .chosen = CHOSEN, .distances = 2, .sequences = 2};
+
+static inline struct efs_predictor *predictor_new(const struct efs_predict_config *config, enum efs_predictor_kind kind)
+{
+    struct efs_predict_config of_kind = *config;
+    struct efs_predictor *p;
+
+    of_kind.kind = kind;
+    assert_int_equal(efs_predictor_new(&of_kind, &p), 0);
+    return p;
+}
+
+/* A layer chooses two experts, a with score `first` and b with the rest to 1; first 0: no scores. */
+static inline void see_scored(struct efs_predictor *p, uint64_t sequence, unsigned layer, unsigned a, unsigned b,
+                              float first)
+{
+    const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
+    const float scores[] = {first, 1 - first};
+    struct efs_predict_seen seen = {
+        .layer = layer, .experts = experts, .scores = first > 0 ? scores : NULL, .count = 2, .tokens = 1};
+
+    assert_int_equal(efs_predict_observe(p, sequence, &seen), 0);
+}
+
+static inline void see(struct efs_predictor *p, uint64_t sequence, unsigned layer, unsigned a, unsigned b)
+{
+    see_scored(p, sequence, layer, a, b, 0);
+}
+
+/* An iteration: two experts of each layer. */
+static inline void see_all(struct efs_predictor *p, uint64_t sequence, const uint8_t (*experts)[CHOSEN])
+{
+    for (unsigned l = 0; l < LAYERS; l++)
+        see(p, sequence, l, experts[l][0], experts[l][1]);
+}
+
+/* The probability of each expert. */
+static inline void assert_probable(struct efs_predictor *p, uint64_t sequence, unsigned distance,
+                                   const double wanted[EXPERTS])
+{
+    float probability[EXPERTS];
+
+    assert_int_equal(efs_predict_all(p, sequence, distance, probability), 0);
+    for (unsigned e = 0; e < EXPERTS; e++)
+        if (fabs(probability[e] - wanted[e]) > 1e-5)
+            fail_msg("expert %u: %g, not %g", e, (double)probability[e], wanted[e]);
+}
+
+/* Random iterations that have something to learn: an expert is mostly followed by its neighbour. */
+static inline void see_random(struct efs_predictor *p, uint64_t sequence, const struct efs_predict_config *config,
+                              unsigned iterations, uint64_t seed)
+{
+    struct cases cases = {seed};
+    unsigned first = cases_below(&cases, config->experts);
+
+    for (unsigned i = 0; i < iterations * config->layers; i++) {
+        unsigned step = cases_below(&cases, 8) ? 1 : cases_below(&cases, config->experts);
+
+        first = (first + step) % config->experts;
+        see_scored(p, sequence, i % config->layers, first, (first + 2) % config->experts,
+                   0.5F + (float)cases_below(&cases, 8) / 17);
+    }
+}
+
+#endif

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_predict.c - what holds for all predictors, and the baselines by hand: what was chosen last, counts, transitions,
+ * pairs.
+ */
+#include "predict_cases.h"
+
+/* ---- all of them --------------------------------------------------------------------------------------------- */
+
+static void names_there_and_back(void **state)
+{
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
+        assert_int_equal(efs_predictor_by_name(efs_predictor_name(kind)), kind);
+    assert_int_equal(efs_predictor_by_name("oracle"), EFS_PREDICTORS);
+    assert_null(efs_predictor_name(EFS_PREDICTORS));
+}
+
+static void refuses_bad_numbers(void **state)
+{
+    struct efs_predict_config bad[10];
+    struct efs_predictor *p;
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++)
+        bad[i] = small;
+    bad[0].layers = 0;
+    bad[1].layers = EFS_PREDICT_MAX_LAYERS + 1;
+    bad[2].experts = 0;
+    bad[3].experts = EFS_PREDICT_MAX_EXPERTS + 1;
+    bad[4].chosen = 0;
+    bad[5].chosen = EXPERTS + 1;
+    bad[6].distances = 0;
+    bad[7].distances = LAYERS + 1;
+    bad[8].sequences = 0;
+    bad[9].kind = EFS_PREDICTORS;
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(efs_predictor_new(&bad[i], &p), -EINVAL);
+    efs_predictor_free(NULL);
+}
+
+static void refuses_what_cannot_be(void **state)
+{
+    const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
+    const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
+    const struct efs_predict_seen seen[] = {{LAYERS, good, NULL, 2, 1}, {0, twice, NULL, 2, 1},
+                                            {0, beyond, NULL, 2, 1},    {0, good, bad_scores, 2, 1},
+                                            {0, good, below, 2, 1},     {0, good, NULL, EXPERTS + 1, 1}};
+    struct efs_guess guess[EXPERTS];
+
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = predictor_new(&small, kind);
+
+        assert_int_equal(efs_predict(p, 7, 1, guess, EXPERTS, NULL), -ENOENT);
+        assert_int_equal(efs_predict_end(p, 7), -ENOENT);
+        assert_int_equal(efs_predict_begin(p, 7), 0);
+        assert_int_equal(efs_predict_begin(p, 7), -EEXIST);
+        assert_int_equal(efs_predict_begin(p, 8), 0);
+        assert_int_equal(efs_predict_begin(p, 9), -ENOSPC);
+        for (unsigned i = 0; i < sizeof(seen) / sizeof(seen[0]); i++)
+            assert_int_equal(efs_predict_observe(p, 7, &seen[i]), -EINVAL);
+        assert_int_equal(efs_predict(p, 7, 1, guess, EXPERTS, NULL), 0); /* nothing was observed */
+        assert_int_equal(efs_predict(p, 7, 0, guess, EXPERTS, NULL), -EINVAL);
+        assert_int_equal(efs_predict(p, 7, 3, guess, EXPERTS, NULL), -EINVAL);
+        assert_int_equal(efs_predict_end(p, 7), 0);
+        assert_int_equal(efs_predict_begin(p, 9), 0);
+        efs_predictor_free(p);
+    }
+}
+
+/* Guesses are in order, none twice, probabilities are such; a layer that is left out or a prompt does no harm. */
+static void guesses_are_well_formed(void **state)
+{
+    const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
+    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 40}, none = {2, NULL, NULL, 0, 1};
+    struct efs_guess guess[EXPERTS];
+    unsigned picked;
+
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = predictor_new(&small, kind);
+
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        for (unsigned round = 0; round < 50; round++) {
+            see_random(p, 1, &small, 3, round);
+            if (round % 3 == 0)
+                assert_int_equal(efs_predict_observe(p, 1, &whole), 0);
+            if (round % 5 == 0)
+                assert_int_equal(efs_predict_observe(p, 1, &none), 0);
+            for (unsigned d = 1; d <= 2; d++) {
+                int count = efs_predict(p, 1, d, guess, 4, &picked);
+
+                assert_in_range(count, 0, 4);
+                assert_true(picked <= (unsigned)count);
+                for (int i = 0; i < count; i++) {
+                    assert_true(guess[i].layer < LAYERS && guess[i].expert < EXPERTS);
+                    assert_true(guess[i].probability > 0 && guess[i].probability <= 1);
+                    assert_true(guess[i].tokens >= guess[i].probability && guess[i].priority > 0);
+                    assert_true(
+                        i == 0 || guess[i].probability < guess[i - 1].probability ||
+                        (guess[i].probability == guess[i - 1].probability && guess[i].expert > guess[i - 1].expert));
+                }
+            }
+        }
+        efs_predictor_free(p);
+    }
+}
+
+static void layers_ahead_may_be_of_the_next_token(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
+    struct efs_guess guess;
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 3, 4);
+    see(p, 1, 1, 0, 1);
+    assert_int_equal(efs_predict(p, 1, 2, &guess, 1, NULL), 1);
+    assert_true(guess.layer == 0 && guess.next && guess.expert == 3);
+    see(p, 1, 2, 0, 1);
+    assert_int_equal(efs_predict(p, 1, 2, &guess, 1, NULL), 1);
+    assert_true(guess.layer == 1 && guess.next && guess.expert == 0);
+    efs_predictor_free(p);
+}
+
+static void same_calls_same_answers(void **state)
+{
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p[2];
+        float probability[2][EXPERTS];
+
+        for (unsigned i = 0; i < 2; i++) {
+            p[i] = predictor_new(&small, kind);
+            assert_int_equal(efs_predict_begin(p[i], i), 0);
+            see_random(p[i], i, &small, 100, 5);
+            assert_int_equal(efs_predict_all(p[i], i, 1, probability[i]), 0);
+        }
+        assert_memory_equal(probability[0], probability[1], sizeof(probability[0]));
+        efs_predictor_free(p[0]);
+        efs_predictor_free(p[1]);
+    }
+}
+
+/* What another sequence does between changes nothing but what is learned of it. */
+static void sequences_are_apart(void **state)
+{
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *alone = predictor_new(&small, kind), *beside = predictor_new(&small, kind);
+        float probability[2][EXPERTS];
+
+        efs_predict_learn(alone, false);
+        efs_predict_learn(beside, false);
+        assert_int_equal(efs_predict_begin(alone, 1), 0);
+        assert_int_equal(efs_predict_begin(beside, 2), 0);
+        assert_int_equal(efs_predict_begin(beside, 1), 0);
+        for (unsigned round = 0; round < 10; round++) {
+            see_random(alone, 1, &small, 2, round);
+            see_random(beside, 1, &small, 2, round);
+            see_random(beside, 2, &small, 1, round + 100);
+        }
+        assert_int_equal(efs_predict_all(alone, 1, 1, probability[0]), 0);
+        assert_int_equal(efs_predict_all(beside, 1, 1, probability[1]), 0);
+        assert_memory_equal(probability[0], probability[1], sizeof(probability[0]));
+        efs_predictor_free(alone);
+        efs_predictor_free(beside);
+    }
+}
+
+static void memory_is_bounded(void **state)
+{
+    struct efs_predict_config wide = {.layers = 20, .experts = 64, .chosen = 4, .distances = 4, .sequences = 1};
+    static const uint64_t bounds[] = {1000, 100000, 1000000, 4000000, UINT64_C(1) << 30};
+
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
+        for (unsigned i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+            struct efs_predictor *p;
+            uint64_t bytes;
+            int rc;
+
+            wide.kind = kind;
+            wide.memory_bytes = bounds[i];
+            rc = efs_predictor_new(&wide, &p);
+            assert_true(rc == (i == 0 ? -E2BIG : 0) || (rc == -E2BIG && i < 3));
+            if (rc < 0)
+                continue;
+            bytes = efs_predict_bytes(p);
+            assert_true(bytes <= bounds[i]);
+            assert_int_equal(efs_predict_begin(p, 1), 0);
+            see_random(p, 1, &wide, 30, i);
+            assert_int_equal(efs_predict_bytes(p), bytes);
+            efs_predictor_free(p);
+        }
+}
+
+/* ---- saved and loaded ------------------------------------------------------------------------------------------ */
+
+static uint8_t *save(const struct efs_predictor *p, size_t *size)
+{
+    uint8_t *bytes;
+
+    *size = efs_predict_save(p, NULL, 0);
+    bytes = malloc(*size);
+    assert_non_null(bytes);
+    assert_int_equal(efs_predict_save(p, bytes, *size), *size);
+    return bytes;
+}
+
+static void learned_is_kept(void **state)
+{
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = predictor_new(&small, kind), *other = predictor_new(&small, kind);
+        float probability[2][EXPERTS];
+        uint8_t *bytes;
+        size_t size;
+
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        see_random(p, 1, &small, 60, 9);
+        bytes = save(p, &size);
+        assert_int_equal(efs_predict_load(p, bytes, size), -EBUSY);
+        assert_int_equal(efs_predict_end(p, 1), 0);
+        free(bytes);
+        bytes = save(p, &size);
+        assert_int_equal(efs_predict_load(other, bytes, size), 0);
+        for (unsigned i = 0; i < 2; i++) {
+            struct efs_predictor *one = i ? other : p;
+
+            assert_int_equal(efs_predict_begin(one, 3), 0);
+            see_random(one, 3, &small, 4, 10);
+            assert_int_equal(efs_predict_all(one, 3, 2, probability[i]), 0);
+        }
+        assert_memory_equal(probability[0], probability[1], sizeof(probability[0]));
+        free(bytes);
+        efs_predictor_free(p);
+        efs_predictor_free(other);
+    }
+}
+
+static void put_checksum(uint8_t *bytes, size_t size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < size; i++)
+        if (i < 40 || i >= 48)
+            hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    for (unsigned i = 0; i < 8; i++)
+        bytes[40 + i] = (uint8_t)(hash >> 8 * i);
+}
+
+/* What it loads from damaged bytes it may refuse or use, but never beyond its tables: sanitizers look. */
+static void use(struct efs_predictor *p)
+{
+    struct efs_guess guess[EXPERTS];
+
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_random(p, 1, &small, 6, 2);
+    assert_true(efs_predict(p, 1, 2, guess, EXPERTS, NULL) >= 0);
+    assert_int_equal(efs_predict_end(p, 1), 0);
+}
+
+static void damaged_bytes_are_refused(void **state)
+{
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = predictor_new(&small, kind), *empty = predictor_new(&small, kind);
+        uint8_t *bytes, *nothing, *after;
+        size_t size, size_after;
+        struct cases cases = {kind};
+
+        nothing = save(empty, &size);
+        free(nothing);
+        nothing = save(empty, &size);
+        use(p);
+        bytes = save(p, &size);
+        for (unsigned i = 0; i < 300; i++) {
+            size_t at = i < 60 ? i : (size_t)cases_below(&cases, (unsigned)size), cut = size;
+            uint8_t was = bytes[at];
+            int rc;
+
+            bytes[at] ^= (uint8_t)(1u << i % 8);
+            assert_int_equal(efs_predict_load(p, bytes, cut), -EUCLEAN);
+            after = save(p, &size_after);
+            assert_memory_equal(after, nothing, size);
+            free(after);
+            put_checksum(bytes, size); /* as if it were meant */
+            rc = efs_predict_load(p, bytes, size);
+            assert_true(rc == 0 || rc == -EUCLEAN || rc == -EINVAL);
+            use(p);
+            bytes[at] = was;
+            put_checksum(bytes, size);
+            assert_int_equal(efs_predict_load(p, bytes, at), -EUCLEAN);
+        }
+        assert_int_equal(efs_predict_load(p, bytes, size), 0);
+        free(bytes);
+        free(nothing);
+        efs_predictor_free(p);
+        efs_predictor_free(empty);
+    }
+}
+
+static void of_another_shape_is_refused(void **state)
+{
+    struct efs_predict_config other = small;
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST), *q;
+    uint8_t *bytes;
+    size_t size;
+
+    (void)state;
+    bytes = save(p, &size);
+    q = predictor_new(&small, EFS_PREDICT_BRAINSTORM);
+    assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
+    efs_predictor_free(q);
+    other.layers++;
+    q = predictor_new(&other, EFS_PREDICT_REQUEST);
+    assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
+    efs_predictor_free(q);
+    free(bytes);
+    efs_predictor_free(p);
+}
+
+/* ---- the baselines --------------------------------------------------------------------------------------------- */
+
+static void deepspeed_takes_the_last_iteration(void **state)
+{
+    static const uint8_t first[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_DEEPSPEED);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, first);
+    see(p, 1, 0, 0, 2);
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 0.5, 0.5, 0, 0}); /* (0 + 1) / (0 + 2) */
+    see(p, 1, 1, 2, 4);                                                /* kept 1 of 2 */
+    see(p, 1, 2, 0, 1);
+    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 0.5, 0, 0.5, 0}); /* (1 + 1) / (2 + 2) */
+    see(p, 1, 0, 3, 4);
+    see(p, 1, 1, 2, 4); /* 3 of 4 */
+    see(p, 1, 2, 0, 1);
+    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 4 / 6.0, 0, 4 / 6.0, 0});
+    efs_predictor_free(p);
+}
+
+static void brainstorm_counts_all_sequences(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_BRAINSTORM);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    assert_int_equal(efs_predict_begin(p, 2), 0);
+    see(p, 1, 1, 0, 1);
+    see(p, 2, 1, 1, 2);
+    see(p, 1, 1, 1, 5);
+    see(p, 2, 1, 3, 5);
+    see(p, 1, 0, 0, 1);
+    assert_probable(p, 1, 1, (double[EXPERTS]){1 / 4.0, 3 / 4.0, 1 / 4.0, 1 / 4.0, 0, 2 / 4.0});
+    efs_predict_learn(p, false);
+    see(p, 1, 1, 0, 1);
+    see(p, 1, 0, 0, 1);
+    assert_probable(p, 1, 1, (double[EXPERTS]){1 / 4.0, 3 / 4.0, 1 / 4.0, 1 / 4.0, 0, 2 / 4.0});
+    efs_predictor_free(p);
+}
+
+static void request_counts_its_own_over_a_prior(void **state)
+{
+    static const uint8_t other[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
+    static const uint8_t mine[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, other);
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    efs_predict_learn(p, false); /* all: experts 0 and 1, each time */
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 2, 3);
+    assert_probable(p, 1, 1, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, mine);
+    see_all(p, 1, mine);
+    see(p, 1, 0, 2, 3);
+    /* 2 of 2 own iterations, 4 of the prior */
+    assert_probable(p, 1, 1, (double[EXPERTS]){4 / 6.0, 4 / 6.0, 2 / 6.0, 2 / 6.0, 0, 0});
+    efs_predictor_free(p);
+}
+
+static void transition_follows_experts(void **state)
+{
+    static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 5}, {0, 1}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_TRANSITION);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, a);
+    see_all(p, 1, b);
+    see(p, 1, 0, 0, 1);
+    /* layer 1 after 0: 2 of 2 times expert 2, 3 and 5 once each; after 1: 2 and 3, always */
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 1, 0.75, 0, 0.25});
+    /* layer 2, two ahead: after 0: 4, 5, 0 and 1 half of the times; after 1: 4 and 5 */
+    assert_probable(p, 1, 2, (double[EXPERTS]){0.25, 0.25, 0, 0, 0.75, 0.75});
+    see(p, 1, 1, 4, 1);
+    assert_probable(p, 1, 1, (double[EXPERTS]){0}); /* never seen */
+    /* over the border of tokens: in the next layer 0 came 0 and 2 after (2, 3), 0 and 1 after (2, 5) */
+    see(p, 1, 1, 2, 3);
+    assert_probable(p, 1, 2, (double[EXPERTS]){1, 0.25, 0.75, 0, 0, 0});
+    efs_predictor_free(p);
+}
+
+static void edgemoe_goes_by_pairs(void **state)
+{
+    static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 3}, {0, 1}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_EDGEMOE);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, a);
+    see_all(p, 1, b);
+    see(p, 1, 0, 1, 3);
+    see(p, 1, 1, 2, 4);
+    /* of the pairs (1, 2), (1, 4), (3, 2), (3, 4) only the first was seen, once, before 4 and 5 */
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 0, 0, 1, 1});
+    see(p, 1, 2, 0, 1);
+    see(p, 1, 0, 0, 5);
+    see(p, 1, 1, 2, 0);
+    /* (0, 2): before a's and b's last layers */
+    assert_probable(p, 1, 1, (double[EXPERTS]){0.5, 0.5, 0, 0, 0.5, 0.5});
+    see(p, 1, 2, 0, 1);
+    see(p, 1, 0, 5, 4);
+    see(p, 1, 1, 5, 4); /* no pair: counts of layer 2, 0 and 1 three times, 4 and 5 once */
+    assert_probable(p, 1, 1, (double[EXPERTS]){2 * 3 / 8.0, 2 * 3 / 8.0, 0, 0, 2 / 8.0, 2 / 8.0});
+    efs_predictor_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_there_and_back),
+        cmocka_unit_test(refuses_bad_numbers),
+        cmocka_unit_test(refuses_what_cannot_be),
+        cmocka_unit_test(guesses_are_well_formed),
+        cmocka_unit_test(layers_ahead_may_be_of_the_next_token),
+        cmocka_unit_test(same_calls_same_answers),
+        cmocka_unit_test(sequences_are_apart),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(learned_is_kept),
+        cmocka_unit_test(damaged_bytes_are_refused),
+        cmocka_unit_test(of_another_shape_is_refused),
+        cmocka_unit_test(deepspeed_takes_the_last_iteration),
+        cmocka_unit_test(brainstorm_counts_all_sequences),
+        cmocka_unit_test(request_counts_its_own_over_a_prior),
+        cmocka_unit_test(transition_follows_experts),
+        cmocka_unit_test(edgemoe_goes_by_pairs),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

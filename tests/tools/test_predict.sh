@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# moe-replay predict: options, a trace that repeats itself and one of another shape, figures of each predictor.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+. tests/tools/tools.sh moe-replay
+run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
+    local want=$1
+    shift
+    "$moe_replay" predict "$@" >"$dir/out" 2>"$dir/err"
+    ended "moe-replay predict $*" $? "$want"
+}
+figures() { # PREDICTOR: its row, less its name
+    sed -n "s/^$1  *//p" "$dir/out"
+}
+make_trace eval 1 6 20
+make_trace past 2 6 20
+make_trace other 3 2 20 5 16 3
+make_trace one 4 2 20 1 8 2
+head -c 1000 "$dir/eval.route" >"$dir/cut.route"
+# The same token over and over, so that all but counts of all tokens know everything: four layers, two of eight experts
+"$python" - "$dir/same.route" <<'P' || exit 1
+import struct, sys
+with open(sys.argv[1], "wb") as f:
+    f.write(b"MOETRACE" + struct.pack("<6IQ", 1, 4, 8, 2, 0, 3, 40) + b"tst")
+    for token in range(40):
+        f.write(struct.pack("<I8H", token // 20, 0, 1, 2, 3, 4, 5, 6, 7))
+P
+
+run 0 --help
+says 'Usage: moe-replay predict '
+run 0 --version
+says '^moe-replay (expertfs) [0-9]'
+run 2
+run 2 "$dir/eval.route" "$dir/past.route"
+run 2 --predictors nothing "$dir/eval.route"
+warns 'no such predictor'
+run 2 --every 0 "$dir/eval.route"
+run 2 --learn some "$dir/eval.route"
+run 2 --memory many "$dir/eval.route"
+run 1 "$dir/missing.route"
+run 1 "$dir/cut.route"
+run 1 --history "$dir/other.route" "$dir/eval.route"
+warns 'another shape'
+run 1 --memory 1K "$dir/eval.route"
+warns 'memory is too little'
+
+run 0 --history "$dir/past.route" "$dir/eval.route"
+says '^history: 120 tokens; each request begins with what the history taught'
+names=$(sed -n '/^[a-z-]* .*[0-9]\.[0-9]/s/ .*//p' "$dir/out" | tail -n +1)
+for name in deepspeed brainstorm request transition edgemoe; do
+    grep -q "^$name  *[01]\." <<<"$(sed -n "/^$name /p" "$dir/out")" || complain "no row of $name in: $(cat "$dir/out")"
+done
+[ -n "$names" ] || complain "no rows"
+run 0 --predictors request,edgemoe --every 7 --tokens 50 --learn all "$dir/eval.route"
+[ "$(grep -c '^\(request\|edgemoe\) ' "$dir/out")" = 2 ] || complain "a list of two: $(cat "$dir/out")"
+says '^tst: 50 tokens, every 7 judged'
+run 0 --learn no "$dir/eval.route"
+says 'nothing is learned'
+run 0 "$dir/one.route" # a single layer: nothing is ahead but the next token
+
+# One token ahead of the others each predictor of the kind is right in all its guesses
+run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe "$dir/same.route"
+for name in deepspeed transition edgemoe brainstorm; do
+    row=$(figures $name)
+    case $name in deepspeed) want='^0.950 0.950 0.950 0.000 ' ;; *) want='^1.000 1.000 1.000 0.000 ' ;; esac
+    grep -q "$want" <<<"$row" || complain "$name: $row"
+done
+# The same figures each time, but for times
+sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" >"$dir/first"
+run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe "$dir/same.route"
+sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" | cmp -s - "$dir/first" || complain "figures change from run to run"
+exit $bad

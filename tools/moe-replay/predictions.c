@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* predictions.c - a trace through a predictor: each guess is made before what it is about is told. */
+#include "predictions.h"
+
+#include "clock.h"
+#include "failure.h"
+#include "interrupt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct player {
+    struct efs_predictor *predictor;
+    const struct efs_route *route;
+    struct predict_result *result; /* NULL: only learn */
+    float *probability;            /* [experts] */
+    struct efs_guess *guesses;     /* [experts] */
+    void *learned;                 /* of the history, to begin each request with; NULL: do not */
+    size_t learned_bytes;
+    uint64_t every;
+};
+
+static const uint16_t *chosen_by(const struct efs_route *route, uint64_t token, unsigned layer)
+{
+    return route->ids + (token * route->layers + layer) * route->chosen;
+}
+
+static bool is_chosen(const struct efs_route *route, const uint16_t *chosen, unsigned expert)
+{
+    for (unsigned i = 0; i < route->chosen; i++)
+        if (chosen[i] == expert)
+            return true;
+    return false;
+}
+
+static void judge_probabilities(struct player *player, const uint16_t *chosen, uint64_t sequence)
+{
+    struct predict_result *r = player->result;
+    efs_predict_all(player->predictor, sequence, 1, player->probability);
+    for (unsigned e = 0; e < player->route->experts; e++) {
+        double p = player->probability[e];
+        bool right = is_chosen(player->route, chosen, e);
+        unsigned bin = p >= 1 ? PREDICT_BINS - 1 : (unsigned)(p * PREDICT_BINS);
+        r->squares += (p - right) * (p - right);
+        r->judged++;
+        r->said[bin] += p;
+        r->in_bin[bin]++;
+        r->right[bin] += right;
+    }
+}
+
+/* Guess the layer `distance` ahead, of this token or, at its end, of the next. */
+static void judge(struct player *player, uint64_t token, unsigned layer, unsigned distance, bool start)
+{
+    const struct efs_route *route = player->route;
+    struct predict_result *r = player->result;
+    struct predict_at *at = start ? &r->start : &r->at[distance - 1];
+    uint64_t sequence = route->sequence[token], began = tools_now_ns();
+    const uint16_t *chosen = chosen_by(route, token, layer);
+    unsigned within = 0, right = 0, picked;
+    int count = efs_predict(player->predictor, sequence, distance, player->guesses, 2 * route->chosen, &picked);
+    r->ask_ns += tools_now_ns() - began;
+    r->asked++;
+    at->slots += route->chosen;
+    for (unsigned i = 0; i < (unsigned)count; i++) {
+        bool hit = is_chosen(route, chosen, player->guesses[i].expert);
+        within += hit;
+        at->within_k += hit && i < route->chosen;
+        right += hit && i < picked;
+    }
+    at->within_2k += within;
+    if (start || distance != 1)
+        return;
+    r->layers++;
+    r->whole += within == route->chosen;
+    r->picked += picked;
+    r->picked_right += right;
+    judge_probabilities(player, chosen, sequence);
+}
+
+static int play_layer(struct player *player, uint64_t token, unsigned layer)
+{
+    const struct efs_route *route = player->route;
+    uint64_t began = tools_now_ns();
+    struct efs_predict_seen seen = {
+        .layer = layer,
+        .experts = chosen_by(route, token, layer),
+        .scores = route->scores ? route->scores + (token * route->layers + layer) * route->chosen : NULL,
+        .count = route->chosen,
+        .tokens = 1};
+    int rc = efs_predict_observe(player->predictor, route->sequence[token], &seen);
+    if (player->result) {
+        player->result->observe_ns += tools_now_ns() - began;
+        player->result->observed++;
+    }
+    return rc;
+}
+
+static int begin_sequence(struct player *player, uint64_t token)
+{
+    const struct efs_route *route = player->route;
+    int rc = token > 0 ? efs_predict_end(player->predictor, route->sequence[token - 1]) : 0;
+    if (rc == 0 && player->learned)
+        rc = efs_predict_load(player->predictor, player->learned, player->learned_bytes);
+    return rc == 0 ? efs_predict_begin(player->predictor, route->sequence[token]) : rc;
+}
+
+static int play_token(struct player *player, uint64_t token)
+{
+    const struct efs_route *route = player->route;
+    bool first = token == 0 || route->sequence[token] != route->sequence[token - 1];
+    bool measured = player->result && token % player->every == 0;
+    int rc = first ? begin_sequence(player, token) : 0;
+    for (unsigned d = 1; measured && !first && d <= PREDICT_DISTANCES && d <= route->layers; d++)
+        judge(player, token, d - 1, d, true);
+    for (unsigned l = 0; rc == 0 && l < route->layers; l++) {
+        rc = play_layer(player, token, l);
+        for (unsigned d = 1; rc == 0 && measured && d <= PREDICT_DISTANCES && l + d < route->layers; d++)
+            judge(player, token, l + d, d, false);
+    }
+    return rc;
+}
+
+static int play_route(struct player *player, const struct efs_route *route, uint64_t tokens)
+{
+    int rc = 0;
+    player->route = route;
+    for (uint64_t t = 0; rc == 0 && t < tokens; t++)
+        rc = tools_interrupted() ? -ECANCELED : play_token(player, t);
+    if (rc == 0)
+        rc = efs_predict_end(player->predictor, route->sequence[tokens - 1]);
+    return rc;
+}
+
+static int keep_learned(struct player *player)
+{
+    player->learned_bytes = efs_predict_save(player->predictor, NULL, 0);
+    player->learned = malloc(player->learned_bytes);
+    if (!player->learned)
+        return -ENOMEM;
+    efs_predict_save(player->predictor, player->learned, player->learned_bytes);
+    return 0;
+}
+
+int predict_play(const struct predict_arguments *a, const struct predict_choice *choice,
+                 const struct efs_route *history, const struct efs_route *trace, struct predict_result *result)
+{
+    struct efs_predict_config config = choice->config;
+    struct player player = {.every = a->every};
+    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens;
+    *result = (struct predict_result){0};
+    config.layers = trace->layers;
+    config.experts = trace->experts;
+    config.chosen = trace->chosen;
+    config.distances = trace->layers < PREDICT_DISTANCES ? trace->layers : PREDICT_DISTANCES;
+    config.sequences = 1;
+    config.memory_bytes = a->memory_bytes;
+    int rc = efs_predictor_new(&config, &player.predictor);
+    player.probability = calloc(trace->experts, sizeof(*player.probability));
+    player.guesses = calloc((size_t)2 * trace->chosen, sizeof(*player.guesses));
+    if (rc == 0 && (!player.probability || !player.guesses))
+        rc = -ENOMEM;
+    if (rc == 0 && history)
+        rc = play_route(&player, history, history->tokens);
+    if (rc == 0 && a->learn == PREDICT_LEARN_REQUEST)
+        rc = keep_learned(&player);
+    if (rc == 0) {
+        efs_predict_learn(player.predictor, a->learn != PREDICT_LEARN_NO);
+        player.result = result;
+        rc = play_route(&player, trace, tokens);
+        result->bytes = efs_predict_bytes(player.predictor);
+    }
+    free(player.learned);
+    free(player.guesses);
+    free(player.probability);
+    efs_predictor_free(player.predictor);
+    return rc;
+}
+
+static errint_t check_history(const struct predict_arguments *a, const struct efs_route *history,
+                              const struct efs_route *trace, struct efs_error *err)
+{
+    if (history->layers == trace->layers && history->experts == trace->experts && history->chosen == trace->chosen)
+        return 0;
+    return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history, a->trace);
+}
+
+static errint_t predict(const struct predict_arguments *a, struct efs_route *history, struct efs_route *trace,
+                        struct efs_error *err)
+{
+    errint_t rc = efs_route_read(a->trace, trace, err);
+    if (rc == 0 && a->history)
+        rc = efs_route_read(a->history, history, err);
+    if (rc == 0 && a->history)
+        rc = check_history(a, history, trace, err);
+    if (rc < 0)
+        return rc;
+    predict_report_head(a, a->history ? history : NULL, trace);
+    for (uint32_t i = 0; rc == 0 && i < a->count; i++) {
+        struct predict_result result;
+        rc = predict_play(a, &a->choices[i], a->history ? history : NULL, trace, &result);
+        if (rc == 0)
+            predict_report_row(&a->choices[i], &result);
+        else if (rc == -E2BIG)
+            efs_fail(err, rc, "%s: --memory is too little for it", a->choices[i].name);
+        else if (rc != -ECANCELED)
+            efs_fail(err, rc, "%s: %s", a->choices[i].name, strerror(-rc));
+    }
+    return rc;
+}
+
+int predict_main(int argc, char **argv)
+{
+    struct predict_arguments a;
+    struct efs_route history = {0}, trace = {0};
+    struct efs_error err = {""};
+    predict_arguments_parse(argc, argv, &a);
+    tools_interrupt_catch();
+    errint_t rc = predict(&a, &history, &trace, &err);
+    efs_route_free(&history);
+    efs_route_free(&trace);
+    if (rc < 0)
+        return tools_fail("moe-replay predict", rc, &err);
+    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

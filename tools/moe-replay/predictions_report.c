@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* predictions_report.c - the table of moe-replay predict. */
+#include "predictions.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 0;
+}
+
+/* How far what was said is from what came, over bins of probabilities, weighted by their numbers. */
+static double calibration_error(const struct predict_result *r)
+{
+    double sum = 0;
+    for (unsigned b = 0; b < PREDICT_BINS; b++)
+        sum += fabs(r->said[b] - (double)r->right[b]);
+    return r->judged ? sum / (double)r->judged : 0;
+}
+
+void predict_report_head(const struct predict_arguments *a, const struct efs_route *history,
+                         const struct efs_route *trace)
+{
+    static const char *const learns[PREDICT_LEARNS] = {
+        [PREDICT_LEARN_REQUEST] = "each request begins with what the history taught and learns from itself",
+        [PREDICT_LEARN_ALL] = "all that came before in the trace is learned from, too",
+        [PREDICT_LEARN_NO] = "nothing is learned from the trace"};
+    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens;
+    printf("%s: %llu tokens, every %llu judged; %u layers of %u experts, K = %u; %s\n", trace->name,
+           (unsigned long long)tokens, (unsigned long long)a->every, trace->layers, trace->experts, trace->chosen,
+           trace->scores ? "scores of the chosen experts, so maps are sparse" : "no scores: maps hold what was chosen");
+    if (history)
+        printf("history: %llu tokens; ", (unsigned long long)history->tokens);
+    else
+        printf("no history; ");
+    printf("%s; no embeddings: the semantic key is the map before\n\n", learns[a->learn]);
+    printf("%-20s %-23s  %-23s  %-11s  %5s  %-10s %7s %7s %7s %15s\n", "", "recall@K, layers ahead", "recall@2K",
+           "next token", "whole", "fetched", "", "", "", "us a layer");
+    printf("%-20s %5s %5s %5s %5s  %5s %5s %5s %5s  %5s %5s  %5s  %4s %5s %7s %7s %7s %7s %7s\n", "", "1", "2", "3",
+           "4", "1", "2", "3", "4", "@K", "@2K", "@2K", "n", "right", "Brier", "calibr.", "MiB", "observe", "guess");
+}
+
+void predict_report_row(const struct predict_choice *choice, const struct predict_result *r)
+{
+    printf("%-20s", choice->name);
+    for (unsigned d = 0; d < PREDICT_DISTANCES; d++)
+        printf(" %5.3f", share(r->at[d].within_k, r->at[d].slots));
+    printf(" ");
+    for (unsigned d = 0; d < PREDICT_DISTANCES; d++)
+        printf(" %5.3f", share(r->at[d].within_2k, r->at[d].slots));
+    printf("  %5.3f %5.3f  %5.3f  %4.1f %5.3f", share(r->start.within_k, r->start.slots),
+           share(r->start.within_2k, r->start.slots), share(r->whole, r->layers), share(r->picked, r->layers),
+           share(r->picked_right, r->picked));
+    printf(" %7.4f %7.4f %7.1f %7.2f %7.2f\n", r->judged ? r->squares / (double)r->judged : 0, calibration_error(r),
+           (double)r->bytes / 1048576, share(r->observe_ns, r->observed) / 1e3, share(r->ask_ns, r->asked) / 1e3);
+    fflush(stdout);
+}
