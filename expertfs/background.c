@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static ssize_t read_all(int fd, char *text, size_t room)
+static ssize_t pipe_read_all(int fd, char *text, size_t room)
 {
     size_t used = 0;
     while (used < room) {
@@ -25,7 +25,7 @@ static ssize_t read_all(int fd, char *text, size_t room)
     return (ssize_t)used;
 }
 
-static void write_all(int fd, const char *text, size_t bytes)
+static void pipe_write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes) {
         ssize_t n = write(fd, text, bytes);
@@ -40,16 +40,16 @@ static void write_all(int fd, const char *text, size_t bytes)
 
 static volatile pid_t to_tell; /* a signal handler has nowhere else to look */
 
-static void pass_on(int number)
+static void signal_pass_on(int number)
 {
     kill(to_tell, number);
 }
 
 /* The child is in a session of its own: what is meant to end us, as from a terminal, ends it, and it says so. */
-static void pass_signals_on(pid_t child)
+static void signals_pass_on(pid_t child)
 {
     static const int passed[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = pass_on}, before;
+    struct sigaction action = {.sa_handler = signal_pass_on}, before;
     to_tell = child;
     for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
         if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
@@ -58,9 +58,9 @@ static void pass_signals_on(pid_t child)
 
 __attribute__((noreturn)) static void parent(pid_t child, int fd)
 {
-    pass_signals_on(child);
+    signals_pass_on(child);
     char text[2048];
-    ssize_t bytes = read_all(fd, text, sizeof(text) - 1);
+    ssize_t bytes = pipe_read_all(fd, text, sizeof(text) - 1);
     text[bytes] = '\0';
     if (text[0] == '+')
         _exit(0);
@@ -113,13 +113,13 @@ void efsd_background_ready(int status_fd)
         if (null > STDERR_FILENO)
             close(null);
     }
-    write_all(status_fd, "+", 1);
+    pipe_write_all(status_fd, "+", 1);
     close(status_fd);
 }
 
 void efsd_background_failed(int status_fd, const char *reason)
 {
-    write_all(status_fd, "-", 1);
-    write_all(status_fd, reason, strlen(reason));
+    pipe_write_all(status_fd, "-", 1);
+    pipe_write_all(status_fd, reason, strlen(reason));
     close(status_fd);
 }

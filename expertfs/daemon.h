@@ -6,8 +6,8 @@
  *
  * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
  * needs no disk; may wait for a reply buffer, never for the disk), the engine's workers (answer reads and opens when
- * the bytes are there), and one that watches the page cache and that nobody waits for (pagecache.h). After start()
- * everything here is constant but what names a lock or is atomic.
+ * the bytes are there), and one that watches the page cache and that nobody waits for (pagecache.h). After
+ * daemon_start() everything here is constant but what names a lock or is atomic.
  */
 #ifndef EFSD_DAEMON_H
 #define EFSD_DAEMON_H

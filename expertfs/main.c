@@ -23,7 +23,7 @@ static const struct argp_option argp_options[] = {
     {0},
 };
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct efsd_options *options = state->input;
     struct efs_error err = {.text = ""};
@@ -93,17 +93,17 @@ static errint_t make_absolute(char **path, struct efs_error *err)
     return 0;
 }
 
-static int fail(const struct efs_error *err, int status_fd);
+static int report_failure(const struct efs_error *err, int status_fd);
 
-static void tell_given_up(void *arg, const char *reason)
+static void starter_given_up(void *arg, const char *reason)
 {
     const int *status_fd = arg;
     struct efs_error err = {.text = ""};
     efs_fail(&err, -EINTR, "%s", reason);
-    fail(&err, *status_fd);
+    report_failure(&err, *status_fd);
 }
 
-static void tell_ready(void *arg)
+static void starter_ready(void *arg)
 {
     int *status_fd = arg;
     if (*status_fd >= 0) {
@@ -112,7 +112,7 @@ static void tell_ready(void *arg)
     }
 }
 
-static int fail(const struct efs_error *err, int status_fd)
+static int report_failure(const struct efs_error *err, int status_fd)
 {
     if (status_fd >= 0)
         efsd_background_failed(status_fd, err->text);
@@ -126,7 +126,7 @@ static int fail(const struct efs_error *err, int status_fd)
  * or be closed when the daemon leaves its terminal. A limit on the size of files (ulimit -f) becomes an error in place
  * of a signal: memory files are files.
  */
-static void rely_on_nothing(void)
+static void prepare_process(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
@@ -136,10 +136,10 @@ static void rely_on_nothing(void)
 
 int main(int argc, char **argv)
 {
-    rely_on_nothing();
+    prepare_process();
     const struct argp argp = {
         .options = argp_options,
-        .parser = parse,
+        .parser = parse_option,
         .args_doc = "STORE MOUNTPOINT",
         .doc = "Mount a store made by mkexpertfs: the checkpoint's files, byte for byte.\v",
         .help_filter = help_filter,
@@ -163,11 +163,11 @@ int main(int argc, char **argv)
         efsd_log_open(false);
     }
     if (!rc) {
-        const struct efsd_starter starter = {tell_ready, tell_given_up, &status_fd};
+        const struct efsd_starter starter = {starter_ready, starter_given_up, &status_fd};
         rc = efsd_serve(&options, &starter, &err);
     }
     if (rc)
-        rc = fail(&err, status_fd);
+        rc = report_failure(&err, status_fd);
     efsd_options_free(&options);
     return rc;
 }

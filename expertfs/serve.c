@@ -57,7 +57,7 @@ static size_t buffer_count(uint64_t budget_bytes)
 }
 
 /* One budget for both: the engine counts the daemon's own memory as fixed. */
-static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
+static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
     const struct efs_options engine = {
@@ -97,7 +97,7 @@ static errint_t open_engine(struct efsd *daemon, struct efs_error *err)
     return rc ? efs_fail(err, rc, "the settings cannot be read: %s", strerror(-rc)) : 0;
 }
 
-static errint_t add_control_files(struct efsd *daemon)
+static errint_t daemon_add_control_files(struct efsd *daemon)
 {
     for (uint32_t i = 0; i < EFSD_CONTROL_COUNT; i++) {
         char path[64];
@@ -110,13 +110,13 @@ static errint_t add_control_files(struct efsd *daemon)
 }
 
 /* Is path the control directory, or below it? A checkpoint that has one of its own is served without ours. */
-static bool is_control(const char *path)
+static bool is_control_path(const char *path)
 {
     size_t n = strlen(EFSD_CONTROL_DIRECTORY);
     return strncmp(path, EFSD_CONTROL_DIRECTORY, n) == 0 && (path[n] == '\0' || path[n] == '/');
 }
 
-static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
+static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
 {
     uint32_t files = efs_file_count(daemon->fs);
     bool control = true;
@@ -126,13 +126,13 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
         if (rc)
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
         bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;
-        control = control && !is_control(file.path);
+        control = control && !is_control_path(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
                            expert ? file.expert.number : UINT32_MAX, file.bytes);
         if (rc)
             return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
     }
-    errint_t rc = control ? add_control_files(daemon) : 0;
+    errint_t rc = control ? daemon_add_control_files(daemon) : 0;
     if (rc)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
     rc = efsd_tree_build(&daemon->tree, err);
@@ -149,7 +149,7 @@ static errint_t build_tree(struct efsd *daemon, struct efs_error *err)
  * Who may read the store may read the mount: who mounted it, the store's group and others as its mode says. Those who
  * are shut out by the owner's part of it stay out, as the owner may be one of the others here.
  */
-static void set_owner(struct efsd *daemon)
+static void daemon_set_owner(struct efsd *daemon)
 {
     const unsigned store = daemon->info.mode, all = 0444;
     daemon->uid = geteuid();
@@ -161,7 +161,7 @@ static void set_owner(struct efsd *daemon)
 }
 
 /* As many open files as we may have: each expert that is decoded has one. */
-static void raise_files(void)
+static void raise_file_limit(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -171,7 +171,7 @@ static void raise_files(void)
 }
 
 /* After INIT: how plain opens are served, and the words for it. */
-static void choose_path(struct efsd *daemon)
+static void daemon_choose_path(struct efsd *daemon)
 {
     const struct efsd_options *options = &daemon->options;
     const struct efsd_kernel *kernel = &daemon->kernel;
@@ -186,7 +186,7 @@ static void choose_path(struct efsd *daemon)
              plain);
 }
 
-static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
+static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
 {
     daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -195,11 +195,11 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
     errint_t rc = check_mountpoint(daemon->options.mountpoint, err);
     if (!rc)
-        rc = open_engine(daemon, err);
+        rc = daemon_open_engine(daemon, err);
     if (!rc)
-        rc = build_tree(daemon, err);
+        rc = daemon_build_tree(daemon, err);
     if (!rc) {
-        set_owner(daemon);
+        daemon_set_owner(daemon);
         size_t count = buffer_count(daemon->options.budget_bytes);
         rc = efsd_buffers_open(&daemon->buffers, count);
         if (!rc)
@@ -212,7 +212,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
         rc = efsd_session_mount(daemon, err);
     if (rc)
         return rc;
-    choose_path(daemon);
+    daemon_choose_path(daemon);
     efsd_raise_readahead(daemon);
     rc = efsd_export_start(daemon, &daemon->export, err);
     if (rc) { /* files do without */
@@ -229,7 +229,7 @@ static errint_t start(struct efsd *daemon, struct efsd_starting *starting, struc
 }
 
 /* Until a signal asks for the end, or the mount is gone. */
-static void wait_for_end(struct efsd *daemon, int signal_fd)
+static void daemon_wait(struct efsd *daemon, int signal_fd)
 {
     struct pollfd wait[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
     while (poll(wait, 2, -1) < 0 && errno == EINTR) {
@@ -247,7 +247,7 @@ static void wait_for_end(struct efsd *daemon, int signal_fd)
  * mount goes, and readers of what is still open get errors. Leases are not released before: the kernel may still serve
  * their pages to an open file.
  */
-static void end(struct efsd *daemon)
+static void daemon_end(struct efsd *daemon)
 {
     efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
@@ -292,22 +292,22 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* threads inherit it */
     signal(SIGPIPE, SIG_IGN);
-    raise_files();
+    raise_file_limit();
     struct efsd_starting starting = {0};
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)
-        rc = start(daemon, &starting, err);
+        rc = daemon_start(daemon, &starting, err);
     efsd_starting_over(&starting);
     if (!rc) {
         efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
                  daemon->path_note);
         starter->ready(starter->arg);
-        wait_for_end(daemon, signal_fd);
+        daemon_wait(daemon, signal_fd);
     }
-    end(daemon);
+    daemon_end(daemon);
     if (signal_fd >= 0)
         close(signal_fd);
     return rc;

@@ -13,7 +13,7 @@
 
 enum phase { STARTING, GIVEN_UP, OVER };
 
-static void *watch(void *arg)
+static void *starting_run(void *arg)
 {
     struct efsd_starting *s = arg;
     struct pollfd wait[2] = {{.fd = s->signal_fd, .events = POLLIN}, {.fd = s->over_fd, .events = POLLIN}};
@@ -37,7 +37,7 @@ errint_t efsd_starting_begin(struct efsd_starting *s, int signal_fd, void (*give
     s->over_fd = eventfd(0, EFD_CLOEXEC);
     if (s->over_fd < 0)
         return -errno;
-    int rc = pthread_create(&s->thread, NULL, watch, s);
+    int rc = pthread_create(&s->thread, NULL, starting_run, s);
     s->started = rc == 0;
     if (rc)
         close(s->over_fd);

@@ -16,7 +16,7 @@ static struct {
     char last[512];
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void write_line(int priority, const char *line)
+static void log_write_line(int priority, const char *line)
 {
     if (log_state.to_syslog)
         syslog(priority, "%s", line);
@@ -24,7 +24,7 @@ static void write_line(int priority, const char *line)
         fprintf(stderr, "expertfs: %s\n", line);
 }
 
-static void from_fuse(enum fuse_log_level level, const char *format, va_list arguments)
+static void log_from_fuse(enum fuse_log_level level, const char *format, va_list arguments)
 {
     char line[512];
     vsnprintf(line, sizeof(line), format, arguments);
@@ -36,7 +36,7 @@ static void from_fuse(enum fuse_log_level level, const char *format, va_list arg
     pthread_mutex_lock(&log_state.lock);
     snprintf(log_state.last, sizeof(log_state.last), "%s", line);
     pthread_mutex_unlock(&log_state.lock);
-    write_line((int)level, line);
+    log_write_line((int)level, line);
 }
 
 void efsd_log_open(bool foreground)
@@ -44,7 +44,7 @@ void efsd_log_open(bool foreground)
     log_state.to_syslog = !foreground;
     if (!foreground)
         openlog("expertfs", LOG_PID, LOG_DAEMON);
-    fuse_set_log_func(from_fuse);
+    fuse_set_log_func(log_from_fuse);
 }
 
 void efsd_log(enum efs_log_level level, const char *format, ...)
@@ -62,7 +62,7 @@ void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
     (void)arg;
     static const int priority[] = {
         [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
-    write_line(level <= EFS_LOG_INFO ? priority[level] : LOG_INFO, line);
+    log_write_line(level <= EFS_LOG_INFO ? priority[level] : LOG_INFO, line);
 }
 
 void efsd_log_last_fuse(char *text, size_t text_bytes)

@@ -98,7 +98,7 @@ void efsd_options_free(struct efsd_options *options)
     *options = (struct efsd_options){0};
 }
 
-static errint_t take_count(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+static errint_t option_take_count(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
 {
     char *end;
     errno = 0;
@@ -111,7 +111,7 @@ static errint_t take_count(const struct option *option, const char *value, uint6
     return 0;
 }
 
-static errint_t take_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+static errint_t option_take_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
 {
     errint_t rc = efs_parse_size(value, out);
     if (rc == -EINVAL)
@@ -121,7 +121,7 @@ static errint_t take_size(const struct option *option, const char *value, uint64
     return 0;
 }
 
-static errint_t take_choice(const struct option *option, const char *value, unsigned *out, struct efs_error *err)
+static errint_t option_take_choice(const struct option *option, const char *value, unsigned *out, struct efs_error *err)
 {
     unsigned position = 0;
     size_t bytes = strlen(value);
@@ -137,7 +137,8 @@ static errint_t take_choice(const struct option *option, const char *value, unsi
     return efs_fail(err, -EINVAL, "option %s=%s: must be one of %s", option->name, value, option->values);
 }
 
-static errint_t take_mount(struct efsd_options *options, const char *name, const char *value, struct efs_error *err)
+static errint_t option_take_mount(struct efsd_options *options, const char *name, const char *value,
+                                  struct efs_error *err)
 {
     char *joined;
     if (asprintf(&joined, "%s%s%s%s%s", options->mount ? options->mount : "", options->mount ? "," : "", name,
@@ -159,7 +160,7 @@ bool efsd_options_mounts_with(const struct efsd_options *options, const char *na
     return false;
 }
 
-static errint_t take_string(char **at, const char *value, struct efs_error *err)
+static errint_t option_take_string(char **at, const char *value, struct efs_error *err)
 {
     char *copy = strdup(value);
     if (!copy)
@@ -169,8 +170,8 @@ static errint_t take_string(char **at, const char *value, struct efs_error *err)
     return 0;
 }
 
-static errint_t take(struct efsd_options *options, const struct option *option, const char *value,
-                     struct efs_error *err)
+static errint_t option_take(struct efsd_options *options, const struct option *option, const char *value,
+                            struct efs_error *err)
 {
     bool wants_value = option->take != TAKE_FLAG && option->take != TAKE_CLEAR && option->take != TAKE_MOUNT;
     if (wants_value && (!value || !*value)) {
@@ -187,16 +188,16 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
             *(uint64_t *)at = 0;
             return 0;
         }
-        if (take_size(option, value, at, err))
+        if (option_take_size(option, value, at, err))
             return -EINVAL;
         return *(uint64_t *)at ? 0
                                : efs_fail(err, -EINVAL, "option %s=%s: must be greater than 0", option->name, value);
     case TAKE_SIZE:
-        return take_size(option, value, at, err);
+        return option_take_size(option, value, at, err);
     case TAKE_COUNT:
-        return take_count(option, value, at, err);
+        return option_take_count(option, value, at, err);
     case TAKE_CHOICE:
-        return take_choice(option, value, at, err);
+        return option_take_choice(option, value, at, err);
     case TAKE_FLAG:
         *(bool *)at = true;
         return 0;
@@ -204,21 +205,21 @@ static errint_t take(struct efsd_options *options, const struct option *option, 
         *(bool *)at = false;
         return 0;
     case TAKE_WORD:
-        if (take_choice(option, value, &choice, err))
+        if (option_take_choice(option, value, &choice, err))
             return -EINVAL;
-        return take_string(at, value, err);
+        return option_take_string(at, value, err);
     case TAKE_STRING:
-        return take_string(at, value, err);
+        return option_take_string(at, value, err);
     case TAKE_MOUNT:
     case TAKE_MOUNT_VALUE:
-        return take_mount(options, option->name, value, err);
+        return option_take_mount(options, option->name, value, err);
     case TAKE_IGNORED:
         return 0;
     }
     return -EINVAL;
 }
 
-static bool is_ignored(const char *name)
+static bool option_is_ignored(const char *name)
 {
     if (strncmp(name, "x-", 2) == 0 || strcmp(name, "comment") == 0)
         return true;
@@ -228,7 +229,7 @@ static bool is_ignored(const char *name)
     return false;
 }
 
-static errint_t unknown(const char *name, struct efs_error *err)
+static errint_t option_unknown(const char *name, struct efs_error *err)
 {
     char list[800] = "";
     size_t used = 0;
@@ -242,15 +243,15 @@ static errint_t unknown(const char *name, struct efs_error *err)
                     name, list);
 }
 
-static errint_t take_one(struct efsd_options *options, char *item, struct efs_error *err)
+static errint_t options_take_one(struct efsd_options *options, char *item, struct efs_error *err)
 {
     char *value = strchr(item, '=');
     if (value)
         *value++ = '\0';
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (strcmp(item, table[i].name) == 0)
-            return take(options, &table[i], value, err);
-    return is_ignored(item) ? 0 : unknown(item, err);
+            return option_take(options, &table[i], value, err);
+    return option_is_ignored(item) ? 0 : option_unknown(item, err);
 }
 
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)
@@ -262,7 +263,7 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
     char *rest = copy, *item;
     while (!rc && (item = strsep(&rest, ",")))
         if (*item)
-            rc = take_one(options, item, err);
+            rc = options_take_one(options, item, err);
     free(copy);
     return rc;
 }

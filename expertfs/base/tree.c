@@ -32,7 +32,7 @@ static bool path_is_sound(const char *path, size_t bytes)
     return true;
 }
 
-static errint_t room_for(struct efsd_tree *tree, size_t path_bytes)
+static errint_t tree_reserve(struct efsd_tree *tree, size_t path_bytes)
 {
     if (tree->entry_count == tree->entry_room) {
         uint32_t room = tree->entry_room ? tree->entry_room * 2 : 64;
@@ -61,7 +61,7 @@ errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind 
     size_t path_bytes = strlen(path);
     if (!path_is_sound(path, path_bytes))
         return -EINVAL;
-    errint_t rc = room_for(tree, path_bytes);
+    errint_t rc = tree_reserve(tree, path_bytes);
     if (rc)
         return rc;
     memcpy(tree->text + tree->text_bytes, path, path_bytes);
@@ -98,7 +98,7 @@ static int compare_entries(const void *a, const void *b, void *text_arg)
 }
 
 /* Bytes of the part of entry's path that begins at depth. */
-static size_t part_bytes(const char *text, const struct efsd_entry *entry, size_t depth)
+static size_t entry_part_bytes(const char *text, const struct efsd_entry *entry, size_t depth)
 {
     const char *part = text + entry->path + depth;
     size_t left = entry->path_bytes - depth;
@@ -106,7 +106,7 @@ static size_t part_bytes(const char *text, const struct efsd_entry *entry, size_
     return slash ? (size_t)(slash - part) : left;
 }
 
-static errint_t twice(const struct efsd_tree *tree, const struct efsd_entry *entry, struct efs_error *err)
+static errint_t entry_fail_twice(const struct efsd_tree *tree, const struct efsd_entry *entry, struct efs_error *err)
 {
     return efs_fail(err, -EEXIST, "the store has the path \"%.*s\" twice, or as a file and as a directory",
                     (int)entry->path_bytes, tree->text + entry->path);
@@ -122,7 +122,7 @@ struct span {
  * Append the children of directory at; spans[] has a span for each node. One name is one child: a run of entries that
  * share their part at this depth.
  */
-static errint_t add_children(struct efsd_tree *tree, uint32_t at, struct span *spans, struct efs_error *err)
+static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct span *spans, struct efs_error *err)
 {
     const struct span span = spans[at];
     struct efsd_node *directory = &tree->nodes[at];
@@ -130,14 +130,14 @@ static errint_t add_children(struct efsd_tree *tree, uint32_t at, struct span *s
     for (uint32_t i = span.from; i < span.to;) {
         const struct efsd_entry *entry = &tree->entries[i];
         const char *name = tree->text + entry->path + span.depth;
-        size_t bytes = part_bytes(tree->text, entry, span.depth);
+        size_t bytes = entry_part_bytes(tree->text, entry, span.depth);
         bool is_file = span.depth + bytes == entry->path_bytes;
         uint32_t end = i + 1;
-        while (end < span.to && part_bytes(tree->text, &tree->entries[end], span.depth) == bytes &&
+        while (end < span.to && entry_part_bytes(tree->text, &tree->entries[end], span.depth) == bytes &&
                memcmp(tree->text + tree->entries[end].path + span.depth, name, bytes) == 0)
             end++;
         if (is_file && end - i > 1)
-            return twice(tree, entry, err);
+            return entry_fail_twice(tree, entry, err);
         struct efsd_node *node = &tree->nodes[tree->count];
         *node = (struct efsd_node){
             .name = entry->path + (uint32_t)span.depth,
@@ -163,7 +163,7 @@ static errint_t add_children(struct efsd_tree *tree, uint32_t at, struct span *s
 }
 
 /* Upper bound of the nodes: the root, each file, and each '/' at most one directory that was not there before. */
-static size_t count_bound(const struct efsd_tree *tree)
+static size_t tree_count_bound(const struct efsd_tree *tree)
 {
     size_t bound = 1 + (size_t)tree->entry_count;
     const struct efsd_entry *before = NULL;
@@ -183,7 +183,7 @@ errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
 {
     if (tree->entry_count)
         qsort_r(tree->entries, tree->entry_count, sizeof(*tree->entries), compare_entries, tree->text);
-    size_t bound = count_bound(tree);
+    size_t bound = tree_count_bound(tree);
     struct span *spans = calloc(bound, sizeof(*spans));
     tree->nodes = calloc(bound, sizeof(*tree->nodes));
     if (!spans || !tree->nodes) {
@@ -196,7 +196,7 @@ errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
     errint_t rc = 0;
     for (uint32_t at = 0; at < tree->count && !rc; at++)
         if (tree->nodes[at].kind == EFSD_DIRECTORY)
-            rc = add_children(tree, at, spans, err);
+            rc = tree_add_children(tree, at, spans, err);
     free(spans);
     if (rc)
         return rc;

@@ -129,7 +129,7 @@ static void other_row(FILE *out, const char *name, const char *capacity, uint64_
     fputc('\n', out);
 }
 
-static const char *number(uint64_t n, char text[24])
+static const char *format_number(uint64_t n, char text[24])
 {
     snprintf(text, 24, "%llu", U(n));
     return text;
@@ -140,10 +140,11 @@ static void pool_row(FILE *out, char pool, const struct efs_pool_info *info)
     bool missing = pool == 'M';
     char capacity[24], used[24], hits[24], partial[24], misses[24], saved[24];
     fprintf(out, "%-6c %15s %15s %8llu %10s %10s %10s %10llu %10llu %10llu %10llu %15s\n", pool,
-            missing ? "-" : number(info->capacity_bytes, capacity), missing ? "-" : number(info->used_bytes, used),
-            U(info->experts), missing ? "-" : number(info->hits, hits), missing ? "-" : number(info->partial, partial),
-            missing ? number(info->hits, misses) : "-", U(info->admitted), U(info->promoted), U(info->demoted),
-            U(info->evicted), missing ? "-" : number(info->saved_bytes, saved));
+            missing ? "-" : format_number(info->capacity_bytes, capacity),
+            missing ? "-" : format_number(info->used_bytes, used), U(info->experts),
+            missing ? "-" : format_number(info->hits, hits), missing ? "-" : format_number(info->partial, partial),
+            missing ? format_number(info->hits, misses) : "-", U(info->admitted), U(info->promoted), U(info->demoted),
+            U(info->evicted), missing ? "-" : format_number(info->saved_bytes, saved));
 }
 
 static void render_pools(struct efsd *daemon, FILE *out)
@@ -158,12 +159,12 @@ static void render_pools(struct efsd *daemon, FILE *out)
         if (efs_pool_info(daemon->fs, *pool, &info, sizeof(info)) == 0)
             pool_row(out, *pool, &info);
     }
-    other_row(out, "fixed", number(stats.fixed_bytes, capacity), stats.fixed_bytes, "-");
-    other_row(out, "chunks", number(stats.chunk_pool_bytes, capacity), stats.chunk_used_bytes, "-");
-    other_row(out, "full", number(stats.full_pool_bytes, capacity), stats.full_pool_bytes,
-              number(stats.full_experts, experts));
-    other_row(out, "leased", "-", stats.leased_bytes, number(stats.leased_experts, experts));
-    other_row(out, "budget", number(stats.budget_bytes, capacity),
+    other_row(out, "fixed", format_number(stats.fixed_bytes, capacity), stats.fixed_bytes, "-");
+    other_row(out, "chunks", format_number(stats.chunk_pool_bytes, capacity), stats.chunk_used_bytes, "-");
+    other_row(out, "full", format_number(stats.full_pool_bytes, capacity), stats.full_pool_bytes,
+              format_number(stats.full_experts, experts));
+    other_row(out, "leased", "-", stats.leased_bytes, format_number(stats.leased_experts, experts));
+    other_row(out, "budget", format_number(stats.budget_bytes, capacity),
               stats.fixed_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes, "-");
 }
 

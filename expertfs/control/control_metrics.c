@@ -8,7 +8,7 @@
 
 #define U(x) ((unsigned long long)(x))
 
-static void head(FILE *out, const char *family, const char *kind, const char *unit, const char *help)
+static void metric_head(FILE *out, const char *family, const char *kind, const char *unit, const char *help)
 {
     fprintf(out, "# TYPE %s %s\n", family, kind);
     if (*unit)
@@ -17,8 +17,8 @@ static void head(FILE *out, const char *family, const char *kind, const char *un
 }
 
 /* One family with one sample. Base units of OpenMetrics are bytes and seconds. */
-static void metric(FILE *out, const char *prefix, const char *name, const char *kind, const char *unit,
-                   const char *help, uint64_t value)
+static void metric_print(FILE *out, const char *prefix, const char *name, const char *kind, const char *unit,
+                         const char *help, uint64_t value)
 {
     char family[96];
     size_t name_bytes = strlen(name);
@@ -27,7 +27,7 @@ static void metric(FILE *out, const char *prefix, const char *name, const char *
     bool counter = strcmp(kind, "counter") == 0;
     snprintf(family, sizeof(family), "expertfs_%s%.*s%s", prefix, (int)(seconds ? name_bytes - 3 : name_bytes), name,
              seconds ? "_seconds" : "");
-    head(out, family, kind, seconds ? "seconds" : bytes ? "bytes" : "", help);
+    metric_head(out, family, kind, seconds ? "seconds" : bytes ? "bytes" : "", help);
     if (seconds)
         fprintf(out, "%s%s %.9f\n", family, counter ? "_total" : "", (double)value / 1e9);
     else
@@ -35,7 +35,7 @@ static void metric(FILE *out, const char *prefix, const char *name, const char *
 }
 
 /* A label's value, escaped. */
-static void print_label(FILE *out, const char *value)
+static void label_print(FILE *out, const char *value)
 {
     for (const char *p = value; *p; p++)
         if (*p == '\\' || *p == '"')
@@ -47,7 +47,7 @@ static void print_label(FILE *out, const char *value)
 }
 
 /* What efs_pool_info tells, a family each with a sample for each pool. M: what is not kept. */
-static void pool_metrics(struct efsd *daemon, FILE *out)
+static void render_pool_metrics(struct efsd *daemon, FILE *out)
 {
     static const struct {
         const char *name, *kind, *help;
@@ -74,7 +74,7 @@ static void pool_metrics(struct efsd *daemon, FILE *out)
         char family[96];
         bool counter = strcmp(rows[i].kind, "counter") == 0;
         snprintf(family, sizeof(family), "expertfs_pool_%s", rows[i].name);
-        head(out, family, rows[i].kind, strstr(rows[i].name, "_bytes") ? "bytes" : "", rows[i].help);
+        metric_head(out, family, rows[i].kind, strstr(rows[i].name, "_bytes") ? "bytes" : "", rows[i].help);
         for (size_t p = 0; p < sizeof(EFSD_POOLS) - 1; p++) {
             uint64_t value;
             memcpy(&value, (const char *)&info[p] + rows[i].at, sizeof(value));
@@ -89,21 +89,21 @@ void efsd_render_metrics(struct efsd *daemon, FILE *out)
     efs_stats(daemon->fs, &stats, sizeof(stats));
     fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
     fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
-    print_label(out, daemon->options.store);
+    label_print(out, daemon->options.store);
     fprintf(out, "\",serving_path=\"%s\"} 1\n", efsd_serving_path(daemon));
-#define LINE(name, kind, unit, help) metric(out, "", #name, #kind, unit, help, stats.name);
+#define LINE(name, kind, unit, help) metric_print(out, "", #name, #kind, unit, help, stats.name);
     EFS_STATS(LINE)
 #undef LINE
 #define LINE(name, help)                                                                                               \
-    metric(out, "fuse_", #name, "counter", strstr(#name, "_bytes") ? "bytes" : "", help,                               \
-           atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
+    metric_print(out, "fuse_", #name, "counter", strstr(#name, "_bytes") ? "bytes" : "", help,                         \
+                 atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
     EFSD_COUNTERS(LINE)
 #undef LINE
     struct efsd_pagecache_stats page_cache;
     efsd_pagecache_stats(daemon, &page_cache);
-#define LINE(name, kind, unit, help) metric(out, "", #name, #kind, unit, help, page_cache.name);
+#define LINE(name, kind, unit, help) metric_print(out, "", #name, #kind, unit, help, page_cache.name);
     EFSD_PAGECACHE_STATS(LINE)
 #undef LINE
-    pool_metrics(daemon, out);
+    render_pool_metrics(daemon, out);
     fputs("# EOF\n", out);
 }

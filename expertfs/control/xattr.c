@@ -38,7 +38,7 @@ struct target {
 };
 
 /* A folder is a layer's if there are only experts in it, which are then all of the layer. */
-static enum object object_of(const struct efsd_tree *tree, uint32_t node, uint32_t *expert)
+static enum object node_object(const struct efsd_tree *tree, uint32_t node, uint32_t *expert)
 {
     const struct efsd_node *n = &tree->nodes[node];
     if (n->kind == EFSD_EXPERT) {
@@ -54,12 +54,12 @@ static enum object object_of(const struct efsd_tree *tree, uint32_t node, uint32
     return n->count ? OBJECT_LAYER : OBJECT_OTHER;
 }
 
-static bool target_of(fuse_req_t req, fuse_ino_t ino, struct target *target)
+static bool target_find(fuse_req_t req, fuse_ino_t ino, struct target *target)
 {
     *target = (struct target){.daemon = fuse_req_userdata(req), .expert = UINT32_MAX};
     if (!efsd_node_of(target->daemon, ino, &target->node))
         return false;
-    target->object = object_of(&target->daemon->tree, target->node, &target->expert);
+    target->object = node_object(&target->daemon->tree, target->node, &target->expert);
     return true;
 }
 
@@ -73,7 +73,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
 #define IS_ONE_OF(name, names) is_one_of(name, names, sizeof(names) / sizeof(*(names)))
 
 /* Is there such an xattr here (name without prefix), and can it be set? */
-static bool is_there(const struct target *target, const char *name, bool *writable)
+static bool target_has(const struct target *target, const char *name, bool *writable)
 {
     switch (target->object) {
     case OBJECT_ROOT:
@@ -93,7 +93,7 @@ static bool is_there(const struct target *target, const char *name, bool *writab
 /* ---- reading ------------------------------------------------------------------------------------------------ */
 
 /* 'F', 'C', '-', or 'M' for mixed: what the experts of a layer's folder have in common. */
-static errint_t layer_pin(const struct target *target, char *pin)
+static errint_t target_layer_pin(const struct target *target, char *pin)
 {
     const struct efsd_tree *tree = &target->daemon->tree;
     const struct efsd_node *folder = &tree->nodes[target->node];
@@ -108,7 +108,7 @@ static errint_t layer_pin(const struct target *target, char *pin)
     return 0;
 }
 
-static errint_t expert_value(const struct target *target, const char *name, char *value, size_t room)
+static errint_t target_expert_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efs_expert_info info;
     errint_t rc = efs_expert_info(target->daemon->fs, efs_id(target->expert), &info, sizeof(info));
@@ -143,14 +143,14 @@ errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, si
     return efs_get(daemon->fs, name, value, room);
 }
 
-static errint_t value_of(const struct target *target, const char *name, char *value, size_t room)
+static errint_t target_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efsd_tuning *tuning = &target->daemon->tuning;
     if (target->object == OBJECT_EXPERT)
-        return expert_value(target, name, value, room);
+        return target_expert_value(target, name, value, room);
     if (target->object == OBJECT_LAYER) {
         char pin;
-        errint_t rc = layer_pin(target, &pin);
+        errint_t rc = target_layer_pin(target, &pin);
         snprintf(value, room, "%s", pin == 'F' ? "F" : pin == 'C' ? "C" : pin == '-' ? "-" : "mixed");
         return rc;
     }
@@ -164,7 +164,7 @@ static errint_t value_of(const struct target *target, const char *name, char *va
 }
 
 /* bytes of text to who asked for its size (room 0) or for the text. */
-static void reply_text(fuse_req_t req, const char *text, size_t bytes, size_t room)
+static void reply_xattr(fuse_req_t req, const char *text, size_t bytes, size_t room)
 {
     if (!room)
         fuse_reply_xattr(req, bytes);
@@ -179,29 +179,29 @@ void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room
     struct target target;
     char value[sizeof(target.daemon->tuning.answer)];
     bool writable;
-    if (!target_of(req, ino, &target)) {
+    if (!target_find(req, ino, &target)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
-    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !is_there(&target, name + strlen(PREFIX), &writable)) {
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !target_has(&target, name + strlen(PREFIX), &writable)) {
         fuse_reply_err(req, ENODATA);
         return;
     }
-    errint_t rc = value_of(&target, name + strlen(PREFIX), value, sizeof(value));
+    errint_t rc = target_value(&target, name + strlen(PREFIX), value, sizeof(value));
     if (rc) {
         fuse_reply_err(req, -rc);
         return;
     }
-    reply_text(req, value, strlen(value), room);
+    reply_xattr(req, value, strlen(value), room);
 }
 
-static size_t add_names(char *list, size_t used, const char *const *names, size_t count)
+static size_t list_add_names(char *list, size_t used, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         used += 1 + (size_t)sprintf(list + used, PREFIX "%s", names[i]);
     return used;
 }
-#define ADD_NAMES(list, used, names) add_names(list, used, names, sizeof(names) / sizeof(*(names)))
+#define ADD_NAMES(list, used, names) list_add_names(list, used, names, sizeof(names) / sizeof(*(names)))
 
 void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
 {
@@ -209,7 +209,7 @@ void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
     struct target target;
     char list[(EFSD_TUNABLES + 1) * (sizeof(PREFIX) + 16)];
     size_t used = 0;
-    if (!target_of(req, ino, &target)) {
+    if (!target_find(req, ino, &target)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
@@ -227,7 +227,7 @@ void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
     case OBJECT_OTHER:
         break;
     }
-    reply_text(req, list, used, room);
+    reply_xattr(req, list, used, room);
 }
 
 /* ---- changing ----------------------------------------------------------------------------------------------- */
@@ -239,20 +239,20 @@ void efsd_answer(struct efsd *daemon, const char *text)
     pthread_mutex_unlock(&daemon->tuning.lock);
 }
 
-static errint_t set_pin(const struct target *target, const char *value, struct efs_error *err)
+static errint_t target_set_pin(const struct target *target, const char *value, struct efs_error *err)
 {
     if (strlen(value) != 1 || !strchr("FC-", *value))
         return efs_fail(err, -EINVAL, "pin=%.64s: allowed are F, C and -", value);
     return efs_pin(target->daemon->fs, efs_id(target->expert), target->object == OBJECT_LAYER, *value, err);
 }
 
-static errint_t set_value(const struct target *target, const char *name, const char *value, struct efs_error *err)
+static errint_t target_set(const struct target *target, const char *name, const char *value, struct efs_error *err)
 {
     uint64_t held_bytes = 0;
     if (target->object == OBJECT_ROOT && strcmp(name, "page_cache") == 0)
         return efsd_pagecache_tune(target->daemon, value, err);
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
-                                                : set_pin(target, value, err);
+                                                : target_set_pin(target, value, err);
     if (!rc && held_bytes) {
         efs_fail(err, 0, "%s=%s: open experts and readers still hold %llu bytes above it", name, value,
                  (unsigned long long)held_bytes);
@@ -261,12 +261,12 @@ static errint_t set_value(const struct target *target, const char *name, const c
 }
 
 /* Set, and tell what became of it. */
-static errint_t change(const struct target *target, fuse_req_t req, const char *name, const char *value)
+static errint_t target_change(const struct target *target, fuse_req_t req, const char *name, const char *value)
 {
     struct efs_error err = {.text = ""};
     char told[sizeof(err.text) + VALUE_MOST + 32];
     unsigned uid = fuse_req_ctx(req)->uid;
-    errint_t rc = set_value(target, name, value, &err);
+    errint_t rc = target_set(target, name, value, &err);
     if (rc) {
         snprintf(told, sizeof(told), "%s", *err.text ? err.text : strerror(-rc));
         efsd_log(EFS_LOG_WARNING, "setting refused for user %u: %s", uid, told);
@@ -279,19 +279,19 @@ static errint_t change(const struct target *target, fuse_req_t req, const char *
 }
 
 /* What stands against setting or removing name here, before its value is looked at. 0, or an errno. */
-static int refusal(const struct target *target, fuse_req_t req, const char *name, bool removing)
+static int target_refusal(const struct target *target, fuse_req_t req, const char *name, bool removing)
 {
     bool ours = strncmp(name, PREFIX, strlen(PREFIX)) == 0, writable;
     if (!ours)
         return removing ? ENODATA : EOPNOTSUPP;
     if (!efsd_may_tune(target->daemon, req))
         return EPERM;
-    if (!is_there(target, name + strlen(PREFIX), &writable))
+    if (!target_has(target, name + strlen(PREFIX), &writable))
         return removing ? ENODATA : EINVAL;
     return writable ? 0 : EPERM;
 }
 
-static void tell_refusal(const struct target *target, const char *name, int error)
+static void target_log_refusal(const struct target *target, const char *name, int error)
 {
     if (error == EINVAL) {
         char told[400];
@@ -308,15 +308,15 @@ void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char 
 {
     struct target target;
     char text[VALUE_MOST + 1];
-    if (!target_of(req, ino, &target)) {
+    if (!target_find(req, ino, &target)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
-    int error = refusal(&target, req, name, false);
+    int error = target_refusal(&target, req, name, false);
     if (!error && (flags & XATTR_CREATE))
         error = EEXIST;
     if (error) {
-        tell_refusal(&target, name, error);
+        target_log_refusal(&target, name, error);
         fuse_reply_err(req, error);
         return;
     }
@@ -326,17 +326,17 @@ void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char 
         memcpy(text, value, bytes);
         text[bytes] = '\0';
     }
-    fuse_reply_err(req, -change(&target, req, name + strlen(PREFIX), text));
+    fuse_reply_err(req, -target_change(&target, req, name + strlen(PREFIX), text));
 }
 
 void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
     struct target target;
-    if (!target_of(req, ino, &target)) {
+    if (!target_find(req, ino, &target)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
-    int error = refusal(&target, req, name, true);
+    int error = target_refusal(&target, req, name, true);
     if (error) {
         fuse_reply_err(req, error);
         return;
@@ -346,7 +346,7 @@ void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     for (size_t i = 0; i < EFSD_TUNABLES && target.object == OBJECT_ROOT; i++)
         if (strcmp(name, efsd_tunables[i]) == 0)
             value = target.daemon->tuning.at_mount[i];
-    fuse_reply_err(req, -change(&target, req, name, value));
+    fuse_reply_err(req, -target_change(&target, req, name, value));
 }
 
 errint_t efsd_tuning_init(struct efsd *daemon)

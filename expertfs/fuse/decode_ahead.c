@@ -34,7 +34,7 @@ void efsd_decode_ahead_answered(void)
 }
 
 /* Lock held. A slot that has or will have all of this. */
-static struct efsd_decode_ahead *find(struct efsd_buffers *buffers, uint32_t node, uint64_t offset, size_t bytes)
+static struct efsd_decode_ahead *ahead_find(struct efsd_buffers *buffers, uint32_t node, uint64_t offset, size_t bytes)
 {
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
@@ -46,13 +46,13 @@ static struct efsd_decode_ahead *find(struct efsd_buffers *buffers, uint32_t nod
 }
 
 /* Of the slot, from offset on. */
-static const uint8_t *answer(const struct efsd_decode_ahead *a, uint64_t offset)
+static const uint8_t *ahead_bytes_at(const struct efsd_decode_ahead *a, uint64_t offset)
 {
     return a->data + efsd_answer_begin(a->bytes) + (offset - a->offset);
 }
 
 /* Lock held. It was sent up to end: is anything left that somebody may come for? */
-static void sent(struct efsd_decode_ahead *a, uint64_t end)
+static void ahead_sent(struct efsd_decode_ahead *a, uint64_t end)
 {
     a->sending--;
     a->through |= end == a->offset + a->bytes;
@@ -61,7 +61,7 @@ static void sent(struct efsd_decode_ahead *a, uint64_t end)
 }
 
 /* To the end of the file at most. */
-static size_t within(const struct efsd *daemon, uint32_t node, uint64_t offset, size_t bytes)
+static size_t file_bytes_within(const struct efsd *daemon, uint32_t node, uint64_t offset, size_t bytes)
 {
     uint64_t size = daemon->tree.nodes[node].bytes, left = offset < size ? size - offset : 0;
     return left < bytes ? (size_t)left : bytes;
@@ -70,9 +70,9 @@ static size_t within(const struct efsd *daemon, uint32_t node, uint64_t offset, 
 bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes)
 {
     struct efsd_buffers *buffers = &daemon->buffers;
-    bytes = within(daemon, node, offset, bytes);
+    bytes = file_bytes_within(daemon, node, offset, bytes);
     pthread_mutex_lock(&buffers->lock);
-    struct efsd_decode_ahead *a = bytes ? find(buffers, node, offset, bytes) : NULL;
+    struct efsd_decode_ahead *a = bytes ? ahead_find(buffers, node, offset, bytes) : NULL;
     /* who wants a part does not wait: the rest may be damaged */
     bool coming = a && a->state == COMING && a->bytes == bytes, here = a && a->state == HERE;
     if (coming) {
@@ -88,9 +88,9 @@ bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, 
     efsd_count(&daemon->counters.ahead_hit_bytes, here ? bytes : 0);
     answered = true; /* or will be: go on meanwhile */
     if (here) {
-        efsd_reply_read(daemon, req, 0, answer(a, offset), bytes);
+        efsd_reply_read(daemon, req, 0, ahead_bytes_at(a, offset), bytes);
         pthread_mutex_lock(&buffers->lock);
-        sent(a, offset + bytes);
+        ahead_sent(a, offset + bytes);
         pthread_mutex_unlock(&buffers->lock);
     }
     return true;
@@ -113,31 +113,31 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     }
     efsd_count(&daemon->counters.ahead_hit_bytes, bytes);
     answered = true;
-    efsd_reply_read(daemon, a->req, error, answer(a, a->offset), bytes);
+    efsd_reply_read(daemon, a->req, error, ahead_bytes_at(a, a->offset), bytes);
     pthread_mutex_lock(&buffers->lock);
     a->state = FREE;
     pthread_mutex_unlock(&buffers->lock);
 }
 
 /* Lock held. What the reader is expected to ask for and no slot has. false: nothing. */
-static bool expected(struct efsd *daemon, const struct efsd_open *open, uint64_t *offset, size_t *bytes)
+static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, uint64_t *offset, size_t *bytes)
 {
     const struct efsd_guess *g = &open->guess;
     const struct efsd_decode_ahead *a;
     if (!g->small) {
         *offset = g->offset;
         *bytes = g->bytes;
-        return g->sure && *bytes && !find(&daemon->buffers, open->node, *offset, *bytes);
+        return g->sure && *bytes && !ahead_find(&daemon->buffers, open->node, *offset, *bytes);
     }
     *offset = g->small_end;
-    while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = find(&daemon->buffers, open->node, *offset, 1)))
+    while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = ahead_find(&daemon->buffers, open->node, *offset, 1)))
         *offset = a->offset + a->bytes;
-    *bytes = within(daemon, open->node, *offset, BLOCK_BYTES);
+    *bytes = file_bytes_within(daemon, open->node, *offset, BLOCK_BYTES);
     return g->small_run >= SMALL_SURE && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
 }
 
 /* A slot for it: one that is free, else the one whose block has waited longest. NULL: none, or nothing is expected. */
-static struct efsd_decode_ahead *begin(struct efsd *daemon, const struct efsd_open *open)
+static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct efsd_open *open)
 {
     struct efsd_buffers *buffers = &daemon->buffers;
     struct efsd_decode_ahead *slot = NULL;
@@ -150,7 +150,7 @@ static struct efsd_decode_ahead *begin(struct efsd *daemon, const struct efsd_op
         if (a->state == FREE || (idle && (!slot || (slot->state == HERE && a->turn < slot->turn))))
             slot = slot && slot->state == FREE ? slot : a;
     }
-    if (slot && expected(daemon, open, &offset, &bytes)) {
+    if (slot && ahead_expected(daemon, open, &offset, &bytes)) {
         *slot = (struct efsd_decode_ahead){.data = slot->data,
                                            .daemon = daemon,
                                            .node = open->node,
@@ -166,7 +166,7 @@ static struct efsd_decode_ahead *begin(struct efsd *daemon, const struct efsd_op
 }
 
 /* Lock held. Small reads, one behind the other, with nobody else in between. */
-static bool small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
+static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
 {
     bool follows = alone && offset == g->small_end;
     g->small_run = follows ? g->small_run + (g->small_run < SMALL_SURE) : 0;
@@ -181,15 +181,16 @@ static bool small_follows(struct efsd_guess *g, bool alone, uint64_t offset, siz
  * only if what was expected before came true, and no one else reads meanwhile: several readers keep the processors busy
  * without.
  */
-static bool large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset, size_t bytes)
+static bool guess_large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset,
+                                size_t bytes)
 {
     struct efsd_guess *g = &open->guess;
     uint64_t gap = offset - g->end; /* wraps where it does not go on */
     bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0;
-    bool came = alone && offset == g->offset && within(daemon, open->node, offset, bytes) == g->bytes;
+    bool came = alone && offset == g->offset && file_bytes_within(daemon, open->node, offset, bytes) == g->bytes;
     g->end = offset + bytes;
     g->offset = gap < LARGE_BYTES ? g->end + gap : g->end;
-    g->bytes = within(daemon, open->node, g->offset, bytes);
+    g->bytes = file_bytes_within(daemon, open->node, g->offset, bytes);
     g->sure = begins || came;
     g->small = false;
     return g->sure;
@@ -200,8 +201,8 @@ bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint
     answered = false;
     pthread_mutex_lock(&daemon->buffers.lock);
     bool alone = daemon->buffers.reader == open;
-    bool follows = bytes < LARGE_BYTES ? small_follows(&open->guess, alone, offset, bytes)
-                                       : large_follows(daemon, open, alone, offset, bytes);
+    bool follows = bytes < LARGE_BYTES ? guess_small_follows(&open->guess, alone, offset, bytes)
+                                       : guess_large_follows(daemon, open, alone, offset, bytes);
     daemon->buffers.reader = open;
     pthread_mutex_unlock(&daemon->buffers.lock);
     return follows;
@@ -210,7 +211,7 @@ bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint
 void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open)
 {
     struct efsd_decode_ahead *a;
-    while (answered && (a = begin(daemon, open))) {
+    while (answered && (a = ahead_begin(daemon, open))) {
         answered = false;
         efsd_count(&daemon->counters.aheads, 1);
         efs_read(daemon->fs, daemon->tree.nodes[open->node].id, open->stream, a->offset,

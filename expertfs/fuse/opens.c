@@ -40,7 +40,7 @@ errint_t efsd_opens_init(struct efsd *daemon)
 }
 
 /* An open is in one of the lists, from open_new() to efsd_open_release(). */
-static void list_add(struct efsd_open **head, struct efsd_open *open)
+static void open_list_add(struct efsd_open **head, struct efsd_open *open)
 {
     assert(!open->link && !open->after);
     assert(!*head || (*head)->link == head);
@@ -51,7 +51,7 @@ static void list_add(struct efsd_open **head, struct efsd_open *open)
     *head = open;
 }
 
-static void list_remove(struct efsd_open *open)
+static void open_list_remove(struct efsd_open *open)
 {
     assert(open->link && *open->link == open);
     assert(!open->after || open->after->link == &open->after);
@@ -63,7 +63,7 @@ static void list_remove(struct efsd_open *open)
 }
 
 /* With the lock held, or when no other thread is left. Its lease is there as long as its backing, and nothing else. */
-static void check_share(const struct efsd_share *share)
+static void share_check(const struct efsd_share *share)
 {
     assert(share->users > 0);
     assert((share->state == SHARE_BACKED) == (share->lease != NULL));
@@ -80,7 +80,7 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
     open->stream = daemon->streams[EFS_STREAM_SEQUENTIAL];
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
-    list_add(&daemon->opens.answered, open);
+    open_list_add(&daemon->opens.answered, open);
     pthread_mutex_unlock(&daemon->opens.lock);
     return open;
 }
@@ -115,9 +115,9 @@ void efsd_opens_free(struct efsd *daemon)
     assert(!opens->waiting); /* the engine has answered all leases */
     while (opens->answered) {
         struct efsd_open *open = opens->answered;
-        list_remove(open);
+        open_list_remove(open);
         if (open->share) {
-            check_share(open->share);
+            share_check(open->share);
             open->share->users--;
         }
         efsd_open_unref(open);
@@ -137,7 +137,7 @@ static void share_leave(struct efsd_share *share)
     struct efsd *daemon = share->daemon;
     struct efsd_share **at = &daemon->opens.shares[share->expert];
     pthread_mutex_lock(&daemon->opens.lock);
-    check_share(share);
+    share_check(share);
     assert(*at == share || share->state == SHARE_PLAIN); /* refused: others try again with a share of their own */
     bool last = --share->users == 0;
     assert(!last || share->state != SHARE_FILLING); /* the filling is a user */
@@ -156,14 +156,14 @@ static void share_leave(struct efsd_share *share)
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
 {
     pthread_mutex_lock(&daemon->opens.lock);
-    list_remove(open);
+    open_list_remove(open);
     pthread_mutex_unlock(&daemon->opens.lock);
     if (open->share)
         share_leave(open->share);
     efsd_open_unref(open);
 }
 
-static void reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, int error)
+static void open_reply_failed(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, int error)
 {
     efsd_count(error == EINTR ? &daemon->counters.open_interrupts : &daemon->counters.open_errors, 1);
     if (open)
@@ -183,7 +183,7 @@ void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
  * first, for all others who have it mapped, too. So files of the checkpoint that are known to be mapped are opened the
  * other way, unless the option says on. Experts stay as they are: the kernel does not mix pages and backing files.
  */
-static bool is_direct(const struct efsd *daemon, const struct efsd_open *open)
+static bool open_is_direct(const struct efsd *daemon, const struct efsd_open *open)
 {
     bool learned = daemon->options.direct_io == EFSD_DIRECT_IO_AUTO &&
                    daemon->tree.nodes[open->node].kind == EFSD_FILE &&
@@ -192,13 +192,13 @@ static bool is_direct(const struct efsd *daemon, const struct efsd_open *open)
 }
 
 /* Answer an open; the state of its share, if it has one, does not change any more. */
-static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
+static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
 {
     struct efsd_counters *counters = &daemon->counters;
     assert(!open->share || open->share->state != SHARE_FILLING);
     assert(!open->req); /* whoever answers it has taken it from those that wait */
     bool backed = open->share && open->share->state == SHARE_BACKED;
-    bool control = open->text != NULL, direct = control || is_direct(daemon, open);
+    bool control = open->text != NULL, direct = control || open_is_direct(daemon, open);
     efsd_count(backed    ? &counters->opens_passthrough
                : control ? &counters->opens_control
                : direct  ? &counters->opens_direct
@@ -213,8 +213,8 @@ static void reply_open(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
 }
 
 /* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it, as *req. */
-static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
-                                      fuse_req_t *req)
+static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
+                                            fuse_req_t *req)
 {
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_open *open = daemon->opens.waiting;
@@ -224,8 +224,8 @@ static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_sha
         assert(open->share && open->req && (!share || open->share == share));
         *req = open->req;
         open->req = NULL;
-        list_remove(open);
-        list_add(&daemon->opens.answered, open);
+        open_list_remove(open);
+        open_list_add(&daemon->opens.answered, open);
     }
     pthread_mutex_unlock(&daemon->opens.lock);
     return open;
@@ -233,7 +233,7 @@ static struct efsd_open *take_waiting(struct efsd *daemon, const struct efsd_sha
 
 /* What becomes of an expert whose lease failed: 0 for an ordinary file, else the errno of its opens. A damaged or
  * unreadable one is opened all the same: its sound parts can be read, the others give the error. */
-static int open_error(const struct efsd *daemon, errint_t lease_error)
+static int share_open_error(const struct efsd *daemon, errint_t lease_error)
 {
     if (lease_error == -ECANCELED)
         return EIO;
@@ -241,12 +241,12 @@ static int open_error(const struct efsd *daemon, errint_t lease_error)
 }
 
 /* Filling an expert takes milliseconds and is not interrupted; a wait for room can take for ever. */
-static bool may_wait_long(const struct efsd *daemon)
+static bool opens_may_wait_long(const struct efsd *daemon)
 {
     return daemon->options.lease == EFSD_LEASE_WAIT;
 }
 
-static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
+static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
     struct efsd_share *share = arg;
     struct efsd *daemon = share->daemon;
@@ -256,7 +256,7 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
         efs_lease_release(lease);
         error = backing_id;
     }
-    int refuse = open_error(daemon, error);
+    int refuse = share_open_error(daemon, error);
     if (error && !refuse) {
         efsd_count(&daemon->counters.lease_fallbacks, 1);
         if (error != -ENOMEM && error != -EBUSY) { /* busy: handed out by the socket */
@@ -265,7 +265,7 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
         }
     }
     pthread_mutex_lock(&daemon->opens.lock);
-    check_share(share);
+    share_check(share);
     assert(share->state == SHARE_FILLING && daemon->opens.shares[share->expert] == share);
     share->state = error ? SHARE_PLAIN : SHARE_BACKED;
     share->lease = error ? NULL : lease;
@@ -275,11 +275,11 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     pthread_mutex_unlock(&daemon->opens.lock);
     struct efsd_open *open;
     fuse_req_t req;
-    while ((open = take_waiting(daemon, share, NULL, &req)))
+    while ((open = opens_take_waiting(daemon, share, NULL, &req)))
         if (refuse)
-            reply_failed(daemon, req, open, refuse);
+            open_reply_failed(daemon, req, open, refuse);
         else
-            reply_open(daemon, req, open);
+            open_reply(daemon, req, open);
     share_leave(share);
 }
 
@@ -287,43 +287,43 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
  * The caller of an open that waits was interrupted. libfuse calls this with the request locked, before or after the
  * request was answered; it is answered here only if it still waits.
  */
-static void interrupted(fuse_req_t req, void *arg)
+static void open_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
     fuse_req_t taken;
-    struct efsd_open *open = take_waiting(daemon, NULL, req, &taken);
+    struct efsd_open *open = opens_take_waiting(daemon, NULL, req, &taken);
     if (open) {
         assert(taken == req);
-        reply_failed(daemon, taken, open, EINTR);
+        open_reply_failed(daemon, taken, open, EINTR);
     }
 }
 
-enum joined { JOINED_SETTLED, JOINED_WAITING, JOINED_INTERRUPTED };
+enum joined { JOINED_DECIDED, JOINED_WAITING, JOINED_INTERRUPTED };
 
 /*
- * Join the share of an expert, or begin it with fresh. SETTLED: the open can be answered now; WAITING: lease_done() or
- * interrupted() will answer it, it may be gone already; INTERRUPTED: the caller gave up before it could wait.
+ * Join the share of an expert, or begin it with fresh. DECIDED: the open can be answered now; WAITING: share_leased()
+ * or open_interrupted() will answer it, it may be gone already; INTERRUPTED: the caller gave up before it could wait.
  */
 static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efsd_share *fresh,
                               bool *begun)
 {
-    enum joined joined = JOINED_SETTLED;
+    enum joined joined = JOINED_DECIDED;
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_share **at = &daemon->opens.shares[fresh->expert];
     *begun = !*at;
     if (*begun)
         *at = fresh;
     assert(!open->share && (*at)->expert == fresh->expert);
-    check_share(*at);
+    share_check(*at);
     assert((*at)->users < UINT32_MAX);
     open->share = *at;
     open->share->users++;
     if (open->share->state == SHARE_FILLING)
-        joined = may_wait_long(daemon) && fuse_req_interrupted(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
+        joined = opens_may_wait_long(daemon) && fuse_req_interrupted(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
     if (joined == JOINED_WAITING) {
         open->req = req;
-        list_remove(open);
-        list_add(&daemon->opens.waiting, open);
+        open_list_remove(open);
+        open_list_add(&daemon->opens.waiting, open);
     }
     pthread_mutex_unlock(&daemon->opens.lock);
     return joined;
@@ -334,26 +334,26 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
     const struct efsd_node *node = &daemon->tree.nodes[open->node];
     struct efsd_share *fresh = calloc(1, sizeof(*fresh));
     if (!fresh) {
-        reply_failed(daemon, req, open, ENOMEM);
+        open_reply_failed(daemon, req, open, ENOMEM);
         return;
     }
     *fresh = (struct efsd_share){.daemon = daemon, .state = SHARE_FILLING, .expert = node->expert, .users = 1};
-    if (may_wait_long(daemon))
-        fuse_req_interrupt_func(req, interrupted, daemon);
+    if (opens_may_wait_long(daemon))
+        fuse_req_interrupt_func(req, open_interrupted, daemon);
     efsd_shrink_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {
-    case JOINED_SETTLED:
-        reply_open(daemon, req, open);
+    case JOINED_DECIDED:
+        open_reply(daemon, req, open);
         break;
     case JOINED_INTERRUPTED:
-        reply_failed(daemon, req, open, EINTR);
+        open_reply_failed(daemon, req, open, EINTR);
         break;
     case JOINED_WAITING:
         break;
     }
     if (begun)
-        efs_lease(daemon->fs, node->id, lease_done, fresh);
+        efs_lease(daemon->fs, node->id, share_leased, fresh);
     else
         free(fresh);
 }
@@ -379,22 +379,22 @@ void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flag
 {
     efsd_count(&daemon->counters.opens, 1);
     if ((flags & O_ACCMODE) != O_RDONLY) {
-        reply_failed(daemon, req, NULL, EROFS);
+        open_reply_failed(daemon, req, NULL, EROFS);
         return;
     }
     const struct efsd_node *file = &daemon->tree.nodes[node];
     struct efsd_open *open = open_new(daemon, node);
     if (!open) {
-        reply_failed(daemon, req, NULL, ENOMEM);
+        open_reply_failed(daemon, req, NULL, ENOMEM);
         return;
     }
     if (file->kind == EFSD_CONTROL &&
         efsd_control_render(daemon, (enum efsd_control)file->id, &open->text, &open->text_bytes)) {
-        reply_failed(daemon, req, open, ENOMEM);
+        open_reply_failed(daemon, req, open, ENOMEM);
         return;
     }
     if (file->kind == EFSD_EXPERT && daemon->kernel.passthrough)
         open_expert(daemon, req, open);
     else
-        reply_open(daemon, req, open);
+        open_reply(daemon, req, open);
 }

@@ -43,7 +43,7 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     };
 }
 
-static void fill_entry(const struct efsd *daemon, uint32_t node, struct fuse_entry_param *entry)
+static void entry_fill(const struct efsd *daemon, uint32_t node, struct fuse_entry_param *entry)
 {
     *entry = (struct fuse_entry_param){
         .ino = (fuse_ino_t)node + FUSE_ROOT_ID,
@@ -88,7 +88,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     else
         found = efsd_tree_find(&daemon->tree, directory, name, strlen(name), &node);
     if (found)
-        fill_entry(daemon, node, &entry);
+        entry_fill(daemon, node, &entry);
     fuse_reply_entry(req, &entry);
 }
 
@@ -130,8 +130,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 }
 
 /* One entry at p, position in the directory: 0 ".", 1 "..", then the children. Bytes that it needs. */
-static size_t add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t directory, off_t position, bool plus,
-                        char *p, size_t room)
+static size_t directory_add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t directory, off_t position,
+                                  bool plus, char *p, size_t room)
 {
     const struct efsd_node *parent = &daemon->tree.nodes[directory];
     char name[EFSD_NAME_MAX + 1] = ".";
@@ -146,7 +146,7 @@ static size_t add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t dire
         memcpy(name, daemon->tree.text + child->name, child->name_bytes);
         name[child->name_bytes] = '\0';
     }
-    fill_entry(daemon, node, &entry);
+    entry_fill(daemon, node, &entry);
     if (!plus)
         return fuse_add_direntry(req, p, room, name, &entry.attr, position + 1);
     if (position < 2)
@@ -154,7 +154,7 @@ static size_t add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t dire
     return fuse_add_direntry_plus(req, p, room, name, &entry, position + 1);
 }
 
-static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, bool plus)
+static void directory_list(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, bool plus)
 {
     struct efsd *daemon = daemon_of(req);
     uint32_t node;
@@ -168,7 +168,7 @@ static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
     size_t room = bytes < EFSD_IO_BYTES ? bytes : EFSD_IO_BYTES, used = 0;
     off_t end = (off_t)daemon->tree.nodes[node].count + 2;
     for (; position >= 0 && position < end; position++) {
-        size_t n = add_entry(req, daemon, node, position, plus, (char *)buffer->data + used, room - used);
+        size_t n = directory_add_entry(req, daemon, node, position, plus, (char *)buffer->data + used, room - used);
         if (n > room - used)
             break;
         used += n;
@@ -180,13 +180,13 @@ static void list_directory(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, struct fuse_file_info *file)
 {
     (void)file;
-    list_directory(req, ino, bytes, position, false);
+    directory_list(req, ino, bytes, position, false);
 }
 
 static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, struct fuse_file_info *file)
 {
     (void)file;
-    list_directory(req, ino, bytes, position, true);
+    directory_list(req, ino, bytes, position, true);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)

@@ -60,14 +60,14 @@ struct backing_map {
 #define IOC_BACKING_OPEN _IOW(229, 1, struct backing_map)
 #define IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
 
-static ssize_t read_device(int fd, void *buffer, size_t bytes, void *userdata)
+static ssize_t device_read(int fd, void *buffer, size_t bytes, void *userdata)
 {
     (void)userdata;
     return read(fd, buffer, bytes);
 }
 
 /* Ask in the INIT reply for what the kernel offers and the options allow. */
-static void edit_init(struct efsd *daemon, struct init_out *out)
+static void init_edit(struct efsd *daemon, struct init_out *out)
 {
     struct efsd_kernel *kernel = &daemon->kernel;
     uint64_t want = 0;
@@ -85,7 +85,7 @@ static void edit_init(struct efsd *daemon, struct init_out *out)
     }
 }
 
-static ssize_t write_device(int fd, struct iovec *iov, int count, void *userdata)
+static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata)
 {
     struct efsd *daemon = userdata;
     struct efsd_kernel *kernel = &daemon->kernel;
@@ -97,7 +97,7 @@ static ssize_t write_device(int fd, struct iovec *iov, int count, void *userdata
     if (header->error || count != 2 || iov[1].iov_len != sizeof(out))
         return writev(fd, iov, count); /* a refusal, or the short form of a kernel before 2.6.39 */
     memcpy(&out, iov[1].iov_base, sizeof(out));
-    edit_init(daemon, &out);
+    init_edit(daemon, &out);
     ssize_t written = writev(fd, edited, 2);
     kernel->answered = written >= 0;
     return written;
@@ -105,7 +105,7 @@ static ssize_t write_device(int fd, struct iovec *iov, int count, void *userdata
 
 errint_t efsd_kernel_attach(struct efsd *daemon)
 {
-    static const struct fuse_custom_io io = {.read = read_device, .writev = write_device};
+    static const struct fuse_custom_io io = {.read = device_read, .writev = device_write};
     daemon->kernel = (struct efsd_kernel){0};
     daemon->fuse_fd = fuse_session_fd(daemon->session);
     return fuse_session_custom_io(daemon->session, &io, daemon->fuse_fd);
@@ -136,7 +136,7 @@ bool efsd_kernel_privileged(void)
     return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & (1u << CAP_SYS_ADMIN));
 }
 
-static void no_passthrough(struct efsd_kernel *kernel, const char *why)
+static void kernel_no_passthrough(struct efsd_kernel *kernel, const char *why)
 {
     snprintf(kernel->no_passthrough, sizeof(kernel->no_passthrough), "%s", why);
 }
@@ -145,11 +145,11 @@ void efsd_kernel_probe(struct efsd *daemon)
 {
     struct efsd_kernel *kernel = &daemon->kernel;
     if (daemon->options.no_passthrough) {
-        no_passthrough(kernel, "option nopassthrough");
+        kernel_no_passthrough(kernel, "option nopassthrough");
         return;
     }
     if (!(kernel->offered & FLAG_PASSTHROUGH)) {
-        no_passthrough(kernel, "the kernel has no FUSE passthrough (Linux 6.9 with CONFIG_FUSE_PASSTHROUGH)");
+        kernel_no_passthrough(kernel, "the kernel has no FUSE passthrough (Linux 6.9 with CONFIG_FUSE_PASSTHROUGH)");
         return;
     }
     int fd = memfd_create("expertfs-probe", MFD_CLOEXEC);
@@ -163,7 +163,7 @@ void efsd_kernel_probe(struct efsd *daemon)
     }
     char why[128];
     snprintf(why, sizeof(why), "the kernel refused a backing file: %s", strerror(-id));
-    no_passthrough(kernel, id == -EPERM ? "the daemon lacks the privilege CAP_SYS_ADMIN" : why);
+    kernel_no_passthrough(kernel, id == -EPERM ? "the daemon lacks the privilege CAP_SYS_ADMIN" : why);
 }
 
 int efsd_backing_open(struct efsd *daemon, int fd)

@@ -39,7 +39,7 @@ static void unescape(char *text)
 }
 
 /* The device number of the mount that was made last on the mountpoint, from the table: stat() would ask ourselves. */
-static errint_t find_device(struct efsd *daemon)
+static errint_t mount_find_device(struct efsd *daemon)
 {
     FILE *table = fopen("/proc/self/mountinfo", "re");
     if (!table)
@@ -64,7 +64,7 @@ static errint_t find_device(struct efsd *daemon)
     return rc;
 }
 
-static errint_t read_kib(const char *path, uint64_t *kib)
+static errint_t readahead_read_kib(const char *path, uint64_t *kib)
 {
     char text[32];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -80,7 +80,7 @@ static errint_t read_kib(const char *path, uint64_t *kib)
     return rc;
 }
 
-static errint_t write_kib(const char *path, uint64_t kib)
+static errint_t readahead_write_kib(const char *path, uint64_t kib)
 {
     char text[32];
     int bytes = snprintf(text, sizeof(text), "%llu\n", (unsigned long long)kib);
@@ -92,7 +92,7 @@ static errint_t write_kib(const char *path, uint64_t kib)
     return rc;
 }
 
-static uint64_t wanted_kib(const struct efsd *daemon)
+static uint64_t readahead_wanted_kib(const struct efsd *daemon)
 {
     if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT)
         return (daemon->options.readahead_bytes + 1023) / 1024;
@@ -102,17 +102,17 @@ static uint64_t wanted_kib(const struct efsd *daemon)
 void efsd_raise_readahead(struct efsd *daemon)
 {
     char path[64];
-    uint64_t kib = 0, want_kib = wanted_kib(daemon);
-    errint_t rc = find_device(daemon);
+    uint64_t kib = 0, want_kib = readahead_wanted_kib(daemon);
+    errint_t rc = mount_find_device(daemon);
     if (!rc) {
         snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(daemon->device),
                  minor(daemon->device));
-        rc = read_kib(path, &kib);
+        rc = readahead_read_kib(path, &kib);
     }
     if (!rc && want_kib && kib != want_kib) {
-        rc = write_kib(path, want_kib);
+        rc = readahead_write_kib(path, want_kib);
         if (!rc)
-            rc = read_kib(path, &kib);
+            rc = readahead_read_kib(path, &kib);
     }
     daemon->readahead_bytes = kib * 1024;
     if (rc) {

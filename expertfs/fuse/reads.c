@@ -39,7 +39,7 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
  * the engine follows such a reader, with its read-ahead, only after a long run; before, it is told of one who is
  * sequential (nothing else of the expert is brought along) and in other hands (not to be followed).
  */
-static struct efs_stream *stream_of(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
+static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
     if (open->own)
         return open->stream; /* read ahead for someone who was found to go through the file */
@@ -57,8 +57,8 @@ static struct efs_stream *stream_of(const struct efsd *daemon, struct efsd_open 
     return scan ? open->stream : daemon->streams[EFS_STREAM_NO_READAHEAD];
 }
 
-static void read_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
-                        size_t bytes, uint64_t offset, bool followed)
+static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
+                           size_t bytes, uint64_t offset, bool followed)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -80,7 +80,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
         efsd_pagecache_read(daemon, open->node, offset, bytes);
-        struct efs_stream *stream = stream_of(daemon, open, bytes, offset);
+        struct efs_stream *stream = open_stream(daemon, open, bytes, offset);
         bool followed = open->own;
         if (open->own) {
             efsd_loading_own_read(daemon);
@@ -94,7 +94,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
                 efsd_loading_answered(daemon, open->own, bytes);
             efsd_open_unref(open);
         } else {
-            read_engine(daemon, req, open, stream, bytes, offset, followed);
+            read_by_engine(daemon, req, open, stream, bytes, offset, followed);
         }
         return;
     }
@@ -102,7 +102,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
-        read_engine(daemon, req, open, open->stream, bytes, offset, false);
+        read_by_engine(daemon, req, open, open->stream, bytes, offset, false);
     if (follows)
         efsd_decode_ahead_go_on(daemon, open);
 }

@@ -26,7 +26,7 @@
 #define RECEIVE_BYTES (EFSD_IO_BYTES + 65536u)
 #define INIT_SECONDS 30
 
-static void notify(int fd)
+static void eventfd_notify(int fd)
 {
     uint64_t one = 1;
     if (write(fd, &one, sizeof(one)) < 0)
@@ -67,7 +67,7 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
 }
 
 /* Why a mount failed, with the way out for the usual reasons. */
-static errint_t mount_failed(const struct efsd *daemon, struct efs_error *err)
+static errint_t session_mount_failed(const struct efsd *daemon, struct efs_error *err)
 {
     char why[512];
     efsd_log_last_fuse(why, sizeof(why));
@@ -81,7 +81,7 @@ static errint_t mount_failed(const struct efsd *daemon, struct efs_error *err)
 }
 
 /* Take one request and answer it, or begin to. 1: done, 0: nothing there, -ENODEV: unmounted, -errno. */
-static int take_request(struct efsd *daemon, void *memory)
+static int session_take_request(struct efsd *daemon, void *memory)
 {
     ssize_t n = read(daemon->fuse_fd, memory, RECEIVE_BYTES);
     if (n < 0) {
@@ -95,20 +95,20 @@ static int take_request(struct efsd *daemon, void *memory)
     return 1;
 }
 
-static void *receive_memory(void)
+static void *receiver_memory(void)
 {
     void *memory = mmap(NULL, RECEIVE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
 /* The kernel sends INIT first and nothing else before the answer. */
-static errint_t exchange_init(struct efsd *daemon, struct efs_error *err)
+static errint_t session_exchange_init(struct efsd *daemon, struct efs_error *err)
 {
-    void *memory = receive_memory();
+    void *memory = receiver_memory();
     int rc = memory ? 0 : -ENOMEM;
     for (time_t begin = time(NULL); rc >= 0 && !daemon->kernel.answered;) {
         struct pollfd device = {.fd = daemon->fuse_fd, .events = POLLIN};
-        rc = poll(&device, 1, 1000) < 0 && errno != EINTR ? -errno : take_request(daemon, memory);
+        rc = poll(&device, 1, 1000) < 0 && errno != EINTR ? -errno : session_take_request(daemon, memory);
         if (fuse_session_exited(daemon->session))
             rc = -EPROTO;
         else if (rc == 0 && time(NULL) - begin > INIT_SECONDS)
@@ -127,7 +127,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return rc;
     if (fuse_session_mount(daemon->session, daemon->options.mountpoint)) {
-        rc = mount_failed(daemon, err);
+        rc = session_mount_failed(daemon, err);
         fuse_session_destroy(daemon->session);
         daemon->session = NULL;
         return rc;
@@ -139,7 +139,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     if (rc)
         efs_fail(err, rc, "cannot use the FUSE device: %s", strerror(-rc));
     else
-        rc = exchange_init(daemon, err);
+        rc = session_exchange_init(daemon, err);
     if (rc) {
         efsd_session_end(daemon);
         return rc;
@@ -149,7 +149,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
 }
 
 /* An epoll that wakes for a request that no other thread was woken for, and for the end. */
-static int wait_new(const struct efsd *daemon)
+static int receiver_epoll_new(const struct efsd *daemon)
 {
     struct epoll_event request = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = daemon->fuse_fd};
     struct epoll_event stop = {.events = EPOLLIN, .data.fd = daemon->stop_fd};
@@ -165,7 +165,7 @@ static int wait_new(const struct efsd *daemon)
 }
 
 /* 1: there may be a request, 0: it is over, -errno. */
-static int wait_for_request(const struct efsd *daemon, int wait)
+static int receiver_wait(const struct efsd *daemon, int wait)
 {
     struct epoll_event events[2];
     int n = epoll_wait(wait, events, 2, -1);
@@ -183,19 +183,19 @@ struct efsd_receiver {
     int wait;     /* its epoll */
 };
 
-static void *receive(void *arg)
+static void *receiver_run(void *arg)
 {
     struct efsd_receiver *receiver = arg;
     struct efsd *daemon = receiver->daemon;
     int rc = 1;
     while (rc > 0 && !fuse_session_exited(daemon->session)) {
-        rc = take_request(daemon, receiver->memory);
+        rc = session_take_request(daemon, receiver->memory);
         if (rc == 0)
-            rc = wait_for_request(daemon, receiver->wait);
+            rc = receiver_wait(daemon, receiver->wait);
     }
     if (rc < 0 && rc != -ENODEV)
         efsd_log(EFS_LOG_ERROR, "reading from the FUSE device: %s", strerror(-rc));
-    notify(daemon->ended_fd);
+    eventfd_notify(daemon->ended_fd);
     return NULL;
 }
 
@@ -210,10 +210,11 @@ static void receiver_free(struct efsd_receiver *receiver)
 /* All that can be missing is there before the mount is said to be ready. */
 static errint_t receiver_start(struct efsd *daemon, struct efsd_receiver *receiver)
 {
-    *receiver = (struct efsd_receiver){.daemon = daemon, .memory = receive_memory(), .wait = wait_new(daemon)};
+    *receiver =
+        (struct efsd_receiver){.daemon = daemon, .memory = receiver_memory(), .wait = receiver_epoll_new(daemon)};
     int rc = !receiver->memory ? -ENOMEM : receiver->wait < 0 ? receiver->wait : 0;
     if (rc == 0)
-        rc = -pthread_create(&receiver->id, NULL, receive, receiver);
+        rc = -pthread_create(&receiver->id, NULL, receiver_run, receiver);
     if (rc < 0)
         receiver_free(receiver);
     return rc;
@@ -238,7 +239,7 @@ errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err)
 
 void efsd_session_stop(struct efsd *daemon)
 {
-    notify(daemon->stop_fd);
+    eventfd_notify(daemon->stop_fd);
     for (unsigned i = 0; i < daemon->started_threads; i++) {
         pthread_join(daemon->receivers[i].id, NULL);
         receiver_free(&daemon->receivers[i]);

@@ -45,7 +45,7 @@ bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid)
     return pid && pid == atomic_load_explicit(&daemon->loading.tid, memory_order_relaxed);
 }
 
-static void wake(struct efsd_loading *loading)
+static void loading_wake(struct efsd_loading *loading)
 {
     uint64_t one = 1;
     if (write(loading->event_fd, &one, sizeof(one)) < 0)
@@ -80,7 +80,7 @@ bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_
     }
     pthread_mutex_unlock(&loading->lock);
     if (news)
-        wake(loading);
+        loading_wake(loading);
     return inside;
 }
 
@@ -125,7 +125,7 @@ static void signpost_done(void *arg, errint_t error, size_t bytes)
 }
 
 /* Keep the page at offset. Where there is no place for it the engine decodes it once more. */
-static void put_signpost(struct efsd *daemon, uint32_t node, uint64_t offset)
+static void signpost_put(struct efsd *daemon, uint32_t node, uint64_t offset)
 {
     struct efsd_loading *loading = &daemon->loading;
     struct efsd_signpost *s = &loading->signposts[loading->next_signpost++ % EFSD_SIGNPOSTS];
@@ -173,7 +173,7 @@ void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes)
 
 /* Before more bytes are asked for. Where the kernel had some of the pages, answers are fewer than
  * we think: then time is what ends the wait. Where the reader is. */
-static uint64_t wait_for_answers(struct efsd *daemon, const struct pass *pass, uint64_t more)
+static uint64_t loading_wait_for_answers(struct efsd *daemon, const struct pass *pass, uint64_t more)
 {
     struct efsd_loading *loading = &daemon->loading;
     uint64_t half = daemon->buffers.count / 2 * pass->piece, most = half < UNDER_WAY_BYTES ? half : UNDER_WAY_BYTES;
@@ -235,7 +235,7 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
 }
 
 /* How much the page cache may hold of it; little of that is there for what the pools would like. */
-static void look_at_room(struct efsd *daemon, struct pass *pass, uint64_t at)
+static void pass_look_at_memory(struct efsd *daemon, struct pass *pass, uint64_t at)
 {
     if (pass->room && at < pass->room_from + LOOK_BYTES)
         return;
@@ -246,7 +246,7 @@ static void look_at_room(struct efsd *daemon, struct pass *pass, uint64_t at)
     pass->room_from = at;
 }
 
-static void give_up(struct efsd *daemon, struct pass *pass, uint64_t at)
+static void pass_drop_behind(struct efsd *daemon, struct pass *pass, uint64_t at)
 {
     if (pass->size <= pass->room)
         return;
@@ -267,19 +267,19 @@ static void give_up(struct efsd *daemon, struct pass *pass, uint64_t at)
 }
 
 /* Read the stretch from offset on. */
-static void read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset)
+static void pass_read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset)
 {
     uint64_t end = offset + STRETCH_BYTES < pass->size ? offset + STRETCH_BYTES : pass->size;
     uint64_t last = end == pass->size ? end : end - EFSD_PAGE;
     for (uint64_t at = offset; at < last && !atomic_load(&daemon->loading.stop);) {
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
-        if (wait_for_answers(daemon, pass, n) > at)
+        if (loading_wait_for_answers(daemon, pass, n) > at)
             return; /* he is faster */
         posix_fadvise(pass->fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
         at += n;
     }
     if (last < end)
-        put_signpost(daemon, pass->node, last);
+        signpost_put(daemon, pass->node, last);
     efsd_count(&daemon->counters.load_ahead_bytes, last - offset);
 }
 
@@ -288,7 +288,7 @@ static void read_stretch(struct efsd *daemon, struct pass *pass, uint64_t offset
  * answered waits for us, however long; one whose request was not even received, too. Looks are counted, not time: when
  * the machine gave us none, it gave him none.
  */
-static bool wait_for_reader(struct efsd *daemon)
+static bool loading_wait_for_reader(struct efsd *daemon)
 {
     struct efsd_loading *loading = &daemon->loading;
     struct pollfd wait[2] = {{.fd = loading->event_fd, .events = POLLIN}, {.fd = daemon->fuse_fd, .events = POLLIN}};
@@ -311,7 +311,7 @@ static bool wait_for_reader(struct efsd *daemon)
 }
 
 /* One reader, until he is through or comes no more. */
-static void follow(struct efsd *daemon, struct pass *pass)
+static void pass_follow(struct efsd *daemon, struct pass *pass)
 {
     struct efsd_loading *loading = &daemon->loading;
     while (!atomic_load(&loading->stop)) {
@@ -323,18 +323,18 @@ static void follow(struct efsd *daemon, struct pass *pass)
             loading->until = until + STRETCH_BYTES;
         }
         pthread_mutex_unlock(&loading->lock);
-        look_at_room(daemon, pass, at);
-        give_up(daemon, pass, at);
+        pass_look_at_memory(daemon, pass, at);
+        pass_drop_behind(daemon, pass, at);
         if (more && until < pass->size) {
-            read_stretch(daemon, pass, until);
+            pass_read_stretch(daemon, pass, until);
             continue;
         }
-        if (at >= pass->size || !wait_for_reader(daemon))
+        if (at >= pass->size || !loading_wait_for_reader(daemon))
             return;
     }
 }
 
-static void *load(void *arg)
+static void *loading_run(void *arg)
 {
     struct efsd *daemon = arg;
     struct efsd_loading *loading = &daemon->loading;
@@ -354,7 +354,7 @@ static void *load(void *arg)
         bool help = node != EFSD_ROOT && efsd_pagecache_opens_apart(daemon) && is_of_our_cgroup(reader) &&
                     pass_open(daemon, &pass, node, at);
         if (help) {
-            follow(daemon, &pass);
+            pass_follow(daemon, &pass);
             close(pass.fd);
         }
         pthread_mutex_lock(&loading->lock);
@@ -373,7 +373,7 @@ errint_t efsd_loading_start(struct efsd *daemon)
     pthread_mutex_init(&loading->lock, NULL);
     pthread_cond_init(&loading->answered, NULL);
     loading->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = loading->event_fd < 0 ? errno : pthread_create(&loading->thread, NULL, load, daemon);
+    int rc = loading->event_fd < 0 ? errno : pthread_create(&loading->thread, NULL, loading_run, daemon);
     atomic_store(&loading->started, rc == 0);
     return -rc;
 }
@@ -383,7 +383,7 @@ void efsd_loading_stop(struct efsd *daemon)
     struct efsd_loading *loading = &daemon->loading;
     if (atomic_exchange(&loading->started, false)) {
         atomic_store(&loading->stop, true);
-        wake(loading);
+        loading_wake(loading);
         pthread_join(loading->thread, NULL);
     }
 }

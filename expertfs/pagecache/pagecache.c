@@ -28,7 +28,7 @@ uint64_t efsd_clock_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
 }
 
-static bool is_watched(const struct efsd_node *node)
+static bool node_is_watched(const struct efsd_node *node)
 {
     return (node->kind == EFSD_FILE || node->kind == EFSD_EXPERT) && node->bytes;
 }
@@ -37,7 +37,7 @@ static uint64_t count_ranges(const struct efsd_tree *tree, unsigned shift)
 {
     uint64_t count = 0;
     for (uint32_t i = 0; i < tree->count; i++)
-        count += is_watched(&tree->nodes[i]) ? ((tree->nodes[i].bytes - 1) >> shift) + 1 : 0;
+        count += node_is_watched(&tree->nodes[i]) ? ((tree->nodes[i].bytes - 1) >> shift) + 1 : 0;
     return count;
 }
 
@@ -61,7 +61,7 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     uint32_t next = 0;
     for (uint32_t i = 0; i < tree->count; i++) {
         cache->first_range[i] = next;
-        next += is_watched(&tree->nodes[i]) ? (uint32_t)((tree->nodes[i].bytes - 1) >> shift) + 1 : 0;
+        next += node_is_watched(&tree->nodes[i]) ? (uint32_t)((tree->nodes[i].bytes - 1) >> shift) + 1 : 0;
     }
     cache->first_range[tree->count] = next;
     return 0;
@@ -89,7 +89,7 @@ void efsd_pagecache_free(struct efsd *daemon)
 }
 
 /* Wake the thread, once for each round. */
-static void want_round(struct efsd_pagecache *cache)
+static void pagecache_wake(struct efsd_pagecache *cache)
 {
     uint64_t one = 1;
     if (!atomic_exchange(&cache->wanted, true) && write(cache->event_fd, &one, sizeof(one)) < 0)
@@ -112,7 +112,7 @@ void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, ui
     uint64_t limit = atomic_load_explicit(&cache->limit_bytes, memory_order_relaxed);
     uint64_t since = now - atomic_load_explicit(&cache->round_clock, memory_order_relaxed);
     if (limit && atomic_load_explicit(&cache->bytes, memory_order_relaxed) + since > limit)
-        want_round(cache);
+        pagecache_wake(cache);
 }
 
 bool efsd_pagecache_is_own(const struct efsd *daemon, pid_t pid)
@@ -135,7 +135,7 @@ errint_t efsd_pagecache_set(struct efsd *daemon, uint64_t limit_bytes)
     if (!atomic_load(&cache->started))
         return limit_bytes ? -EOPNOTSUPP : 0;
     atomic_store(&cache->limit_bytes, limit_bytes);
-    want_round(cache);
+    pagecache_wake(cache);
     return 0;
 }
 
@@ -182,7 +182,7 @@ const char *efsd_pagecache_note(const struct efsd *daemon)
 }
 
 /* Until something wakes us, at most so long. */
-static void wait_for(struct efsd *daemon, uint64_t ns)
+static void pagecache_wait(struct efsd *daemon, uint64_t ns)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     struct pollfd wait[2] = {{.fd = cache->event_fd, .events = POLLIN}, {.fd = cache->table_fd, .events = POLLPRI}};
@@ -194,13 +194,13 @@ static void wait_for(struct efsd *daemon, uint64_t ns)
         efsd_pagecache_watch(daemon);
 }
 
-static uint64_t most(uint64_t a, uint64_t b)
+static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
 /* Is there anything to find? Reads bring pages; what is there the kernel may take away; a file may have been busy. */
-static bool is_due(const struct efsd_pagecache *cache, uint64_t idle_ns)
+static bool round_is_due(const struct efsd_pagecache *cache, uint64_t idle_ns)
 {
     uint64_t limit = atomic_load(&cache->limit_bytes);
     return atomic_load(&cache->wanted) || (limit && atomic_load(&cache->bytes) > limit) ||
@@ -210,7 +210,7 @@ static bool is_due(const struct efsd_pagecache *cache, uint64_t idle_ns)
 
 /* Looking takes at most a 20th of a core, a fifth while the limit may be exceeded. Giving up takes what it takes, and
  * waiting nothing. */
-static void *watch(void *arg)
+static void *pagecache_run(void *arg)
 {
     struct efsd *daemon = arg;
     struct efsd_pagecache *cache = &daemon->pagecache;
@@ -218,13 +218,14 @@ static void *watch(void *arg)
     atomic_store(&cache->tid, gettid());
     while (!atomic_load(&cache->stop)) {
         uint64_t now = efsd_clock_ns(CLOCK_MONOTONIC);
-        uint64_t gap_ns = atomic_load(&cache->wanted) ? most(urgent_ns, 4 * took_ns) : most(CALM_MS * MS, 20 * took_ns);
+        uint64_t gap_ns =
+            atomic_load(&cache->wanted) ? larger(urgent_ns, 4 * took_ns) : larger(CALM_MS * MS, 20 * took_ns);
         if (now - ended_ns < gap_ns) {
-            wait_for(daemon, gap_ns - (now - ended_ns));
+            pagecache_wait(daemon, gap_ns - (now - ended_ns));
             continue;
         }
-        if (!is_due(cache, now - atomic_load(&cache->found_ns))) {
-            wait_for(daemon, CALM_MS * MS);
+        if (!round_is_due(cache, now - atomic_load(&cache->found_ns))) {
+            pagecache_wait(daemon, CALM_MS * MS);
             continue;
         }
         bool urgent = atomic_exchange(&cache->wanted, false);
@@ -246,7 +247,7 @@ errint_t efsd_pagecache_start(struct efsd *daemon)
     atomic_store(&cache->measured, cache->can_measure);
     if (!cache->can_measure && daemon->options.page_cache_bytes)
         efsd_log(EFS_LOG_WARNING, "page_cache: %s", efsd_pagecache_note(daemon));
-    int rc = pthread_create(&cache->thread, NULL, watch, daemon);
+    int rc = pthread_create(&cache->thread, NULL, pagecache_run, daemon);
     atomic_store(&cache->started, rc == 0);
     return -rc;
 }

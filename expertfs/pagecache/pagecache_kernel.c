@@ -30,7 +30,7 @@ struct cachestat_result {
     uint64_t cached, dirty, writeback, evicted, recently_evicted; /* pages */
 };
 
-static void set_note(struct efsd *daemon, const char *note)
+static void pagecache_set_note(struct efsd *daemon, const char *note)
 {
     atomic_store(&daemon->pagecache.note, note);
 }
@@ -50,7 +50,7 @@ errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resid
 }
 
 /* Is our device in the mount table? The clone is not: it is mounted nowhere. */
-static bool is_in_table(dev_t device)
+static bool device_is_mounted(dev_t device)
 {
     FILE *table = fopen("/proc/self/mountinfo", "re");
     char *line = NULL;
@@ -68,7 +68,7 @@ static bool is_in_table(dev_t device)
 }
 
 /* Is fd of our mount? Asks the daemon for nothing. ino 0: any. */
-static bool is_ours(const struct efsd *daemon, int fd, uint64_t ino)
+static bool fd_is_of_mount(const struct efsd *daemon, int fd, uint64_t ino)
 {
     struct statx st;
     return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
@@ -87,7 +87,8 @@ static int clone_mount(const struct efsd *daemon)
 {
     int fd = open_tree(AT_FDCWD, daemon->options.mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     struct mount_attr alone = {.propagation = MS_PRIVATE};
-    if (fd >= 0 && (!is_ours(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone))))
+    if (fd >= 0 &&
+        (!fd_is_of_mount(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone))))
         close_fd(&fd);
     return fd;
 }
@@ -100,9 +101,10 @@ void efsd_pagecache_attach(struct efsd *daemon)
     int rc = cachestat_call(-1, &range, &result);
     cache->can_measure = rc == -EBADF && daemon->device;
     if (!cache->can_measure) {
-        set_note(daemon, rc == -ENOSYS  ? "the kernel has no cachestat (Linux 6.5): what was read is counted instead"
-                         : rc == -EBADF ? "the mount's device number is not known: what was read is counted instead"
-                                        : "the daemon may not use cachestat: what was read is counted instead");
+        pagecache_set_note(daemon,
+                           rc == -ENOSYS  ? "the kernel has no cachestat (Linux 6.5): what was read is counted instead"
+                           : rc == -EBADF ? "the mount's device number is not known: what was read is counted instead"
+                                          : "the daemon may not use cachestat: what was read is counted instead");
         return;
     }
     /* The table is watched before there is a clone, so that no unmount goes unseen. */
@@ -124,18 +126,18 @@ void efsd_pagecache_detach(struct efsd *daemon)
 void efsd_pagecache_watch(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
-    if (cache->table_fd >= 0 && !is_in_table(daemon->device)) {
+    if (cache->table_fd >= 0 && !device_is_mounted(daemon->device)) {
         pthread_mutex_lock(&cache->open_lock);
         cache->left = true;
         close_fd(&cache->clone_fd); /* with it goes the file system, when nobody else has it */
         pthread_mutex_unlock(&cache->open_lock);
         close_fd(&cache->table_fd);
-        set_note(daemon, "the mount has left the daemon's mount table: what was read is counted instead");
+        pagecache_set_note(daemon, "the mount has left the daemon's mount table: what was read is counted instead");
     }
 }
 
 /* "/a/b/c" of a node into the end of text. NULL: too long. */
-static const char *path_of(const struct efsd_tree *tree, uint32_t node, char *text, size_t room)
+static const char *node_path(const struct efsd_tree *tree, uint32_t node, char *text, size_t room)
 {
     size_t at = room - 1;
     text[at] = '\0';
@@ -169,11 +171,11 @@ bool efsd_pagecache_opens_apart(struct efsd *daemon)
     return apart;
 }
 
-static int open_own(struct efsd *daemon, uint32_t node)
+static int mount_open_node(struct efsd *daemon, uint32_t node)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     char text[4096];
-    const char *path = path_of(&daemon->tree, node, text, sizeof(text));
+    const char *path = node_path(&daemon->tree, node, text, sizeof(text));
     if (!path || cache->left)
         return -ENOENT;
     const int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK;
@@ -184,8 +186,8 @@ static int open_own(struct efsd *daemon, uint32_t node)
     } else {
         char *full = NULL;
         if (!someone_has_files_open(daemon)) {
-            set_note(daemon,
-                     "nobody has a file open, and an open one would block umount: what was read is counted instead");
+            pagecache_set_note(
+                daemon, "nobody has a file open, and an open one would block umount: what was read is counted instead");
             return -EBUSY;
         }
         if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0)
@@ -197,16 +199,16 @@ static int open_own(struct efsd *daemon, uint32_t node)
         fd = -errno;
         if (fd == -EIO && daemon->kernel.passthrough && daemon->tree.nodes[node].kind == EFSD_EXPERT)
             return -ENODATA; /* passthrough serves it now: the kernel mixes no others in, and emptied its page cache */
-        set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
-    } else if (!is_ours(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
+        pagecache_set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
+    } else if (!fd_is_of_mount(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
         close(fd);
         fd = -ESTALE;
-        set_note(daemon, "another mount hides ours: what was read is counted instead");
+        pagecache_set_note(daemon, "another mount hides ours: what was read is counted instead");
     } else if (atomic_load(&cache->opens) == opens) { /* it was answered like any other: never again */
         close(fd);
         fd = -EPERM;
         cache->can_measure = false;
-        set_note(daemon, "the kernel does not tell who opens a file: what was read is counted instead");
+        pagecache_set_note(daemon, "the kernel does not tell who opens a file: what was read is counted instead");
     }
     return fd;
 }
@@ -214,7 +216,7 @@ static int open_own(struct efsd *daemon, uint32_t node)
 int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
 {
     pthread_mutex_lock(&daemon->pagecache.open_lock);
-    int fd = open_own(daemon, node);
+    int fd = mount_open_node(daemon, node);
     pthread_mutex_unlock(&daemon->pagecache.open_lock);
     return fd;
 }

@@ -64,7 +64,7 @@ struct span {
     bool last; /* of the file */
 };
 
-static struct span span_of(const struct efsd *daemon, uint32_t node, uint32_t range)
+static struct span range_span(const struct efsd *daemon, uint32_t node, uint32_t range)
 {
     const struct efsd_pagecache *cache = &daemon->pagecache;
     uint64_t size = daemon->tree.nodes[node].bytes, most = UINT64_C(1) << cache->range_shift;
@@ -74,11 +74,11 @@ static struct span span_of(const struct efsd *daemon, uint32_t node, uint32_t ra
 }
 
 /* Find what is resident of a range: measured, else the bound that the reads give. True: measured. */
-static bool look(struct efsd *daemon, struct view *view, uint32_t node, uint32_t index)
+static bool range_look(struct efsd *daemon, struct view *view, uint32_t node, uint32_t index)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     struct efsd_range *range = &cache->ranges[index];
-    struct span span = span_of(daemon, node, index);
+    struct span span = range_span(daemon, node, index);
     range->looked = atomic_load_explicit(&range->last_read, memory_order_relaxed);
     uint64_t filled = atomic_load_explicit(&range->filled_bytes, memory_order_relaxed), found = 0;
     int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
@@ -95,20 +95,20 @@ static bool look(struct efsd *daemon, struct view *view, uint32_t node, uint32_t
     return measured;
 }
 
-static bool is_of_interest(const struct efsd_range *range)
+static bool range_is_of_interest(const struct efsd_range *range)
 {
     return range->resident_bytes || range->looked != atomic_load_explicit(&range->last_read, memory_order_relaxed);
 }
 
 /* Look at all ranges that can hold pages. Bytes found. */
-static uint64_t look_at_all(struct efsd *daemon, struct view *view)
+static uint64_t ranges_look(struct efsd *daemon, struct view *view)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint64_t sum = 0;
     for (uint32_t node = 0; node < daemon->tree.count; node++) {
         for (uint32_t i = cache->first_range[node]; i < cache->first_range[node + 1]; i++) {
-            if (is_of_interest(&cache->ranges[i]) && !atomic_load_explicit(&cache->stop, memory_order_relaxed))
-                look(daemon, view, node, i);
+            if (range_is_of_interest(&cache->ranges[i]) && !atomic_load_explicit(&cache->stop, memory_order_relaxed))
+                range_look(daemon, view, node, i);
             sum += cache->ranges[i].resident_bytes;
         }
         view_close(view);
@@ -131,12 +131,12 @@ static uint32_t node_of_range(const struct efsd *daemon, uint32_t range)
 }
 
 /* Give up what is resident of a range. Bytes by which it shrank. */
-static uint64_t evict(struct efsd *daemon, struct view *view, uint32_t index, enum way way)
+static uint64_t range_evict(struct efsd *daemon, struct view *view, uint32_t index, enum way way)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     struct efsd_range *range = &cache->ranges[index];
     uint32_t node = node_of_range(daemon, index);
-    struct span span = span_of(daemon, node, index);
+    struct span span = range_span(daemon, node, index);
     uint64_t before = range->resident_bytes;
     if (way == WAY_DROP) {
         int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
@@ -149,7 +149,7 @@ static uint64_t evict(struct efsd *daemon, struct view *view, uint32_t index, en
         fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)node + FUSE_ROOT_ID, (off_t)span.offset,
                                          (off_t)span.bytes);
     }
-    look(daemon, view, node, index);
+    range_look(daemon, view, node, index);
     range->kept = way == WAY_DROP && range->resident_bytes ? range->looked : 0;
     uint64_t gone = before > range->resident_bytes ? before - range->resident_bytes : 0;
     if (gone) {
@@ -159,7 +159,7 @@ static uint64_t evict(struct efsd *daemon, struct view *view, uint32_t index, en
     return gone;
 }
 
-static int by_age(const void *a, const void *b, void *arg)
+static int compare_age(const void *a, const void *b, void *arg)
 {
     const struct efsd_range *ranges = arg;
     uint64_t x = ranges[*(const uint32_t *)a].looked, y = ranges[*(const uint32_t *)b].looked;
@@ -167,8 +167,8 @@ static int by_age(const void *a, const void *b, void *arg)
 }
 
 /* A part of order[], from the least recently read, until no more than target bytes are left. Bytes that are left. */
-static uint64_t evict_until(struct efsd *daemon, struct view *view, uint32_t from, uint32_t to, enum way way,
-                            uint64_t sum, uint64_t target)
+static uint64_t ranges_evict_until(struct efsd *daemon, struct view *view, uint32_t from, uint32_t to, enum way way,
+                                   uint64_t sum, uint64_t target)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     for (uint32_t i = from; i < to && sum > target && !atomic_load(&cache->stop); i++) {
@@ -176,7 +176,7 @@ static uint64_t evict_until(struct efsd *daemon, struct view *view, uint32_t fro
         bool known = range->kept && range->kept == range->looked; /* a drop left its pages, and none came since */
         if (way == WAY_DROP && (known || view->in_vain >= IN_VAIN_MOST))
             continue;
-        uint64_t before = range->resident_bytes, gone = evict(daemon, view, cache->order[i], way);
+        uint64_t before = range->resident_bytes, gone = range_evict(daemon, view, cache->order[i], way);
         view->in_vain += way == WAY_DROP && gone < before / 4;
         sum -= gone;
     }
@@ -187,20 +187,20 @@ static uint64_t evict_until(struct efsd *daemon, struct view *view, uint32_t fro
  * Ranges that were read since the round before are young: pages that were read ahead and not used yet are there, and
  * they go last. What costs nothing goes further than it must, so that not every round has to evict.
  */
-static uint64_t hold_limit(struct efsd *daemon, struct view *view, uint64_t sum, uint64_t limit)
+static uint64_t pagecache_hold_limit(struct efsd *daemon, struct view *view, uint64_t sum, uint64_t limit)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint32_t count = 0, old = 0;
     for (uint32_t i = 0; i < cache->range_count; i++)
         if (cache->ranges[i].resident_bytes)
             cache->order[count++] = i;
-    qsort_r(cache->order, count, sizeof(*cache->order), by_age, cache->ranges);
+    qsort_r(cache->order, count, sizeof(*cache->order), compare_age, cache->ranges);
     while (old < count && cache->ranges[cache->order[old]].looked <= cache->before_clock)
         old++;
-    sum = evict_until(daemon, view, 0, old, WAY_DROP, sum, limit - limit / 8);
-    sum = evict_until(daemon, view, 0, old, WAY_INVALIDATE, sum, limit);
-    sum = evict_until(daemon, view, old, count, WAY_DROP, sum, limit);
-    sum = evict_until(daemon, view, old, count, WAY_INVALIDATE, sum, limit);
+    sum = ranges_evict_until(daemon, view, 0, old, WAY_DROP, sum, limit - limit / 8);
+    sum = ranges_evict_until(daemon, view, 0, old, WAY_INVALIDATE, sum, limit);
+    sum = ranges_evict_until(daemon, view, old, count, WAY_DROP, sum, limit);
+    sum = ranges_evict_until(daemon, view, old, count, WAY_INVALIDATE, sum, limit);
     view_close(view);
     return sum;
 }
@@ -211,12 +211,12 @@ uint64_t efsd_pagecache_round(struct efsd *daemon)
     struct view view = {.node = EFSD_ROOT, .fd = -1, .all_measured = true};
     uint64_t clock = atomic_load(&cache->clock), limit = atomic_load(&cache->limit_bytes);
     cache->before_clock = atomic_exchange(&cache->round_clock, clock);
-    uint64_t begun_ns = efsd_clock_ns(CLOCK_THREAD_CPUTIME_ID), sum = look_at_all(daemon, &view);
+    uint64_t begun_ns = efsd_clock_ns(CLOCK_THREAD_CPUTIME_ID), sum = ranges_look(daemon, &view);
     uint64_t took_ns = efsd_clock_ns(CLOCK_THREAD_CPUTIME_ID) - begun_ns;
     cache->found_bytes = sum;
     atomic_store(&cache->bytes, sum);
     if (limit && sum > limit)
-        sum = hold_limit(daemon, &view, sum, limit);
+        sum = pagecache_hold_limit(daemon, &view, sum, limit);
     view_close(&view);
     bool measured = view.all_measured && cache->can_measure && !cache->left;
     if (measured)

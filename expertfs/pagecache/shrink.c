@@ -25,7 +25,7 @@
 #define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
 
 /* Is there less memory than the page cache would take? Ours is not counted on either side. */
-static bool is_filled(const struct efsd *daemon)
+static bool pagecache_is_filled(const struct efsd *daemon)
 {
     struct efsd_pagecache_stats cache;
     efsd_pagecache_stats(daemon, &cache);
@@ -34,7 +34,7 @@ static bool is_filled(const struct efsd *daemon)
 }
 
 /* Set the budget, and remember how the engine tells it. */
-static void set_budget(struct efsd *daemon, uint64_t bytes)
+static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     char text[32] = "auto";
@@ -50,12 +50,12 @@ static void set_budget(struct efsd *daemon, uint64_t bytes)
 }
 
 /* Has so much been read since the budget was set that the page cache could have filled all memory that it was given? */
-static bool had_time(const struct efsd *daemon)
+static bool shrink_had_time(const struct efsd *daemon)
 {
     return atomic_load(&daemon->shrink.cached_bytes) - daemon->shrink.set_bytes >= efsd_memory_bytes();
 }
 
-static void look(struct efsd *daemon, bool in_use)
+static void shrink_look(struct efsd *daemon, bool in_use)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     char budget[64];
@@ -65,23 +65,23 @@ static void look(struct efsd *daemon, bool in_use)
     atomic_store(&shrink->small, small);
     if (!small && strcmp(budget, "auto") != 0)
         return; /* someone has set it */
-    bool wanted = !in_use && (is_filled(daemon) || (small && !had_time(daemon)));
+    bool wanted = !in_use && (pagecache_is_filled(daemon) || (small && !shrink_had_time(daemon)));
     if (small == wanted)
         return;
     struct efs_stats stats;
     efs_stats(daemon->fs, &stats, sizeof(stats));
     uint64_t least = stats.fixed_bytes + LEAST_BYTES;
     if (small)
-        set_budget(daemon, 0);
+        shrink_set_budget(daemon, 0);
     else if (least < stats.budget_bytes)
-        set_budget(daemon, least);
+        shrink_set_budget(daemon, least);
 }
 
-static void look_alone(struct efsd *daemon, bool in_use)
+static void shrink_look_alone(struct efsd *daemon, bool in_use)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     if (!atomic_exchange(&shrink->looking, true)) {
-        look(daemon, in_use);
+        shrink_look(daemon, in_use);
         atomic_store(&shrink->looking, false);
     }
 }
@@ -96,12 +96,12 @@ void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
         return;
     direct = atomic_exchange(&shrink->direct_bytes, 0);
     bool leased = atomic_exchange(&shrink->leased, false);
-    look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
+    shrink_look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
 }
 
 void efsd_shrink_leased(struct efsd *daemon)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->small))
-        look_alone(daemon, true);
+        shrink_look_alone(daemon, true);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t units_of(const struct efs_history *h)
+static size_t history_units(const struct efs_history *h)
 {
     return (size_t)h->layers * h->experts;
 }
@@ -20,8 +20,8 @@ int efs_history_init(struct efs_history *h, unsigned layers, unsigned experts)
         return -EINVAL;
     h->layers = layers;
     h->experts = experts;
-    h->counts = calloc(units_of(h), sizeof(*h->counts));
-    h->at_rank = calloc(units_of(h), sizeof(*h->at_rank));
+    h->counts = calloc(history_units(h), sizeof(*h->counts));
+    h->at_rank = calloc(history_units(h), sizeof(*h->at_rank));
     h->passes = calloc(layers, sizeof(*h->passes));
     h->ranked = calloc(layers, sizeof(*h->ranked));
     if (h->counts && h->at_rank && h->passes && h->ranked)
@@ -41,15 +41,15 @@ void efs_history_free(struct efs_history *h)
 
 void efs_history_clear(struct efs_history *h)
 {
-    memset(h->counts, 0, units_of(h) * sizeof(*h->counts));
-    memset(h->at_rank, 0, units_of(h) * sizeof(*h->at_rank));
+    memset(h->counts, 0, history_units(h) * sizeof(*h->counts));
+    memset(h->at_rank, 0, history_units(h) * sizeof(*h->at_rank));
     memset(h->passes, 0, h->layers * sizeof(*h->passes));
     memset(h->ranked, 0, h->layers * sizeof(*h->ranked));
     h->sequences = 0;
 }
 
 /* All numbers of a layer times part / whole, rounded down, so that none passes the number that bounds it. */
-static void shrink(struct efs_history *h, unsigned layer, uint64_t part, uint64_t whole)
+static void history_shrink_layer(struct efs_history *h, unsigned layer, uint64_t part, uint64_t whole)
 {
     uint32_t *counts = h->counts + (size_t)layer * h->experts, *at_rank = h->at_rank + (size_t)layer * h->experts;
 
@@ -72,7 +72,7 @@ int efs_history_request(struct efs_history *h, unsigned layer, const uint32_t *e
         if (experts[i] >= h->experts || (ranks && ranks[i] >= h->experts))
             return -EINVAL;
     if (h->passes[layer] >= EFS_HISTORY_MAX_PASSES)
-        shrink(h, layer, 1, 2);
+        history_shrink_layer(h, layer, 1, 2);
     counts = h->counts + (size_t)layer * h->experts;
     at_rank = h->at_rank + (size_t)layer * h->experts;
     h->passes[layer]++;
@@ -85,16 +85,16 @@ int efs_history_request(struct efs_history *h, unsigned layer, const uint32_t *e
     return 0;
 }
 
-static bool same_shape(const struct efs_history *a, const struct efs_history *b)
+static bool history_same_shape(const struct efs_history *a, const struct efs_history *b)
 {
     return a->layers == b->layers && a->experts == b->experts;
 }
 
 int efs_history_add(struct efs_history *h, const struct efs_history *other)
 {
-    if (!same_shape(h, other))
+    if (!history_same_shape(h, other))
         return -EINVAL;
-    for (size_t i = 0; i < units_of(h); i++) { /* below 2^31: each is at most EFS_HISTORY_MAX_PASSES */
+    for (size_t i = 0; i < history_units(h); i++) { /* below 2^31: each is at most EFS_HISTORY_MAX_PASSES */
         h->counts[i] += other->counts[i];
         h->at_rank[i] += other->at_rank[i];
     }
@@ -102,7 +102,7 @@ int efs_history_add(struct efs_history *h, const struct efs_history *other)
         h->passes[l] += other->passes[l];
         h->ranked[l] += other->ranked[l];
         if (h->passes[l] > EFS_HISTORY_MAX_PASSES)
-            shrink(h, l, 1, 2);
+            history_shrink_layer(h, l, 1, 2);
     }
     h->sequences += other->sequences;
     return 0;
@@ -110,10 +110,10 @@ int efs_history_add(struct efs_history *h, const struct efs_history *other)
 
 int efs_history_copy(struct efs_history *to, const struct efs_history *from)
 {
-    if (!same_shape(to, from))
+    if (!history_same_shape(to, from))
         return -EINVAL;
-    memcpy(to->counts, from->counts, units_of(to) * sizeof(*to->counts));
-    memcpy(to->at_rank, from->at_rank, units_of(to) * sizeof(*to->at_rank));
+    memcpy(to->counts, from->counts, history_units(to) * sizeof(*to->counts));
+    memcpy(to->at_rank, from->at_rank, history_units(to) * sizeof(*to->at_rank));
     memcpy(to->passes, from->passes, to->layers * sizeof(*to->passes));
     memcpy(to->ranked, from->ranked, to->layers * sizeof(*to->ranked));
     to->sequences = from->sequences;
@@ -124,5 +124,5 @@ void efs_history_fade(struct efs_history *h, uint64_t most_passes)
 {
     for (unsigned l = 0; l < h->layers; l++)
         if (h->passes[l] > most_passes)
-            shrink(h, l, most_passes, h->passes[l]);
+            history_shrink_layer(h, l, most_passes, h->passes[l]);
 }

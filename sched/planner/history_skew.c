@@ -17,7 +17,7 @@ const char *efs_skew_source_name(enum efs_skew_source source)
 }
 
 /* Scale a layer's list so that it sums to chosen with nothing above 1. */
-static void scale(double *inclusion, unsigned experts, unsigned chosen)
+static void skew_scale(double *inclusion, unsigned experts, unsigned chosen)
 {
     for (unsigned round = 0; round < 64; round++) {
         double open = 0, closed = 0, factor;
@@ -35,7 +35,7 @@ static void scale(double *inclusion, unsigned experts, unsigned chosen)
 
 /* ---- one layer ---------------------------------------------------------------------------------------------- */
 
-static int falling(const void *a, const void *b)
+static int compare_falling(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -46,7 +46,7 @@ static int falling(const void *a, const void *b)
  * Sorted frequencies, drawn together: each has the variance of a binomial share by chance alone; the spread of all is
  * made smaller by that (method of moments), so that a few passes of an even workload do not look skewed.
  */
-static void from_counts(const uint32_t *counts, uint64_t passes, unsigned experts, double *inclusion)
+static void skew_from_counts(const uint32_t *counts, uint64_t passes, unsigned experts, double *inclusion)
 {
     double n = (double)passes, mean = 0, spread = 0, chance = 0, keep;
 
@@ -61,17 +61,17 @@ static void from_counts(const uint32_t *counts, uint64_t passes, unsigned expert
     keep = chance < spread ? sqrt(1 - chance / spread) : 0;
     for (unsigned i = 0; i < experts; i++)
         inclusion[i] = ((mean + keep * (inclusion[i] - mean)) * n + 0.5) / (n + 1);
-    qsort(inclusion, experts, sizeof(*inclusion), falling);
+    qsort(inclusion, experts, sizeof(*inclusion), compare_falling);
 }
 
-static void from_ranks(const uint32_t *at_rank, uint64_t passes, unsigned experts, double *inclusion)
+static void skew_from_ranks(const uint32_t *at_rank, uint64_t passes, unsigned experts, double *inclusion)
 {
     for (unsigned i = 0; i < experts; i++)
         inclusion[i] = (at_rank[i] + 0.5) / ((double)passes + 1);
 }
 
 /* Fill in one layer by itself; false: nothing is known of it. */
-static bool learn_layer(struct efs_skew *skew, const struct efs_history *h, unsigned layer, unsigned tally[3])
+static bool skew_learn_layer(struct efs_skew *skew, const struct efs_history *h, unsigned layer, unsigned tally[3])
 {
     size_t first = (size_t)layer * h->experts;
     uint64_t passes = h->passes[layer], ranked = h->ranked[layer];
@@ -79,19 +79,19 @@ static bool learn_layer(struct efs_skew *skew, const struct efs_history *h, unsi
     if (!passes)
         return false;
     if (ranked && (ranked >= EFS_SKEW_RANKED || 8 * ranked >= passes)) {
-        from_ranks(h->at_rank + first, ranked, h->experts, skew->inclusion + first);
+        skew_from_ranks(h->at_rank + first, ranked, h->experts, skew->inclusion + first);
         tally[EFS_SKEW_RANKS]++;
     } else {
-        from_counts(h->counts + first, passes, h->experts, skew->inclusion + first);
+        skew_from_counts(h->counts + first, passes, h->experts, skew->inclusion + first);
         tally[EFS_SKEW_COUNTS]++;
     }
-    scale(skew->inclusion + first, h->experts, skew->chosen);
+    skew_scale(skew->inclusion + first, h->experts, skew->chosen);
     return true;
 }
 
 /* ---- all of them -------------------------------------------------------------------------------------------- */
 
-static void count_chosen(struct efs_skew *skew, const struct efs_history *h, double assumed)
+static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h, double assumed)
 {
     unsigned most = skew->experts < EFS_PLAN_MAX_CHOSEN ? skew->experts : EFS_PLAN_MAX_CHOSEN;
     uint64_t asked = 0;
@@ -105,7 +105,7 @@ static void count_chosen(struct efs_skew *skew, const struct efs_history *h, dou
 }
 
 /* The layers of which nothing is known: as the mean of the others (known of them), or assumed. */
-static void fill_unknown(struct efs_skew *skew, const struct efs_history *h, unsigned known)
+static void skew_fill_unknown(struct efs_skew *skew, const struct efs_history *h, unsigned known)
 {
     unsigned experts = skew->experts;
 
@@ -114,7 +114,7 @@ static void fill_unknown(struct efs_skew *skew, const struct efs_history *h, uns
     for (unsigned l = 0; known && l < skew->layers; l++)
         for (unsigned r = 0; h->passes[l] && r < experts; r++)
             skew->mean[r] += skew->inclusion[(size_t)l * experts + r] / known;
-    scale(skew->mean, experts, skew->chosen);
+    skew_scale(skew->mean, experts, skew->chosen);
     for (unsigned l = 0; l < skew->layers; l++)
         for (unsigned r = 0; !(known && h->passes[l]) && r < experts; r++)
             skew->inclusion[(size_t)l * experts + r] = skew->mean[r];
@@ -139,11 +139,11 @@ int efs_skew_learn(struct efs_skew *skew, const struct efs_history *h, unsigned 
         efs_skew_free(skew);
         return -ENOMEM;
     }
-    count_chosen(skew, h, chosen);
+    skew_count_chosen(skew, h, chosen);
     for (unsigned l = 0; h && l < layers; l++)
-        known += learn_layer(skew, h, l, tally);
+        known += skew_learn_layer(skew, h, l, tally);
     if (known < layers)
-        fill_unknown(skew, h, known);
+        skew_fill_unknown(skew, h, known);
     for (unsigned r = 0; r < experts; r++)
         skew->mean[r] = 0;
     for (size_t i = 0; i < (size_t)layers * experts; i++)

@@ -14,7 +14,7 @@ struct efs_hits_table {
 };
 
 /* One more expert, drawn with probability q: the transition rule. Downwards, so that it works in place. */
-static void add_expert(double *phi, unsigned max_hits, double q)
+static void hits_add_expert(double *phi, unsigned max_hits, double q)
 {
     for (unsigned h = max_hits; h > 0; h--)
         phi[h] = phi[h] * (1 - q) + phi[h - 1] * q;
@@ -26,7 +26,7 @@ void efs_hits_distribution(const double *q, unsigned count, unsigned max_hits, d
     memset(phi, 0, (max_hits + 1) * sizeof(*phi));
     phi[0] = 1;
     for (unsigned i = 0; i < count; i++)
-        add_expert(phi, max_hits, q[i]);
+        hits_add_expert(phi, max_hits, q[i]);
 }
 
 struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, unsigned max_hits)
@@ -75,7 +75,7 @@ const double *efs_hits_range(struct efs_hits_table *table, unsigned first, unsig
         row[0] = 1;
         for (unsigned i = 0; i < last; i++) {
             memcpy(row + (i + 1) * width, row + i * width, width * sizeof(*row));
-            add_expert(row + (i + 1) * width, table->max_hits, table->q[first + i]);
+            hits_add_expert(row + (i + 1) * width, table->max_hits, table->q[first + i]);
         }
         table->row[first] = row;
     }

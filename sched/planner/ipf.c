@@ -39,7 +39,7 @@ static int fit_alloc(struct fit *fit, unsigned experts, unsigned chosen)
 
 /* Scale w so that the probabilities w s / (1 + w s) sum to k: the count that is conditioned on is then the likely one.
  */
-static void rescale(struct fit *fit)
+static void fit_rescale(struct fit *fit)
 {
     double scale = 1;
 
@@ -65,7 +65,7 @@ static void rescale(struct fit *fit)
 }
 
 /* One more expert in a Poisson-binomial row of max + 1 entries: the transition of Algorithm 2. */
-static void add_expert(const double *from, double *to, unsigned max, double q)
+static void hits_add_expert(const double *from, double *to, unsigned max, double q)
 {
     double stay = 1 - q;
 
@@ -76,7 +76,7 @@ static void add_expert(const double *from, double *to, unsigned max, double q)
 
 /* got[i] = P(i is drawn | chosen are drawn), without[i] = 1 - got[i] without cancellation, for the present q. false
  * when chosen cannot be drawn. */
-static bool forward(struct fit *fit)
+static bool fit_forward(struct fit *fit)
 {
     unsigned n = fit->count, k = fit->chosen;
     size_t row = (size_t)k + 1;
@@ -84,11 +84,11 @@ static bool forward(struct fit *fit)
     memset(fit->prefix, 0, row * sizeof(double));
     fit->prefix[0] = 1;
     for (unsigned i = 0; i < n; i++)
-        add_expert(fit->prefix + i * row, fit->prefix + (i + 1) * row, k, fit->q[i]);
+        hits_add_expert(fit->prefix + i * row, fit->prefix + (i + 1) * row, k, fit->q[i]);
     memset(fit->suffix + n * row, 0, row * sizeof(double));
     fit->suffix[n * row] = 1;
     for (unsigned i = n; i-- > 0;)
-        add_expert(fit->suffix + (i + 1) * row, fit->suffix + i * row, k, fit->q[i]);
+        hits_add_expert(fit->suffix + (i + 1) * row, fit->suffix + i * row, k, fit->q[i]);
 
     double all = fit->prefix[n * row + k];
 
@@ -108,7 +108,7 @@ static bool forward(struct fit *fit)
     return true;
 }
 
-static double worst_error(const struct fit *fit)
+static double fit_worst_error(const struct fit *fit)
 {
     double worst = 0;
 
@@ -118,7 +118,7 @@ static double worst_error(const struct fit *fit)
 }
 
 /* Make the sum of f exactly k by scaling; a value that would pass 1 stays just below it. */
-static void normalise(struct fit *fit)
+static void fit_normalise(struct fit *fit)
 {
     for (unsigned round = 0; round < 8; round++) {
         double sum = 0;
@@ -132,7 +132,7 @@ static void normalise(struct fit *fit)
     }
 }
 
-static int check(const double *value, unsigned experts, unsigned chosen)
+static int ipf_check(const double *value, unsigned experts, unsigned chosen)
 {
     if (!value || !experts || experts > EFS_IPF_MAX_EXPERTS || !chosen || chosen > experts)
         return -EINVAL;
@@ -143,25 +143,26 @@ static int check(const double *value, unsigned experts, unsigned chosen)
 }
 
 /* What is taken out: below and above these f the expert never or always belongs to the choice. */
-static bool is_never(double f)
+static bool ipf_is_never(double f)
 {
     return f < DBL_MIN;
 }
-static bool is_always(double f)
+static bool ipf_is_always(double f)
 {
     return f >= 1 - DBL_EPSILON;
 }
 
 /* The weights' fixed point, from w = f / (1 - f), which is near it when k is not small. */
-static int iterate(struct fit *fit, double tolerance, unsigned max_iterations, bool eq24, struct efs_ipf_report *report)
+static int fit_iterate(struct fit *fit, double tolerance, unsigned max_iterations, bool eq24,
+                       struct efs_ipf_report *report)
 {
     for (unsigned i = 0; i < fit->count; i++)
         fit->w[i] = fit->f[i] / (1 - fit->f[i]);
     for (report->iterations = 0;; report->iterations++) {
-        rescale(fit);
-        if (!forward(fit))
+        fit_rescale(fit);
+        if (!fit_forward(fit))
             return -EDOM;
-        report->worst_error = worst_error(fit);
+        report->worst_error = fit_worst_error(fit);
         if (report->worst_error <= tolerance)
             return 0;
         if (report->iterations == max_iterations)
@@ -186,7 +187,7 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
     struct efs_ipf_report unused;
     struct fit fit;
     double sum = 0;
-    int rc = check(inclusion, experts, chosen);
+    int rc = ipf_check(inclusion, experts, chosen);
 
     if (rc || !q || !(tolerance > 0))
         return rc ? rc : -EINVAL;
@@ -204,14 +205,14 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
     unsigned always = 0;
 
     for (unsigned i = 0; i < experts; i++)
-        if (is_always(inclusion[i]))
+        if (ipf_is_always(inclusion[i]))
             always++;
-        else if (!is_never(inclusion[i]))
+        else if (!ipf_is_never(inclusion[i]))
             fit.f[fit.count++] = inclusion[i];
     fit.chosen = chosen - always; /* the sum says that neither this nor count - this is negative */
     if (fit.chosen > 0 && fit.chosen < fit.count) {
-        normalise(&fit);
-        rc = iterate(&fit, tolerance, max_iterations, options && options->eq24, report);
+        fit_normalise(&fit);
+        rc = fit_iterate(&fit, tolerance, max_iterations, options && options->eq24, report);
     } else { /* what is left is a crumb of rounding: all of them never, or all of them always */
         for (unsigned i = 0; i < fit.count; i++) {
             fit.q[i] = fit.chosen ? 1 : 0;
@@ -219,7 +220,7 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
         }
     }
     for (unsigned i = 0, j = 0; i < experts; i++) {
-        bool always_in = is_always(inclusion[i]), fitted = !always_in && !is_never(inclusion[i]);
+        bool always_in = ipf_is_always(inclusion[i]), fitted = !always_in && !ipf_is_never(inclusion[i]);
 
         q[i] = always_in ? 1 : fitted ? fit.q[j] : 0;
         if (weights)
@@ -233,7 +234,7 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
 int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double *inclusion)
 {
     struct fit fit;
-    int rc = check(q, experts, chosen);
+    int rc = ipf_check(q, experts, chosen);
 
     if (rc || !inclusion)
         return rc ? rc : -EINVAL;
@@ -243,7 +244,7 @@ int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double
     fit.count = experts;
     fit.chosen = chosen;
     memcpy(fit.q, q, experts * sizeof(*q));
-    if (forward(&fit))
+    if (fit_forward(&fit))
         memcpy(inclusion, fit.got, experts * sizeof(*inclusion));
     else
         rc = -EDOM;

@@ -10,7 +10,7 @@ static double at_least_one(unsigned n)
 }
 
 /* The client computes on experts, full or coded, and what it takes is known. */
-static bool computes(const struct efs_cost *cost)
+static bool cost_has_products(const struct efs_cost *cost)
 {
     return cost->extended && cost->c_hit_ns > 0;
 }
@@ -25,7 +25,7 @@ struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool p
         share.io_ns += tensors * cost->sm_read_ns;
     if (reads_e)
         share.io_ns += chunks * cost->e_read_ns;
-    if (pool != EFS_POOL_F && !computes(cost))
+    if (pool != EFS_POOL_F && !cost_has_products(cost))
         share.cpu_ns += chunks * cost->decode_ns;
     if (cost->extended) {
         share.io_ns += reads_sm || reads_e ? cost->request_ns : 0;
@@ -34,14 +34,14 @@ struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool p
         share.cpu_ns += reads_e ? chunks * cost->e_read_ns : 0;
     }
     share.cpu_ns /= at_least_one(cost->threads);
-    if (computes(cost)) /* measured with all threads */
+    if (cost_has_products(cost)) /* measured with all threads */
         share.cpu_ns += pool == EFS_POOL_F ? cost->f_hit_ns : cost->c_hit_ns;
     return share;
 }
 
 double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool reads)
 {
-    double last = computes(cost) ? cost->c_hit_ns : cost->decode_ns;
+    double last = cost_has_products(cost) ? cost->c_hit_ns : cost->decode_ns;
     double io = sum.io_ns + (cost->extended && reads ? last : 0);
 
     return io > sum.cpu_ns ? io : sum.cpu_ns;

@@ -45,8 +45,8 @@ static int seen_new(struct seen *seen, unsigned steps)
 }
 
 /* Lines 6 to 12: the most experts that fit each pool's share, packed onto the ranks. Returns the bytes used. */
-static uint64_t pack(const struct efs_plan_layer_state *layer, uint64_t budget, const unsigned parts[EFS_POOLS],
-                     unsigned capacity[EFS_POOLS])
+static uint64_t capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget,
+                              const unsigned parts[EFS_POOLS], unsigned capacity[EFS_POOLS])
 {
     unsigned first = 0;
     uint64_t used = 0;
@@ -62,7 +62,7 @@ static uint64_t pack(const struct efs_plan_layer_state *layer, uint64_t budget, 
     return used;
 }
 
-static uint64_t bytes_of(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
+static uint64_t capacity_bytes(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
 {
     unsigned first = 0;
     uint64_t bytes = 0;
@@ -75,7 +75,7 @@ static uint64_t bytes_of(const struct efs_plan_layer_state *layer, const unsigne
 }
 
 /* Give what the rounding left to the first allowed pools that one more expert fits. */
-static void fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsigned capacity[EFS_POOLS])
+static void capacity_fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsigned capacity[EFS_POOLS])
 {
     const struct efs_plan_request *r = layer->request;
     unsigned cached = capacity[0] + capacity[1] + capacity[2] + capacity[3];
@@ -83,7 +83,7 @@ static void fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsi
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         while (r->pools & EFS_PLAN_POOL(p) && cached < r->experts) {
             capacity[p]++;
-            if (bytes_of(layer, capacity) > budget) {
+            if (capacity_bytes(layer, capacity) > budget) {
                 capacity[p]--;
                 break;
             }
@@ -111,23 +111,23 @@ struct search {
 };
 
 /* Not for a difference that is only rounding: the first of equals stays. */
-static bool less(double a, double b)
+static bool is_clearly_less(double a, double b)
 {
     return a < b * (1 - 1e-12) - 1e-9;
 }
 
 /* Note a split, if another did not round to the same, with the least that it can cost: a mean of maxima is no less than
  * the maximum of the means. */
-static int add_split(struct search *search, const unsigned parts[EFS_POOLS])
+static int search_add_split(struct search *search, const unsigned parts[EFS_POOLS])
 {
     const struct efs_plan_request *request = search->layer->request;
     unsigned capacity[EFS_POOLS];
     struct efs_share mean;
     struct split *split;
 
-    pack(search->layer, search->budget, parts, capacity);
+    capacity_pack(search->layer, search->budget, parts, capacity);
     if (request->fill)
-        fill(search->layer, search->budget, capacity);
+        capacity_fill(search->layer, search->budget, capacity);
     if (seen_before(&search->seen, capacity))
         return 0;
     if (search->count == search->room) {
@@ -150,7 +150,7 @@ static int add_split(struct search *search, const unsigned parts[EFS_POOLS])
     return 0;
 }
 
-static int judge(struct search *search, const struct split *split, double *ns)
+static int search_judge(struct search *search, const struct split *split, double *ns)
 {
     unsigned capacity[EFS_POOLS];
 
@@ -160,28 +160,30 @@ static int judge(struct search *search, const struct split *split, double *ns)
 }
 
 /* The one that reads least, and of those with the least bound: it cannot be far from the best. */
-static const struct split *likely(const struct search *search)
+static const struct split *search_likely(const struct search *search)
 {
     const struct split *best = search->splits;
 
     for (const struct split *s = best + 1; s < search->splits + search->count; s++)
-        if (less(s->io_ns, best->io_ns) || (!less(best->io_ns, s->io_ns) && s->bound_ns < best->bound_ns))
+        if (is_clearly_less(s->io_ns, best->io_ns) ||
+            (!is_clearly_less(best->io_ns, s->io_ns) && s->bound_ns < best->bound_ns))
             best = s;
     return best;
 }
 
 /* Judge all that could be the best. */
-static int choose(struct search *search)
+static int search_choose(struct search *search)
 {
-    const struct split *guess = likely(search);
+    const struct split *guess = search_likely(search);
     double enough, ns;
-    int rc = judge(search, guess, &enough);
+    int rc = search_judge(search, guess, &enough);
 
     for (const struct split *s = search->splits; rc == 0 && s < search->splits + search->count; s++) {
-        if (less(guess->io_ns, s->io_ns) || s->bound_ns * (1 - 1e-9) > enough)
+        if (is_clearly_less(guess->io_ns, s->io_ns) || s->bound_ns * (1 - 1e-9) > enough)
             continue;
-        rc = judge(search, s, &ns);
-        if (rc == 0 && (!search->best || less(s->io_ns, search->least_io_ns) || less(ns, search->least_ns))) {
+        rc = search_judge(search, s, &ns);
+        if (rc == 0 && (!search->best || is_clearly_less(s->io_ns, search->least_io_ns) ||
+                        is_clearly_less(ns, search->least_ns))) {
             search->least_io_ns = s->io_ns;
             search->least_ns = ns;
             search->best = s;
@@ -191,24 +193,24 @@ static int choose(struct search *search)
 }
 
 /* Line 5: all splits of the steps left over the pools from pool on. */
-static int each_split(struct search *search, unsigned pool, unsigned left, unsigned parts[EFS_POOLS])
+static int search_each_split(struct search *search, unsigned pool, unsigned left, unsigned parts[EFS_POOLS])
 {
     unsigned allowed = search->layer->request->pools >> pool;
     int rc = 0;
 
     if (!(allowed & 1)) {
         parts[pool] = 0;
-        return each_split(search, pool + 1, left, parts);
+        return search_each_split(search, pool + 1, left, parts);
     }
     if (allowed == 1) { /* the last allowed one takes the rest */
         parts[pool] = left;
         for (unsigned p = pool + 1; p < EFS_POOLS; p++)
             parts[p] = 0;
-        return add_split(search, parts);
+        return search_add_split(search, parts);
     }
     for (unsigned part = left + 1; part-- > 0 && !rc;) {
         parts[pool] = part;
-        rc = each_split(search, pool + 1, left - part, parts);
+        rc = search_each_split(search, pool + 1, left - part, parts);
     }
     return rc;
 }
@@ -220,10 +222,10 @@ int efs_plan_search(struct efs_plan_layer_state *layer, uint64_t budget_bytes, s
     int rc = seen_new(&search.seen, layer->steps);
 
     if (!rc)
-        rc = each_split(&search, 0, layer->steps, parts);
+        rc = search_each_split(&search, 0, layer->steps, parts);
     free(search.seen.slot);
     if (!rc)
-        rc = choose(&search);
+        rc = search_choose(&search);
     for (unsigned p = 0; !rc && p < EFS_POOLS; p++) {
         parts[p] = search.best->capacity[p];
         plan->ratio[p] = (double)search.best->parts[p] / layer->steps;

@@ -14,12 +14,12 @@
 /* A store of 2^50 bytes per expert is no store; sums of 4096 of them and products with 100 steps stay in 64 bits. */
 #define MAX_EXPERT_BYTES (UINT64_C(1) << 44)
 
-static bool positive(double ns)
+static bool is_time(double ns)
 {
     return ns >= 0 && isfinite(ns);
 }
 
-static int check(const struct efs_plan_request *r)
+static int plan_request_check(const struct efs_plan_request *r)
 {
     const struct efs_cost *cost = &r->cost;
 
@@ -29,9 +29,8 @@ static int check(const struct efs_plan_request *r)
     if ((r->goal != EFS_PLAN_MAKESPAN && r->goal != EFS_PLAN_IO) || !(r->step >= 0.01 && r->step <= 1) || !r->pools ||
         r->pools & ~EFS_PLAN_ALL_POOLS)
         return -EINVAL;
-    if (!positive(cost->sm_read_ns) || !positive(cost->e_read_ns) || !positive(cost->decode_ns) ||
-        !positive(cost->copy_ns) || !positive(cost->request_ns) || !positive(cost->c_hit_ns) ||
-        !positive(cost->f_hit_ns))
+    if (!is_time(cost->sm_read_ns) || !is_time(cost->e_read_ns) || !is_time(cost->decode_ns) ||
+        !is_time(cost->copy_ns) || !is_time(cost->request_ns) || !is_time(cost->c_hit_ns) || !is_time(cost->f_hit_ns))
         return -EINVAL;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         if (!r->expert_bytes[p] || r->expert_bytes[p] > MAX_EXPERT_BYTES)
@@ -44,7 +43,7 @@ static int check(const struct efs_plan_request *r)
 }
 
 /* Prefix sums, so that any range of ranks costs one subtraction. */
-static int lay_out(struct efs_plan_layer_state *layer)
+static int layer_lay_out(struct efs_plan_layer_state *layer)
 {
     const struct efs_plan_request *r = layer->request;
     size_t n = (size_t)r->experts + 1;
@@ -77,7 +76,7 @@ static int lay_out(struct efs_plan_layer_state *layer)
 int efs_plan_open(struct efs_plan_layer_state *layer, const struct efs_plan_request *request)
 {
     double *q;
-    int rc = check(request);
+    int rc = plan_request_check(request);
 
     memset(layer, 0, sizeof(*layer));
     if (rc)
@@ -97,7 +96,7 @@ int efs_plan_open(struct efs_plan_layer_state *layer, const struct efs_plan_requ
         row = layer->table ? efs_hits_range(layer->table, 0, request->experts) : NULL;
         if (row)
             layer->all = row[request->chosen];
-        rc = row ? lay_out(layer) : -ENOMEM;
+        rc = row ? layer_lay_out(layer) : -ENOMEM;
     }
     free(q);
     if (rc)
@@ -150,8 +149,8 @@ struct interval {
 };
 
 /* Cut the ranks into the pools' intervals, the missing ones last. */
-static int cut(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS],
-               struct interval interval[EFS_POOLS + 1])
+static int layer_cut(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS],
+                     struct interval interval[EFS_POOLS + 1])
 {
     const struct efs_plan_request *r = layer->request;
     unsigned first = 0;
@@ -178,14 +177,14 @@ static int cut(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_P
     return 0;
 }
 
-static struct efs_share plus(struct efs_share a, double times, struct efs_share b)
+static struct efs_share share_plus(struct efs_share a, double times, struct efs_share b)
 {
     return (struct efs_share){a.io_ns + times * b.io_ns, a.cpu_ns + times * b.cpu_ns};
 }
 
 /* The innermost sum of Algorithm 4: over h_E, with the rest of the chosen missing. */
-static double sum_over_e(const struct efs_plan_layer_state *layer, const struct interval *e, const struct interval *m,
-                         unsigned left, struct efs_share base, bool reads)
+static double layer_sum_over_e(const struct efs_plan_layer_state *layer, const struct interval *e,
+                               const struct interval *m, unsigned left, struct efs_share base, bool reads)
 {
     unsigned most = left < e->most ? left : e->most;
     double sum = 0;
@@ -196,7 +195,7 @@ static double sum_over_e(const struct efs_plan_layer_state *layer, const struct 
 
         if (missing > m->most)
             continue;
-        work = plus(plus(base, h, e->share), missing, m->share);
+        work = share_plus(share_plus(base, h, e->share), missing, m->share);
         sum += e->phi[h] * m->phi[missing] * efs_makespan_of(&layer->request->cost, work, reads || h || missing);
     }
     return sum;
@@ -207,22 +206,22 @@ int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[
     struct interval in[EFS_POOLS + 1];
     unsigned k = layer->request->chosen;
     double sum = 0;
-    int rc = cut(layer, capacity, in);
+    int rc = layer_cut(layer, capacity, in);
 
     if (rc)
         return rc;
     for (unsigned f = 0; f <= in[EFS_POOL_F].most; f++) {
-        struct efs_share with_f = plus((struct efs_share){0}, f, in[EFS_POOL_F].share);
+        struct efs_share with_f = share_plus((struct efs_share){0}, f, in[EFS_POOL_F].share);
 
         for (unsigned c = 0; c <= in[EFS_POOL_C].most && f + c <= k; c++) {
-            struct efs_share with_c = plus(with_f, c, in[EFS_POOL_C].share);
+            struct efs_share with_c = share_plus(with_f, c, in[EFS_POOL_C].share);
             double p_fc = in[EFS_POOL_F].phi[f] * in[EFS_POOL_C].phi[c];
 
             for (unsigned s = 0; s <= in[EFS_POOL_S].most && f + c + s <= k; s++) {
-                struct efs_share with_s = plus(with_c, s, in[EFS_POOL_S].share);
+                struct efs_share with_s = share_plus(with_c, s, in[EFS_POOL_S].share);
 
                 sum += p_fc * in[EFS_POOL_S].phi[s] *
-                       sum_over_e(layer, &in[EFS_POOL_E], &in[EFS_POOL_M], k - f - c - s, with_s, s > 0);
+                       layer_sum_over_e(layer, &in[EFS_POOL_E], &in[EFS_POOL_M], k - f - c - s, with_s, s > 0);
             }
         }
     }
@@ -239,7 +238,7 @@ struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer,
     for (unsigned p = 0; p <= EFS_POOLS; p++) {
         unsigned count = p == EFS_POOL_M ? layer->request->experts - first : capacity[p];
 
-        mean = plus(mean, weight[first + count] - weight[first], layer->share[p]);
+        mean = share_plus(mean, weight[first + count] - weight[first], layer->share[p]);
         first += count;
     }
     return mean;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 /* A layer's time by quanta: a plan is made again for the one that wins, so that not all need to be kept. */
-static int cost_curve(const struct efs_plan_request *request, uint64_t quantum_bytes, unsigned most, double *ns)
+static int layer_cost_curve(const struct efs_plan_request *request, uint64_t quantum_bytes, unsigned most, double *ns)
 {
     struct efs_plan_layer_state layer;
     struct efs_plan plan;
@@ -28,8 +28,8 @@ static int cost_curve(const struct efs_plan_request *request, uint64_t quantum_b
 }
 
 /* One more layer: least[b] of the layers so far with b quanta in all, and how many of them this one takes. */
-static void add_layer(const double *curve, unsigned most, unsigned total, const double *before, double *least,
-                      uint16_t *take)
+static void layers_add_curve(const double *curve, unsigned most, unsigned total, const double *before, double *least,
+                             uint16_t *take)
 {
     for (unsigned b = 0; b <= total; b++) {
         for (unsigned j = 0; j <= most && j <= b; j++) {
@@ -69,10 +69,10 @@ int efs_plan_layers(const struct efs_plan_request *requests, unsigned count, uin
     for (unsigned l = 0; l < count && !rc; l++) {
         double *swap = before;
 
-        rc = cost_curve(&requests[l], quantum_bytes, most, work);
+        rc = layer_cost_curve(&requests[l], quantum_bytes, most, work);
         if (rc)
             break;
-        add_layer(work, most, total, before, least, take + (size_t)l * (total + 1));
+        layers_add_curve(work, most, total, before, least, take + (size_t)l * (total + 1));
         before = least;
         least = swap;
     }

@@ -13,7 +13,7 @@
 #define AROUND 8u /* budgets tried below and above the mean, an eighth of a full expert apart */
 #define POINTS (2 * AROUND + 1)
 
-static double used_by(const struct efs_plan *plan)
+static double plan_used_bytes(const struct efs_plan *plan)
 {
     double used = 0;
 
@@ -22,21 +22,21 @@ static double used_by(const struct efs_plan *plan)
     return used;
 }
 
-static uint64_t sum_of(const uint64_t bytes[EFS_POOLS])
+static uint64_t pool_bytes_sum(const uint64_t bytes[EFS_POOLS])
 {
     return bytes[0] + bytes[1] + bytes[2] + bytes[3];
 }
 
-static double cost_of(const struct efs_plan_request *request, const struct efs_plan *plan)
+static double plan_cost_ns(const struct efs_plan_request *request, const struct efs_plan *plan)
 {
     /* I/O first means first: the makespan only decides between plans that read alike. */
     return request->goal == EFS_PLAN_IO ? plan->io_ns + 1e-9 * plan->makespan_ns : plan->makespan_ns;
 }
 
 /* How much of the mix is plan b, so that both together use mean bytes a layer. */
-static double part_of_b(const struct efs_plan *a, const struct efs_plan *b, double mean)
+static double mix_part_of_b(const struct efs_plan *a, const struct efs_plan *b, double mean)
 {
-    double used_a = used_by(a), used_b = used_by(b);
+    double used_a = plan_used_bytes(a), used_b = plan_used_bytes(b);
 
     return used_b > used_a ? (mean - used_a) / (used_b - used_a) : 0;
 }
@@ -68,11 +68,11 @@ int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint
     if (rc)
         return rc;
     for (unsigned a = 0, any = 0; a < points; a++) {
-        if (used_by(&plan[a]) > mean)
+        if (plan_used_bytes(&plan[a]) > mean)
             continue;
         for (unsigned b = 0; b < points; b++) {
-            double x = used_by(&plan[b]) >= mean ? part_of_b(&plan[a], &plan[b], mean) : 0;
-            double cost = (1 - x) * cost_of(request, &plan[a]) + x * cost_of(request, &plan[b]);
+            double x = plan_used_bytes(&plan[b]) >= mean ? mix_part_of_b(&plan[a], &plan[b], mean) : 0;
+            double cost = (1 - x) * plan_cost_ns(request, &plan[a]) + x * plan_cost_ns(request, &plan[b]);
 
             if (!any++ || cost < least * (1 - 1e-12)) {
                 least = cost;
@@ -91,7 +91,7 @@ int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint
             (uint64_t)(layers * ((1 - part) * (double)a->used_bytes[p] + part * (double)b->used_bytes[p]));
     }
     for (unsigned p = 0; p < EFS_POOLS; p++) /* a byte too many by rounding of the mix */
-        while (shared->pool_bytes[p] && sum_of(shared->pool_bytes) > budget_bytes)
+        while (shared->pool_bytes[p] && pool_bytes_sum(shared->pool_bytes) > budget_bytes)
             shared->pool_bytes[p]--;
     shared->makespan_ns = (1 - part) * plan[best_a].makespan_ns + part * plan[best_b].makespan_ns;
     shared->io_ns = (1 - part) * plan[best_a].io_ns + part * plan[best_b].io_ns;

@@ -18,22 +18,22 @@
 #define MAX_BYTES (UINT64_C(1) << 40) /* of an expert */
 #define NO_E_BYTES 4                  /* an expert whose E-chunks take less has none */
 
-static uint64_t at_least(double number, uint64_t least, uint64_t most)
+static uint64_t round_within(double number, uint64_t least, uint64_t most)
 {
     return !(number > (double)least) ? least : number < (double)most ? (uint64_t)(number + 0.5) : most;
 }
 
 struct efs_cost efs_pools_cost(const struct efs_pools_costs *c, uint64_t bytes[EFS_POOLS])
 {
-    unsigned tensors = (unsigned)at_least(c->tensors, 1, EFS_TASK_MAX_TENSORS),
-             shards = (unsigned)at_least(c->shards, 1, EFS_TASK_MAX_SHARDS),
-             workers = (unsigned)at_least(c->workers, 1, EFS_TASK_MAX_WORKERS);
+    unsigned tensors = (unsigned)round_within(c->tensors, 1, EFS_TASK_MAX_TENSORS),
+             shards = (unsigned)round_within(c->shards, 1, EFS_TASK_MAX_SHARDS),
+             workers = (unsigned)round_within(c->workers, 1, EFS_TASK_MAX_WORKERS);
     double chunks = (double)tensors * shards;
 
-    bytes[EFS_POOL_F] = at_least(c->full_bytes, 1, MAX_BYTES);
-    bytes[EFS_POOL_C] = at_least(c->coded_bytes, 1, MAX_BYTES);
-    bytes[EFS_POOL_S] = at_least(c->sm_bytes, 1, MAX_BYTES);
-    bytes[EFS_POOL_E] = at_least(c->e_bytes, 1, MAX_BYTES);
+    bytes[EFS_POOL_F] = round_within(c->full_bytes, 1, MAX_BYTES);
+    bytes[EFS_POOL_C] = round_within(c->coded_bytes, 1, MAX_BYTES);
+    bytes[EFS_POOL_S] = round_within(c->sm_bytes, 1, MAX_BYTES);
+    bytes[EFS_POOL_E] = round_within(c->e_bytes, 1, MAX_BYTES);
     return (struct efs_cost){
         .sm_read_ns = (double)bytes[EFS_POOL_S] / tensors / c->disk_bytes_per_second * 1e9,
         .e_read_ns = (double)bytes[EFS_POOL_E] / chunks / c->disk_bytes_per_second * 1e9,
@@ -54,7 +54,7 @@ unsigned efs_pools_possible(const struct efs_pools_costs *costs)
 }
 
 /* The average layer, or with inclusion one of them. */
-static struct efs_plan_request layer_request(const struct efs_pools_request *r, const double *inclusion)
+static struct efs_plan_request pools_layer_request(const struct efs_pools_request *r, const double *inclusion)
 {
     unsigned possible = efs_pools_possible(&r->costs);
     struct efs_plan_request request = {.inclusion = inclusion,
@@ -72,9 +72,9 @@ static struct efs_plan_request layer_request(const struct efs_pools_request *r, 
 }
 
 /* Pools that all layers share, from the mean of their lists. */
-static int plan_shared(const struct efs_pools_request *r, struct efs_pools *plan)
+static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools *plan)
 {
-    struct efs_plan_request request = layer_request(r, r->skew->mean);
+    struct efs_plan_request request = pools_layer_request(r, r->skew->mean);
     struct efs_plan_shared shared;
     int rc = efs_plan_share(&request, plan->layers, r->budget_bytes, &shared);
 
@@ -89,7 +89,7 @@ static int plan_shared(const struct efs_pools_request *r, struct efs_pools *plan
 }
 
 /* Every layer by itself, and a budget for each by what it gains. */
-static int plan_layers(const struct efs_pools_request *r, struct efs_pools *plan)
+static int pools_plan_layers(const struct efs_pools_request *r, struct efs_pools *plan)
 {
     unsigned layers = plan->layers;
     unsigned quanta = (size_t)layers * r->skew->experts < LARGE_EXPERTS ? LAYERS_QUANTA : LAYERS_QUANTA_LARGE;
@@ -100,7 +100,7 @@ static int plan_layers(const struct efs_pools_request *r, struct efs_pools *plan
     plan->layer_bytes = calloc(layers, sizeof(*plan->layer_bytes));
     rc = requests && plans && plan->layer_bytes ? 0 : -ENOMEM;
     for (unsigned l = 0; rc == 0 && l < layers; l++)
-        requests[l] = layer_request(r, r->skew->inclusion + (size_t)l * r->skew->experts);
+        requests[l] = pools_layer_request(r, r->skew->inclusion + (size_t)l * r->skew->experts);
     if (rc == 0)
         rc = efs_plan_layers(requests, layers, r->budget_bytes, quanta, plans, &plan->makespan_ns);
     for (unsigned l = 0; rc == 0 && l < layers; l++) {
@@ -120,7 +120,7 @@ static int plan_layers(const struct efs_pools_request *r, struct efs_pools *plan
 /* ---- pools as said ------------------------------------------------------------------------------------------ */
 
 /* Sum of the first inclusion probabilities, of which there may be a part of one. */
-static double first_of(const double *inclusion, unsigned experts, double count)
+static double inclusion_sum(const double *inclusion, unsigned experts, double count)
 {
     double sum = 0;
     unsigned r = 0;
@@ -132,7 +132,8 @@ static double first_of(const double *inclusion, unsigned experts, double count)
 
 /* What capacities of part experts cost: layers that have one less and layers that have one more, mixed so that their
  * I/O is as it must be. */
-static int mix(const struct efs_plan_request *request, const double end[EFS_POOLS], double io_ns, double *makespan_ns)
+static int pools_mix(const struct efs_plan_request *request, const double end[EFS_POOLS], double io_ns,
+                     double *makespan_ns)
 {
     unsigned fewer[EFS_POOLS], more[EFS_POOLS];
     struct efs_plan a, b;
@@ -158,9 +159,9 @@ static int mix(const struct efs_plan_request *request, const double end[EFS_POOL
     return 0;
 }
 
-static int take_ratio(const struct efs_pools_request *r, struct efs_pools *plan)
+static int pools_plan_ratio(const struct efs_pools_request *r, struct efs_pools *plan)
 {
-    struct efs_plan_request request = layer_request(r, r->skew->mean);
+    struct efs_plan_request request = pools_layer_request(r, r->skew->mean);
     double end[EFS_POOLS], at = 0, sum = 0, io_ns = 0, makespan_ns;
     double left = r->skew->chosen;
     int rc;
@@ -179,14 +180,14 @@ static int take_ratio(const struct efs_pools_request *r, struct efs_pools *plan)
         room -= plan->pool_bytes[p];
         experts = (double)plan->pool_bytes[p] / (double)request.expert_bytes[p] / plan->layers;
         plan->experts[p] = at + experts < request.experts ? experts : request.experts - at;
-        plan->hits[p] = first_of(request.inclusion, request.experts, at + plan->experts[p]) -
-                        first_of(request.inclusion, request.experts, at);
+        plan->hits[p] = inclusion_sum(request.inclusion, request.experts, at + plan->experts[p]) -
+                        inclusion_sum(request.inclusion, request.experts, at);
         io_ns += plan->hits[p] * efs_makespan_share(&request.cost, (enum efs_pool)p).io_ns;
         left -= plan->hits[p];
         at = end[p] = at + plan->experts[p];
     }
     io_ns += (left > 0 ? left : 0) * efs_makespan_share(&request.cost, EFS_POOL_M).io_ns;
-    rc = mix(&request, end, io_ns, &makespan_ns);
+    rc = pools_mix(&request, end, io_ns, &makespan_ns);
     plan->io_ns = io_ns * plan->layers;
     plan->makespan_ns = rc < 0 ? 0 : makespan_ns * plan->layers;
     return rc;
@@ -194,7 +195,7 @@ static int take_ratio(const struct efs_pools_request *r, struct efs_pools *plan)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-static bool valid(const struct efs_pools_request *r)
+static bool pools_request_valid(const struct efs_pools_request *r)
 {
     const struct efs_pools_costs *c = &r->costs;
 
@@ -211,19 +212,19 @@ int efs_pools_plan(const struct efs_pools_request *r, struct efs_pools *plan)
     int rc;
 
     *plan = (struct efs_pools){.layers = r->skew ? r->skew->layers : 0};
-    if (!valid(r))
+    if (!pools_request_valid(r))
         return -EINVAL;
     if (plan->layers > EFS_PLAN_MAX_LAYERS)
         return -E2BIG;
     switch (r->how) {
     case EFS_POOLS_SHARED:
-        rc = plan_shared(r, plan);
+        rc = pools_plan_shared(r, plan);
         break;
     case EFS_POOLS_LAYERS:
-        rc = plan_layers(r, plan);
+        rc = pools_plan_layers(r, plan);
         break;
     case EFS_POOLS_RATIO:
-        rc = take_ratio(r, plan);
+        rc = pools_plan_ratio(r, plan);
         break;
     default:
         rc = -EINVAL;

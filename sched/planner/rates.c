@@ -12,12 +12,12 @@
 #define BURST_BYTES_MOST (64.0 * (1u << 20)) /* of a request's reads; what is longer is a stream */
 #define SERIAL_SHARE 0.2 /* the rest of a burst after its first read must be that part of it to tell how they end */
 
-static double between(double value, double least, double most)
+static double clamp(double value, double least, double most)
 {
     return !(value > least) ? least : value < most ? value : most;
 }
 
-static bool possible(const struct efs_rates_start *s)
+static bool rates_start_valid(const struct efs_rates_start *s)
 {
     return s->disk_bytes_per_second >= 1 && s->disk_bytes_per_second <= 1e15 && s->decode_bytes_per_second >= 1 &&
            s->decode_bytes_per_second <= 1e15 && s->read_latency_ns >= 0 && s->read_latency_ns <= 1e12;
@@ -31,26 +31,26 @@ void efs_rates_init(struct efs_rates *r, const struct efs_rates_start *start)
 
 void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
 {
-    if (possible(start))
+    if (rates_start_valid(start))
         r->start = *start;
 }
 
 /* ns of a burst: waves * latency_ns + bytes * ns_per_byte. */
-static void fit(const struct efs_rates *r, double *latency_ns, double *ns_per_byte)
+static void rates_fit(const struct efs_rates *r, double *latency_ns, double *ns_per_byte)
 {
     double first = r->start.read_latency_ns, slope = 1e9 / r->start.disk_bytes_per_second, x = PRIOR_BURST_BYTES;
     double ww = r->ww + 2 * PRIOR_BURSTS, wx = r->wx + PRIOR_BURSTS * x;
     double wy = r->wy + PRIOR_BURSTS * (first + first + slope * x), xx = r->xx + PRIOR_BURSTS * x * x;
     double xy = r->xy + PRIOR_BURSTS * x * (first + slope * x);
 
-    *ns_per_byte = between((ww * xy - wx * wy) / (ww * xx - wx * wx), slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
-    *latency_ns = between((wy - *ns_per_byte * wx) / ww, first / EFS_RATES_BOUND, first * EFS_RATES_BOUND);
+    *ns_per_byte = clamp((ww * xy - wx * wy) / (ww * xx - wx * wx), slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
+    *latency_ns = clamp((wy - *ns_per_byte * wx) / ww, first / EFS_RATES_BOUND, first * EFS_RATES_BOUND);
     /* a latency at its bound is not what the bursts say: the bandwidth that goes with it */
-    *ns_per_byte = between((wy - *latency_ns * ww) / wx, slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
+    *ns_per_byte = clamp((wy - *latency_ns * ww) / wx, slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
 }
 
 /* How the reads of a burst ended, if it tells. */
-static void add_together(struct efs_rates *r, const struct efs_rates_burst *b, double latency_ns, double keep)
+static void rates_add_together(struct efs_rates *r, const struct efs_rates_burst *b, double latency_ns, double keep)
 {
     double rest = (double)b->ns - latency_ns, serial;
 
@@ -61,7 +61,7 @@ static void add_together(struct efs_rates *r, const struct efs_rates_burst *b, d
         return;
     r->together_weight = keep * r->together_weight + 1;
     r->together +=
-        (between(((double)b->first_ns - serial) / ((double)b->ns - serial), 0, 1) - r->together) / r->together_weight;
+        (clamp(((double)b->first_ns - serial) / ((double)b->ns - serial), 0, 1) - r->together) / r->together_weight;
 }
 
 void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
@@ -71,16 +71,16 @@ void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
 
     if (b->bytes == 0 || b->reads == 0 || b->waves == 0)
         return;
-    fit(r, &latency, &slope);
+    rates_fit(r, &latency, &slope);
     if (x > BURST_BYTES_MOST) {
         y *= BURST_BYTES_MOST / x;
         w *= BURST_BYTES_MOST / x;
         x = BURST_BYTES_MOST;
     } else {
-        add_together(r, b, latency, keep);
+        rates_add_together(r, b, latency, keep);
     }
     expected = w * latency + x * slope;
-    y = between(y, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+    y = clamp(y, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
     r->ww = keep * r->ww + w * w;
     r->wx = keep * r->wx + w * x;
     r->wy = keep * r->wy + w * y;
@@ -90,22 +90,22 @@ void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
     r->read_bytes += b->bytes;
 }
 
-static double rate(const struct efs_rates *r, double bytes, double ns)
+static double rates_rate(const struct efs_rates *r, double bytes, double ns)
 {
     double first = r->start.decode_bytes_per_second;
 
-    return between((bytes + PRIOR_DECODED) / (ns + PRIOR_DECODED / first * 1e9) * 1e9, first / EFS_RATES_BOUND,
-                   first * EFS_RATES_BOUND);
+    return clamp((bytes + PRIOR_DECODED) / (ns + PRIOR_DECODED / first * 1e9) * 1e9, first / EFS_RATES_BOUND,
+                 first * EFS_RATES_BOUND);
 }
 
 void efs_rates_decode(struct efs_rates *r, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns)
 {
     double x = (double)raw_bytes, keep = exp(-x / DECODED_LATELY);
-    double expected = x / rate(r, r->decode_bytes[kind], r->decode_ns[kind]) * 1e9;
+    double expected = x / rates_rate(r, r->decode_bytes[kind], r->decode_ns[kind]) * 1e9;
 
     r->decode_bytes[kind] = keep * r->decode_bytes[kind] + x;
     r->decode_ns[kind] =
-        keep * r->decode_ns[kind] + between((double)ns, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+        keep * r->decode_ns[kind] + clamp((double)ns, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
     r->decoded_bytes += raw_bytes;
 }
 
@@ -114,12 +114,12 @@ void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
     double slope, bytes = 0, ns = 0;
 
     *now = (struct efs_rates_now){.together = r->together};
-    fit(r, &now->read_latency_ns, &slope);
+    rates_fit(r, &now->read_latency_ns, &slope);
     now->disk_bytes_per_second = 1e9 / slope;
     for (unsigned kind = 0; kind < EFS_DECODES; kind++) {
         bytes += r->decode_bytes[kind];
         ns += r->decode_ns[kind];
-        now->decode_each[kind] = rate(r, r->decode_bytes[kind], r->decode_ns[kind]);
+        now->decode_each[kind] = rates_rate(r, r->decode_bytes[kind], r->decode_ns[kind]);
     }
-    now->decode_bytes_per_second = rate(r, bytes, ns);
+    now->decode_bytes_per_second = rates_rate(r, bytes, ns);
 }

@@ -32,7 +32,7 @@ enum efs_policy_kind efs_policy_by_name(const char *name)
 
 /* ---- making one --------------------------------------------------------------------------------------------- */
 
-static bool valid(const struct efs_policy_config *config)
+static bool policy_config_valid(const struct efs_policy_config *config)
 {
     size_t entries = config->same_bytes ? 1 : (size_t)config->layers * config->experts;
     const double tuned[] = {
@@ -56,7 +56,7 @@ static bool valid(const struct efs_policy_config *config)
     return true;
 }
 
-static int allocate(struct efs_policy *policy, const struct efs_policy_config *config)
+static int policy_allocate(struct efs_policy *policy, const struct efs_policy_config *config)
 {
     size_t units = policy->units, layers = policy->layers, entries = policy->same_bytes ? 1 : units;
 
@@ -85,8 +85,8 @@ static int allocate(struct efs_policy *policy, const struct efs_policy_config *c
     return 0;
 }
 
-static void set_capacity(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
-                         const uint64_t (*layer_bytes)[EFS_POOLS])
+static void policy_set_capacity(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
+                                const uint64_t (*layer_bytes)[EFS_POOLS])
 {
     memset(policy->capacity, 0, policy->layers * sizeof(*policy->capacity));
     if (layer_bytes)
@@ -103,7 +103,7 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
     int rc;
 
     *out = NULL;
-    if (!valid(config))
+    if (!policy_config_valid(config))
         return -EINVAL;
     policy = calloc(1, sizeof(*policy));
     if (!policy)
@@ -118,9 +118,9 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
                                   .seed = config->seed,
                                   .tuning = config->tuning};
     policy->info[EFS_POOL_M].experts = policy->units;
-    rc = allocate(policy, config);
+    rc = policy_allocate(policy, config);
     if (!rc) {
-        set_capacity(policy, config->capacity_bytes, config->layer_bytes);
+        policy_set_capacity(policy, config->capacity_bytes, config->layer_bytes);
         rc = policy->order->open(policy);
     }
     if (rc) {
@@ -174,7 +174,7 @@ void efs_policy_unpin(struct efs_policy *policy, unsigned layer, unsigned expert
 }
 
 /* Each once, all there are. Who is in the request is marked as frozen for a moment. */
-static bool valid_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
+static bool policy_request_valid(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {
     unsigned marked = 0;
     bool good = layer < policy->layers && count <= policy->experts;
@@ -196,7 +196,7 @@ static bool valid_request(struct efs_policy *policy, unsigned layer, const uint3
 int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
                        struct efs_placement *placements)
 {
-    if (!valid_request(policy, layer, expert, count))
+    if (!policy_request_valid(policy, layer, expert, count))
         return -EINVAL;
     policy->layer = layer;
     for (unsigned i = 0; i < count; i++) {
@@ -214,8 +214,8 @@ int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t
 }
 
 /* Those worth most are admitted first, so that they get what room there is. */
-static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_placement *placements,
-                          unsigned count)
+static void policy_sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_placement *placements,
+                                 unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         double worth = policy->order->worth
@@ -239,7 +239,7 @@ static void sort_by_worth(struct efs_policy *policy, unsigned layer, const struc
 }
 
 /* The paper's drop after use: beyond all thresholds, and nobody else has it. */
-static bool is_to_drop(struct efs_policy *policy, uint32_t unit)
+static bool policy_is_to_drop(struct efs_policy *policy, uint32_t unit)
 {
     if (!policy->tuning.published || !policy->order->entitled || policy->pool[unit] == EFS_POOL_M ||
         policy->pins[unit] > 1 || policy->user_pin[unit] != EFS_POOL_M)
@@ -247,7 +247,7 @@ static bool is_to_drop(struct efs_policy *policy, uint32_t unit)
     return !policy->order->entitled(policy, unit, EFS_POOL_E); /* the last threshold is the widest */
 }
 
-static void count_placement(struct efs_policy *policy, const struct efs_placement *placement)
+static void policy_count_placement(struct efs_policy *policy, const struct efs_placement *placement)
 {
     if (placement->target < placement->found)
         if (placement->found == EFS_POOL_M)
@@ -264,20 +264,20 @@ void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_plac
                       const struct efs_move **moves, size_t *move_count)
 {
     efs_policy_call_begin(policy);
-    sort_by_worth(policy, layer, placements, count);
+    policy_sort_by_worth(policy, layer, placements, count);
     for (unsigned i = 0; i < count; i++) {
         struct efs_placement *placement = &placements[policy->sorted[i]];
         uint32_t unit = layer * policy->experts + placement->expert;
 
         placement->found = policy->pool[unit];
         placement->target = (uint8_t)efs_policy_promote(policy, unit);
-        if (placement->target == placement->found && is_to_drop(policy, unit))
+        if (placement->target == placement->found && policy_is_to_drop(policy, unit))
             placement->target = EFS_POOL_M;
     }
     for (unsigned i = 0; i < count; i++) { /* what is dropped makes room for others from the next call on */
         if (placements[i].target > placements[i].found)
             efs_policy_set_pool(policy, layer * policy->experts + placements[i].expert, EFS_POOL_M);
-        count_placement(policy, &placements[i]);
+        policy_count_placement(policy, &placements[i]);
     }
     efs_policy_call_end(policy, moves, move_count);
 }
@@ -307,7 +307,7 @@ void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[
     if (domains != policy->domains) { /* the orders and the sums are by domain: enter everything anew */
         for (uint32_t unit = 0; unit < policy->units; unit++)
             efs_policy_order_unit(policy, unit, false);
-        set_capacity(policy, capacity_bytes, layer_bytes);
+        policy_set_capacity(policy, capacity_bytes, layer_bytes);
         memset(policy->used, 0, policy->layers * sizeof(*policy->used));
         for (uint32_t unit = 0; unit < policy->units; unit++) {
             if (policy->pool[unit] != EFS_POOL_M)
@@ -316,7 +316,7 @@ void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[
             efs_policy_order_unit(policy, unit, true);
         }
     } else {
-        set_capacity(policy, capacity_bytes, layer_bytes);
+        policy_set_capacity(policy, capacity_bytes, layer_bytes);
     }
     efs_policy_trim(policy);
     efs_policy_call_end(policy, moves, move_count);

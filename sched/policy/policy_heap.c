@@ -62,24 +62,24 @@ static uint32_t *heap_of(struct efs_policy *policy, unsigned domain, enum efs_po
     return heap->unit[pool] + (size_t)domain * policy->experts;
 }
 
-static void place(struct heap *heap, uint32_t *units, uint32_t at, uint32_t unit)
+static void heap_place(struct heap *heap, uint32_t *units, uint32_t at, uint32_t unit)
 {
     units[at] = unit;
     heap->at[unit] = at;
 }
 
-static void sift_up(struct heap *heap, uint32_t *units, uint32_t at)
+static void heap_sift_up(struct heap *heap, uint32_t *units, uint32_t at)
 {
     uint32_t unit = units[at];
 
     while (at > 0 && heap->key[units[(at - 1) / 2]] > heap->key[unit]) {
-        place(heap, units, at, units[(at - 1) / 2]);
+        heap_place(heap, units, at, units[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
-    place(heap, units, at, unit);
+    heap_place(heap, units, at, unit);
 }
 
-static void sift_down(struct heap *heap, uint32_t *units, uint32_t length, uint32_t at)
+static void heap_sift_down(struct heap *heap, uint32_t *units, uint32_t length, uint32_t at)
 {
     uint32_t unit = units[at];
 
@@ -90,10 +90,10 @@ static void sift_down(struct heap *heap, uint32_t *units, uint32_t length, uint3
             child++;
         if (child >= length || heap->key[units[child]] >= heap->key[unit])
             break;
-        place(heap, units, at, units[child]);
+        heap_place(heap, units, at, units[child]);
         at = child;
     }
-    place(heap, units, at, unit);
+    heap_place(heap, units, at, unit);
 }
 
 static void heap_enter(struct efs_policy *policy, uint32_t unit)
@@ -104,7 +104,7 @@ static void heap_enter(struct efs_policy *policy, uint32_t unit)
     uint32_t *units = heap_of(policy, domain, pool), at = heap->length[pool][domain]++;
 
     units[at] = unit;
-    sift_up(heap, units, at);
+    heap_sift_up(heap, units, at);
 }
 
 static void heap_leave(struct efs_policy *policy, uint32_t unit)
@@ -116,9 +116,9 @@ static void heap_leave(struct efs_policy *policy, uint32_t unit)
 
     if (at == last)
         return;
-    place(heap, units, at, units[last]);
-    sift_up(heap, units, at);
-    sift_down(heap, units, last, at);
+    heap_place(heap, units, at, units[last]);
+    heap_sift_up(heap, units, at);
+    heap_sift_down(heap, units, last, at);
 }
 
 static uint32_t heap_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
@@ -167,7 +167,7 @@ static void fifo_enter(struct efs_policy *policy, uint32_t unit)
     heap_enter(policy, unit);
 }
 
-static uint64_t draw(struct heap *heap)
+static uint64_t marking_draw(struct heap *heap)
 {
     uint64_t z = heap->random += UINT64_C(0x9E3779B97F4A7C15);
 
@@ -181,7 +181,7 @@ static void marking_request(struct efs_policy *policy, unsigned layer, const uin
     struct heap *heap = policy->state;
 
     for (unsigned i = 0; i < count; i++)
-        heap->key[layer * policy->experts + expert[i]] = MARKED | draw(heap);
+        heap->key[layer * policy->experts + expert[i]] = MARKED | marking_draw(heap);
 }
 
 static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
@@ -193,9 +193,9 @@ static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum 
         return EFS_NO_UNIT;
     if (heap->key[units[0]] & MARKED) { /* all are: a new phase, in which the random order is a new one */
         for (uint32_t i = 0; i < length; i++)
-            heap->key[units[i]] = draw(heap);
+            heap->key[units[i]] = marking_draw(heap);
         for (uint32_t i = length / 2; i-- > 0;)
-            sift_down(heap, units, length, i);
+            heap_sift_down(heap, units, length, i);
     }
     return units[0];
 }

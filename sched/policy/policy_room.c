@@ -62,7 +62,7 @@ void efs_policy_call_end(struct efs_policy *policy, const struct efs_move **move
 }
 
 /* What state can become by dropping, splitting and coding what is there. */
-static bool reachable(const struct efs_policy *policy, enum efs_pool from, enum efs_pool to)
+static bool pool_reachable(const struct efs_policy *policy, enum efs_pool from, enum efs_pool to)
 {
     switch (from) {
     case EFS_POOL_F:
@@ -74,17 +74,17 @@ static bool reachable(const struct efs_policy *policy, enum efs_pool from, enum 
     }
 }
 
-static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
+static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
 
 /* A victim, already out of its pool's bytes, finds its place. */
-static void fall(struct efs_policy *policy, uint32_t unit)
+static void victim_fall(struct efs_policy *policy, uint32_t unit)
 {
     enum efs_pool from = policy->pool[unit], to = EFS_POOL_M;
     unsigned domain = efs_unit_domain(policy, unit);
 
     for (enum efs_pool p = from + 1; p < EFS_POOL_M && to == EFS_POOL_M; p++)
-        if (reachable(policy, from, p) && (!policy->order->entitled || policy->order->entitled(policy, unit, p)) &&
-            make_room(policy, unit, p))
+        if (pool_reachable(policy, from, p) && (!policy->order->entitled || policy->order->entitled(policy, unit, p)) &&
+            pool_make_room(policy, unit, p))
             to = p;
     policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* booking takes it off again */
     efs_policy_set_pool(policy, unit, to);
@@ -99,14 +99,14 @@ static void fall(struct efs_policy *policy, uint32_t unit)
 }
 
 /* Take a victim out of its pool's order and bytes; put it back. */
-static void take_out(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+static void victim_take_out(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
 {
     efs_policy_order_unit(policy, victim, false);
     policy->used[efs_unit_domain(policy, victim)][pool] -= efs_unit_bytes(policy, victim, pool);
     policy->frozen[victim] = true;
 }
 
-static void put_back(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+static void victim_put_back(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
 {
     policy->used[efs_unit_domain(policy, victim)][pool] += efs_unit_bytes(policy, victim, pool);
     policy->frozen[victim] = false;
@@ -114,7 +114,7 @@ static void put_back(struct efs_policy *policy, uint32_t victim, enum efs_pool p
 }
 
 /* Room for unit in a pool, at the cost of what it beats there. All or nothing. */
-static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
+static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
 {
     unsigned domain = efs_unit_domain(policy, unit), count = 0;
     uint64_t need = efs_unit_bytes(policy, unit, pool), capacity = policy->capacity[domain][pool];
@@ -129,31 +129,31 @@ static bool make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool po
         if (victim == EFS_NO_UNIT || count == MOST_VICTIMS ||
             (!first && policy->order->beats && !policy->order->beats(policy, unit, victim, pool))) {
             while (count-- > 0)
-                put_back(policy, victims[count], pool);
+                victim_put_back(policy, victims[count], pool);
             return false;
         }
-        take_out(policy, victim, pool);
+        victim_take_out(policy, victim, pool);
         victims[count++] = victim;
     }
     /* The room is the unit's from here on, whatever falls meanwhile. */
     policy->used[domain][pool] += need;
     for (unsigned i = 0; i < count; i++)
-        fall(policy, victims[i]);
+        victim_fall(policy, victims[i]);
     policy->used[domain][pool] -= need;
     return true;
 }
 
 /* Whether there is, or can be made, a place for unit in a pool that is better than limit. */
-static enum efs_pool find_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool limit)
+static enum efs_pool unit_find_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool limit)
 {
     enum efs_pool pinned = policy->user_pin[unit];
 
-    if (pinned < limit && make_room(policy, unit, pinned))
+    if (pinned < limit && pool_make_room(policy, unit, pinned))
         return pinned;
     if (pinned != EFS_POOL_M && pinned >= limit)
         return limit; /* where it is to be, or better */
     for (enum efs_pool p = pinned == EFS_POOL_M ? EFS_POOL_F : pinned; p < limit; p++)
-        if ((!policy->order->entitled || policy->order->entitled(policy, unit, p)) && make_room(policy, unit, p))
+        if ((!policy->order->entitled || policy->order->entitled(policy, unit, p)) && pool_make_room(policy, unit, p))
             return p;
     return limit;
 }
@@ -165,7 +165,7 @@ enum efs_pool efs_policy_promote(struct efs_policy *policy, uint32_t unit)
 
     if (leaves) /* what it leaves is free for what it displaces: they change places */
         *leaves -= efs_unit_bytes(policy, unit, from);
-    to = find_pool(policy, unit, from);
+    to = unit_find_pool(policy, unit, from);
     if (leaves)
         *leaves += efs_unit_bytes(policy, unit, from);
     if (to != from)
@@ -182,8 +182,8 @@ void efs_policy_trim(struct efs_policy *policy)
 
                 if (victim == EFS_NO_UNIT)
                     break;
-                take_out(policy, victim, p);
-                fall(policy, victim);
+                victim_take_out(policy, victim, p);
+                victim_fall(policy, victim);
             }
         }
     }

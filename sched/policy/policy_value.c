@@ -41,7 +41,7 @@ struct efs_value {
 };
 
 /* log2 in units, of x >= 1, exact to about one unit: table of the top 8 bits of the fraction, linear between. */
-static int32_t log2_units(const struct efs_value *value, uint32_t x)
+static int32_t value_log2(const struct efs_value *value, uint32_t x)
 {
     unsigned top = 31 - (unsigned)__builtin_clz(x);
     uint32_t fraction = x << (31 - top) << 1; /* below the leading one, as 0.32 fixed point */
@@ -51,9 +51,9 @@ static int32_t log2_units(const struct efs_value *value, uint32_t x)
     return (int32_t)(top * EFS_VALUE_UNIT) + low + (int32_t)((int64_t)(high - low) * (fraction >> 8 & 0xffff) >> 16);
 }
 
-static int32_t weighted(const struct efs_value *value, uint32_t x)
+static int32_t value_age_weight(const struct efs_value *value, uint32_t x)
 {
-    return (int32_t)((int64_t)log2_units(value, x ? x : 1) * value->weight >> 12);
+    return (int32_t)((int64_t)value_log2(value, x ? x : 1) * value->weight >> 12);
 }
 
 struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, const struct efs_value_tuning *tuning)
@@ -110,13 +110,13 @@ void efs_value_free(struct efs_value *value)
     free(value);
 }
 
-static void take_log(struct efs_value *value, size_t at)
+static void value_set_log(struct efs_value *value, size_t at)
 {
-    value->log_rate[at] = weighted(value, value->rate[at] + value->prior[at]);
+    value->log_rate[at] = value_age_weight(value, value->rate[at] + value->prior[at]);
 }
 
 /* All that depends on the long-run rates and on the fading of this layer. */
-static void refresh(struct efs_value *value, unsigned l)
+static void value_refresh_layer(struct efs_value *value, unsigned l)
 {
     struct layer *layer = &value->layer[l];
     size_t base = (size_t)l * value->experts;
@@ -127,13 +127,13 @@ static void refresh(struct efs_value *value, unsigned l)
         return;
     for (unsigned e = 0; e < value->experts; e++) {
         value->prior[base + e] = (uint32_t)lrint(scale * (value->total[base + e] + uniform * LONG_RUN));
-        take_log(value, base + e);
+        value_set_log(value, base + e);
     }
-    layer->log_passes = weighted(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+    layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
     layer->stale = false;
 }
 
-static void fade(struct efs_value *value, unsigned l)
+static void value_fade_layer(struct efs_value *value, unsigned l)
 {
     struct layer *layer = &value->layer[l];
     size_t base = (size_t)l * value->experts;
@@ -166,7 +166,7 @@ void efs_value_begin(struct efs_value *value)
  * A pass of all layers has ended: were its experts much less likely than those of the passes before? Two passes are
  * looked at together, since one odd token is no new request.
  */
-static bool look_for_change(struct efs_value *value)
+static bool value_find_change(struct efs_value *value)
 {
     double mean = (double)value->bits / value->bits_of / EFS_VALUE_UNIT / value->rate_weight;
     double loss = value->slow - mean;
@@ -195,12 +195,12 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     size_t base = (size_t)l * value->experts;
     bool changed = false;
 
-    refresh(value, l);
+    value_refresh_layer(value, l);
     for (unsigned i = 0; i < count; i++)
         value->bits += value->log_rate[base + expert[i]] - layer->log_passes;
     value->bits_of += count;
     if (++value->requests >= value->layers && value->change_bits > 0 && value->bits_of)
-        changed = look_for_change(value);
+        changed = value_find_change(value);
     if (layer->visits == UINT32_MAX) { /* four thousand million passes: all ages begin anew */
         layer->visits = EFS_VALUE_AGES;
         memset(value->last + base, 0, value->experts * sizeof(*value->last));
@@ -209,7 +209,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     layer->total_visits++;
     layer->passes++;
     if (++layer->since_fade >= value->fade_passes)
-        fade(value, l);
+        value_fade_layer(value, l);
     for (unsigned i = 0; i < count; i++) {
         size_t at = base + expert[i];
 
@@ -217,10 +217,10 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
         value->total[at]++;
         value->rate[at] += USE;
         if (!layer->stale)
-            take_log(value, at);
+            value_set_log(value, at);
     }
     if (!layer->stale)
-        layer->log_passes = weighted(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+        layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
     return changed;
 }
 
@@ -240,7 +240,7 @@ struct efs_value_view efs_value_look(struct efs_value *value, unsigned l)
 {
     size_t base = (size_t)l * value->experts;
 
-    refresh(value, l);
+    value_refresh_layer(value, l);
     return (struct efs_value_view){.log_rate = value->log_rate + base,
                                    .age_cost = value->age_cost,
                                    .last = value->last + base,

@@ -66,7 +66,7 @@ static void zipmoe_close(struct efs_policy *policy)
     policy->state = NULL;
 }
 
-static void forget_tail(struct zipmoe *z, unsigned layer)
+static void tail_forget(struct zipmoe *z, unsigned layer)
 {
     if (!z->known[layer])
         return;
@@ -113,7 +113,7 @@ static int zipmoe_open(struct efs_policy *policy)
         return -ENOMEM;
     for (unsigned l = 0; l < policy->layers; l++) {
         z->known[l] = true;
-        forget_tail(z, l);
+        tail_forget(z, l);
     }
     /* The layer after the one asked for last is the next: no wait; that one itself waits longest. */
     for (unsigned i = 0; i < 2 * policy->layers; i++)
@@ -125,12 +125,12 @@ static void zipmoe_request(struct efs_policy *policy, unsigned layer, const uint
 {
     struct zipmoe *z = policy->state;
 
-    forget_tail(z, layer);
+    tail_forget(z, layer);
     if (z->published)
         efs_rank_request(z->rank, layer, expert, count);
     else if (efs_value_request(z->value, layer, expert, count))
         for (unsigned l = 0; l < policy->layers; l++)
-            forget_tail(z, l);
+            tail_forget(z, l);
 }
 
 static void zipmoe_begin(struct efs_policy *policy)
@@ -141,14 +141,14 @@ static void zipmoe_begin(struct efs_policy *policy)
         return;
     efs_value_begin(z->value);
     for (unsigned l = 0; l < policy->layers; l++)
-        forget_tail(z, l);
+        tail_forget(z, l);
 }
 
 static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes)
 {
     struct zipmoe *z = policy->state;
 
-    forget_tail(z, layer);
+    tail_forget(z, layer);
     if (z->published)
         efs_rank_seed(z->rank, layer, counts);
     else
@@ -158,7 +158,7 @@ static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_
 /* ---- worth -------------------------------------------------------------------------------------------------- */
 
 /* Worth within the layer: less the expected passes until the next use; published: the count, equals by rank. */
-static double worth_in_layer(struct efs_policy *policy, uint32_t unit)
+static double zipmoe_worth_in_layer(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), expert = unit % policy->experts;
@@ -170,7 +170,7 @@ static double worth_in_layer(struct efs_policy *policy, uint32_t unit)
     return -efs_value_reuse(efs_value_score(&view, expert));
 }
 
-static const double *turns(const struct efs_policy *policy)
+static const double *zipmoe_turns(const struct efs_policy *policy)
 {
     const struct zipmoe *z = policy->state;
 
@@ -179,19 +179,19 @@ static const double *turns(const struct efs_policy *policy)
 
 static double zipmoe_worth(struct efs_policy *policy, uint32_t unit)
 {
-    return worth_in_layer(policy, unit) - turns(policy)[efs_unit_layer(policy, unit)];
+    return zipmoe_worth_in_layer(policy, unit) - zipmoe_turns(policy)[efs_unit_layer(policy, unit)];
 }
 
 /* The first of a tail is another one: what is it worth? */
-static void note_least(struct efs_policy *policy, unsigned layer, enum efs_pool pool)
+static void tail_note_least(struct efs_policy *policy, unsigned layer, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
     const struct tail *tail = &z->tail[pool][layer];
 
-    z->least_worth[pool][layer] = tail->count ? worth_in_layer(policy, tail->unit[0]) : INFINITY;
+    z->least_worth[pool][layer] = tail->count ? zipmoe_worth_in_layer(policy, tail->unit[0]) : INFINITY;
 }
 
-static void add_to_tail(struct tail *tail, uint32_t unit, int32_t score)
+static void tail_add(struct tail *tail, uint32_t unit, int32_t score)
 {
     unsigned at = tail->count < TAIL ? tail->count++ : TAIL - 1;
 
@@ -205,7 +205,7 @@ static void add_to_tail(struct tail *tail, uint32_t unit, int32_t score)
     tail->score[at] = score;
 }
 
-static void find_tail(struct efs_policy *policy, unsigned layer)
+static void tail_find(struct efs_policy *policy, unsigned layer)
 {
     struct zipmoe *z = policy->state;
     uint32_t first = layer * policy->experts;
@@ -223,11 +223,11 @@ static void find_tail(struct efs_policy *policy, unsigned layer)
 
         if (t->count < TAIL || score < t->score[TAIL - 1] ||
             (score == t->score[TAIL - 1] && first + expert < t->unit[TAIL - 1]))
-            add_to_tail(t, first + expert, score);
+            tail_add(t, first + expert, score);
     }
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         z->tail[p][layer] = tail[p];
-        note_least(policy, layer, p);
+        tail_note_least(policy, layer, p);
     }
     z->unknown[z->unknown_at[layer]] = z->unknown[--z->unknowns];
     z->unknown_at[z->unknown[z->unknown_at[layer]]] = z->unknown_at[layer];
@@ -237,17 +237,17 @@ static void find_tail(struct efs_policy *policy, unsigned layer)
 static uint32_t zipmoe_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
-    const double *worth = z->least_worth[pool], *turn = turns(policy);
+    const double *worth = z->least_worth[pool], *turn = zipmoe_turns(policy);
     unsigned at = domain;
 
     if (policy->domains > 1) {
         if (!z->known[domain])
-            find_tail(policy, domain);
+            tail_find(policy, domain);
     } else {
         double lowest = INFINITY;
 
         while (z->unknowns > 0)
-            find_tail(policy, z->unknown[z->unknowns - 1]);
+            tail_find(policy, z->unknown[z->unknowns - 1]);
         for (unsigned l = 0; l < policy->layers; l++) {
             double here = worth[l] - turn[l];
 
@@ -267,7 +267,7 @@ static void zipmoe_enter(struct efs_policy *policy, uint32_t unit)
 
     z->evictable[layer * policy->experts + i] = (uint16_t)(unit % policy->experts);
     z->place[unit] = (uint16_t)i;
-    forget_tail(z, layer);
+    tail_forget(z, layer);
 }
 
 static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
@@ -294,9 +294,9 @@ static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
         tail->score[i] = tail->score[i + 1];
     }
     if (!tail->count) /* there may be others, which were not in the tail */
-        forget_tail(z, layer);
+        tail_forget(z, layer);
     else if (at == 0)
-        note_least(policy, layer, pool);
+        tail_note_least(policy, layer, pool);
 }
 
 /* ---- entitlement -------------------------------------------------------------------------------------------- */

@@ -58,7 +58,7 @@ void efs_rank_free(struct efs_rank *rank)
 }
 
 /* The first rank whose expert has no more than count; there is one. */
-static unsigned first_of(const uint32_t *counts, const uint16_t *order, unsigned last, uint32_t count)
+static unsigned rank_first_of(const uint32_t *counts, const uint16_t *order, unsigned last, uint32_t count)
 {
     unsigned low = 0, high = last;
 
@@ -73,14 +73,14 @@ static unsigned first_of(const uint32_t *counts, const uint16_t *order, unsigned
     return low;
 }
 
-static void count_one(uint32_t *counts, uint16_t *order, uint16_t *place, unsigned expert)
+static void rank_count_one(uint32_t *counts, uint16_t *order, uint16_t *place, unsigned expert)
 {
     unsigned here = place[expert], first;
     uint16_t other;
 
     if (counts[expert] == UINT32_MAX)
         return;
-    first = first_of(counts, order, here, counts[expert]);
+    first = rank_first_of(counts, order, here, counts[expert]);
     other = order[first];
     order[first] = (uint16_t)expert;
     order[here] = other;
@@ -99,7 +99,7 @@ void efs_rank_request(struct efs_rank *rank, unsigned layer, const uint32_t *exp
     for (unsigned i = 0; i < count; i++)
         rank->seen[base + place[expert[i]]]++;
     for (unsigned i = 0; i < count; i++)
-        count_one(counts, rank->order + base, place, expert[i]);
+        rank_count_one(counts, rank->order + base, place, expert[i]);
     if (rank->half_life && ++rank->age[layer] >= rank->half_life) {
         rank->age[layer] = 0;
         for (unsigned i = 0; i < rank->experts; i++)
@@ -142,7 +142,7 @@ unsigned efs_rank_at(const struct efs_rank *rank, unsigned layer, unsigned place
 }
 
 /* Scale weights, all above 0, to sum to chosen with none above 1: what is cut off goes to the others. */
-static void scale_to(double *weight, unsigned experts, unsigned chosen)
+static void weights_scale(double *weight, unsigned experts, unsigned chosen)
 {
     for (unsigned round = 0; round < experts; round++) {
         double sum = 0, whole = 0, scale;
@@ -181,7 +181,7 @@ uint64_t efs_rank_profile(const struct efs_rank *rank, unsigned layer, unsigned 
     }
     for (unsigned r = 0; r < rank->experts; r++)
         inclusion[r] *= 1 / ((double)requests + rank->experts); /* below 1, so that only scaling can pass it */
-    scale_to(inclusion, rank->experts, chosen);
+    weights_scale(inclusion, rank->experts, chosen);
     return requests;
 }
 

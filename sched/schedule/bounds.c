@@ -15,7 +15,7 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
 }
 
 /* The least time in which one task alone can be read, decoded, recovered and its expert run. */
-static uint64_t critical_path(const struct efs_graph *graph, const struct efs_task *task)
+static uint64_t task_critical_path(const struct efs_graph *graph, const struct efs_task *task)
 {
     uint64_t workers = graph->workers, shards = task->shards;
     /* Decodes of a fused graph wait for the SM-chunk, which is best read first. */
@@ -29,7 +29,7 @@ static uint64_t critical_path(const struct efs_graph *graph, const struct efs_ta
 }
 
 /* Eq. 3 of the paper, K*c/min(K, L) rounded down, and its recovery, which the paper leaves out. */
-static uint64_t published_path(const struct efs_graph *graph, const struct efs_task *task)
+static uint64_t task_published_path(const struct efs_graph *graph, const struct efs_task *task)
 {
     uint64_t shards = task->shards, threads = graph->workers < shards ? graph->workers : shards;
     return shards * task->e_read_ns + larger(shards * task->decode_ns / threads, task->sm_read_ns) + task->recover_ns +
@@ -45,8 +45,8 @@ void efs_bounds_compute(const struct efs_graph *graph, struct efs_bounds *bounds
         bounds->io_ns += task->shards * task->e_read_ns + task->sm_read_ns;
         decode_ns += task->shards * task->decode_ns;
         recover_ns += task->recover_ns;
-        bounds->path_ns = larger(bounds->path_ns, critical_path(graph, task));
-        bounds->path_published_ns = larger(bounds->path_published_ns, published_path(graph, task));
+        bounds->path_ns = larger(bounds->path_ns, task_critical_path(graph, task));
+        bounds->path_published_ns = larger(bounds->path_published_ns, task_published_path(graph, task));
     }
     for (uint32_t n = 0; n < graph->expert_count; n++)
         bounds->run_ns += graph->ops[graph->first_run + n].cost_ns;

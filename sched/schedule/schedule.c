@@ -14,7 +14,7 @@
 #define EFFORT 20000u
 #define EFFORT_AS_CANDIDATE 600u
 
-static void list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
+static void schedule_list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
         const struct efs_task *task = &graph->tasks[schedule->order.task[i]];
@@ -28,7 +28,7 @@ static void list_io(const struct efs_graph *graph, struct efs_schedule *schedule
     }
 }
 
-static void list_runs(const struct efs_graph *graph, struct efs_schedule *schedule)
+static void schedule_list_runs(const struct efs_graph *graph, struct efs_schedule *schedule)
 {
     bool listed[EFS_TASK_MAX_EXPERTS] = {false};
     uint32_t count = 0;
@@ -56,7 +56,7 @@ void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *sched
     for (uint32_t from = 0, to; from < order->count; from = to) {
         for (to = from + 1; to < order->count && order->block[to] == order->block[from]; to++)
             ;
-        list_io(graph, schedule, from, to);
+        schedule_list_io(graph, schedule, from, to);
     }
     schedule->block_count = order->count ? order->block[order->count - 1] + 1u : 0;
     for (uint32_t i = 0; i < order->count; i++) {
@@ -68,7 +68,7 @@ void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *sched
         schedule->rank[schedule->io[i]] = i;
     for (uint32_t i = 0; i < schedule->worker_count; i++)
         schedule->rank[schedule->worker[i]] = i;
-    list_runs(graph, schedule);
+    schedule_list_runs(graph, schedule);
 }
 
 /* The parts of the memory for a schedule; with base NULL only their sum counts. */
@@ -77,31 +77,31 @@ struct parts {
     size_t used;
 };
 
-static void *part(struct parts *parts, size_t bytes)
+static void *parts_take(struct parts *parts, size_t bytes)
 {
     size_t at = parts->used;
     parts->used += (bytes + 7) / 8 * 8;
     return parts->base ? parts->base + at : NULL;
 }
 
-static void lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
+static void schedule_lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
 {
-    schedule->io = part(parts, graph->reads * sizeof *schedule->io);
-    schedule->worker = part(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
-    schedule->rank = part(parts, graph->op_count * sizeof *schedule->rank);
-    schedule->order.task = part(parts, graph->task_count * sizeof *schedule->order.task);
-    schedule->order.block = part(parts, graph->task_count * sizeof *schedule->order.block);
+    schedule->io = parts_take(parts, graph->reads * sizeof *schedule->io);
+    schedule->worker = parts_take(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
+    schedule->rank = parts_take(parts, graph->op_count * sizeof *schedule->rank);
+    schedule->order.task = parts_take(parts, graph->task_count * sizeof *schedule->order.task);
+    schedule->order.block = parts_take(parts, graph->task_count * sizeof *schedule->order.block);
 }
 
 size_t efs_schedule_bytes(const struct efs_graph *graph)
 {
     struct efs_schedule schedule;
     struct parts parts = {0};
-    lay_out(graph, &schedule, &parts);
+    schedule_lay_out(graph, &schedule, &parts);
     return parts.used + efs_simulate_bytes(graph);
 }
 
-static void make_order(const struct efs_graph *graph, enum efs_schedule_kind kind, uint32_t effort,
+static void order_make(const struct efs_graph *graph, enum efs_schedule_kind kind, uint32_t effort,
                        struct efs_order *order)
 {
     switch (kind) {
@@ -128,11 +128,11 @@ struct contest {
     void *scratch;
 };
 
-static void try_candidate(struct contest *contest, enum efs_schedule_kind kind)
+static void contest_try(struct contest *contest, enum efs_schedule_kind kind)
 {
     struct efs_schedule *schedule = contest->schedule;
     struct efs_sim_result result;
-    make_order(contest->graph, kind, EFFORT_AS_CANDIDATE, &schedule->order);
+    order_make(contest->graph, kind, EFFORT_AS_CANDIDATE, &schedule->order);
     efs_schedule_list(contest->graph, schedule);
     efs_simulate(contest->graph, schedule, contest->scratch, NULL, &result);
     contest->last = kind;
@@ -143,7 +143,7 @@ static void try_candidate(struct contest *contest, enum efs_schedule_kind kind)
 }
 
 /* Simulate candidate after candidate, stop at one that meets the lower bound, and keep what ended first. */
-static void make_best(const struct efs_graph *graph, struct efs_schedule *schedule, void *scratch)
+static void schedule_make_best(const struct efs_graph *graph, struct efs_schedule *schedule, void *scratch)
 {
     static const enum efs_schedule_kind candidates[] = {EFS_SCHEDULE_JOHNSON_ONE, EFS_SCHEDULE_JOHNSON,
                                                         EFS_SCHEDULE_REQUEST, EFS_SCHEDULE_ORDERED};
@@ -153,14 +153,14 @@ static void make_best(const struct efs_graph *graph, struct efs_schedule *schedu
     schedule->makespan_ns = UINT64_MAX;
     for (uint32_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++)
         if (schedule->makespan_ns > bounds.lower_ns)
-            try_candidate(&contest, candidates[i]);
+            contest_try(&contest, candidates[i]);
     /* In doubt about Theorem 3.1. Divided, as the products might overflow. */
     if (schedule->makespan_ns / (3 * graph->workers - 1) >= bounds.lower_ns / graph->workers &&
         schedule->makespan_ns > bounds.lower_ns)
-        try_candidate(&contest, EFS_SCHEDULE_GUARD);
+        contest_try(&contest, EFS_SCHEDULE_GUARD);
     if (schedule->chosen == contest.last)
         return;
-    make_order(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
+    order_make(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
     efs_schedule_list(graph, schedule);
 }
 
@@ -173,11 +173,11 @@ int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind
         return -ENOSPC;
     *schedule = (struct efs_schedule){.chosen = kind};
     struct parts parts = {.base = memory};
-    lay_out(graph, schedule, &parts);
+    schedule_lay_out(graph, schedule, &parts);
     if (kind == EFS_SCHEDULE_BEST) {
-        make_best(graph, schedule, part(&parts, efs_simulate_bytes(graph)));
+        schedule_make_best(graph, schedule, parts_take(&parts, efs_simulate_bytes(graph)));
     } else {
-        make_order(graph, kind, EFFORT, &schedule->order);
+        order_make(graph, kind, EFFORT, &schedule->order);
         efs_schedule_list(graph, schedule);
     }
     return 0;

@@ -65,7 +65,7 @@ static uint32_t open_take(struct open *open, uint32_t count)
  * The thread that does a decode which can start at `from` at the earliest: among those free by then the one that was
  * busy longest (least charge), else the one that is free first.
  */
-static uint32_t pick_thread(const struct timeline *line, uint32_t workers, uint64_t from)
+static uint32_t timeline_pick_thread(const struct timeline *line, uint32_t workers, uint64_t from)
 {
     uint32_t best = 0;
     for (uint32_t l = 1; l < workers; l++) {
@@ -76,7 +76,7 @@ static uint32_t pick_thread(const struct timeline *line, uint32_t workers, uint6
     return best;
 }
 
-static uint64_t first_free(const struct timeline *line, uint32_t workers)
+static uint64_t timeline_first_free(const struct timeline *line, uint32_t workers)
 {
     uint64_t free_ns = line->thread_ns[0];
     for (uint32_t l = 1; l < workers; l++)
@@ -85,7 +85,7 @@ static uint64_t first_free(const struct timeline *line, uint32_t workers)
 }
 
 /* Run a block of tasks from where the threads stand: reads and decodes, as the work-conserving threads would. */
-static void run_block(struct builder *builder, const uint16_t *tasks, uint32_t count, const struct timeline *start,
+static void block_run(struct builder *builder, const uint16_t *tasks, uint32_t count, const struct timeline *start,
                       struct timeline *line)
 {
     const struct efs_task *all = builder->graph->tasks;
@@ -112,7 +112,7 @@ static void run_block(struct builder *builder, const uint16_t *tasks, uint32_t c
     if (position < count)
         arrival_ns += all[tasks[position]].e_read_ns;
     for (; left; left--) {
-        uint64_t free_ns = first_free(line, workers);
+        uint64_t free_ns = timeline_first_free(line, workers);
         now_ns = free_ns > now_ns ? free_ns : now_ns;
         uint32_t taken = count;
         for (;;) {
@@ -130,14 +130,14 @@ static void run_block(struct builder *builder, const uint16_t *tasks, uint32_t c
                 break;
             now_ns = arrival_ns; /* nothing to decode: wait for the next chunk */
         }
-        uint32_t thread = pick_thread(line, workers, now_ns);
+        uint32_t thread = timeline_pick_thread(line, workers, now_ns);
         line->charge_ns += now_ns - line->thread_ns[thread];
         line->thread_ns[thread] = now_ns + all[tasks[taken]].decode_ns;
     }
 }
 
 /* Definition A.1. */
-static bool compute_dominant(const struct builder *builder, const struct timeline *line)
+static bool block_compute_dominant(const struct builder *builder, const struct timeline *line)
 {
     uint64_t sorted[EFS_TASK_MAX_WORKERS];
     uint32_t workers = builder->graph->workers;
@@ -153,7 +153,7 @@ static bool compute_dominant(const struct builder *builder, const struct timelin
     return true;
 }
 
-static void insert(uint16_t *block, uint32_t count, uint32_t position, uint16_t task)
+static void block_insert(uint16_t *block, uint32_t count, uint32_t position, uint16_t task)
 {
     for (uint32_t i = count; i > position; i--)
         block[i] = block[i - 1];
@@ -161,7 +161,7 @@ static void insert(uint16_t *block, uint32_t count, uint32_t position, uint16_t 
 }
 
 /* Behind the last Type-II task of the block with p_i >= p_j, or else behind the last such Type-I task. */
-static uint32_t tail_position(const struct efs_task *all, const uint16_t *block, uint32_t count, uint16_t task)
+static uint32_t block_tail_position(const struct efs_task *all, const uint16_t *block, uint32_t count, uint16_t task)
 {
     uint32_t type_one = count, type_two = 0;
     bool found_one = false;
@@ -181,7 +181,8 @@ static uint32_t tail_position(const struct efs_task *all, const uint16_t *block,
 }
 
 /* Where the search for a position begins. */
-static uint32_t first_position(const struct builder *builder, const uint16_t *block, uint32_t count, uint16_t task)
+static uint32_t block_first_position(const struct builder *builder, const uint16_t *block, uint32_t count,
+                                     uint16_t task)
 {
     const struct efs_task *all = builder->graph->tasks;
     for (uint32_t i = count; builder->ordered && i; i--) {
@@ -193,15 +194,15 @@ static uint32_t first_position(const struct builder *builder, const uint16_t *bl
 }
 
 /* Insert a task into a block of count tasks whose timeline is *line, which is brought up to date. */
-static void place(struct builder *builder, uint16_t *block, uint32_t count, uint16_t task, const struct timeline *start,
-                  struct timeline *line)
+static void block_place(struct builder *builder, uint16_t *block, uint32_t count, uint16_t task,
+                        const struct timeline *start, struct timeline *line)
 {
     struct timeline trial;
     uint64_t charge_ns = line->charge_ns;
-    uint32_t first = first_position(builder, block, count, task);
-    insert(block, count, first, task);
+    uint32_t first = block_first_position(builder, block, count, task);
+    block_insert(block, count, first, task);
     for (uint32_t position = first; builder->effort && position <= count; position++) {
-        run_block(builder, block, count + 1, start, &trial);
+        block_run(builder, block, count + 1, start, &trial);
         if (trial.charge_ns <= charge_ns) {
             *line = trial;
             return;
@@ -217,9 +218,9 @@ static void place(struct builder *builder, uint16_t *block, uint32_t count, uint
         at++;
     for (; at < count; at++)
         block[at] = block[at + 1];
-    insert(block, count, tail_position(builder->graph->tasks, block, count, task), task);
+    block_insert(block, count, block_tail_position(builder->graph->tasks, block, count, task), task);
     if (builder->effort)
-        run_block(builder, block, count + 1, start, line);
+        block_run(builder, block, count + 1, start, line);
 }
 
 /* The tasks of one type that are not in a block yet, in their order. */
@@ -259,10 +260,10 @@ void efs_order_paper(const struct efs_graph *graph, bool ordered, uint32_t effor
         uint16_t *tasks = order->task + order->count;
         uint32_t count = 1;
         tasks[0] = next;
-        run_block(&builder, tasks, count, &start, &line);
-        while ((!builder.effort || !compute_dominant(&builder, &line)) &&
+        block_run(&builder, tasks, count, &start, &line);
+        while ((!builder.effort || !block_compute_dominant(&builder, &line)) &&
                (queue_take(&two, &next) || queue_take(&one, &next))) {
-            place(&builder, tasks, count, next, &start, &line);
+            block_place(&builder, tasks, count, next, &start, &line);
             count++;
         }
         for (uint32_t i = 0; i < count; i++)

@@ -4,23 +4,23 @@
  */
 #include "schedule.h"
 
-static uint32_t worker_ranks(const struct efs_graph *graph)
+static uint32_t run_worker_ranks(const struct efs_graph *graph)
 {
     return graph->decodes + graph->task_count;
 }
 
-static size_t ready_bytes(const struct efs_graph *graph)
+static size_t run_ready_bytes(const struct efs_graph *graph)
 {
-    return sizeof(uint64_t) * efs_ready_memory(worker_ranks(graph));
+    return sizeof(uint64_t) * efs_ready_memory(run_worker_ranks(graph));
 }
 
 size_t efs_run_bytes(const struct efs_graph *graph)
 {
-    return 2 * ready_bytes(graph) + sizeof(uint64_t) * efs_ready_memory(graph->expert_count) +
+    return 2 * run_ready_bytes(graph) + sizeof(uint64_t) * efs_ready_memory(graph->expert_count) +
            (graph->op_count * sizeof(uint16_t) + 7) / 8 * 8;
 }
 
-static void make_available(struct efs_run *run, uint32_t op)
+static void run_make_available(struct efs_run *run, uint32_t op)
 {
     uint32_t rank = run->schedule->rank[op];
     switch (efs_op_resource(run->graph, op)) {
@@ -41,18 +41,18 @@ static void make_available(struct efs_run *run, uint32_t op)
 void efs_run_init(struct efs_run *run, const struct efs_graph *graph, const struct efs_schedule *schedule, void *memory)
 {
     uint64_t *words = memory;
-    uint32_t set = efs_ready_memory(worker_ranks(graph)), runs = efs_ready_memory(graph->expert_count);
+    uint32_t set = efs_ready_memory(run_worker_ranks(graph)), runs = efs_ready_memory(graph->expert_count);
     *run = (struct efs_run){.graph = graph,
                             .schedule = schedule,
                             .needs = (uint16_t *)(words + 2 * (size_t)set + runs),
                             .left = graph->op_count};
-    efs_ready_init(&run->worker, worker_ranks(graph), words);
-    efs_ready_init(&run->stream, worker_ranks(graph), words + set);
+    efs_ready_init(&run->worker, run_worker_ranks(graph), words);
+    efs_ready_init(&run->stream, run_worker_ranks(graph), words + set);
     efs_ready_init(&run->executor, graph->expert_count, words + 2 * (size_t)set);
     for (uint32_t op = 0; op < graph->op_count; op++) {
         run->needs[op] = graph->ops[op].needs;
         if (!run->needs[op])
-            make_available(run, op);
+            run_make_available(run, op);
     }
 }
 
@@ -83,5 +83,5 @@ void efs_run_done(struct efs_run *run, uint32_t op)
     run->left--;
     for (uint32_t i = 0; i < done->successors; i++)
         if (--run->needs[done->successor + i] == 0)
-            make_available(run, done->successor + i);
+            run_make_available(run, done->successor + i);
 }

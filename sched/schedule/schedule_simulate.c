@@ -36,7 +36,7 @@ size_t efs_simulate_bytes(const struct efs_graph *graph)
 }
 
 /* When the next read of the schedule ends. Reads are begun without a gap: they wait for nothing. */
-static uint64_t read_end_ns(struct reads *reads, const struct efs_op *ops)
+static uint64_t reads_next_end_ns(struct reads *reads, const struct efs_op *ops)
 {
     const struct efs_schedule *schedule = reads->schedule;
     if (reads->serial_ns == reads->group_ns) { /* nothing is under way: as many as there is a window for */
@@ -53,7 +53,7 @@ static uint64_t read_end_ns(struct reads *reads, const struct efs_op *ops)
 }
 
 /* Give every idle lane the first operation available to it. */
-static void dispatch(struct efs_run *run, struct lanes *lanes, uint64_t now_ns, struct efs_sim_op *times)
+static void lanes_dispatch(struct efs_run *run, struct lanes *lanes, uint64_t now_ns, struct efs_sim_op *times)
 {
     const struct efs_op *ops = run->graph->ops;
     uint32_t workers = run->graph->workers;
@@ -70,7 +70,8 @@ static void dispatch(struct efs_run *run, struct lanes *lanes, uint64_t now_ns, 
         uint64_t start_ns = now_ns;
         if (resource == EFS_ON_WORKER && lanes->free_ns[lane] != now_ns)
             start_ns += lanes->reads.machine->wake_ns;
-        lanes->end_ns[lane] = resource == EFS_ON_IO ? read_end_ns(&lanes->reads, ops) : start_ns + ops[op].cost_ns;
+        lanes->end_ns[lane] =
+            resource == EFS_ON_IO ? reads_next_end_ns(&lanes->reads, ops) : start_ns + ops[op].cost_ns;
         if (times)
             times[op] = (struct efs_sim_op){.start_ns = start_ns, .end_ns = lanes->end_ns[lane], .lane = lane};
     }
@@ -98,7 +99,7 @@ void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *s
     efs_run_init(&run, graph, schedule, memory);
     uint64_t now_ns = 0;
     while (run.left) {
-        dispatch(&run, &lanes, now_ns, times);
+        lanes_dispatch(&run, &lanes, now_ns, times);
         now_ns = UINT64_MAX;
         for (uint32_t lane = 0; lane < lanes.count; lane++)
             now_ns = lanes.end_ns[lane] < now_ns ? lanes.end_ns[lane] : now_ns;

@@ -11,12 +11,12 @@ struct sizes {
     uint32_t tasks, ops, reads, decodes;
 };
 
-static bool reads_e(enum efs_task_state state)
+static bool state_reads_e(enum efs_task_state state)
 {
     return state == EFS_TASK_M || state == EFS_TASK_S;
 }
 
-static bool reads_sm(enum efs_task_state state)
+static bool state_reads_sm(enum efs_task_state state)
 {
     return state == EFS_TASK_M || state == EFS_TASK_E;
 }
@@ -33,7 +33,7 @@ static bool tensor_valid(const struct efs_task_tensor *tensor)
 }
 
 /* Check the request against the limits of task.h and count what it needs. */
-static bool measure(const struct efs_task_request *request, struct sizes *sizes)
+static bool request_measure(const struct efs_task_request *request, struct sizes *sizes)
 {
     *sizes = (struct sizes){0};
     if (!request || !request->experts || request->expert_count < 1 || request->expert_count > EFS_TASK_MAX_EXPERTS ||
@@ -56,14 +56,14 @@ static bool measure(const struct efs_task_request *request, struct sizes *sizes)
         if (tensor->state == EFS_TASK_F)
             continue;
         sizes->tasks++;
-        sizes->reads += (reads_e(tensor->state) ? tensor->shards : 0) + (reads_sm(tensor->state) ? 1 : 0);
+        sizes->reads += (state_reads_e(tensor->state) ? tensor->shards : 0) + (state_reads_sm(tensor->state) ? 1 : 0);
         sizes->decodes += tensor->shards;
     }
     sizes->ops = sizes->reads + sizes->decodes + sizes->tasks + request->expert_count;
     return true;
 }
 
-static size_t memory_bytes(const struct sizes *sizes)
+static size_t sizes_memory_bytes(const struct sizes *sizes)
 {
     return sizes->tasks * sizeof(struct efs_task) + sizes->ops * sizeof(struct efs_op);
 }
@@ -71,19 +71,19 @@ static size_t memory_bytes(const struct sizes *sizes)
 size_t efs_graph_bytes(const struct efs_task_request *request)
 {
     struct sizes sizes;
-    return measure(request, &sizes) ? memory_bytes(&sizes) : 0;
+    return request_measure(request, &sizes) ? sizes_memory_bytes(&sizes) : 0;
 }
 
-static void add(struct efs_graph *graph, struct efs_op op)
+static void graph_add_op(struct efs_graph *graph, struct efs_op op)
 {
     graph->ops[graph->op_count++] = op;
 }
 
 /* The operations of one task, in the order E reads, SM read, decodes, recovery. */
-static void add_task(struct efs_graph *graph, const struct efs_task_tensor *tensor, uint32_t index, uint32_t expert,
-                     uint64_t run_ns)
+static void graph_add_task(struct efs_graph *graph, const struct efs_task_tensor *tensor, uint32_t index,
+                           uint32_t expert, uint64_t run_ns)
 {
-    bool has_e = reads_e(tensor->state), has_sm = reads_sm(tensor->state);
+    bool has_e = state_reads_e(tensor->state), has_sm = state_reads_sm(tensor->state);
     uint32_t shards = tensor->shards, next = graph->op_count;
     uint16_t number = (uint16_t)graph->task_count;
     struct efs_task *task = &graph->tasks[graph->task_count++];
@@ -109,40 +109,40 @@ static void add_task(struct efs_graph *graph, const struct efs_task_tensor *tens
 
     bool sm_to_decode = has_sm && graph->fused;
     for (uint32_t i = 0; has_e && i < shards; i++)
-        add(graph, (struct efs_op){.kind = EFS_OP_READ_E,
-                                   .task = number,
-                                   .shard = (uint16_t)i,
-                                   .cost_ns = tensor->e_read_ns,
-                                   .successor = task->decode + i,
-                                   .successors = 1});
+        graph_add_op(graph, (struct efs_op){.kind = EFS_OP_READ_E,
+                                            .task = number,
+                                            .shard = (uint16_t)i,
+                                            .cost_ns = tensor->e_read_ns,
+                                            .successor = task->decode + i,
+                                            .successors = 1});
     if (has_sm)
-        add(graph, (struct efs_op){.kind = EFS_OP_READ_SM,
-                                   .task = number,
-                                   .cost_ns = tensor->sm_read_ns,
-                                   .successor = sm_to_decode ? task->decode : task->recover,
-                                   .successors = (uint16_t)(sm_to_decode ? shards : 1)});
+        graph_add_op(graph, (struct efs_op){.kind = EFS_OP_READ_SM,
+                                            .task = number,
+                                            .cost_ns = tensor->sm_read_ns,
+                                            .successor = sm_to_decode ? task->decode : task->recover,
+                                            .successors = (uint16_t)(sm_to_decode ? shards : 1)});
     for (uint32_t i = 0; i < shards; i++)
-        add(graph, (struct efs_op){.kind = EFS_OP_DECODE,
-                                   .task = number,
-                                   .shard = (uint16_t)i,
-                                   .needs = (uint16_t)(has_e + sm_to_decode),
-                                   .cost_ns = tensor->decode_ns,
-                                   .successor = task->recover,
-                                   .successors = 1});
-    add(graph, (struct efs_op){.kind = EFS_OP_RECOVER,
-                               .task = number,
-                               .needs = (uint16_t)(shards + (has_sm && !sm_to_decode)),
-                               .cost_ns = tensor->recover_ns,
-                               .successor = graph->first_run + expert,
-                               .successors = 1});
+        graph_add_op(graph, (struct efs_op){.kind = EFS_OP_DECODE,
+                                            .task = number,
+                                            .shard = (uint16_t)i,
+                                            .needs = (uint16_t)(has_e + sm_to_decode),
+                                            .cost_ns = tensor->decode_ns,
+                                            .successor = task->recover,
+                                            .successors = 1});
+    graph_add_op(graph, (struct efs_op){.kind = EFS_OP_RECOVER,
+                                        .task = number,
+                                        .needs = (uint16_t)(shards + (has_sm && !sm_to_decode)),
+                                        .cost_ns = tensor->recover_ns,
+                                        .successor = graph->first_run + expert,
+                                        .successors = 1});
 }
 
 int efs_graph_build(const struct efs_task_request *request, void *memory, size_t bytes, struct efs_graph *graph)
 {
     struct sizes sizes;
-    if (!measure(request, &sizes) || !memory || !graph)
+    if (!request_measure(request, &sizes) || !memory || !graph)
         return -EINVAL;
-    if (bytes < memory_bytes(&sizes))
+    if (bytes < sizes_memory_bytes(&sizes))
         return -ENOSPC;
     *graph = (struct efs_graph){.tasks = memory,
                                 .ops = (struct efs_op *)((struct efs_task *)memory + sizes.tasks),
@@ -161,7 +161,7 @@ int efs_graph_build(const struct efs_task_request *request, void *memory, size_t
         for (uint32_t i = 0; i < expert->tensors; i++, index++) {
             if (tensors[index].state == EFS_TASK_F)
                 continue;
-            add_task(graph, &tensors[index], index, n, expert->run_ns);
+            graph_add_task(graph, &tensors[index], index, n, expert->run_ns);
             needs++;
         }
         graph->ops[graph->first_run + n] =

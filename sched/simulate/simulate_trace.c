@@ -15,7 +15,7 @@ struct layer {
 };
 
 /* A graph at least as large as any that the configuration allows: only its counts are looked at. */
-static struct efs_graph largest_graph(const struct efs_trace_config *config)
+static struct efs_graph trace_largest_graph(const struct efs_trace_config *config)
 {
     uint32_t tasks = EFS_TASK_MAX_TASKS;
     return (struct efs_graph){.task_count = tasks,
@@ -26,7 +26,7 @@ static struct efs_graph largest_graph(const struct efs_trace_config *config)
                               .workers = config->workers};
 }
 
-static bool config_valid(const struct efs_trace_config *config)
+static bool trace_config_valid(const struct efs_trace_config *config)
 {
     return config && config->policy.describe && config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
            (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
@@ -42,9 +42,9 @@ struct parts {
     size_t graph, schedule, run, end;
 };
 
-static struct parts lay_out(const struct efs_trace_config *config)
+static struct parts trace_lay_out(const struct efs_trace_config *config)
 {
-    struct efs_graph graph = largest_graph(config);
+    struct efs_graph graph = trace_largest_graph(config);
     struct parts parts;
     parts.graph = (sizeof(struct layer) + 7) / 8 * 8;
     parts.schedule = parts.graph + graph.task_count * sizeof(struct efs_task) + graph.op_count * sizeof(struct efs_op);
@@ -55,12 +55,12 @@ static struct parts lay_out(const struct efs_trace_config *config)
 
 size_t efs_trace_bytes(const struct efs_trace_config *config)
 {
-    return config_valid(config) ? lay_out(config).end : 0;
+    return trace_config_valid(config) ? trace_lay_out(config).end : 0;
 }
 
 /* Ask the policy about the experts of a request. */
-static int describe(const struct efs_trace_config *config, const struct efs_trace_request *request, struct layer *layer,
-                    struct efs_task_request *out)
+static int layer_describe(const struct efs_trace_config *config, const struct efs_trace_request *request,
+                          struct layer *layer, struct efs_task_request *out)
 {
     struct efs_trace_tensor tensors[EFS_TASK_MAX_TENSORS];
     uint32_t next = 0;
@@ -106,7 +106,7 @@ static int describe(const struct efs_trace_config *config, const struct efs_trac
     return 0;
 }
 
-static int simulate_layer(const struct efs_trace_config *config, const struct efs_trace_request *request,
+static int layer_simulate(const struct efs_trace_config *config, const struct efs_trace_request *request,
                           const struct parts *parts, uint8_t *memory, struct efs_trace_totals *totals)
 {
     struct layer *layer = (struct layer *)memory;
@@ -114,7 +114,7 @@ static int simulate_layer(const struct efs_trace_config *config, const struct ef
     struct efs_graph graph;
     struct efs_schedule schedule;
     struct efs_sim_result result;
-    int error = describe(config, request, layer, &task_request);
+    int error = layer_describe(config, request, layer, &task_request);
     if (!error)
         error = efs_graph_build(&task_request, memory + parts->graph, parts->schedule - parts->graph, &graph);
     if (!error)
@@ -137,7 +137,7 @@ static int simulate_layer(const struct efs_trace_config *config, const struct ef
     return 0;
 }
 
-static void add_totals(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
+static void totals_add(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
 {
     sum->token = part->token;
     sum->requests += part->requests;
@@ -155,20 +155,20 @@ int efs_trace_simulate(const struct efs_trace_config *config, const struct efs_t
 {
     struct efs_trace_totals sum = {0}, token = {0};
     int error = 0;
-    if (!config_valid(config) || !memory || (count && !requests))
+    if (!trace_config_valid(config) || !memory || (count && !requests))
         return -EINVAL;
-    const struct parts parts = lay_out(config);
+    const struct parts parts = trace_lay_out(config);
     if (bytes < parts.end)
         return -ENOSPC;
     for (size_t i = 0; i < count && !error; i++) {
         const struct efs_trace_request *request = &requests[i];
         token.token = request->token;
-        error = simulate_layer(config, request, &parts, memory, &token);
+        error = layer_simulate(config, request, &parts, memory, &token);
         if (!error && config->policy.used)
             config->policy.used(config->policy.arg, request->layer, request->experts, request->tokens, request->count);
         if (!error && i + 1 < count && requests[i + 1].token == request->token)
             continue;
-        add_totals(&sum, &token);
+        totals_add(&sum, &token);
         if (each && !error)
             each(arg, &token);
         token = (struct efs_trace_totals){0};

@@ -25,7 +25,7 @@ struct arguments {
     bool json;
 };
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -56,7 +56,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
     }
 }
 
-static int by_size(const void *a, const void *b)
+static int compare_sizes(const void *a, const void *b)
 {
     return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
 }
@@ -64,7 +64,7 @@ static int by_size(const void *a, const void *b)
 static volatile uint8_t sink;
 
 /* Microseconds until every tensor of the request has its pointer; < 0: failed. */
-static double ask(struct efs_client *client, const struct arguments *a, uint32_t layer, struct efs_error *err)
+static double request_once(struct efs_client *client, const struct arguments *a, uint32_t layer, struct efs_error *err)
 {
     struct efs_need needs[64];
     struct efs_client_request *r;
@@ -88,7 +88,7 @@ static double ask(struct efs_client *client, const struct arguments *a, uint32_t
     return good ? took : -1;
 }
 
-static double by_hand(const struct arguments *a, uint32_t layer)
+static double open_by_hand(const struct arguments *a, uint32_t layer)
 {
     void *maps[64];
     size_t bytes[64];
@@ -115,9 +115,9 @@ static double by_hand(const struct arguments *a, uint32_t layer)
     return good ? took : -1;
 }
 
-static void tell(const struct arguments *a, const char *what, double *us, const char *behind)
+static void print_result(const struct arguments *a, const char *what, double *us, const char *behind)
 {
-    qsort(us, a->requests, sizeof(*us), by_size);
+    qsort(us, a->requests, sizeof(*us), compare_sizes);
     double median = us[a->requests / 2], p99 = us[(size_t)(a->requests * 0.99)];
     if (a->json)
         printf("{\"what\": \"%s\", \"median_us\": %.3f, \"p99_us\": %.3f, \"bar_over_median\": %.3f}%s", what, median,
@@ -127,19 +127,19 @@ static void tell(const struct arguments *a, const char *what, double *us, const 
                median, p99, BAR_US, BAR_US / median);
 }
 
-static int measure(struct efs_client *client, const struct arguments *a, struct efs_error *err)
+static int measure_layers(struct efs_client *client, const struct arguments *a, struct efs_error *err)
 {
     bool mount = !efs_client_fs(client);
     double *us = calloc(a->requests, 2 * sizeof(*us));
     int failed = !us;
     struct efs_stats before, after;
     for (uint32_t l = 0; l < 2 * a->layers && !failed; l++) /* the first time they are brought */
-        failed = ask(client, a, l % a->layers, err) < 0;
+        failed = request_once(client, a, l % a->layers, err) < 0;
     if (!mount)
         efs_stats(efs_client_fs(client), &before, sizeof(before));
     for (uint32_t n = 0; n < a->requests && !failed; n++) {
-        us[n] = ask(client, a, n % a->layers, err);
-        us[a->requests + n] = mount ? by_hand(a, n % a->layers) : 0;
+        us[n] = request_once(client, a, n % a->layers, err);
+        us[a->requests + n] = mount ? open_by_hand(a, n % a->layers) : 0;
         failed = us[n] < 0 || us[a->requests + n] < 0;
     }
     if (!failed && !mount) {
@@ -149,9 +149,9 @@ static int measure(struct efs_client *client, const struct arguments *a, struct 
     }
     if (!failed) {
         printf(a->json ? "[" : "");
-        tell(a, mount ? "client, mount" : "client, in process", us, mount ? ", " : "]\n");
+        print_result(a, mount ? "client, mount" : "client, in process", us, mount ? ", " : "]\n");
         if (mount)
-            tell(a, "open and mmap by hand", us + a->requests, "]\n");
+            print_result(a, "open and mmap by hand", us + a->requests, "]\n");
     }
     free(us);
     return failed;
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
                                           {"json", 'j', NULL, 0, "Tell JSON", 0},
                                           {NULL, 0, NULL, 0, NULL, 0}};
     const struct argp argp = {.options = options,
-                              .parser = parse,
+                              .parser = parse_option,
                               .args_doc = "PATH",
                               .doc = "Time of a request whose experts are all there"};
     struct arguments a = {.experts = 8, .layers = 4, .requests = 2000, .keep_bytes = UINT64_C(1) << 30};
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
         .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = a.keep_bytes};
     int failed = efs_client_open(a.path, &how, &client, &err) < 0;
     if (!failed) {
-        failed = measure(client, &a, &err);
+        failed = measure_layers(client, &a, &err);
         efs_client_close(client);
     }
     if (failed)

@@ -48,7 +48,7 @@ struct job {
     uint64_t sum; /* keeps the reads */
 };
 
-static void die(const char *what, int error)
+static void fail_usage(const char *what, int error)
 {
     fprintf(stderr, "bench_compute: %s: %s\n", what, strerror(error));
     exit(1);
@@ -74,7 +74,7 @@ static void *run_job(void *arg)
         } else {
             int r = efs_matvec(matrix, job->input, begin, end, job->y, w->rows, job->scratch);
             if (r != 0)
-                die("product", -r);
+                fail_usage("product", -r);
         }
     }
     return NULL;
@@ -89,7 +89,7 @@ static double now_s(clockid_t clock)
 }
 
 /* Seconds. */
-static double run(const struct weights *w, enum work work, unsigned threads, void *input, float *y)
+static double team_run(const struct weights *w, enum work work, unsigned threads, void *input, float *y)
 {
     static void *scratch[THREADS_MAX];
     struct job jobs[THREADS_MAX];
@@ -106,7 +106,7 @@ static double run(const struct weights *w, enum work work, unsigned threads, voi
         if (t + 1 == threads)
             run_job(&jobs[t]);
         else if ((errno = pthread_create(&ids[t], NULL, run_job, &jobs[t])) != 0)
-            die("thread", errno);
+            fail_usage("thread", errno);
     for (unsigned t = 0; t + 1 < threads; t++)
         pthread_join(ids[t], NULL);
     double seconds = now_s(clock) - start;
@@ -118,7 +118,7 @@ static double run(const struct weights *w, enum work work, unsigned threads, voi
  */
 
 /* The median of how many times as fast a was as b. */
-static double ratio(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum work b, unsigned rounds)
+static double ratio_of(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum work b, unsigned rounds)
 {
     double ratios[ROUNDS_MAX];
 
@@ -145,14 +145,14 @@ static void *make_input(enum efs_input_type type, uint32_t cols, uint32_t tokens
         r = efs_input_prepare(type, type == EFS_INPUT_F32 ? (void *)x : (void *)half, cols, cols, tokens, memory);
     }
     if (r != 0)
-        die("input", -r);
+        fail_usage("input", -r);
     free(half);
     free(x);
     return memory;
 }
 
 /* Plain and coded must give the same bits. */
-static void check(const struct weights *w, void *one, void *many)
+static void check_same(const struct weights *w, void *one, void *many)
 {
     static float *y[2];
 
@@ -161,7 +161,7 @@ static void check(const struct weights *w, void *one, void *many)
         y[i % 2] = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
         struct weights first = *w;
         first.count = 1;
-        (void)run(&first, work, 1, i < 2 ? one : many, y[i % 2]);
+        (void)team_run(&first, work, 1, i < 2 ? one : many, y[i % 2]);
         if (i % 2 && memcmp(y[0], y[1], (size_t)w->rows * (i < 2 ? 1 : TOKENS_MANY) * sizeof(float)) != 0) {
             fprintf(stderr, "bench_compute: coded and plain differ\n");
             exit(1);
@@ -169,13 +169,13 @@ static void check(const struct weights *w, void *one, void *many)
     }
 }
 
-static void print(const struct options *o, const struct weights *w, const char *type, unsigned threads,
-                  double seconds[WORK_COUNT][ROUNDS_MAX])
+static void print_row(const struct options *o, const struct weights *w, const char *type, unsigned threads,
+                      double seconds[WORK_COUNT][ROUNDS_MAX])
 {
     double gbs[WORK_COUNT], size = (double)w->coded_bytes / (double)w->plain_bytes;
-    double coded = ratio(seconds, WORK_CODED, WORK_PLAIN, o->rounds);
-    double plain = ratio(seconds, WORK_PLAIN, WORK_READ, o->rounds);
-    double many = ratio(seconds, WORK_CODED_MANY, WORK_PLAIN_MANY, o->rounds);
+    double coded = ratio_of(seconds, WORK_CODED, WORK_PLAIN, o->rounds);
+    double plain = ratio_of(seconds, WORK_PLAIN, WORK_READ, o->rounds);
+    double many = ratio_of(seconds, WORK_CODED_MANY, WORK_PLAIN_MANY, o->rounds);
     /* Every coded byte is read: no faster than that, next to plain as it was. */
     double limit = 1 / (size * plain);
 
@@ -195,23 +195,23 @@ static void print(const struct options *o, const struct weights *w, const char *
     fflush(stdout);
 }
 
-static void measure(const struct options *o, const struct weights *w, enum efs_input_type type, unsigned threads)
+static void measure_shape(const struct options *o, const struct weights *w, enum efs_input_type type, unsigned threads)
 {
     static double seconds[WORK_COUNT][ROUNDS_MAX];
     void *one = make_input(type, w->cols, 1), *many = make_input(type, w->cols, TOKENS_MANY);
     float *y = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
     struct weights some = *w; /* many tokens take many times as long: some of the matrices will do */
 
-    check(w, one, many);
+    check_same(w, one, many);
     some.count = (w->count + 7) / 8;
     for (unsigned r = 0; r < o->rounds; r++) {
         for (unsigned k = 0; k < WORK_COUNT; k++) {
             bool is_many = k == WORK_PLAIN_MANY || k == WORK_CODED_MANY;
-            double s = run(is_many ? &some : w, (enum work)k, threads, is_many ? many : one, y);
+            double s = team_run(is_many ? &some : w, (enum work)k, threads, is_many ? many : one, y);
             seconds[k][r] = is_many ? s * (double)w->count / (double)some.count : s;
         }
     }
-    print(o, w, type == EFS_INPUT_F32 ? "f32" : "bf16", threads, seconds);
+    print_row(o, w, type == EFS_INPUT_F32 ? "f32" : "bf16", threads, seconds);
     free(one);
     free(many);
 }
@@ -229,8 +229,8 @@ static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
             continue;
         for (unsigned threads = 1; threads <= o->threads;
              threads = threads == 1 && o->threads > 1 ? o->threads : threads + o->threads) {
-            measure(o, &w, EFS_INPUT_F32, threads);
-            measure(o, &w, EFS_INPUT_BF16_DOT, threads);
+            measure_shape(o, &w, EFS_INPUT_F32, threads);
+            measure_shape(o, &w, EFS_INPUT_BF16_DOT, threads);
         }
     }
 }
@@ -250,7 +250,7 @@ static const char help[] =
     "alone, plain (x: over reading), coded (x: over plain; limit: what x were if the coded bytes came as fast as\n"
     "reading alone), 16 tokens plain, coded (x: over plain).\n";
 
-static unsigned number(const char *text, unsigned min, unsigned max)
+static unsigned parse_number(const char *text, unsigned min, unsigned max)
 {
     uint64_t v;
     if (!tools_number_parse(text, min, max, &v)) {
@@ -279,13 +279,13 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "m:r:t:p:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
-            o.bytes = (size_t)number(optarg, 1, 65536) << 20;
+            o.bytes = (size_t)parse_number(optarg, 1, 65536) << 20;
             break;
         case 'r':
-            o.rounds = number(optarg, 1, ROUNDS_MAX);
+            o.rounds = parse_number(optarg, 1, ROUNDS_MAX);
             break;
         case 't':
-            o.threads = number(optarg, 1, THREADS_MAX);
+            o.threads = parse_number(optarg, 1, THREADS_MAX);
             break;
         case 'p':
             o.path = optarg;

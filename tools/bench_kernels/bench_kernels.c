@@ -56,7 +56,7 @@ struct data {
 
 enum work { WORK_MEMCPY, WORK_READ, WORK_WRITE, WORK_SPLIT, WORK_ENCODE, WORK_MERGE, WORK_MERGE_STREAM, WORK_COUNT };
 
-static void die(const char *what)
+static void fail_usage(const char *what)
 {
     fprintf(stderr, "bench_kernels: %s: %s\n", what, strerror(errno));
     exit(1);
@@ -67,7 +67,7 @@ static void *memory(size_t bytes)
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (p == MAP_FAILED)
-        die("memory");
+        fail_usage("memory");
     (void)madvise(p, bytes, MADV_HUGEPAGE);
     memset(p, 1, bytes);
     return p;
@@ -138,7 +138,7 @@ static void *run_job(void *arg)
 }
 
 /* GB/s of raw bytes. */
-static double run(const struct data *d, enum work work, unsigned threads)
+static double team_run(const struct data *d, enum work work, unsigned threads)
 {
     struct job jobs[THREADS_MAX];
     pthread_t ids[THREADS_MAX];
@@ -149,7 +149,7 @@ static double run(const struct data *d, enum work work, unsigned threads)
         if (t + 1 == threads)
             run_job(&jobs[t]);
         else if ((errno = pthread_create(&ids[t], NULL, run_job, &jobs[t])) != 0)
-            die("thread");
+            fail_usage("thread");
     }
     for (unsigned t = 0; t + 1 < threads; t++)
         pthread_join(ids[t], NULL);
@@ -177,7 +177,7 @@ static void make_data(struct data *d, enum efs_format format, const struct optio
     d->chunks = memory(d->shards * d->chunk_room);
     d->chunk_bytes = calloc(d->shards, sizeof(*d->chunk_bytes));
     if (d->chunk_bytes == NULL || weights_make(&o->weights, format, d->raw, d->elements, 1) != 0)
-        die("weights");
+        fail_usage("weights");
 }
 
 static void free_data(struct data *d)
@@ -261,9 +261,9 @@ static void bench_format(const struct options *o, unsigned f, bool *first)
             if ((o->path && strcmp(o->path, path_names[p]) != 0) || !efs_cpu_force(path_names[p]))
                 continue;
             if (round == 0)
-                (void)run(&d, WORK_ENCODE, o->threads); /* touches everything, and makes the chunks */
+                (void)team_run(&d, WORK_ENCODE, o->threads); /* touches everything, and makes the chunks */
             for (unsigned w = 0; w < WORK_COUNT; w++)
-                rates[p][w][round] = run(&d, (enum work)w, o->threads);
+                rates[p][w][round] = team_run(&d, (enum work)w, o->threads);
             if (memcmp(d.raw, d.back, d.raw_bytes) != 0) {
                 fprintf(stderr, "bench_kernels: decoded bytes differ\n");
                 exit(1);
@@ -296,7 +296,7 @@ static const char help[] =
     "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming;\n"
     "limit: the ratio that reading the coded bytes or writing the raw ones alone would have, the slower of them.\n";
 
-static unsigned number(const char *text, unsigned min, unsigned max)
+static unsigned parse_number(const char *text, unsigned min, unsigned max)
 {
     uint64_t v;
     if (!tools_number_parse(text, min, max, &v)) {
@@ -323,16 +323,16 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:w:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
-            o.raw_bytes = (size_t)number(optarg, 1, 1u << 16) << 20;
+            o.raw_bytes = (size_t)parse_number(optarg, 1, 1u << 16) << 20;
             break;
         case 'r':
-            o.rounds = number(optarg, 1, ROUNDS_MAX);
+            o.rounds = parse_number(optarg, 1, ROUNDS_MAX);
             break;
         case 't':
-            o.threads = number(optarg, 1, THREADS_MAX);
+            o.threads = parse_number(optarg, 1, THREADS_MAX);
             break;
         case 'o':
-            o.offset = number(optarg, 0, 4095);
+            o.offset = parse_number(optarg, 0, 4095);
             break;
         case 'f':
             o.format = optarg;

@@ -27,7 +27,7 @@ uint16_t tools_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -35,7 +35,7 @@ static int by_value(const void *a, const void *b)
 
 double tools_median(double *values, unsigned n)
 {
-    qsort(values, n, sizeof(*values), by_value);
+    qsort(values, n, sizeof(*values), compare_values);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 

@@ -55,13 +55,13 @@ static errint_t read_lines(FILE *in, const char *path, struct tools_operations *
     return ferror(in) ? efs_fail(err, -EIO, "%s: %s", path, strerror(errno)) : 0;
 }
 
-static int by_begin(const void *a, const void *b)
+static int compare_begins(const void *a, const void *b)
 {
     const struct tools_operation *x = a, *y = b;
     return x->begin_ns != y->begin_ns ? (x->begin_ns < y->begin_ns ? -1 : 1) : 0;
 }
 
-static void keep_last(struct tools_operations *g, uint64_t last_ns)
+static void operations_keep_last(struct tools_operations *g, uint64_t last_ns)
 {
     uint64_t end = 0;
     size_t kept = 0;
@@ -74,7 +74,7 @@ static void keep_last(struct tools_operations *g, uint64_t last_ns)
 }
 
 /* The first lane of its kind that is free. */
-static errint_t put_in_lanes(struct tools_operations *g)
+static errint_t operations_put_in_lanes(struct tools_operations *g)
 {
     uint32_t reads = 0, workers = 0;
     for (size_t i = 0; i < g->count; i++) {
@@ -113,9 +113,9 @@ errint_t tools_operations_read(const char *path, uint64_t last_ns, struct tools_
     if (rc == 0 && g->count == 0)
         rc = efs_fail(err, -ENODATA, "%s: no expert was read or decoded yet", path);
     if (rc == 0) {
-        keep_last(g, last_ns);
-        qsort(g->operations, g->count, sizeof(*g->operations), by_begin);
-        rc = put_in_lanes(g) < 0 ? efs_fail(err, -ENOMEM, "no memory") : 0;
+        operations_keep_last(g, last_ns);
+        qsort(g->operations, g->count, sizeof(*g->operations), compare_begins);
+        rc = operations_put_in_lanes(g) < 0 ? efs_fail(err, -ENOMEM, "no memory") : 0;
     }
     if (rc < 0)
         tools_operations_free(g);

@@ -19,7 +19,7 @@ void tools_progress_init(struct tools_progress *p, bool quiet)
     *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO), .last = tools_now_s()};
 }
 
-static int columns(void)
+static int terminal_columns(void)
 {
     struct winsize size;
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -38,7 +38,7 @@ static void print_amount(const struct tools_progress *p, uint64_t amount, char *
         tools_size_print(amount, text, room);
 }
 
-static void describe(const struct tools_progress *p, uint64_t done, uint64_t total, double now, struct state *s)
+static void state_describe(const struct tools_progress *p, uint64_t done, uint64_t total, double now, struct state *s)
 {
     double elapsed = now - p->began;
     uint64_t moved = done > p->began_bytes ? done - p->began_bytes : 0;
@@ -64,7 +64,7 @@ static void draw_bar(const struct state *s, const char *phase)
     int text = s->part < 1 ? snprintf(line, sizeof(line), "%s %3.0f%% of %s, %10s/s, %6s left", phase, 100 * s->part,
                                       s->total, s->speed, s->left)
                            : snprintf(line, sizeof(line), "%s %s", phase, s->total);
-    int room = columns() - text - 4;
+    int room = terminal_columns() - text - 4;
     int bar = room > BAR_COLUMNS_MAX ? BAR_COLUMNS_MAX : room;
     fputs("\r\033[K", stderr);
     if (bar >= 8) {
@@ -90,7 +90,7 @@ bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *p
     p->last = now;
     if (!p->quiet && (p->terminal || now - p->told >= LINE_SECONDS)) {
         struct state s;
-        describe(p, done, total, now, &s);
+        state_describe(p, done, total, now, &s);
         p->told = now;
         if (p->terminal) {
             draw_bar(&s, phase);

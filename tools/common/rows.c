@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static double ratio(double a, double b)
+static double ratio_of(double a, double b)
 {
     return b > 0 ? a / b : 0;
 }
@@ -18,10 +18,10 @@ static void print_row(const struct efs_pack_row *row)
     char raw[16], coded[16];
     printf("%-7s %-10s %8llu %10s %10s %6.3f", row->tensor_class, row->dtype, (unsigned long long)row->tensors,
            tools_size_print(row->raw_bytes, raw, sizeof(raw)), tools_size_print(row->coded_bytes, coded, sizeof(coded)),
-           ratio((double)row->coded_bytes, (double)row->raw_bytes));
+           ratio_of((double)row->coded_bytes, (double)row->raw_bytes));
     if (row->elements)
         printf(" %9.3f %8.3f %9.4f\n", row->exponent_bits, row->entropy_bits,
-               ratio((double)row->coded_bytes, row->bound_bytes));
+               ratio_of((double)row->coded_bytes, row->bound_bytes));
     else
         printf(" %9s %8s %9s\n", "-", "-", "-");
 }
@@ -41,8 +41,8 @@ void tools_rows_print(const struct efs_pack_row *rows, unsigned count)
         all.exponent_bits += rows[i].exponent_bits * (double)rows[i].elements;
         all.entropy_bits += rows[i].entropy_bits * (double)rows[i].elements;
     }
-    all.exponent_bits = ratio(all.exponent_bits, (double)all.elements);
-    all.entropy_bits = ratio(all.entropy_bits, (double)all.elements);
+    all.exponent_bits = ratio_of(all.exponent_bits, (double)all.elements);
+    all.entropy_bits = ratio_of(all.entropy_bits, (double)all.elements);
     if (count > 1)
         print_row(&all);
 }
@@ -65,13 +65,13 @@ json_t *tools_rows_to_json(const struct efs_pack_row *rows, unsigned count)
     return array;
 }
 
-static uint64_t whole(const json_t *row, const char *name)
+static uint64_t row_number(const json_t *row, const char *name)
 {
     json_int_t n = json_integer_value(json_object_get(row, name));
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static void text(const json_t *row, const char *name, char *out, size_t room)
+static void row_text(const json_t *row, const char *name, char *out, size_t room)
 {
     const char *s = json_string_value(json_object_get(row, name));
     snprintf(out, room, "%s", s ? s : "?");
@@ -84,15 +84,15 @@ unsigned tools_rows_from_json(const json_t *report, struct efs_pack_row *rows, u
     for (size_t i = 0; i < json_array_size(array) && count < room; i++, count++) {
         const json_t *row = json_array_get(array, i);
         struct efs_pack_row *r = &rows[count];
-        *r = (struct efs_pack_row){.tensors = whole(row, "tensors"),
-                                   .raw_bytes = whole(row, "raw_bytes"),
-                                   .coded_bytes = whole(row, "coded_bytes"),
-                                   .elements = whole(row, "elements"),
+        *r = (struct efs_pack_row){.tensors = row_number(row, "tensors"),
+                                   .raw_bytes = row_number(row, "raw_bytes"),
+                                   .coded_bytes = row_number(row, "coded_bytes"),
+                                   .elements = row_number(row, "elements"),
                                    .exponent_bits = json_number_value(json_object_get(row, "exponent_bits")),
                                    .entropy_bits = json_number_value(json_object_get(row, "entropy_bits")),
                                    .bound_bytes = json_number_value(json_object_get(row, "bound_bytes"))};
-        text(row, "class", r->tensor_class, sizeof(r->tensor_class));
-        text(row, "dtype", r->dtype, sizeof(r->dtype));
+        row_text(row, "class", r->tensor_class, sizeof(r->tensor_class));
+        row_text(row, "dtype", r->dtype, sizeof(r->dtype));
     }
     return count;
 }

@@ -44,7 +44,7 @@ __attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum fi
 }
 
 /* The first line of a file, "" if it cannot be read. */
-static const char *line_of(const char *path, char text[256])
+static const char *first_line(const char *path, char text[256])
 {
     FILE *f = fopen(path, "re");
     text[0] = 0;
@@ -64,7 +64,7 @@ static bool privileged(void)
 
 /* ---- the machine ---- */
 
-static void look_at_processor(struct doctor *d)
+static void doctor_processor(struct doctor *d)
 {
     const char *path = efs_cpu_path();
     if (strcmp(path, "scalar") == 0)
@@ -75,7 +75,7 @@ static void look_at_processor(struct doctor *d)
              strcmp(path, "avx2") == 0 ? "; AVX-512 with VBMI2 would be about twice as fast" : "");
 }
 
-static void look_at_kernel(struct doctor *d)
+static void doctor_kernel(struct doctor *d)
 {
     struct utsname name;
     unsigned major = 0, minor = 0;
@@ -99,7 +99,7 @@ static void look_at_kernel(struct doctor *d)
         tell(d, GOOD, "mappings", "read() goes past the page cache, mmap through it");
 }
 
-static void look_at_fuse(struct doctor *d)
+static void doctor_fuse(struct doctor *d)
 {
     int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -111,7 +111,7 @@ static void look_at_fuse(struct doctor *d)
         close(fd);
 }
 
-static void look_at_io(struct doctor *d)
+static void doctor_io(struct doctor *d)
 {
     struct io_uring ring;
     struct rlimit limit;
@@ -130,10 +130,10 @@ static void look_at_io(struct doctor *d)
         tell(d, GOOD, "buffers", "the chunk pool can be registered with io_uring");
 }
 
-static void look_at_memory(struct doctor *d)
+static void doctor_memory(struct doctor *d)
 {
     char text[256], size[32];
-    line_of("/sys/kernel/mm/transparent_hugepage/enabled", text);
+    first_line("/sys/kernel/mm/transparent_hugepage/enabled", text);
     if (strstr(text, "[never]"))
         tell(d, SLOWER, "huge pages", "switched off; `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`");
     else
@@ -144,7 +144,7 @@ static void look_at_memory(struct doctor *d)
 
 /* ---- stores and mounts ---- */
 
-static void look_at_store(struct doctor *d, const char *path)
+static void doctor_store(struct doctor *d, const char *path)
 {
     struct efs_store *store;
     struct efs_store_info info;
@@ -162,7 +162,7 @@ static void look_at_store(struct doctor *d, const char *path)
         tell(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
 }
 
-static void look_at_mount(struct doctor *d, const char *path)
+static void doctor_mount(struct doctor *d, const char *path)
 {
     char name[4200], line[1200], serving[1200] = "", reason[1200] = "", better[1200] = "";
     snprintf(name, sizeof(name), "%s/.expertfs/config", path);
@@ -195,7 +195,7 @@ static void look_at_mount(struct doctor *d, const char *path)
 
 /* ---- the command ---- */
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static error_t doctor_parse(int key, char *value, struct argp_state *state)
 {
     struct doctor *d = state->input;
     if (key != ARGP_KEY_ARG)
@@ -206,10 +206,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     return 0;
 }
 
-static int run(int argc, char **argv)
+static int doctor_run(int argc, char **argv)
 {
     static const struct argp argp = {NULL,
-                                     parse_option,
+                                     doctor_parse,
                                      "[STORE|MOUNTPOINT]...",
                                      "Tell which way of serving this machine allows, and what stands in the way of a "
                                      "better one; of a STORE, whether it is sound and how it can be read; of a "
@@ -219,21 +219,21 @@ static int run(int argc, char **argv)
                                      NULL};
     struct doctor d = {.path_count = 0};
     argp_parse(&argp, argc, argv, 0, NULL, &d);
-    look_at_processor(&d);
-    look_at_fuse(&d);
-    look_at_kernel(&d);
-    look_at_io(&d);
-    look_at_memory(&d);
+    doctor_processor(&d);
+    doctor_fuse(&d);
+    doctor_kernel(&d);
+    doctor_io(&d);
+    doctor_memory(&d);
     for (int i = 0; i < d.path_count; i++) {
         struct stat st;
         if (stat(d.paths[i], &st) < 0)
             tell(&d, WRONG, "path", "%s: %s", d.paths[i], strerror(errno));
         else if (S_ISDIR(st.st_mode))
-            look_at_mount(&d, d.paths[i]);
+            doctor_mount(&d, d.paths[i]);
         else
-            look_at_store(&d, d.paths[i]);
+            doctor_store(&d, d.paths[i]);
     }
     return d.wrong ? CTL_FAILED : CTL_OK;
 }
 
-const struct ctl_command ctl_doctor = {"doctor", "tell which way of serving this machine allows, and why", run};
+const struct ctl_command ctl_doctor = {"doctor", "tell which way of serving this machine allows, and why", doctor_run};

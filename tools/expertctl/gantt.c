@@ -16,7 +16,7 @@ struct arguments {
     uint64_t last_ns;
 };
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t gantt_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     char *end;
@@ -51,7 +51,7 @@ static bool ends_in(const char *text, const char *end)
     return n > m && strcmp(text + n - m, end) == 0;
 }
 
-static errint_t write_json(const struct tools_operations *gantt, const char *path, struct efs_error *err)
+static errint_t gantt_write_to(const struct tools_operations *gantt, const char *path, struct efs_error *err)
 {
     bool to_stdout = strcmp(path, "-") == 0;
     FILE *out = to_stdout ? stdout : fopen(path, "we");
@@ -64,14 +64,14 @@ static errint_t write_json(const struct tools_operations *gantt, const char *pat
     return 0;
 }
 
-static int run(int argc, char **argv)
+static int gantt_run(int argc, char **argv)
 {
     const struct argp_option options[] = {
         {"output", 'o', "FILE", 0, "FILE.json (trace events), FILE.svg or FILE.png (by gnuplot); -: JSON (-)", 0},
         {"last", 'l', "MS", 0, "Only what ended in the last MS milliseconds that there are", 0},
         {NULL, 0, NULL, 0, NULL, 0}};
     const struct argp argp = {.options = options,
-                              .parser = parse,
+                              .parser = gantt_parse,
                               .args_doc = "MOUNT|FILE",
                               .doc = "Chart when experts were read and decoded: the latest of a mount, or of a copy of "
                                      "its .expertfs/sched."};
@@ -93,9 +93,9 @@ static int run(int argc, char **argv)
             : -ENAMETOOLONG;
     if (rc < 0)
         return ctl_fail(rc, &err);
-    rc = svg || png ? gantt_draw(&gantt, svg ? "svg" : "png", a.output, &err) : write_json(&gantt, a.output, &err);
+    rc = svg || png ? gantt_draw(&gantt, svg ? "svg" : "png", a.output, &err) : gantt_write_to(&gantt, a.output, &err);
     tools_operations_free(&gantt);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_gantt = {"gantt", "chart when experts were read and decoded", run};
+const struct ctl_command ctl_gantt = {"gantt", "chart when experts were read and decoded", gantt_run};

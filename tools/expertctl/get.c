@@ -18,7 +18,7 @@ struct arguments {
     unsigned count;
 };
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t get_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -69,9 +69,9 @@ static errint_t get_all(const char *path, struct efs_error *err)
     return rc;
 }
 
-static int run(int argc, char **argv)
+static int get_run(int argc, char **argv)
 {
-    const struct argp argp = {.parser = parse,
+    const struct argp argp = {.parser = get_parse,
                               .args_doc = "PATH [NAME...]",
                               .doc =
                                   "Tell how a mount is tuned, or where an expert is. PATH is the mount, or a layer's "
@@ -92,4 +92,4 @@ static int run(int argc, char **argv)
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_get = {"get", "tell how a mount is tuned, or where an expert is", run};
+const struct ctl_command ctl_get = {"get", "tell how a mount is tuned, or where an expert is", get_run};

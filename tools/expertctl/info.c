@@ -23,7 +23,7 @@ struct arguments {
 
 static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static error_t info_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -40,7 +40,7 @@ static double ratio(uint64_t a, uint64_t b)
     return b ? (double)a / (double)b : 0;
 }
 
-static void print_text(const char *path, const struct efs_store_info *info, const json_t *report)
+static void info_print_text(const char *path, const struct efs_store_info *info, const json_t *report)
 {
     char a[16], b[16];
     struct efs_pack_row rows[EFS_PACK_ROWS];
@@ -67,7 +67,7 @@ static void print_text(const char *path, const struct efs_store_info *info, cons
     tools_rows_print(rows, count);
 }
 
-static json_t *to_json(const struct efs_store_info *info, const json_t *report)
+static json_t *info_to_json(const struct efs_store_info *info, const json_t *report)
 {
     char hash[24];
     json_t *by_codec = json_object();
@@ -87,10 +87,10 @@ static json_t *to_json(const struct efs_store_info *info, const json_t *report)
                      "expert_coded_bytes", (json_int_t)info->expert_coded_bytes, "codecs", by_codec, "report", report);
 }
 
-static int run(int argc, char **argv)
+static int info_run(int argc, char **argv)
 {
-    static const struct argp argp = {options, parse_option, "STORE", "Show what STORE holds and what packing measured.",
-                                     NULL,    NULL,         NULL};
+    static const struct argp argp = {options, info_parse, "STORE", "Show what STORE holds and what packing measured.",
+                                     NULL,    NULL,       NULL};
     struct arguments a = {0};
     struct efs_store *store;
     struct efs_store_info info;
@@ -104,17 +104,17 @@ static int run(int argc, char **argv)
     if (!report)
         report = json_object(); /* informational: another packer may have left it out */
     if (a.json) {
-        json_t *root = to_json(&info, report);
+        json_t *root = info_to_json(&info, report);
         if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) < 0)
             rc = -ENOMEM;
         printf("\n");
         json_decref(root);
     } else {
-        print_text(a.store, &info, report);
+        info_print_text(a.store, &info, report);
     }
     json_decref(report);
     efs_store_close(store);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_info = {"info", "show what a store holds", run};
+const struct ctl_command ctl_info = {"info", "show what a store holds", info_run};

@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static error_t profile_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -52,7 +52,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     }
 }
 
-static void print_text(const char *store, const struct efs_profile *p)
+static void profile_print_text(const char *store, const struct efs_profile *p)
 {
     char full[16], coded[16], sm[16], e[16], when[32] = "";
     time_t t = (time_t)p->measured_at;
@@ -76,7 +76,7 @@ static void print_text(const char *store, const struct efs_profile *p)
            p->decode_ns / 1e6, p->rho);
 }
 
-static int print_json(const struct efs_profile *profile)
+static int profile_print_json(const struct efs_profile *profile)
 {
     char *text = efs_profile_json(profile);
     if (!text) {
@@ -88,11 +88,11 @@ static int print_json(const struct efs_profile *profile)
     return CTL_OK;
 }
 
-static int run(int argc, char **argv)
+static int profile_run(int argc, char **argv)
 {
     static const struct argp argp = {
         options,
-        parse_option,
+        profile_parse,
         "STORE",
         "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
         "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
@@ -115,9 +115,9 @@ static int run(int argc, char **argv)
         return ctl_fail(rc, &err);
     int status = CTL_OK;
     if (a.json)
-        status = print_json(&profile);
+        status = profile_print_json(&profile);
     else
-        print_text(a.store, &profile);
+        profile_print_text(a.store, &profile);
     if (a.no_save)
         return status;
     rc = efs_profile_save(&profile, &err);
@@ -130,4 +130,4 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const struct ctl_command ctl_profile = {"profile", "measure how fast a store is read and decoded here", run};
+const struct ctl_command ctl_profile = {"profile", "measure how fast a store is read and decoded here", profile_run};

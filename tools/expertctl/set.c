@@ -24,7 +24,7 @@ struct arguments {
 static const struct argp_option options[] = {
     {"reset", 'r', NULL, 0, "Set back to what it was when the mount began (a pin: to none)", 0}, {0}};
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t set_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -57,8 +57,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 }
 
 /* Why the mount refused, in words. */
-static errint_t refused(const char *root, const struct arguments *a, const char *name, errint_t rc,
-                        struct efs_error *err)
+static errint_t set_refused(const char *root, const struct arguments *a, const char *name, errint_t rc,
+                            struct efs_error *err)
 {
     char answer[1400];
     struct stat st;
@@ -92,7 +92,7 @@ static errint_t set_one(const char *root, const struct arguments *a, const char 
     snprintf(full, sizeof(full), CTL_XATTR "%s", name);
     int rc = a->reset ? removexattr(a->path, full) : setxattr(a->path, full, equals + 1, strlen(equals + 1), 0);
     if (rc < 0)
-        return refused(root, a, name, -errno, err);
+        return set_refused(root, a, name, -errno, err);
     char answer[1400];
     ctl_mount_answer(root, answer, sizeof(answer));
     if (*answer && strcmp(answer, "ok") != 0)
@@ -100,10 +100,10 @@ static errint_t set_one(const char *root, const struct arguments *a, const char 
     return 0;
 }
 
-static int run(int argc, char **argv)
+static int set_run(int argc, char **argv)
 {
     const struct argp argp = {.options = options,
-                              .parser = parse,
+                              .parser = set_parse,
                               .args_doc = "PATH NAME=VALUE...\n--reset PATH NAME...",
                               .doc = "Tune a mount while it serves. PATH is the mount, or a layer's folder or an "
                                      "expert's file in it (pin).\vWithout output all is set. `expertctl get PATH` "
@@ -121,4 +121,4 @@ static int run(int argc, char **argv)
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_set = {"set", "tune a mount: budget, pools, plan, policy, pins", run};
+const struct ctl_command ctl_set = {"set", "tune a mount: budget, pools, plan, policy, pins", set_run};

@@ -34,7 +34,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse(int key, char *value, struct argp_state *state)
+static error_t top_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     char *end;
@@ -139,8 +139,8 @@ static void screen_show(const struct screen *s, char *text)
 
 /* ---- the loop ---- */
 
-static errint_t show(const struct screen *s, const char *root, const struct top_sample *before,
-                     const struct top_sample *now, struct efs_error *err)
+static errint_t screen_update(const struct screen *s, const char *root, const struct top_sample *before,
+                              const struct top_sample *now, struct efs_error *err)
 {
     char *text = NULL;
     size_t bytes = 0, rows = BATCH_EXPERTS;
@@ -157,7 +157,7 @@ static errint_t show(const struct screen *s, const char *root, const struct top_
 }
 
 /* Wait that long for a key or a signal; the key, or 0. */
-static char wait_for_key(const struct screen *s, const sigset_t *unblocked, double seconds)
+static char screen_wait_for_key(const struct screen *s, const sigset_t *unblocked, double seconds)
 {
     struct pollfd keyboard = {.fd = s->keys ? STDIN_FILENO : -1, .events = POLLIN};
     struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
@@ -168,8 +168,8 @@ static char wait_for_key(const struct screen *s, const sigset_t *unblocked, doub
 }
 
 /* Wait for the next screen. false: the user has seen enough. */
-static bool wait_for_next(struct screen *s, const char *root, const struct top_sample *before,
-                          const struct top_sample *now, double seconds)
+static bool screen_wait_for_next(struct screen *s, const char *root, const struct top_sample *before,
+                                 const struct top_sample *now, double seconds)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
     sigset_t blocked, unblocked; /* so that none comes between a look at its mark and the wait */
@@ -184,24 +184,24 @@ static bool wait_for_next(struct screen *s, const char *root, const struct top_s
             struct efs_error err;
             screen_measure(s);
             fputs("\033[2J", stdout);
-            show(s, root, before, now, &err);
+            screen_update(s, root, before, now, &err);
         }
-        key = wait_for_key(s, &unblocked, left);
+        key = screen_wait_for_key(s, &unblocked, left);
         left = end - tools_now_s();
     }
     sigprocmask(SIG_SETMASK, &unblocked, NULL);
     return !tools_interrupted() && key != 'q';
 }
 
-static errint_t loop(const struct arguments *a, struct screen *s, const char *root, struct efs_error *err)
+static errint_t top_loop(const struct arguments *a, struct screen *s, const char *root, struct efs_error *err)
 {
     struct top_sample samples[2] = {{.seconds = 0}}, *before = NULL, *now = &samples[0];
     errint_t rc = 0;
     for (uint64_t n = 1;; n++) {
         rc = top_sample_take(root, before, now, err);
         if (rc == 0)
-            rc = show(s, root, before, now, err);
-        if (rc < 0 || n == a->screens || !wait_for_next(s, root, before, now, a->seconds))
+            rc = screen_update(s, root, before, now, err);
+        if (rc < 0 || n == a->screens || !screen_wait_for_next(s, root, before, now, a->seconds))
             break;
         if (!s->terminal)
             putchar('\n');
@@ -215,10 +215,10 @@ static errint_t loop(const struct arguments *a, struct screen *s, const char *ro
     return rc;
 }
 
-static int run(int argc, char **argv)
+static int top_run(int argc, char **argv)
 {
     const struct argp argp = {.options = options,
-                              .parser = parse,
+                              .parser = top_parse,
                               .args_doc = "[MOUNT]",
                               .doc = "Show what a mount does: pools, rates, the experts that are asked for most. Rates "
                                      "of the first screen are those since it was mounted.\vq ends it, space shows the "
@@ -233,10 +233,10 @@ static int run(int argc, char **argv)
     struct screen screen = {.terminal = !a.batch && isatty(STDOUT_FILENO)};
     tools_interrupt_catch();
     screen_open(&screen);
-    rc = loop(&a, &screen, root, &err);
+    rc = top_loop(&a, &screen, root, &err);
     screen_close(&screen);
     free(root);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_top = {"top", "show what a mount does, live", run};
+const struct ctl_command ctl_top = {"top", "show what a mount does, live", top_run};

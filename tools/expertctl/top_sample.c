@@ -15,7 +15,7 @@
 /* ---- files ---- */
 
 /* A file of .expertfs, for free(); its size is not told beforehand. */
-static errint_t read_file(const char *root, const char *name, char **text, struct efs_error *err)
+static errint_t control_read(const char *root, const char *name, char **text, struct efs_error *err)
 {
     char path[4200];
     size_t room = 0;
@@ -34,7 +34,7 @@ static errint_t read_file(const char *root, const char *name, char **text, struc
 }
 
 /* Behind `name: ` at the begin of a line; NULL. */
-static const char *value_at(const char *lines, const char *name)
+static const char *stat_value(const char *lines, const char *name)
 {
     size_t bytes = strlen(name);
     for (const char *line = lines; line; line = strchr(line, '\n')) {
@@ -47,13 +47,13 @@ static const char *value_at(const char *lines, const char *name)
 
 uint64_t top_number(const char *lines, const char *name)
 {
-    const char *value = value_at(lines, name);
+    const char *value = stat_value(lines, name);
     return value ? strtoull(value, NULL, 10) : 0;
 }
 
 const char *top_text(const char *lines, const char *name, char *text, size_t room)
 {
-    const char *value = value_at(lines, name);
+    const char *value = stat_value(lines, name);
     snprintf(text, room, "%.*s", value ? (int)strcspn(value, "\n") : 0, value ? value : "");
     return text;
 }
@@ -67,7 +67,7 @@ struct table {
 };
 
 /* Cut a line into its words; how many. */
-static unsigned cut(char *line, char *words[COLUMNS])
+static unsigned line_cut(char *line, char *words[COLUMNS])
 {
     unsigned count = 0;
     char *rest = NULL;
@@ -80,17 +80,17 @@ static void table_begin(struct table *table, char *text)
 {
     table->rest = text;
     char *line = strsep(&table->rest, "\n");
-    table->columns = cut(line, table->head);
+    table->columns = line_cut(line, table->head);
 }
 
 static bool table_next(struct table *table)
 {
     char *line = strsep(&table->rest, "\n");
-    return line && *line && cut(line, table->row) == table->columns;
+    return line && *line && line_cut(line, table->row) == table->columns;
 }
 
 /* The cell of a column; "" for a column that is not there. */
-static const char *cell(const struct table *table, const char *column)
+static const char *table_cell(const struct table *table, const char *column)
 {
     for (unsigned i = 0; i < table->columns; i++)
         if (strcmp(table->head[i], column) == 0)
@@ -98,35 +98,35 @@ static const char *cell(const struct table *table, const char *column)
     return "";
 }
 
-static uint64_t number(const struct table *table, const char *column)
+static uint64_t table_number(const struct table *table, const char *column)
 {
-    return strtoull(cell(table, column), NULL, 10); /* "-": 0 */
+    return strtoull(table_cell(table, column), NULL, 10); /* "-": 0 */
 }
 
-static errint_t take_pools(const char *root, struct top_sample *sample, struct efs_error *err)
+static errint_t sample_take_pools(const char *root, struct top_sample *sample, struct efs_error *err)
 {
     char *text;
     struct table table;
     unsigned found = 0;
-    errint_t rc = read_file(root, "pools", &text, err);
+    errint_t rc = control_read(root, "pools", &text, err);
     if (rc < 0)
         return rc;
     table_begin(&table, text);
     while (table_next(&table)) {
-        const char *name = cell(&table, "pool");
+        const char *name = table_cell(&table, "pool");
         const char *at = name[0] && !name[1] ? strchr(TOP_POOLS, name[0]) : NULL;
         if (!at)
             continue;
         sample->pools[at - TOP_POOLS] = (struct top_pool){
-            .capacity_bytes = number(&table, "capacity_bytes"),
-            .used_bytes = number(&table, "used_bytes"),
-            .experts = number(&table, "experts"),
-            .hits = number(&table, "hits"),
-            .partial = number(&table, "partial"),
-            .misses = number(&table, "misses"),
-            .demoted = number(&table, "demoted"),
-            .evicted = number(&table, "evicted"),
-            .saved_bytes = number(&table, "saved_bytes"),
+            .capacity_bytes = table_number(&table, "capacity_bytes"),
+            .used_bytes = table_number(&table, "used_bytes"),
+            .experts = table_number(&table, "experts"),
+            .hits = table_number(&table, "hits"),
+            .partial = table_number(&table, "partial"),
+            .misses = table_number(&table, "misses"),
+            .demoted = table_number(&table, "demoted"),
+            .evicted = table_number(&table, "evicted"),
+            .saved_bytes = table_number(&table, "saved_bytes"),
         };
         found++;
     }
@@ -134,17 +134,17 @@ static errint_t take_pools(const char *root, struct top_sample *sample, struct e
     return found == sizeof(TOP_POOLS) - 1 ? 0 : efs_fail(err, -EPROTO, "%s/.expertfs/pools: unexpected format", root);
 }
 
-static void copy_cell(char *to, size_t room, const char *from)
+static void cell_copy(char *to, size_t room, const char *from)
 {
     snprintf(to, room, "%s", from);
 }
 
-static errint_t take_experts(const char *root, struct top_sample *sample, struct efs_error *err)
+static errint_t sample_take_experts(const char *root, struct top_sample *sample, struct efs_error *err)
 {
     char *text;
     struct table table;
     size_t room = 0;
-    errint_t rc = read_file(root, "experts", &text, err);
+    errint_t rc = control_read(root, "experts", &text, err);
     if (rc < 0)
         return rc;
     table_begin(&table, text);
@@ -159,15 +159,15 @@ static errint_t take_experts(const char *root, struct top_sample *sample, struct
             sample->experts = more;
         }
         struct top_expert *e = &sample->experts[sample->expert_count++];
-        *e = (struct top_expert){.leases = number(&table, "leases"),
-                                 .rank = number(&table, "rank"),
-                                 .count = number(&table, "count"),
-                                 .touches = number(&table, "touches"),
-                                 .resident_bytes = number(&table, "resident_bytes")};
-        copy_cell(e->name, sizeof(e->name), cell(&table, "name"));
-        copy_cell(e->state, sizeof(e->state), cell(&table, "state"));
-        copy_cell(e->kept, sizeof(e->kept), cell(&table, "kept"));
-        copy_cell(e->pin, sizeof(e->pin), cell(&table, "pin"));
+        *e = (struct top_expert){.leases = table_number(&table, "leases"),
+                                 .rank = table_number(&table, "rank"),
+                                 .count = table_number(&table, "count"),
+                                 .touches = table_number(&table, "touches"),
+                                 .resident_bytes = table_number(&table, "resident_bytes")};
+        cell_copy(e->name, sizeof(e->name), table_cell(&table, "name"));
+        cell_copy(e->state, sizeof(e->state), table_cell(&table, "state"));
+        cell_copy(e->kept, sizeof(e->kept), table_cell(&table, "kept"));
+        cell_copy(e->pin, sizeof(e->pin), table_cell(&table, "pin"));
     }
     free(text);
     return 0;
@@ -175,12 +175,12 @@ static errint_t take_experts(const char *root, struct top_sample *sample, struct
 
 /* ---- the whole ---- */
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct top_expert *)a)->name, ((const struct top_expert *)b)->name);
 }
 
-static int by_use(const void *a, const void *b)
+static int compare_uses(const void *a, const void *b)
 {
     const struct top_expert *x = a, *y = b;
     if (x->asked != y->asked)
@@ -191,40 +191,40 @@ static int by_use(const void *a, const void *b)
 }
 
 /* Counts may be aged by the policy, so that they become less: not asked for, then. */
-static void compare(const struct top_sample *before, struct top_sample *sample)
+static void sample_compare(const struct top_sample *before, struct top_sample *sample)
 {
     size_t n = before ? before->expert_count : 0;
     struct top_expert *old = n ? malloc(n * sizeof(*old)) : NULL;
     if (old) {
         memcpy(old, before->experts, n * sizeof(*old));
-        qsort(old, n, sizeof(*old), by_name);
+        qsort(old, n, sizeof(*old), compare_names);
     }
     for (size_t i = 0; i < sample->expert_count; i++) {
         struct top_expert *e = &sample->experts[i];
-        const struct top_expert *was = old ? bsearch(e, old, n, sizeof(*old), by_name) : NULL;
+        const struct top_expert *was = old ? bsearch(e, old, n, sizeof(*old), compare_names) : NULL;
         e->asked = !was ? e->count : e->count > was->count ? e->count - was->count : 0;
     }
     free(old);
     if (sample->expert_count)
-        qsort(sample->experts, sample->expert_count, sizeof(*sample->experts), by_use);
+        qsort(sample->experts, sample->expert_count, sizeof(*sample->experts), compare_uses);
 }
 
 errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
                          struct efs_error *err)
 {
     *sample = (struct top_sample){0};
-    errint_t rc = read_file(root, "stat", &sample->stat, err);
+    errint_t rc = control_read(root, "stat", &sample->stat, err);
     sample->seconds = tools_now_s();
     if (rc == 0)
-        rc = read_file(root, "config", &sample->config, err);
+        rc = control_read(root, "config", &sample->config, err);
     if (rc == 0)
-        rc = take_pools(root, sample, err);
+        rc = sample_take_pools(root, sample, err);
     if (rc == 0)
-        rc = take_experts(root, sample, err);
+        rc = sample_take_experts(root, sample, err);
     if (rc < 0)
         top_sample_free(sample);
     else
-        compare(before, sample);
+        sample_compare(before, sample);
     return rc;
 }
 

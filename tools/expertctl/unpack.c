@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static error_t unpack_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -56,11 +56,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     }
 }
 
-static int run(int argc, char **argv)
+static int unpack_run(int argc, char **argv)
 {
     static const struct argp argp = {
         options,
-        parse_option,
+        unpack_parse,
         "STORE DIR",
         "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is complete; "
         "if anything fails, the files that were made are removed again.",
@@ -89,4 +89,4 @@ static int run(int argc, char **argv)
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_unpack = {"unpack", "restore the packed files", run};
+const struct ctl_command ctl_unpack = {"unpack", "restore the packed files", unpack_run};

@@ -27,7 +27,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static error_t verify_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
@@ -52,11 +52,11 @@ static void print_damage(void *progress, const char *line)
     printf("%s\n", line);
 }
 
-static int run(int argc, char **argv)
+static int verify_run(int argc, char **argv)
 {
     static const struct argp argp = {
         options,
-        parse_option,
+        verify_parse,
         "STORE",
         "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with the file, "
         "the tensor and the place in the store; the exit status is 1 if there is any.",
@@ -86,4 +86,4 @@ static int run(int argc, char **argv)
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
-const struct ctl_command ctl_verify = {"verify", "check every chunk of a store", run};
+const struct ctl_command ctl_verify = {"verify", "check every chunk of a store", verify_run};

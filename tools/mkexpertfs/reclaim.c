@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void tell_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
+static void print_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
 {
     char bytes[16], most[16], left[16];
     fprintf(stream,
@@ -20,7 +20,7 @@ static void tell_need(FILE *stream, const char *src, const char *out, const stru
 }
 
 /* Whether the user typed yes. */
-static bool ask(const char *out)
+static bool ask_user(const char *out)
 {
     char answer[16] = "";
     fprintf(stderr,
@@ -30,9 +30,9 @@ static bool ask(const char *out)
     return fgets(answer, sizeof(answer), stdin) && strcmp(answer, "yes\n") == 0;
 }
 
-static errint_t begin(const struct reclaim *reclaim, const char *src, const char *out,
-                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
-                      struct efs_error *err)
+static errint_t reclaim_begin(const struct reclaim *reclaim, const char *src, const char *out,
+                              const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
+                              struct efs_error *err)
 {
     struct efs_reclaim_need need;
     if (reclaim->yes && !reclaim->dry_run) {
@@ -42,14 +42,14 @@ static errint_t begin(const struct reclaim *reclaim, const char *src, const char
     errint_t rc = efs_reclaim_look(src, out, options, &need, sizeof(need), err);
     if (rc < 0)
         return rc;
-    tell_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
+    print_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
     if (need.need_bytes > need.free_bytes)
         return efs_fail(err, -ENOSPC, "%s: not enough free space", out);
     if (reclaim->dry_run)
         return 0;
     if (!isatty(STDIN_FILENO))
         return efs_fail(err, -EINVAL, "--reclaim destroys the source: --yes is needed where nobody can be asked");
-    if (!ask(out))
+    if (!ask_user(out))
         return efs_fail(err, -ECANCELED, "nothing was done");
     *done = true;
     return efs_reclaim(src, out, options, report, sizeof(*report), err);
@@ -61,7 +61,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 {
     *done = reclaim->mode == RECLAIM_RESUME;
     if (reclaim->mode == RECLAIM_BEGIN)
-        return begin(reclaim, src, out, options, report, done, err);
+        return reclaim_begin(reclaim, src, out, options, report, done, err);
     if (reclaim->mode == RECLAIM_RESUME)
         return efs_reclaim_resume(src, out, options, report, sizeof(*report), err);
     return efs_reclaim_undo(src, out, options, err);

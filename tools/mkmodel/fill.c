@@ -19,7 +19,7 @@ void mk_scratch_free(struct mk_scratch *scratch)
     free(scratch->bytes);
 }
 
-static int grow(void **memory, size_t *room, size_t bytes)
+static int scratch_grow(void **memory, size_t *room, size_t bytes)
 {
     if (bytes <= *room)
         return 0;
@@ -79,7 +79,7 @@ static const float *row_floats(const struct mk_tables *tables, const struct mk_t
     return out + odd;
 }
 
-static float rounded(enum mk_dtype precision, float x)
+static float round_to_dtype(enum mk_dtype precision, float x)
 {
     switch (precision) {
     case MK_BF16:
@@ -95,7 +95,7 @@ static void convert(const struct mk_tensor *tensor, const float *in, size_t coun
 {
     if (tensor->dtype == MK_F32) {
         for (size_t i = 0; i < count; i++) {
-            float x = rounded(tensor->precision, in[i]);
+            float x = round_to_dtype(tensor->precision, in[i]);
             memcpy(out + 4 * i, &x, 4);
         }
         return;
@@ -155,8 +155,8 @@ static int fill_band(const struct mk_tables *tables, const struct mk_tensor *ten
 {
     uint64_t first = band * BAND, rows = tensor->rows - first, blocks = (tensor->columns + BAND - 1) / BAND;
     rows = rows > BAND ? BAND : rows;
-    if (grow((void **)&scratch->floats, &scratch->floats_room, BAND * tensor->columns * sizeof(float)) ||
-        grow((void **)&scratch->largest, &scratch->largest_room, blocks * sizeof(float)))
+    if (scratch_grow((void **)&scratch->floats, &scratch->floats_room, BAND * tensor->columns * sizeof(float)) ||
+        scratch_grow((void **)&scratch->largest, &scratch->largest_room, blocks * sizeof(float)))
         return -ENOMEM;
     for (uint64_t i = 0; i < blocks; i++)
         scratch->largest[i] = 0x1p-100f; /* no division by zero, ever */
@@ -236,7 +236,7 @@ int mk_fill(const struct mk_tables *tables, const struct mk_tensor *tensor, uint
     if (first * element == offset && end * element == offset + bytes)
         return fill_whole(tables, tensor, first, end - first, out, scratch);
     /* the range cuts elements: make them whole, then take the range */
-    if (grow((void **)&scratch->bytes, &scratch->bytes_room, (end - first) * element))
+    if (scratch_grow((void **)&scratch->bytes, &scratch->bytes_room, (end - first) * element))
         return -ENOMEM;
     int error = fill_whole(tables, tensor, first, end - first, scratch->bytes, scratch);
     if (!error)

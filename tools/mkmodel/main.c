@@ -122,7 +122,7 @@ static void take_weights(const char *text, struct arguments *arguments)
     arguments->sampled = text;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state)
+static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
     struct mk_model *model = &arguments->model;
@@ -214,7 +214,7 @@ struct made {
     struct mk_samples samples;
 };
 
-static int make(const struct mk_model *model, struct made *made)
+static int model_make(const struct mk_model *model, struct made *made)
 {
     mk_plan_init(&made->plan, model);
     mk_plan_init(&made->gguf, model);
@@ -280,7 +280,7 @@ static int write_out(const struct arguments *arguments, const struct made *made,
 int main(int argc, char **argv)
 {
     struct argp argp = {.options = options,
-                        .parser = parse,
+                        .parser = parse_option,
                         .args_doc = "OUT_DIR",
                         .doc = "Write a mixture-of-experts checkpoint of random weights with the names, shapes and "
                                "files of a real one.\v",
@@ -304,7 +304,7 @@ int main(int argc, char **argv)
     if (arguments.weights == MK_SAMPLED && !rc)
         rc = mk_samples_read(arguments.sampled, &made.samples, &error);
     if (!rc)
-        rc = make(&arguments.model, &made);
+        rc = model_make(&arguments.model, &made);
     if (!rc)
         rc = write_out(&arguments, &made, &error);
     made_free(&made);

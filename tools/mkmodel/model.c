@@ -85,7 +85,7 @@ bool mk_model_preset(struct mk_model *model, const char *name)
     return false;
 }
 
-static int refuse(struct mk_error *error, const char *what)
+static int model_refuse(struct mk_error *error, const char *what)
 {
     snprintf(error->text, sizeof(error->text), "%s", what);
     return -EINVAL;
@@ -94,21 +94,21 @@ static int refuse(struct mk_error *error, const char *what)
 static int check_limits(const struct mk_model *model, struct mk_error *error)
 {
     if (model->hidden % 32 || model->hidden < 64 || model->hidden > 65536)
-        return refuse(error, "--hidden: a multiple of 32 from 64 to 65536 is needed");
+        return model_refuse(error, "--hidden: a multiple of 32 from 64 to 65536 is needed");
     if (model->intermediate % 32 || model->intermediate > 262144)
-        return refuse(error, "--intermediate: a multiple of 32 up to 262144 is needed");
+        return model_refuse(error, "--intermediate: a multiple of 32 up to 262144 is needed");
     if (model->vocab < 320 || model->vocab > 1000000)
-        return refuse(error, "--vocab: from 320 (all bytes and some words) to 1000000 is needed");
+        return model_refuse(error, "--vocab: from 320 (all bytes and some words) to 1000000 is needed");
     if (model->experts < 2 || model->experts > 4096)
-        return refuse(error, "--experts: from 2 to 4096 are needed");
+        return model_refuse(error, "--experts: from 2 to 4096 are needed");
     if (model->experts_per_token > model->experts)
-        return refuse(error, "--experts-per-token: more than there are experts");
+        return model_refuse(error, "--experts-per-token: more than there are experts");
     if (model->layers > 1024)
-        return refuse(error, "--layers: up to 1024");
+        return model_refuse(error, "--layers: up to 1024");
     if (model->format == MK_GGUF && !model->family->gguf)
-        return refuse(error, "--format=gguf: for mixtral and qwen3-moe only");
+        return model_refuse(error, "--format=gguf: for mixtral and qwen3-moe only");
     if (model->dtype == MK_FP8 && (model->format == MK_GGUF || !model->family->fp8))
-        return refuse(error, "--dtype=fp8: for qwen3-moe and deepseek-v2 in safetensors only");
+        return model_refuse(error, "--dtype=fp8: for qwen3-moe and deepseek-v2 in safetensors only");
     return 0;
 }
 
@@ -128,7 +128,7 @@ static void derive_heads(struct mk_model *model)
 }
 
 /* Bytes of all tensors with that many layers; UINT64_MAX: no memory. */
-static uint64_t bytes_with(const struct mk_model *model, uint32_t layers)
+static uint64_t model_bytes_with(const struct mk_model *model, uint32_t layers)
 {
     struct mk_model sized = *model;
     struct mk_plan plan;
@@ -145,13 +145,13 @@ static int choose_layers(struct mk_model *model, struct mk_error *error)
 {
     const struct mk_family *family = model->family;
     uint32_t least = family->layer_min;
-    uint64_t base = bytes_with(model, least), next = bytes_with(model, least + family->layer_step);
+    uint64_t base = model_bytes_with(model, least), next = model_bytes_with(model, least + family->layer_step);
     if (base == UINT64_MAX || next == UINT64_MAX)
         return -ENOMEM;
     uint64_t more = model->target_bytes > base ? model->target_bytes - base : 0, step = next - base;
     uint64_t steps = (more + step / 2) / step;
     if (steps > 1000)
-        return refuse(error, "--size: too large for layers of this size; choose larger experts");
+        return model_refuse(error, "--size: too large for layers of this size; choose larger experts");
     model->layers = least + (uint32_t)steps * family->layer_step;
     return 0;
 }
@@ -159,7 +159,7 @@ static int choose_layers(struct mk_model *model, struct mk_error *error)
 int mk_model_derive(struct mk_model *model, struct mk_error *error)
 {
     if (!model->family)
-        return refuse(error, "--family or --preset is needed");
+        return model_refuse(error, "--family or --preset is needed");
     set_default(&model->experts, 8);
     set_default(&model->experts_per_token,
                 model->family == &mk_family_switch ? 1 : (model->experts < 8 ? 2 : model->experts / 4));
@@ -179,7 +179,7 @@ int mk_model_derive(struct mk_model *model, struct mk_error *error)
     }
     set_default(&model->layers, 4);
     if (model->layers < model->family->layer_min || model->layers % model->family->layer_step)
-        return refuse(error, model->family->layer_step > 1 ? "--layers: this family needs an even number"
-                                                           : "--layers: this family needs more");
+        return model_refuse(error, model->family->layer_step > 1 ? "--layers: this family needs an even number"
+                                                                 : "--layers: this family needs more");
     return 0;
 }

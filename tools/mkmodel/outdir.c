@@ -11,14 +11,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int fail(struct mk_error *error, const char *path, int rc)
+static int outdir_fail(struct mk_error *error, const char *path, int rc)
 {
     snprintf(error->text, sizeof(error->text), "%s: %s", path, strerror(-rc));
     return rc;
 }
 
 /* 1: a directory with something in it, 0: an empty one or nothing at all, else -errno. */
-static int occupied(const char *path)
+static int directory_occupied(const char *path)
 {
     DIR *directory = opendir(path);
     if (!directory)
@@ -30,7 +30,7 @@ static int occupied(const char *path)
     return entries > 2;
 }
 
-static void release(struct mk_outdir *outdir)
+static void outdir_release(struct mk_outdir *outdir)
 {
     if (outdir->directory >= 0)
         close(outdir->directory);
@@ -45,12 +45,12 @@ static int make_temporary(struct mk_outdir *outdir, struct mk_error *error)
         return -ENOMEM;
     }
     if (!mkdtemp(outdir->temporary))
-        return fail(error, outdir->out, -errno);
+        return outdir_fail(error, outdir->out, -errno);
     mode_t mask = umask(0);
     umask(mask);
     outdir->directory = open(outdir->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (outdir->directory < 0 || fchmod(outdir->directory, 0777 & ~mask)) {
-        int rc = fail(error, outdir->temporary, -errno);
+        int rc = outdir_fail(error, outdir->temporary, -errno);
         rmdir(outdir->temporary);
         return rc;
     }
@@ -62,18 +62,18 @@ int mk_outdir_begin(struct mk_outdir *outdir, const char *out, bool force, struc
     *outdir = (struct mk_outdir){.directory = -1, .out = strdup(out)};
     for (size_t n = outdir->out ? strlen(outdir->out) : 0; n > 1 && outdir->out[n - 1] == '/'; n--)
         outdir->out[n - 1] = 0;
-    int rc = occupied(out);
+    int rc = directory_occupied(out);
     if (rc > 0 && !force) {
         snprintf(error->text, sizeof(error->text), "%s: has files; --force replaces those of a checkpoint", out);
         rc = -EEXIST;
     } else if (rc < 0) {
-        fail(error, out, rc);
+        outdir_fail(error, out, rc);
     } else {
         outdir->replace = rc > 0;
         rc = make_temporary(outdir, error);
     }
     if (rc)
-        release(outdir);
+        outdir_release(outdir);
     return rc;
 }
 
@@ -82,7 +82,7 @@ void mk_outdir_abandon(struct mk_outdir *outdir, const struct mk_files *files)
     for (uint32_t f = 0; f < files->count; f++)
         unlinkat(outdir->directory, files->files[f].name, 0);
     rmdir(outdir->temporary);
-    release(outdir);
+    outdir_release(outdir);
 }
 
 /* Take away what an earlier run may have left: the files whose names this program writes. */
@@ -127,12 +127,12 @@ int mk_outdir_commit(struct mk_outdir *outdir, const struct mk_files *files, str
     else if (rename(outdir->temporary, outdir->out)) /* an empty directory of that name is replaced */
         rc = -errno;
     if (rc) {
-        fail(error, outdir->out, rc);
+        outdir_fail(error, outdir->out, rc);
         mk_outdir_abandon(outdir, files);
         return rc;
     }
     if (outdir->replace)
         rmdir(outdir->temporary);
-    release(outdir);
+    outdir_release(outdir);
     return 0;
 }

@@ -80,15 +80,15 @@ struct mk_tensor *mk_plan_new(struct mk_plan *plan, const char *name, uint32_t p
 }
 
 /* A part's key: the tensor's name, and the part's number if there are several. */
-static void set_keys(const struct mk_plan *plan, struct mk_tensor *tensor, const char *name)
+static void tensor_set_keys(const struct mk_plan *plan, struct mk_tensor *tensor, const char *name)
 {
     tensor->keys[0] = mk_key(plan->model->seed, name);
     for (uint32_t p = 1; p < tensor->parts; p++)
         tensor->keys[p] = mk_mix(tensor->keys[0] + p);
 }
 
-static struct mk_tensor *add(struct mk_plan *plan, enum mk_role role, enum mk_fill fill, uint32_t layer, uint32_t parts,
-                             uint64_t rows, uint64_t columns, const char *format, va_list names)
+static struct mk_tensor *plan_add(struct mk_plan *plan, enum mk_role role, enum mk_fill fill, uint32_t layer,
+                                  uint32_t parts, uint64_t rows, uint64_t columns, const char *format, va_list names)
 {
     char name[256];
     vsnprintf(name, sizeof(name), format, names);
@@ -105,11 +105,11 @@ static struct mk_tensor *add(struct mk_plan *plan, enum mk_role role, enum mk_fi
     tensor->dtype = plan->model->dtype == MK_FP8 ? MK_BF16 : plan->model->dtype;
     tensor->precision = tensor->dtype;
     tensor->bytes = parts * rows * columns * mk_dtype_bytes(tensor->dtype);
-    set_keys(plan, tensor, name);
+    tensor_set_keys(plan, tensor, name);
     return tensor;
 }
 
-static void set_matrix(struct mk_tensor *tensor, float scale)
+static void tensor_set_matrix(struct mk_tensor *tensor, float scale)
 {
     tensor->dims = 2;
     tensor->shape[0] = tensor->rows;
@@ -145,11 +145,11 @@ void mk_plan_linear(struct mk_plan *plan, enum mk_role role, uint32_t layer, uin
 {
     va_list names;
     va_start(names, format);
-    struct mk_tensor *tensor = add(plan, role, MK_FILL_WEIGHT, layer, 1, rows, columns, format, names);
+    struct mk_tensor *tensor = plan_add(plan, role, MK_FILL_WEIGHT, layer, 1, rows, columns, format, names);
     va_end(names);
     if (!tensor)
         return;
-    set_matrix(tensor, (float)(1 / sqrt((double)columns)));
+    tensor_set_matrix(tensor, (float)(1 / sqrt((double)columns)));
     tensor->expert = expert;
     if (plan->model->dtype == MK_FP8) {
         tensor->dtype = MK_FP8;
@@ -163,10 +163,10 @@ void mk_plan_matrix(struct mk_plan *plan, enum mk_role role, uint32_t layer, uin
 {
     va_list names;
     va_start(names, format);
-    struct mk_tensor *tensor = add(plan, role, MK_FILL_WEIGHT, layer, 1, rows, columns, format, names);
+    struct mk_tensor *tensor = plan_add(plan, role, MK_FILL_WEIGHT, layer, 1, rows, columns, format, names);
     va_end(names);
     if (tensor)
-        set_matrix(tensor, scale);
+        tensor_set_matrix(tensor, scale);
 }
 
 void mk_plan_vector(struct mk_plan *plan, enum mk_role role, enum mk_fill fill, uint32_t layer, uint32_t parts,
@@ -174,7 +174,7 @@ void mk_plan_vector(struct mk_plan *plan, enum mk_role role, enum mk_fill fill, 
 {
     va_list names;
     va_start(names, format);
-    struct mk_tensor *tensor = add(plan, role, fill, layer, parts ? parts : 1, 1, columns, format, names);
+    struct mk_tensor *tensor = plan_add(plan, role, fill, layer, parts ? parts : 1, 1, columns, format, names);
     va_end(names);
     if (!tensor)
         return;
@@ -189,7 +189,7 @@ void mk_plan_fused(struct mk_plan *plan, uint32_t layer, uint32_t parts, uint64_
 {
     va_list names;
     va_start(names, format);
-    struct mk_tensor *tensor = add(plan, MK_OTHER, MK_FILL_WEIGHT, layer, parts, rows, columns, format, names);
+    struct mk_tensor *tensor = plan_add(plan, MK_OTHER, MK_FILL_WEIGHT, layer, parts, rows, columns, format, names);
     va_end(names);
     if (!tensor)
         return;

@@ -34,7 +34,7 @@ static double density(enum mk_shape shape, double x)
 
 /* Step h from q such that the half-distribution holds mass between q and q + h. The density falls, so Newton's steps
  * from below approach the root from below. */
-static double step(enum mk_shape shape, double q, double mass)
+static double density_step(enum mk_shape shape, double q, double mass)
 {
     double f0 = 2 * density(shape, q), h = mass / f0;
     for (int i = 0; i < 24; i++) {
@@ -55,7 +55,7 @@ void mk_tables_init(struct mk_tables *tables)
         double unit = 1 / sqrt(variance[s]), q = 0;
         for (unsigned i = 0; i < MK_CELLS; i++) {
             tables->half[s][i] = (float)(q * unit);
-            q += step((enum mk_shape)s, q, (i + 1 < MK_CELLS ? 1.0 : 63.0 / 64.0) / MK_CELLS);
+            q += density_step((enum mk_shape)s, q, (i + 1 < MK_CELLS ? 1.0 : 63.0 / 64.0) / MK_CELLS);
         }
         tables->half[s][MK_CELLS] = (float)(q * unit);
     }

@@ -10,7 +10,7 @@
 
 #include "checkpoint.h"
 
-static int by_place(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
     const struct mk_tensor *x = *(const struct mk_tensor *const *)a, *y = *(const struct mk_tensor *const *)b;
     uint32_t size_x = mk_dtype_bytes(x->dtype), size_y = mk_dtype_bytes(y->dtype);
@@ -19,7 +19,7 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static json_t *describe(const struct mk_tensor *tensor, uint64_t offset)
+static json_t *tensor_describe(const struct mk_tensor *tensor, uint64_t offset)
 {
     json_t *shape = json_array();
     for (uint32_t d = 0; d < tensor->dims; d++)
@@ -34,7 +34,7 @@ static char *make_header(const struct mk_tensor *const *tensors, uint32_t count,
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     uint64_t offset = 0;
     for (uint32_t i = 0; i < count && header; i++) {
-        if (json_object_set_new(header, tensors[i]->name, describe(tensors[i], offset))) {
+        if (json_object_set_new(header, tensors[i]->name, tensor_describe(tensors[i], offset))) {
             json_decref(header);
             return NULL;
         }
@@ -65,7 +65,7 @@ static int add_shard(struct mk_files *files, const char *name, const struct mk_t
     if (!rc) {
         for (uint32_t i = 0; i < count; i++)
             sorted[i] = &tensors[i];
-        qsort(sorted, count, sizeof(*sorted), by_place);
+        qsort(sorted, count, sizeof(*sorted), compare_places);
         uint64_t bytes = 0;
         char *header = make_header(sorted, count, &bytes);
         rc = mk_file_literal(file, header, bytes);

@@ -43,7 +43,7 @@ enum mk_kind mk_kind_of(const char *name, uint32_t dims)
 
 /* ---- counts to cells ------------------------------------------------------------------------------------------- */
 
-static unsigned bits_for(const uint32_t counts[VALUES])
+static unsigned cell_bits(const uint32_t counts[VALUES])
 {
     uint32_t distinct = 0;
     for (uint32_t v = 0; v < VALUES; v++)
@@ -81,7 +81,7 @@ static void fill_cells(struct cell *cells, uint32_t count, const uint16_t *value
 
 static struct mk_distribution *distribution_new(const uint32_t counts[VALUES], uint64_t total)
 {
-    unsigned bits = bits_for(counts);
+    unsigned bits = cell_bits(counts);
     uint32_t count = 1u << bits, used = 0;
     struct mk_distribution *made = malloc(sizeof(*made) + count * sizeof(made->cells[0]));
     uint64_t *left = calloc(count, sizeof(*left));
@@ -150,7 +150,7 @@ static uint64_t count_piece(const float *floats, size_t count, uint32_t counts[V
     return counted;
 }
 
-static int add(struct mk_samples *samples, struct mk_distribution *distribution)
+static int samples_add(struct mk_samples *samples, struct mk_distribution *distribution)
 {
     if (samples->count == samples->room) {
         size_t room = samples->room ? 2 * samples->room : 32;
@@ -188,7 +188,7 @@ static int take_tensor(struct tools_foreign *foreign, size_t index, enum mk_kind
         return -ENOMEM;
     distribution->kind = kind;
     distribution->elements = tensor.elements;
-    return add(samples, distribution);
+    return samples_add(samples, distribution);
 }
 
 /* Of n tensors of a kind, whether to take number i: OF_A_KIND_MAX of them, evenly spread. */
@@ -257,7 +257,7 @@ void mk_samples_free(struct mk_samples *samples)
 }
 
 /* Elements of the tensors that match: of the kind, or with any_matrix of all matrices. */
-static uint64_t weight_of(const struct mk_distribution *d, enum mk_kind kind, bool any_matrix)
+static uint64_t distribution_weight(const struct mk_distribution *d, enum mk_kind kind, bool any_matrix)
 {
     return d->kind == kind || (any_matrix && is_matrix(d->kind)) ? d->elements : 0;
 }
@@ -267,12 +267,12 @@ const struct mk_distribution *mk_samples_choose(const struct mk_samples *samples
     for (int any_matrix = 0; any_matrix <= is_matrix(kind); any_matrix++) {
         uint64_t total = 0;
         for (size_t i = 0; i < samples->count; i++)
-            total += weight_of(samples->list[i], kind, any_matrix);
+            total += distribution_weight(samples->list[i], kind, any_matrix);
         if (!total)
             continue;
         uint64_t place = mk_mix(key ^ UINT64_C(0x73616d706c65)) % total;
         for (size_t i = 0; i < samples->count; i++) {
-            uint64_t weight = weight_of(samples->list[i], kind, any_matrix);
+            uint64_t weight = distribution_weight(samples->list[i], kind, any_matrix);
             if (place < weight)
                 return samples->list[i];
             place -= weight;

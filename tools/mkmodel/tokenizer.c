@@ -166,7 +166,7 @@ static void merge_pair(struct words *words, const uint32_t pair[2], uint16_t mer
 }
 
 /* Learn up to wanted merges. */
-static int learn(struct mk_tokenizer *tokenizer, uint32_t wanted)
+static int tokenizer_learn(struct mk_tokenizer *tokenizer, uint32_t wanted)
 {
     struct words *words = calloc(1, sizeof(*words));
     uint32_t *counts = calloc((256 + MAX_MERGES) * (256 + MAX_MERGES), sizeof(*counts));
@@ -214,7 +214,7 @@ int mk_tokenizer_init(struct mk_tokenizer *tokenizer, uint32_t vocab)
         return -ENOMEM;
     tokenizer->count = vocab;
     uint32_t wanted = vocab - 256 - MK_SPECIALS;
-    int rc = learn(tokenizer, wanted < MAX_MERGES ? wanted : MAX_MERGES);
+    int rc = tokenizer_learn(tokenizer, wanted < MAX_MERGES ? wanted : MAX_MERGES);
     tokenizer->special = 256 + tokenizer->merges;
     for (uint32_t token = 0; token < vocab && !rc; token++)
         rc = name_token(tokenizer, token);

@@ -82,7 +82,7 @@ static int write_all(int fd, const uint8_t *data, size_t bytes, uint64_t offset)
 }
 
 /* Take the next piece; false when there is none or all must stop. */
-static bool take(struct job *job, uint64_t *offset)
+static bool job_take(struct job *job, uint64_t *offset)
 {
     pthread_mutex_lock(&job->mutex);
     bool more = !job->error && job->next < job->file->bytes;
@@ -92,7 +92,7 @@ static bool take(struct job *job, uint64_t *offset)
     return more;
 }
 
-static void finish(struct job *job, uint64_t bytes, int error)
+static void job_finish(struct job *job, uint64_t bytes, int error)
 {
     pthread_mutex_lock(&job->mutex);
     struct mk_writer *writer = job->writer;
@@ -106,15 +106,15 @@ static void finish(struct job *job, uint64_t bytes, int error)
     pthread_mutex_unlock(&job->mutex);
 }
 
-static void *work(void *arg)
+static void *job_work(void *arg)
 {
     struct job *job = arg;
     struct mk_scratch scratch = {0};
     uint64_t offset, room = job->file->bytes < PIECE_BYTES ? job->file->bytes : PIECE_BYTES;
     uint8_t *piece = aligned_alloc(ALIGN, (room + ALIGN - 1) / ALIGN * ALIGN);
     if (!piece)
-        finish(job, 0, -ENOMEM);
-    while (piece && take(job, &offset)) {
+        job_finish(job, 0, -ENOMEM);
+    while (piece && job_take(job, &offset)) {
         uint64_t left = job->file->bytes - offset;
         size_t bytes = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
         size_t padded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -122,7 +122,7 @@ static void *work(void *arg)
         int error = make_piece(job, offset, bytes, piece, &scratch);
         if (!error)
             error = write_all(job->fd, piece, padded, offset);
-        finish(job, bytes, error);
+        job_finish(job, bytes, error);
     }
     free(piece);
     mk_scratch_free(&scratch);
@@ -130,7 +130,7 @@ static void *work(void *arg)
 }
 
 /* Run the job in as many threads as there are pieces, this one among them. */
-static int run(struct job *job)
+static int job_run(struct job *job)
 {
     uint64_t pieces = (job->file->bytes + PIECE_BYTES - 1) / PIECE_BYTES;
     unsigned wanted = job->writer->threads < pieces ? job->writer->threads : (unsigned)pieces, started = 0;
@@ -138,9 +138,9 @@ static int run(struct job *job)
     if (!threads)
         return -ENOMEM;
     /* a thread that cannot be started is not missed: the others do its work */
-    while (started + 1 < wanted && !pthread_create(&threads[started], NULL, work, job))
+    while (started + 1 < wanted && !pthread_create(&threads[started], NULL, job_work, job))
         started++;
-    work(job);
+    job_work(job);
     for (unsigned i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     free(threads);
@@ -163,7 +163,7 @@ static int write_file(const struct mk_file *file, int directory, struct mk_write
         return -error;
     }
     struct job job = {.file = file, .writer = writer, .fd = fd, .mutex = PTHREAD_MUTEX_INITIALIZER};
-    error = run(&job);
+    error = job_run(&job);
     if (!error && ftruncate(fd, (off_t)file->bytes)) /* the last piece was padded */
         error = -errno;
     if (!error && fsync(fd))

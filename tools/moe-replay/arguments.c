@@ -151,7 +151,7 @@ static uint32_t cut_list(struct argp_state *state, const char *option, char *val
     return count;
 }
 
-static void tune(struct argp_state *state, struct replay_setup *s, const char *value)
+static void parse_tune(struct argp_state *state, struct replay_setup *s, const char *value)
 {
     double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
     const struct {
@@ -318,7 +318,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->setup.run_token_ns = 1000 * tools_option_number(state, "run-us", value, 0, 100000000);
         return 0;
     case OPT_TUNE:
-        tune(state, &a->setup, value);
+        parse_tune(state, &a->setup, value);
         return 0;
     case OPT_SEED:
         a->setup.seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);

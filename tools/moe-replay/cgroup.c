@@ -51,7 +51,7 @@ static int read_file(const char *path, char *text, size_t room)
     return got < 0 ? -EIO : 0;
 }
 
-static bool exists(const char *directory, const char *name)
+static bool file_exists(const char *directory, const char *name)
 {
     char path[1024];
     return file_path(directory, name, path, sizeof(path)) && access(path, F_OK) == 0;
@@ -136,7 +136,7 @@ static bool own_directory(bool v2, char *directory, size_t room)
 static bool place_v2(char *directory)
 {
     struct mount mount;
-    if (!exists(directory, "cgroup.procs") || !find_mount(true, &mount))
+    if (!file_exists(directory, "cgroup.procs") || !find_mount(true, &mount))
         return false;
     char *slash = strrchr(directory, '/');
     if (strcmp(directory, mount.place) != 0 && slash)
@@ -150,7 +150,7 @@ errint_t replay_cgroup_place(struct replay_cgroup *c, struct efs_error *err)
 {
     char directory[400];
     *c = (struct replay_cgroup){.v2 = false};
-    if (own_directory(false, directory, sizeof(directory)) && exists(directory, "memory.limit_in_bytes"))
+    if (own_directory(false, directory, sizeof(directory)) && file_exists(directory, "memory.limit_in_bytes"))
         c->v2 = false;
     else if (own_directory(true, directory, sizeof(directory)) && place_v2(directory))
         c->v2 = true;
@@ -168,12 +168,12 @@ errint_t replay_cgroup_make(const struct replay_cgroup *c, uint64_t limit_bytes,
     snprintf(limit, sizeof(limit), "%llu", (unsigned long long)limit_bytes);
     memcpy(parent, c->path, sizeof(parent));
     *strrchr(parent, '/') = '\0';
-    if (c->v2 && !exists(c->path, "memory.max"))
+    if (c->v2 && !file_exists(c->path, "memory.max"))
         (void)write_file(parent, "cgroup.subtree_control", "+memory"); /* it says itself below if that was no use */
     int rc = mkdir(c->path, 0755) == 0 || errno == EEXIST ? 0 : -errno;
     if (rc == 0)
         rc = write_file(c->path, c->v2 ? "memory.max" : "memory.limit_in_bytes", limit);
-    if (rc == 0 && exists(c->path, c->v2 ? "memory.swap.max" : "memory.memsw.limit_in_bytes"))
+    if (rc == 0 && file_exists(c->path, c->v2 ? "memory.swap.max" : "memory.memsw.limit_in_bytes"))
         rc = write_file(c->path, c->v2 ? "memory.swap.max" : "memory.memsw.limit_in_bytes", c->v2 ? "0" : limit);
     if (rc < 0) {
         (void)rmdir(c->path);
@@ -188,7 +188,7 @@ errint_t replay_cgroup_enter(const struct replay_cgroup *c)
 }
 
 /* The number behind a word, or a file's only number (word ""). */
-static uint64_t number_of(const struct replay_cgroup *c, const char *name, const char *word)
+static uint64_t cgroup_number(const struct replay_cgroup *c, const char *name, const char *word)
 {
     char path[1024], text[1024];
     if (!c->path[0] || !file_path(c->path, name, path, sizeof(path)) || read_file(path, text, sizeof(text)) < 0)
@@ -199,16 +199,16 @@ static uint64_t number_of(const struct replay_cgroup *c, const char *name, const
 
 uint64_t replay_cgroup_peak_bytes(const struct replay_cgroup *c)
 {
-    return number_of(c, c->v2 ? "memory.peak" : "memory.max_usage_in_bytes", "");
+    return cgroup_number(c, c->v2 ? "memory.peak" : "memory.max_usage_in_bytes", "");
 }
 
 uint64_t replay_cgroup_kills(const struct replay_cgroup *c)
 {
-    return number_of(c, c->v2 ? "memory.events" : "memory.oom_control", "oom_kill ");
+    return cgroup_number(c, c->v2 ? "memory.events" : "memory.oom_control", "oom_kill ");
 }
 
 /* SIGKILL to what is in it: only what was started for it is. */
-static void kill_all(const struct replay_cgroup *c)
+static void cgroup_kill(const struct replay_cgroup *c)
 {
     char path[1024], text[TEXT_BYTES];
     if (!file_path(c->path, "cgroup.procs", path, sizeof(path)) || read_file(path, text, sizeof(text)) < 0)
@@ -224,7 +224,7 @@ void replay_cgroup_remove(const struct replay_cgroup *c)
 {
     const struct timespec pause = {.tv_nsec = 10000000};
     for (unsigned i = 0; c->path[0] && i < REMOVE_TRIES && rmdir(c->path) != 0 && errno == EBUSY; i++) {
-        kill_all(c);
+        cgroup_kill(c);
         nanosleep(&pause, NULL);
     }
 }

@@ -61,7 +61,7 @@ errint_t replay_compute_possible(enum replay_compute_kind kind, const struct rep
 
 /* ---- touching ----------------------------------------------------------------------------------------------- */
 
-static uint64_t touch(const uint8_t *data, uint64_t begin, uint64_t end)
+static uint64_t touch_bytes(const uint8_t *data, uint64_t begin, uint64_t end)
 {
     uint64_t sum = 0, word;
     for (uint64_t at = begin; at + sizeof(word) <= end; at += LINE_BYTES) {
@@ -77,11 +77,11 @@ static void touch_part(struct worker *w, const struct replay_view *view)
     for (uint32_t t = 0; t < view->expert->count; t++) {
         uint64_t bytes = view->expert->tensors[t].bytes, lines = bytes / LINE_BYTES + 1;
         uint64_t begin = lines * w->number / threads * LINE_BYTES, end = lines * (w->number + 1) / threads * LINE_BYTES;
-        w->check += touch(view->data[t], begin, end < bytes ? end : bytes);
+        w->check += touch_bytes(view->data[t], begin, end < bytes ? end : bytes);
     }
 }
 
-static void *work(void *arg)
+static void *worker_run(void *arg)
 {
     struct worker *w = arg;
     struct replay_compute *c = w->compute;
@@ -96,7 +96,7 @@ static void *work(void *arg)
     }
 }
 
-static void start_touching(struct replay_compute *c, uint32_t threads)
+static void compute_start_touching(struct replay_compute *c, uint32_t threads)
 {
     for (uint32_t i = 0; i < threads; i++)
         c->workers[i] = (struct worker){.compute = c, .number = i};
@@ -104,14 +104,14 @@ static void start_touching(struct replay_compute *c, uint32_t threads)
     pthread_mutex_init(&c->gate, NULL);
     pthread_mutex_lock(&c->gate);
     while (c->threads < threads &&
-           pthread_create(&c->workers[c->threads].thread, NULL, work, &c->workers[c->threads]) == 0)
+           pthread_create(&c->workers[c->threads].thread, NULL, worker_run, &c->workers[c->threads]) == 0)
         c->threads++;
     pthread_barrier_init(&c->begin, NULL, c->threads);
     pthread_barrier_init(&c->end, NULL, c->threads);
     pthread_mutex_unlock(&c->gate);
 }
 
-static void stop_touching(struct replay_compute *c)
+static void compute_stop_touching(struct replay_compute *c)
 {
     c->view = NULL;
     pthread_barrier_wait(&c->begin);
@@ -171,8 +171,8 @@ uint64_t replay_compute_check(const struct replay_compute *c)
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-static bool start_running(struct replay_compute *c, uint32_t threads, const struct replay_model *model,
-                          const struct replay_workload *w)
+static bool compute_start_running(struct replay_compute *c, uint32_t threads, const struct replay_model *model,
+                                  const struct replay_workload *w)
 {
     uint32_t widest = 1;
     for (uint64_t pass = 0; pass < w->passes; pass++)
@@ -192,12 +192,12 @@ struct replay_compute *replay_compute_new(enum replay_compute_kind kind, uint32_
     if (!c)
         return NULL;
     c->kind = kind;
-    if (runs_experts(kind) && !start_running(c, threads, model, workload)) {
+    if (runs_experts(kind) && !compute_start_running(c, threads, model, workload)) {
         replay_compute_free(c);
         return NULL;
     }
     if (kind == REPLAY_COMPUTE_TOUCH)
-        start_touching(c, threads);
+        compute_start_touching(c, threads);
     return c;
 }
 
@@ -206,7 +206,7 @@ void replay_compute_free(struct replay_compute *c)
     if (!c)
         return;
     if (c->kind == REPLAY_COMPUTE_TOUCH)
-        stop_touching(c);
+        compute_stop_touching(c);
     replay_ffn_free(c->ffn);
     efs_team_free(c->team);
     replay_mixture_free(c->mixture);

@@ -15,14 +15,15 @@
 #define ROUNDS 65u
 #define ROOM (UINT64_C(256) << 20) /* for all else that a mount needs */
 
-static int by_value(const void *a, const void *b)
+static int compare_ns(const void *a, const void *b)
 {
     const uint64_t *x = a, *y = b;
     return (*x > *y) - (*x < *y);
 }
 
 /* The median time of a request for the first experts of a layer; nothing stays open. */
-static errint_t measure(const struct replay_live *live, const char *mountpoint, uint64_t *ns, struct efs_error *err)
+static errint_t measure_handout_ns(const struct replay_live *live, const char *mountpoint, uint64_t *ns,
+                                   struct efs_error *err)
 {
     const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .keep_bytes = 0};
     const struct replay_layer *layer = &live->model.layer[0];
@@ -48,7 +49,7 @@ static errint_t measure(const struct replay_live *live, const char *mountpoint, 
         times[round] = tools_now_ns() - begin;
     }
     efs_client_close(client);
-    qsort(times + 1, ROUNDS - 1, sizeof(times[0]), by_value); /* the first has read them */
+    qsort(times + 1, ROUNDS - 1, sizeof(times[0]), compare_ns); /* the first has read them */
     *ns = rc == 0 ? times[ROUNDS / 2] / count : 0;
     return rc;
 }
@@ -64,11 +65,11 @@ errint_t replay_live_handout(struct replay_live *live, const struct replay_setup
     struct efs_error end = {""};
     *ns = 0;
     if (live->mountpoint)
-        return measure(live, live->mountpoint, ns, err);
+        return measure_handout_ns(live, live->mountpoint, ns, err);
     replay_stage_limit(&live->stage, record.budget_bytes + live->allowance_bytes);
     errint_t rc = replay_mount_start(live, setup, &record, err);
     if (rc == 0) {
-        rc = measure(live, live->stage.mountpoint, ns, err);
+        rc = measure_handout_ns(live, live->stage.mountpoint, ns, err);
         replay_stage_unmount(&live->stage, &end);
     }
     replay_cgroup_remove(&live->stage.cgroup);

@@ -10,13 +10,13 @@
 
 static const char pool_letters[EFS_POOLS + 2] = "FCSEM";
 
-static double share(double part, double whole)
+static double json_share(double part, double whole)
 {
     return whole > 0 ? part / whole : 0;
 }
 
 /* An object with the pools' letters as names; NULL: no memory. */
-static json_t *by_pool(const uint64_t *numbers, unsigned count)
+static json_t *json_by_pool(const uint64_t *numbers, unsigned count)
 {
     json_t *object = json_object();
     for (unsigned p = 0; p < count && object; p++) {
@@ -45,14 +45,14 @@ static json_t *common_json(const struct replay_report *report, const struct repl
         report->budgets[run->budget], "budget_bytes", (json_int_t)run->budget_bytes, "tokens", (json_int_t)r->tokens,
         "passes", (json_int_t)r->passes, "tpot_ns_median", (json_int_t)r->tpot_ns_median, "tpot_ns_p99",
         (json_int_t)r->tpot_ns_p99, "ttft_ns_median", (json_int_t)r->ttft_ns_median, "ttft_ns_p99",
-        (json_int_t)r->ttft_ns_p99, "hits", by_pool(r->all.hits, EFS_POOLS + 1), "read_bytes_per_token",
-        share((double)r->all.read_bytes, tokens), "io_ns_per_token", share((double)r->all.busy_ns[EFS_ON_IO], tokens),
-        "tokens_per_second", replay_tokens_per_second(r), "io_utilisation",
-        share((double)r->all.busy_ns[EFS_ON_IO], time_ns), "decode_utilisation",
-        share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * s->workers), "schedule",
+        (json_int_t)r->ttft_ns_p99, "hits", json_by_pool(r->all.hits, EFS_POOLS + 1), "read_bytes_per_token",
+        json_share((double)r->all.read_bytes, tokens), "io_ns_per_token",
+        json_share((double)r->all.busy_ns[EFS_ON_IO], tokens), "tokens_per_second", replay_tokens_per_second(r),
+        "io_utilisation", json_share((double)r->all.busy_ns[EFS_ON_IO], time_ns), "decode_utilisation",
+        json_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * s->workers), "schedule",
         replay_schedule_name(s->schedule), "profile", hash, "plan_from", report->history, "workers",
         (json_int_t)s->workers, "layers", (json_int_t)s->layers, "experts", (json_int_t)s->experts, "policy_ns_mean",
-        r->policy_ns, "recoded_bytes_per_token", share(r->recoded_bytes, tokens));
+        r->policy_ns, "recoded_bytes_per_token", json_share(r->recoded_bytes, tokens));
 }
 
 /* What a real run was like, and a simulation beside it went by; null: not known. */
@@ -74,9 +74,9 @@ static json_t *simulated_json(const struct replay_report *report, const struct r
     const struct replay_result *r = &run->result;
     return json_pack("{s:I, s:I, s:o, s:f, s:f, s:I, s:s, s:o}", "schedule_ns_median",
                      (json_int_t)r->schedule_ns_median, "schedule_ns_p99", (json_int_t)r->schedule_ns_p99, "plan_bytes",
-                     by_pool(run->plan.capacity, EFS_POOLS), "planned_io_ns", run->plan.io_ns, "planned_makespan_ns",
-                     run->plan.makespan_ns, "seed", (json_int_t)report->setup->seed, "costs_from",
-                     run->learned.known ? "run" : "profile", "costs", learned_json(&run->learned));
+                     json_by_pool(run->plan.capacity, EFS_POOLS), "planned_io_ns", run->plan.io_ns,
+                     "planned_makespan_ns", run->plan.makespan_ns, "seed", (json_int_t)report->setup->seed,
+                     "costs_from", run->learned.known ? "run" : "profile", "costs", learned_json(&run->learned));
 }
 
 static json_t *live_json(const struct replay_run_record *run)

@@ -43,13 +43,13 @@ struct look { /* of the process that looks */
     struct replay_moment moments[REPLAY_MOMENTS];
 };
 
-static void add(struct samples *s, double value)
+static void samples_add(struct samples *s, double value)
 {
     if (s->count < SAMPLES)
         s->value[s->count++] = value;
 }
 
-static double mean(const struct samples *s)
+static double samples_mean(const struct samples *s)
 {
     double most = 1e18, mean = 0;
     for (unsigned round = 0; round < 2 && s->count; round++, most = CLIP * mean) {
@@ -90,7 +90,7 @@ static void add_absent(struct look *t, const struct tools_operations *g, const s
         for (size_t i = 0; i < count && !there; i++)
             there = layer[i].kind == TOOLS_DECODE && layer[i].thread == g->lane[l].thread;
         if (!there)
-            add(&t->wakes, (double)(end - layer[0].begin_ns));
+            samples_add(&t->wakes, (double)(end - layer[0].begin_ns));
     }
 }
 
@@ -107,9 +107,9 @@ static void add_wakes(struct look *t, const struct tools_operations *g, const st
             if (layer[n].kind == TOOLS_DECODE && layer[n].thread == layer[i].thread && layer[n].end_ns > before)
                 before = layer[n].end_ns;
         if (before < at)
-            add(&t->wakes, (double)(layer[i].begin_ns - at));
+            samples_add(&t->wakes, (double)(layer[i].begin_ns - at));
         else
-            add(&t->betweens, (double)(layer[i].begin_ns - before));
+            samples_add(&t->betweens, (double)(layer[i].begin_ns - before));
     }
 }
 
@@ -132,13 +132,13 @@ static void add_turn(struct look *t, const struct replay_moment *m, const struct
         last = o->end_ns > last && o->end_ns <= m->here_ns ? o->end_ns : last;
     }
     if (last == 0) {
-        add(&t->full, turn + (double)(m->here_ns - m->waiting_ns));
+        samples_add(&t->full, turn + (double)(m->here_ns - m->waiting_ns));
         return;
     }
     turn += (double)(first - m->asked_ns);
     if (last >= m->waiting_ns)
         turn += (double)(m->here_ns - last);
-    add(reads ? &t->read : &t->coded, turn);
+    samples_add(reads ? &t->read : &t->coded, turn);
     add_wakes(t, g, &g->operations[begin], *next - begin);
 }
 
@@ -198,7 +198,7 @@ static void look_at_pools(const struct look *t, struct replay_learned *l)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-static void look_last(struct look *t, struct replay_learned *l)
+static void learn_last(struct look *t, struct replay_learned *l)
 {
     uint64_t runs, run_ns;
 #define LIVE(name) l->name = replay_mount_number(t->mountpoint, "profile", "live_" #name)
@@ -222,11 +222,11 @@ static void look_last(struct look *t, struct replay_learned *l)
     look_at_chart(t);
     replay_stand_moments(t->stand, t->moments, &runs, &run_ns);
     l->run_ns = runs ? (double)run_ns / (double)runs : 0;
-    l->full_turn_ns = mean(&t->full);
-    l->coded_turn_ns = mean(t->coded.count ? &t->coded : &t->read);
-    l->read_turn_ns = mean(t->read.count ? &t->read : &t->coded);
-    l->wake_ns = mean(&t->wakes);
-    l->between_ns = mean(&t->betweens);
+    l->full_turn_ns = samples_mean(&t->full);
+    l->coded_turn_ns = samples_mean(t->coded.count ? &t->coded : &t->read);
+    l->read_turn_ns = samples_mean(t->read.count ? &t->read : &t->coded);
+    l->wake_ns = samples_mean(&t->wakes);
+    l->between_ns = samples_mean(&t->betweens);
 }
 
 /* ---- the process that looks ----------------------------------------------------------------------------------- */
@@ -243,7 +243,7 @@ static void pause_ns(long ns)
     nanosleep(&t, NULL);
 }
 
-static void look_on(struct replay_learner *learner, const char *mountpoint, const struct replay_stand *stand)
+static void learn_look(struct replay_learner *learner, const char *mountpoint, const struct replay_stand *stand)
 {
     struct look *t = calloc(1, sizeof(*t));
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -257,7 +257,7 @@ static void look_on(struct replay_learner *learner, const char *mountpoint, cons
             look_at_chart(t);
         pause_ns(LOOK_PAUSE_NS);
     }
-    look_last(t, &learner->learned);
+    learn_last(t, &learner->learned);
     _exit(0);
 }
 
@@ -269,7 +269,7 @@ struct replay_learner *replay_learner_start(const char *mountpoint, const struct
         return NULL;
     pid_t pid = fork();
     if (pid == 0)
-        look_on(learner, mountpoint, stand);
+        learn_look(learner, mountpoint, stand);
     if (pid < 0) {
         munmap(learner, sizeof(*learner));
         return NULL;

@@ -57,7 +57,7 @@ void replay_add_note(struct replay_run_record *record, const char *what, const c
 }
 
 /* No page of store or raw files in the page cache, whoever brought it. */
-static void make_cold(const struct replay_live *live, struct replay_run_record *record)
+static void live_make_cold(const struct replay_live *live, struct replay_run_record *record)
 {
     uint64_t left = replay_drop_cache(live->store);
     char note[80];
@@ -74,8 +74,8 @@ static void make_cold(const struct replay_live *live, struct replay_run_record *
  * Until the player has ended. Returns its wait status. When it is asked to stop it has some seconds, then it is killed;
  * if even that does not end it, it waits for a mount that does not answer: our own daemon is ended, another's is left.
  */
-static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand, replay_progress_fn *progress,
-                 void *arg)
+static int live_watch(const struct replay_stage *stage, pid_t pid, struct replay_stand *stand,
+                      replay_progress_fn *progress, void *arg)
 {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     time_t stopped = 0;
@@ -98,8 +98,8 @@ static int watch(const struct replay_stage *stage, pid_t pid, struct replay_stan
 }
 
 /* Play on what is ready: a mount, or raw files. */
-static errint_t play(struct replay_live *live, const struct replay_play *what, replay_progress_fn *progress, void *arg,
-                     struct replay_run_record *record, struct efs_error *err)
+static errint_t live_play(struct replay_live *live, const struct replay_play *what, replay_progress_fn *progress,
+                          void *arg, struct replay_run_record *record, struct efs_error *err)
 {
     struct replay_stand *stand = replay_stand_new(what->workload->passes);
     if (!stand)
@@ -109,7 +109,7 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
     if (rc == 0) {
         bool tells = what->runner == REPLAY_EXPERTFS && !what->library;
         struct replay_learner *learner = tells ? replay_learner_start(what->mountpoint, stand) : NULL;
-        int status = watch(&live->stage, pid, stand, progress, arg);
+        int status = live_watch(&live->stage, pid, stand, progress, arg);
         replay_learner_end(learner, &record->learned);
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
@@ -123,8 +123,8 @@ static errint_t play(struct replay_live *live, const struct replay_play *what, r
 }
 
 /* What the library is opened with, in place of a daemon. */
-static errint_t set_library(struct replay_live *live, const struct replay_setup *setup,
-                            struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+static errint_t live_set_library(struct replay_live *live, const struct replay_setup *setup,
+                                 struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
 {
     *options = (struct efs_options){.size = sizeof(struct efs_options),
                                     .budget_bytes = record->budget_bytes + live->allowance_bytes / 2,
@@ -164,12 +164,12 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
     if (!foreign) {
         record->limit_bytes = replay_stage_limit(&live->stage, record->budget_bytes + live->allowance_bytes);
         what.limited = record->limit_bytes > 0;
-        make_cold(live, record);
+        live_make_cold(live, record);
         if (!what.limited)
             replay_add_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
     }
     if (library)
-        rc = set_library(live, setup, record, &options, err);
+        rc = live_set_library(live, setup, record, &options, err);
     else if (foreign)
         rc = replay_mount_tune(live, record, err);
     else if (mount)
@@ -177,7 +177,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
     if (rc == 0 && mount)
         replay_mount_look(what.mountpoint, record);
     if (rc == 0)
-        rc = play(live, &what, progress, arg, record, err);
+        rc = live_play(live, &what, progress, arg, record, err);
     record->peak_bytes = replay_cgroup_peak_bytes(&live->stage.cgroup);
     if (mount && !foreign) {
         errint_t gone = replay_stage_unmount(&live->stage, &end);

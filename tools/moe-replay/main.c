@@ -140,12 +140,12 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     return rc;
 }
 
-static void choose(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
+static void session_add_choice(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
 {
     session->choices[session->choice_count++] = (struct choice){runner, *policy};
 }
 
-static void make_choices(struct session *session)
+static void session_make_choices(struct session *session)
 {
     static const struct replay_policy paged = {.name = "page-cache", .pools = REPLAY_RAW},
                                       last_used = {.name = "lru", .kind = EFS_POLICY_LRU, .pools = REPLAY_RAW},
@@ -153,13 +153,13 @@ static void make_choices(struct session *session)
     const struct replay_arguments *a = session->a;
     for (uint32_t p = 0; a->mount && session->live.has_policies && p < a->policy_count; p++)
         if (replay_mount_has(&a->policy[p]))
-            choose(session, REPLAY_EXPERTFS, &a->policy[p]);
+            session_add_choice(session, REPLAY_EXPERTFS, &a->policy[p]);
     if (a->mount && !session->live.has_policies)
-        choose(session, REPLAY_EXPERTFS, &own);
+        session_add_choice(session, REPLAY_EXPERTFS, &own);
     for (uint32_t p = 0; a->simulate && p < a->policy_count; p++) /* after the real ones, of which it learns */
-        choose(session, REPLAY_SIMULATE, &a->policy[p]);
+        session_add_choice(session, REPLAY_SIMULATE, &a->policy[p]);
     for (uint32_t p = 0; p < a->peer_count; p++)
-        choose(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
+        session_add_choice(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
 }
 
 /* ---- the runs ----------------------------------------------------------------------------------------------- */
@@ -170,8 +170,8 @@ static bool show_progress(void *arg, uint64_t tokens)
     return tools_progress_tell(&session->progress, session->done_tokens + tokens, session->all_tokens, "replaying");
 }
 
-static errint_t workload(const struct session *session, const struct efs_route *route, const char *path, uint32_t batch,
-                         uint64_t tokens, struct replay_workload *w, struct efs_error *err)
+static errint_t workload_open(const struct session *session, const struct efs_route *route, const char *path,
+                              uint32_t batch, uint64_t tokens, struct replay_workload *w, struct efs_error *err)
 {
     const struct replay_setup *s = &session->a->setup;
     int rc = replay_workload_make(route, s->layers, s->experts, batch, tokens, w);
@@ -182,7 +182,7 @@ static errint_t workload(const struct session *session, const struct efs_route *
 }
 
 /* What the real run of the same was told to be like; not known: there was none. */
-static struct replay_learned beside(const struct session *session, const struct replay_run_record *record)
+static struct replay_learned learned_beside(const struct session *session, const struct replay_run_record *record)
 {
     const struct replay_run_record *runs = session->report.runs;
     for (size_t i = session->report.count; i-- > 0;)
@@ -199,7 +199,7 @@ static errint_t simulated_run(struct session *session, const struct replay_workl
     struct replay_setup as_it_was = session->a->setup;
     const struct replay_setup *s = &as_it_was;
     const struct replay_learned *learned = &record->learned;
-    record->learned = beside(session, record);
+    record->learned = learned_beside(session, record);
     replay_learned_apply(learned, &as_it_was);
     int rc = 0;
     if (learned->known) {
@@ -258,7 +258,7 @@ static void print_learned(const struct replay_run_record *run)
            l->coded_turn_ns / 1e3, l->full_turn_ns / 1e3, l->wake_ns / 1e3, l->between_ns / 1e3, l->run_ns / 1e3);
 }
 
-static errint_t one_run(struct session *session, const struct replay_workload *w, const struct replay_history *history,
+static errint_t run_one(struct session *session, const struct replay_workload *w, const struct replay_history *history,
                         uint32_t budget, const struct choice *choice, bool first, struct efs_error *err)
 {
     struct replay_run_record *record = &session->report.runs[session->report.count];
@@ -290,14 +290,14 @@ static errint_t one_run(struct session *session, const struct replay_workload *w
 }
 
 /* All budgets and choices for one batch size. */
-static errint_t one_batch(struct session *session, uint32_t batch, struct efs_error *err)
+static errint_t run_batch(struct session *session, uint32_t batch, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
     struct replay_workload w = {0}, past = {0};
     struct replay_history history = {0};
-    errint_t rc = workload(session, &session->trace, a->trace, batch, a->tokens, &w, err);
+    errint_t rc = workload_open(session, &session->trace, a->trace, batch, a->tokens, &w, err);
     if (rc == 0 && session->has_history)
-        rc = workload(session, &session->history, a->plan_from, batch, 0, &past, err);
+        rc = workload_open(session, &session->history, a->plan_from, batch, 0, &past, err);
     if (rc == 0 && a->simulate) {
         rc = replay_history_learn(&a->setup, session->has_history ? &past : NULL, w.chosen, &history);
         if (rc < 0)
@@ -306,7 +306,7 @@ static errint_t one_batch(struct session *session, uint32_t batch, struct efs_er
     for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budget_count; b++) {
         size_t before = session->report.count;
         for (uint32_t c = 0; rc == 0 && !tools_interrupted() && c < session->choice_count; c++)
-            rc = one_run(session, &w, &history, b, &session->choices[c], session->report.count == before, err);
+            rc = run_one(session, &w, &history, b, &session->choices[c], session->report.count == before, err);
     }
     replay_history_free(&history);
     replay_workload_free(&past);
@@ -361,7 +361,7 @@ static void print_head(const struct session *session)
 /* ---- from the options to the report ------------------------------------------------------------------------- */
 
 /* Read everything and check what could not be checked before. */
-static errint_t prepare(struct session *session, struct efs_error *err)
+static errint_t session_prepare(struct session *session, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
     struct replay_setup *s = &a->setup;
@@ -408,14 +408,14 @@ static errint_t open_report(struct session *session, struct efs_error *err)
     return session->report.runs ? 0 : efs_fail(err, -ENOMEM, "no memory");
 }
 
-static errint_t replay(struct session *session, struct efs_error *err)
+static errint_t session_replay(struct session *session, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
     tools_interrupt_catch();
-    errint_t rc = prepare(session, err);
+    errint_t rc = session_prepare(session, err);
     if (rc < 0)
         return rc;
-    make_choices(session);
+    session_make_choices(session);
     if (session->choice_count == 0)
         return efs_fail(err, -EINVAL, "%s: a mount has none of these policies", a->mount);
     rc = open_report(session, err);
@@ -427,7 +427,7 @@ static errint_t replay(struct session *session, struct efs_error *err)
     tools_progress_init(&session->progress, a->quiet);
     session->progress.unit = "tokens";
     for (uint32_t i = 0; rc == 0 && !tools_interrupted() && i < a->batch_count; i++)
-        rc = one_batch(session, a->batch[i], err);
+        rc = run_batch(session, a->batch[i], err);
     tools_progress_clear(&session->progress);
     if (rc < 0)
         return rc;
@@ -462,7 +462,7 @@ int main(int argc, char **argv)
     if (!session)
         return tools_fail("moe-replay", -ENOMEM, &err);
     session->a = &a;
-    errint_t rc = replay(session, &err);
+    errint_t rc = session_replay(session, &err);
     bool failed = session->failed;
     if (session->live_open)
         replay_live_close(&session->live);

@@ -18,7 +18,7 @@ struct replay_mixture {
     uint32_t layer;
 };
 
-static uint64_t mix(uint64_t z)
+static uint64_t mix_bits(uint64_t z)
 {
     z += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -27,9 +27,9 @@ static uint64_t mix(uint64_t z)
 }
 
 /* What stands for a token of the trace in a layer. */
-static uint64_t seed(uint64_t at, uint32_t layer)
+static uint64_t token_seed(uint64_t at, uint32_t layer)
 {
-    return mix(mix(at) + layer);
+    return mix_bits(mix_bits(at) + layer);
 }
 
 struct replay_mixture *replay_mixture_new(const struct replay_model *model, const struct replay_workload *w,
@@ -78,21 +78,21 @@ void replay_mixture_free(struct replay_mixture *r)
     free(r);
 }
 
-static const uint16_t *chosen_by(const struct replay_mixture *r, uint32_t t)
+static const uint16_t *mixture_chosen(const struct replay_mixture *r, uint32_t t)
 {
     const struct efs_route *route = r->workload->route;
     return route->ids + (r->at[t] * route->layers + r->layer % route->layers) * route->chosen;
 }
 
 /* Where the tokens of each expert go. */
-static void deal(struct replay_mixture *r, uint32_t width)
+static void mixture_deal(struct replay_mixture *r, uint32_t width)
 {
     const struct efs_route *route = r->workload->route;
     uint32_t experts = r->model->experts, room = 0;
     memset(r->count, 0, experts * sizeof(*r->count));
     for (uint32_t t = 0; t < width; t++)
         for (uint32_t i = 0; i < route->chosen; i++)
-            r->count[chosen_by(r, t)[i] % experts]++;
+            r->count[mixture_chosen(r, t)[i] % experts]++;
     r->m.expert_count = 0;
     for (uint32_t e = 0; e < experts; e++) {
         uint32_t most = r->count[e];
@@ -108,12 +108,12 @@ static void deal(struct replay_mixture *r, uint32_t width)
 }
 
 /* The first choice weighs most; experts that a smaller model has twice among a token's choices get both weights. */
-static void weigh(struct replay_mixture *r, uint32_t width)
+static void mixture_weigh(struct replay_mixture *r, uint32_t width)
 {
     uint32_t chosen = r->workload->route->chosen;
     for (uint32_t t = 0; t < width; t++)
         for (uint32_t i = 0; i < chosen; i++) {
-            struct efs_route_to *to = &r->experts[r->count[chosen_by(r, t)[i] % r->model->experts]];
+            struct efs_route_to *to = &r->experts[r->count[mixture_chosen(r, t)[i] % r->model->experts]];
             size_t first = (size_t)(to->token - r->token);
             float weight = 2.0f * (float)(chosen - i) / (float)(chosen * (chosen + 1));
             if (to->count > 0 && to->token[to->count - 1] == t) {
@@ -130,12 +130,12 @@ void replay_mixture_set(struct replay_mixture *r, const uint64_t *at, uint32_t w
     r->at = at;
     r->layer = layer;
     r->m.tokens = width;
-    deal(r, width);
-    weigh(r, width);
+    mixture_deal(r, width);
+    mixture_weigh(r, width);
     for (uint32_t t = 0; t < width; t++) {
-        uint64_t s = seed(at[t], layer);
+        uint64_t s = token_seed(at[t], layer);
         for (uint32_t c = 0; c < r->m.hidden; c++)
-            r->x[(size_t)t * r->m.hidden + c] = (float)(int32_t)(mix(s + c) >> 40) * 0x1p-24f - 0.5f;
+            r->x[(size_t)t * r->m.hidden + c] = (float)(int32_t)(mix_bits(s + c) >> 40) * 0x1p-24f - 0.5f;
     }
 }
 
@@ -148,7 +148,7 @@ uint64_t replay_mixture_fold(const struct replay_mixture *r)
 {
     uint64_t sum = 0;
     for (uint32_t t = 0; t < r->m.tokens; t++) {
-        uint64_t hash = seed(r->at[t], r->layer);
+        uint64_t hash = token_seed(r->at[t], r->layer);
         for (uint32_t c = 0; c < r->m.hidden; c++) {
             uint32_t bits;
             memcpy(&bits, &r->y[(size_t)t * r->m.hidden + c], sizeof(bits));

@@ -21,7 +21,7 @@ struct waiter {
     size_t bytes;
 };
 
-static void tell(void *arg, errint_t error, size_t bytes)
+static void read_done(void *arg, errint_t error, size_t bytes)
 {
     struct waiter *w = arg;
     pthread_mutex_lock(&w->mutex);
@@ -36,7 +36,7 @@ static void tell(void *arg, errint_t error, size_t bytes)
 static errint_t read_part(struct efs *fs, uint32_t file, uint64_t at, void *out, size_t bytes)
 {
     struct waiter w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
-    efs_read(fs, file, NULL, at, out, bytes, tell, &w);
+    efs_read(fs, file, NULL, at, out, bytes, read_done, &w);
     pthread_mutex_lock(&w.mutex);
     while (!w.done)
         pthread_cond_wait(&w.cond, &w.mutex);
@@ -48,7 +48,7 @@ static errint_t read_part(struct efs *fs, uint32_t file, uint64_t at, void *out,
 
 /* ---- one expert --------------------------------------------------------------------------------------------- */
 
-static errint_t take_tensor(const char *name, const json_t *entry, uint64_t base, struct replay_expert *expert)
+static errint_t model_take_tensor(const char *name, const json_t *entry, uint64_t base, struct replay_expert *expert)
 {
     struct replay_tensor *t = &expert->tensors[expert->count];
     json_int_t begin, end;
@@ -79,7 +79,7 @@ static errint_t take_tensor(const char *name, const json_t *entry, uint64_t base
     return 0;
 }
 
-static errint_t take_header(json_t *header, uint64_t base, struct replay_expert *expert)
+static errint_t model_take_header(json_t *header, uint64_t base, struct replay_expert *expert)
 {
     const char *name;
     json_t *entry;
@@ -92,12 +92,12 @@ static errint_t take_header(json_t *header, uint64_t base, struct replay_expert 
     json_object_foreach(header, name, entry)
     {
         if (rc == 0 && strcmp(name, "__metadata__") != 0)
-            rc = expert->count < REPLAY_TENSORS_MAX ? take_tensor(name, entry, base, expert) : -EUCLEAN;
+            rc = expert->count < REPLAY_TENSORS_MAX ? model_take_tensor(name, entry, base, expert) : -EUCLEAN;
     }
     return rc;
 }
 
-static errint_t take_expert(struct efs *fs, uint32_t file, struct replay_expert *expert)
+static errint_t model_take_expert(struct efs *fs, uint32_t file, struct replay_expert *expert)
 {
     uint8_t word[8];
     uint64_t length = 0;
@@ -112,7 +112,7 @@ static errint_t take_expert(struct efs *fs, uint32_t file, struct replay_expert 
     rc = text ? read_part(fs, file, 8, text, length) : -ENOMEM;
     json_t *header = rc == 0 ? json_loadb(text, length, 0, NULL) : NULL;
     if (rc == 0)
-        rc = take_header(header, 8 + length, expert);
+        rc = model_take_header(header, 8 + length, expert);
     json_decref(header);
     free(text);
     return rc;
@@ -125,7 +125,7 @@ struct place {
     struct replay_layer layer;
 };
 
-static int by_place(const void *pa, const void *pb)
+static int compare_places(const void *pa, const void *pb)
 {
     const struct place *a = pa, *b = pb;
     uint64_t x = (uint64_t)a->order << 32 | a->expert, y = (uint64_t)b->order << 32 | b->expert;
@@ -133,7 +133,7 @@ static int by_place(const void *pa, const void *pb)
 }
 
 /* Where each expert is, sorted by layer and number; layers with the same name belong together. */
-static errint_t find_places(struct efs *fs, uint32_t count, struct place *places, uint32_t *layers)
+static errint_t model_find_places(struct efs *fs, uint32_t count, struct place *places, uint32_t *layers)
 {
     char before[64] = "";
     uint32_t order = 0;
@@ -155,12 +155,12 @@ static errint_t find_places(struct efs *fs, uint32_t count, struct place *places
         places[i].layer.number = info.layer;
     }
     *layers = order + 1;
-    qsort(places, count, sizeof(*places), by_place);
+    qsort(places, count, sizeof(*places), compare_places);
     return 0;
 }
 
-static errint_t take_all(struct efs *fs, const char *store, const struct place *places, struct replay_model *m,
-                         struct efs_error *err)
+static errint_t model_take_all(struct efs *fs, const char *store, const struct place *places, struct replay_model *m,
+                               struct efs_error *err)
 {
     for (uint32_t i = 0; i < m->layers * m->experts; i++) {
         struct efs_file_info file;
@@ -176,7 +176,7 @@ static errint_t take_all(struct efs *fs, const char *store, const struct place *
             expert->id = places[i].id;
             expert->file_bytes = file.bytes;
             m->layer[i / m->experts] = places[i].layer;
-            rc = take_expert(fs, places[i].file, expert);
+            rc = model_take_expert(fs, places[i].file, expert);
         }
         if (rc < 0)
             return efs_fail(err, rc, "%s: the header of %s cannot be read: %s", store, file.path, strerror(-rc));
@@ -203,7 +203,7 @@ errint_t replay_model_load(const char *store, struct replay_model *m, struct efs
     else if (efs_view_hidden(fs))
         rc = efs_fail(err, -EOPNOTSUPP, "%s: its experts are not shown as files", store);
     else
-        rc = find_places(fs, count, places, &m->layers);
+        rc = model_find_places(fs, count, places, &m->layers);
     if (rc == 0) {
         m->experts = count / m->layers;
         m->all = calloc(count, sizeof(*m->all));
@@ -213,7 +213,7 @@ errint_t replay_model_load(const char *store, struct replay_model *m, struct efs
         else if (count % m->layers != 0)
             rc = efs_fail(err, -EOPNOTSUPP, "%s: its layers have different numbers of experts", store);
         else
-            rc = take_all(fs, store, places, m, err);
+            rc = model_take_all(fs, store, places, m, err);
     }
     free(places);
     efs_close(fs);

@@ -94,7 +94,7 @@ struct options {
     bool too_long;
 };
 
-static void add_option(struct options *o, const char *name, const char *value)
+static void mount_add_option(struct options *o, const char *name, const char *value)
 {
     o->used += (size_t)snprintf(o->text + o->used, sizeof(o->text) - o->used, "%s%s%s", o->used ? "," : "", name,
                                 *value ? "=" : "");
@@ -118,26 +118,26 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
         return rc;
     /* its own fixed memory is the process's, as that of the peers: half of the allowance that all have alike */
     snprintf(number, sizeof(number), "%llu", (unsigned long long)(record->budget_bytes + live->allowance_bytes / 2));
-    add_option(&o, "budget", number);
+    mount_add_option(&o, "budget", number);
     if (live->workers) {
         snprintf(number, sizeof(number), "%u", live->workers);
-        add_option(&o, "workers", number);
+        mount_add_option(&o, "workers", number);
     }
     if (live->prealloc && replay_stage_knows(live->program, "prealloc"))
-        add_option(&o, "prealloc", "");
+        mount_add_option(&o, "prealloc", "");
     if (live->warm && replay_stage_knows(live->program, "warm"))
-        add_option(&o, "warm", "");
+        mount_add_option(&o, "warm", "");
     if (live->has_policies) {
-        add_option(&o, "policy", record->policy.name);
-        add_option(&o, "plan", setting->plan);
-        add_option(&o, "goal", setting->goal);
+        mount_add_option(&o, "policy", record->policy.name);
+        mount_add_option(&o, "plan", setting->plan);
+        mount_add_option(&o, "goal", setting->goal);
         if (live->plan_from)
-            add_option(&o, "history", live->plan_from);
+            mount_add_option(&o, "history", live->plan_from);
     } else {
         replay_add_note(record, live->program, " has no policies: what it has serves");
     }
     if (replay_stage_knows(live->program, "schedule"))
-        add_option(&o, "schedule", replay_schedule_name(setup->schedule));
+        mount_add_option(&o, "schedule", replay_schedule_name(setup->schedule));
     if (o.too_long)
         return efs_fail(err, -ENAMETOOLONG, "the options of the daemon are too long");
     return replay_stage_mount(&live->stage, live->program, live->store, o.text, err);
@@ -145,8 +145,8 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
 
 /* ---- a mount that is there ---------------------------------------------------------------------------------- */
 
-static errint_t set(const struct replay_live *live, const char *name, const char *value,
-                    struct replay_run_record *record, struct efs_error *err)
+static errint_t mount_set(const struct replay_live *live, const char *name, const char *value,
+                          struct replay_run_record *record, struct efs_error *err)
 {
     char attribute[64];
     snprintf(attribute, sizeof(attribute), "user.expertfs.%s", name);
@@ -164,14 +164,14 @@ errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *r
     char number[32];
     snprintf(number, sizeof(number), "%llu", (unsigned long long)record->budget_bytes);
     replay_add_note(record, "a mount that was there: not cold, no memory cgroup", "");
-    errint_t rc = set(live, "budget", number, record, err);
+    errint_t rc = mount_set(live, "budget", number, record, err);
     if (!live->has_policies)
         return rc;
     if (rc == 0)
-        rc = set(live, "policy", record->policy.name, record, err);
+        rc = mount_set(live, "policy", record->policy.name, record, err);
     if (rc == 0)
-        rc = set(live, "goal", setting->goal, record, err);
+        rc = mount_set(live, "goal", setting->goal, record, err);
     if (rc == 0)
-        rc = set(live, "plan", setting->plan, record, err);
+        rc = mount_set(live, "plan", setting->plan, record, err);
     return rc;
 }

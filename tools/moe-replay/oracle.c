@@ -55,7 +55,7 @@ void replay_oracle_free(struct replay_oracle *o)
 }
 
 /* Keep unit if there is room, or in the place of what is used latest. */
-static void admit(struct replay_oracle *o, uint32_t unit)
+static void oracle_admit(struct replay_oracle *o, uint32_t unit)
 {
     uint32_t worst = unit;
     if (o->room > 0) {
@@ -80,6 +80,6 @@ void replay_oracle_request(struct replay_oracle *o, struct efs_placement *placem
         placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
         o->use[unit] = o->next[i];
         if (pool == EFS_POOL_M)
-            admit(o, unit);
+            oracle_admit(o, unit);
     }
 }

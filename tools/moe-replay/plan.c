@@ -80,7 +80,7 @@ struct efs_cost replay_cost(const struct replay_setup *s)
 
 /* ---- the history -------------------------------------------------------------------------------------------- */
 
-static int learn_all(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
+static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
     struct efs_history_learner *learner = NULL;
     int rc = efs_history_init(seen, s->layers, s->experts);
@@ -102,7 +102,7 @@ int replay_history_learn(const struct replay_setup *s, const struct replay_workl
                          struct replay_history *h)
 {
     *h = (struct replay_history){.passes = history ? history->passes : 0};
-    int rc = history ? learn_all(s, history, &h->seen) : 0;
+    int rc = history ? history_learn(s, history, &h->seen) : 0;
     if (rc == 0)
         rc = efs_skew_learn(&h->skew, history ? &h->seen : NULL, s->layers, s->experts, chosen);
     h->counts = h->seen.counts;

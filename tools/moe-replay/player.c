@@ -157,7 +157,7 @@ static errint_t open_reader(const struct replay_play *p, uint32_t request_max, s
     }
 }
 
-static errint_t play(const struct replay_play *p, struct replay_stand *s)
+static errint_t player_run(const struct replay_play *p, struct replay_stand *s)
 {
     const struct replay_workload *w = p->workload;
     struct replay_reader *reader = NULL;
@@ -188,7 +188,7 @@ pid_t replay_player_start(const struct replay_play *p, struct replay_stand *s)
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     signal(SIGHUP, SIG_DFL);
-    s->rc = play(p, s);
+    s->rc = player_run(p, s);
     _exit(s->rc == 0 ? 0 : 1);
 }
 

@@ -15,7 +15,7 @@
 
 #define GIB 1073741824.0
 
-static FILE *create(const char *directory, const char *name, struct efs_error *err)
+static FILE *plot_create(const char *directory, const char *name, struct efs_error *err)
 {
     char path[4096];
     FILE *out = NULL;
@@ -28,7 +28,7 @@ static FILE *create(const char *directory, const char *name, struct efs_error *e
     return out;
 }
 
-static errint_t finish(FILE *out, const char *directory, struct efs_error *err)
+static errint_t plot_finish(FILE *out, const char *directory, struct efs_error *err)
 {
     bool bad = ferror(out);
     return fclose(out) != 0 || bad ? efs_fail(err, -EIO, "%s: writing failed: %s", directory, strerror(errno)) : 0;
@@ -57,7 +57,7 @@ static bool is_first(const struct replay_report *report, size_t i)
 /* A block of lines "budget GiB, median ms, p99 ms" for each title, in the order of first_runs(). */
 static errint_t write_times(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = create(directory, "tpot.tsv", err);
+    FILE *out = plot_create(directory, "tpot.tsv", err);
     char title[96], other[96];
     if (!out)
         return -EIO;
@@ -76,13 +76,13 @@ static errint_t write_times(const struct replay_report *report, const char *dire
         }
         fprintf(out, "\n\n");
     }
-    return finish(out, directory, err);
+    return plot_finish(out, directory, err);
 }
 
 /* A line for each run: its name, shares of F, C, S, E and M in percent. */
 static errint_t write_hits(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = create(directory, "hits.tsv", err);
+    FILE *out = plot_create(directory, "hits.tsv", err);
     char title[96];
     if (!out)
         return -EIO;
@@ -98,7 +98,7 @@ static errint_t write_hits(const struct replay_report *report, const char *direc
             fprintf(out, "\t%.3f", sum > 0 ? 100 * (double)run->result.all.hits[p] / sum : 0);
         fprintf(out, "\n");
     }
-    return finish(out, directory, err);
+    return plot_finish(out, directory, err);
 }
 
 /* A trace's name as it can stand between single quotes of gnuplot. */
@@ -114,7 +114,7 @@ static void quotable(const char *name, char *out, size_t room)
 
 static errint_t write_script(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = create(directory, "replay.gp", err);
+    FILE *out = plot_create(directory, "replay.gp", err);
     char title[96], trace[96];
     unsigned block = 0;
     if (!out)
@@ -142,10 +142,10 @@ static errint_t write_script(const struct replay_report *report, const char *dir
             "set datafile separator '\\t'\nset key outside right top\n"
             "plot for [c=2:6] 'hits.tsv' using c:xtic(1) title columnheader(c)\n",
             report->count > 20 ? (unsigned)report->count * 30 + 300 : 900, trace);
-    return finish(out, directory, err);
+    return plot_finish(out, directory, err);
 }
 
-static errint_t draw(const char *directory, struct efs_error *err)
+static errint_t plot_draw(const char *directory, struct efs_error *err)
 {
     int status;
     pid_t pid = fork();
@@ -172,5 +172,5 @@ int replay_report_plot(const struct replay_report *report, const char *directory
         rc = write_hits(report, directory, err);
     if (rc == 0)
         rc = write_script(report, directory, err);
-    return rc == 0 ? draw(directory, err) : rc;
+    return rc == 0 ? plot_draw(directory, err) : rc;
 }

@@ -55,7 +55,7 @@ static errint_t read_header(const char *path, json_t **header, uint64_t *base, u
 }
 
 /* Put the tensors of a file into all: name -> [file, first byte, bytes]. */
-static errint_t add_file(json_t *all, const char *path, uint32_t file)
+static errint_t raw_add_file(json_t *all, const char *path, uint32_t file)
 {
     json_t *header = NULL, *entry;
     uint64_t base = 0, file_bytes = 0;
@@ -82,7 +82,7 @@ static errint_t add_file(json_t *all, const char *path, uint32_t file)
 /* ---- the experts in it -------------------------------------------------------------------------------------- */
 
 /* A tensor is there by itself, or as a slice of one that has those of all experts. */
-static errint_t locate(const json_t *all, uint32_t number, struct replay_tensor *t)
+static errint_t raw_locate(const json_t *all, uint32_t number, struct replay_tensor *t)
 {
     json_int_t file, at, bytes;
     json_t *entry = json_object_get(all, t->name);
@@ -129,13 +129,13 @@ errint_t replay_model_find_raw(struct replay_model *m, const char *directory, st
     json_t *all = json_object();
     errint_t rc = all ? list_files(m, directory, err) : efs_fail(err, -ENOMEM, "no memory");
     for (uint32_t i = 0; rc == 0 && i < m->raw_count; i++) {
-        rc = add_file(all, m->raw_paths[i], i);
+        rc = raw_add_file(all, m->raw_paths[i], i);
         if (rc < 0)
             efs_fail(err, rc, "%s: no safetensors header, or a damaged one: %s", m->raw_paths[i], strerror(-rc));
     }
     for (uint32_t i = 0; rc == 0 && i < m->layers * m->experts; i++)
         for (uint32_t t = 0; rc == 0 && t < m->all[i].count; t++) {
-            rc = locate(all, m->all[i].number, &m->all[i].tensors[t]);
+            rc = raw_locate(all, m->all[i].number, &m->all[i].tensors[t]);
             if (rc < 0)
                 efs_fail(err, rc, "%s: tensor %s is %s", directory, m->all[i].tensors[t].name,
                          rc == -ENOENT ? "missing" : "of another size than in the store");

@@ -15,8 +15,8 @@ struct library_reader {
     enum efs_form form;
 };
 
-static errint_t run(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
-                    struct efs_error *err)
+static errint_t library_run(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
+                            struct efs_error *err)
 {
     struct library_reader *r = (struct library_reader *)reader;
     struct efs_mixture m = *mixture;
@@ -24,7 +24,7 @@ static errint_t run(struct replay_reader *reader, struct efs_team *team, const s
     return efs_expert_ffn(r->fs, team, &m, err);
 }
 
-static errint_t count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
+static errint_t library_count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
 {
     const struct library_reader *r = (const struct library_reader *)reader;
     struct efs_stats s;
@@ -43,7 +43,7 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *c, s
     return 0;
 }
 
-static void close_reader(struct replay_reader *reader)
+static void library_close(struct replay_reader *reader)
 {
     struct library_reader *r = (struct library_reader *)reader;
     efs_close(r->fs);
@@ -56,7 +56,7 @@ errint_t replay_reader_library(const char *store, const struct efs_options *opti
     struct library_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    r->reader = (struct replay_reader){.run = run, .count = count, .close = close_reader};
+    r->reader = (struct replay_reader){.run = library_run, .count = library_count, .close = library_close};
     r->form = options->full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     errint_t rc = efs_open(store, options, &r->fs, err);
     if (rc < 0)

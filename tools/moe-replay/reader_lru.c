@@ -77,7 +77,8 @@ static int by_raw_place(const void *pa, const void *pb)
 }
 
 /* The ranges of an expert, and where each tensor's bytes begin in a slot. Returns how many; *bytes: of the slot. */
-static uint32_t lay_out(const struct replay_expert *expert, struct range *ranges, uint64_t *tensor_at, uint64_t *bytes)
+static uint32_t lru_lay_out(const struct replay_expert *expert, struct range *ranges, uint64_t *tensor_at,
+                            uint64_t *bytes)
 {
     const struct replay_tensor *sorted[REPLAY_TENSORS_MAX];
     uint32_t count = 0;
@@ -104,21 +105,21 @@ static uint32_t lay_out(const struct replay_expert *expert, struct range *ranges
     return count;
 }
 
-static const struct replay_expert *expert_of(const struct lru_reader *r, uint32_t unit)
+static const struct replay_expert *slot_expert(const struct lru_reader *r, uint32_t unit)
 {
     return &r->model->all[unit];
 }
 
 /* ---- the list by last use ----------------------------------------------------------------------------------- */
 
-static void take_out(struct lru_reader *r, uint32_t s)
+static void lru_take_out(struct lru_reader *r, uint32_t s)
 {
     struct slot *slot = &r->slots[s];
     *(slot->newer == NONE ? &r->newest : &r->slots[slot->newer].older) = slot->older;
     *(slot->older == NONE ? &r->oldest : &r->slots[slot->older].newer) = slot->newer;
 }
 
-static void put_first(struct lru_reader *r, uint32_t s)
+static void lru_put_first(struct lru_reader *r, uint32_t s)
 {
     struct slot *slot = &r->slots[s];
     slot->newer = NONE;
@@ -130,7 +131,7 @@ static void put_first(struct lru_reader *r, uint32_t s)
 /* ---- reads -------------------------------------------------------------------------------------------------- */
 
 /* The next piece of what is missing; false: all of it is submitted, or the queue is full. */
-static bool submit_one(struct lru_reader *r)
+static bool lru_submit_one(struct lru_reader *r)
 {
     struct range ranges[REPLAY_TENSORS_MAX];
     uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
@@ -140,7 +141,7 @@ static bool submit_one(struct lru_reader *r)
             r->next_expert++;
             continue;
         }
-        uint32_t count = lay_out(expert_of(r, r->units[r->next_expert]), ranges, tensor_at, &bytes);
+        uint32_t count = lru_lay_out(slot_expert(r, r->units[r->next_expert]), ranges, tensor_at, &bytes);
         if (r->next_range == count) {
             r->next_expert++;
             r->next_range = 0;
@@ -165,10 +166,10 @@ static bool submit_one(struct lru_reader *r)
     return false;
 }
 
-static void submit(struct lru_reader *r)
+static void lru_submit(struct lru_reader *r)
 {
     bool any = false;
-    while (r->in_flight < DEPTH && submit_one(r)) {
+    while (r->in_flight < DEPTH && lru_submit_one(r)) {
         if (r->in_flight++ == 0)
             r->flight_began_ns = tools_now_ns();
         any = true;
@@ -181,7 +182,7 @@ static void submit(struct lru_reader *r)
 }
 
 /* One read is done: wait for it and keep the queue full. */
-static void reap(struct lru_reader *r)
+static void lru_reap(struct lru_reader *r)
 {
     struct io_uring_cqe *cqe;
     int rc = io_uring_wait_cqe(&r->ring, &cqe);
@@ -199,15 +200,15 @@ static void reap(struct lru_reader *r)
     io_uring_cqe_seen(&r->ring, cqe);
     if (--r->in_flight == 0)
         r->io_ns += tools_now_ns() - r->flight_began_ns;
-    submit(r);
+    lru_submit(r);
 }
 
 /* Reads of an expert: its pieces. */
-static uint32_t reads_of(const struct replay_expert *expert)
+static uint32_t lru_reads(const struct replay_expert *expert)
 {
     struct range ranges[REPLAY_TENSORS_MAX];
     uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes, reads = 0;
-    uint32_t count = lay_out(expert, ranges, tensor_at, &bytes);
+    uint32_t count = lru_lay_out(expert, ranges, tensor_at, &bytes);
     for (uint32_t i = 0; i < count; i++)
         reads += (ranges[i].bytes + READ_BYTES - 1) / READ_BYTES;
     return (uint32_t)reads;
@@ -215,8 +216,8 @@ static uint32_t reads_of(const struct replay_expert *expert)
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
-                        uint32_t count, struct efs_error *err)
+static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts,
+                            const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     struct lru_reader *r = (struct lru_reader *)reader;
     if (count > r->request_max)
@@ -233,8 +234,8 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
         r->handed[i] = false;
         r->hits[s == NONE ? REPLAY_STATES - 1 : 0]++;
         if (s != NONE) {
-            take_out(r, s);
-            put_first(r, s);
+            lru_take_out(r, s);
+            lru_put_first(r, s);
         }
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -244,49 +245,49 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
         s = r->oldest;
         if (r->slots[s].unit != NONE)
             r->where[r->slots[s].unit] = NONE;
-        take_out(r, s);
-        put_first(r, s);
+        lru_take_out(r, s);
+        lru_put_first(r, s);
         r->slots[s].unit = unit;
-        r->slots[s].unread = reads_of(expert_of(r, unit));
+        r->slots[s].unread = lru_reads(slot_expert(r, unit));
         r->where[unit] = s;
     }
-    submit(r);
+    lru_submit(r);
     return 0;
 }
 
-static void show(const struct lru_reader *r, uint32_t i, struct replay_view *view)
+static void lru_show(const struct lru_reader *r, uint32_t i, struct replay_view *view)
 {
     struct range ranges[REPLAY_TENSORS_MAX];
     uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
-    view->expert = expert_of(r, r->units[i]);
+    view->expert = slot_expert(r, r->units[i]);
     view->tokens = r->tokens[i];
-    lay_out(view->expert, ranges, tensor_at, &bytes);
+    lru_lay_out(view->expert, ranges, tensor_at, &bytes);
     for (uint32_t t = 0; t < view->expert->count; t++)
         view->data[t] = r->memory + r->where[r->units[i]] * r->slot_bytes + tensor_at[t];
 }
 
-static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
+static errint_t lru_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct lru_reader *r = (struct lru_reader *)reader;
     for (;;) {
         for (uint32_t i = 0; i < r->count && !r->failed; i++)
             if (!r->handed[i] && r->slots[r->where[r->units[i]]].unread == 0) {
                 r->handed[i] = true;
-                show(r, i, view);
+                lru_show(r, i, view);
                 return 0;
             }
         if (r->failed)
             return efs_fail(err, r->failed, "a read of a raw file failed: %s", strerror(-r->failed));
-        reap(r);
+        lru_reap(r);
     }
 }
 
-static void release(struct replay_reader *reader)
+static void lru_release(struct replay_reader *reader)
 {
     (void)reader;
 }
 
-static errint_t count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
+static errint_t lru_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
     const struct lru_reader *r = (const struct lru_reader *)reader;
     (void)err;
@@ -297,11 +298,11 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *coun
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-static void close_reader(struct replay_reader *reader)
+static void lru_close(struct replay_reader *reader)
 {
     struct lru_reader *r = (struct lru_reader *)reader;
     while (r->ring_made && r->in_flight > 0 && !r->failed)
-        reap(r);
+        lru_reap(r);
     if (r->ring_made)
         io_uring_queue_exit(&r->ring);
     for (uint32_t i = 0; r->fds && i < r->model->raw_count; i++)
@@ -319,13 +320,13 @@ static void close_reader(struct replay_reader *reader)
     free(r);
 }
 
-static errint_t make_slots(struct lru_reader *r, uint64_t budget_bytes, struct efs_error *err)
+static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, struct efs_error *err)
 {
     uint32_t units = r->model->layers * r->model->experts;
     for (uint32_t u = 0; u < units; u++) {
         struct range ranges[REPLAY_TENSORS_MAX];
         uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
-        lay_out(expert_of(r, u), ranges, tensor_at, &bytes);
+        lru_lay_out(slot_expert(r, u), ranges, tensor_at, &bytes);
         r->slot_bytes = bytes > r->slot_bytes ? bytes : r->slot_bytes;
     }
     uint64_t slots = budget_bytes / r->slot_bytes;
@@ -345,14 +346,14 @@ static errint_t make_slots(struct lru_reader *r, uint64_t budget_bytes, struct e
     r->newest = r->oldest = NONE;
     for (uint32_t s = 0; s < r->slot_count; s++) {
         r->slots[s].unit = NONE;
-        put_first(r, s);
+        lru_put_first(r, s);
     }
     for (uint32_t u = 0; u < units; u++)
         r->where[u] = NONE;
     return 0;
 }
 
-static errint_t open_files(struct lru_reader *r, struct efs_error *err)
+static errint_t lru_open_files(struct lru_reader *r, struct efs_error *err)
 {
     for (uint32_t i = 0; i < r->model->raw_count; i++) {
         struct stat st;
@@ -370,8 +371,9 @@ errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_byt
     struct lru_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct lru_reader){
-        .reader = {request, next, release, NULL, count, close_reader, 0}, .model = model, .request_max = request_max};
+    *r = (struct lru_reader){.reader = {lru_request, lru_next, lru_release, NULL, lru_count, lru_close, 0},
+                             .model = model,
+                             .request_max = request_max};
     r->fds = malloc((model->raw_count + 1) * sizeof(*r->fds));
     for (uint32_t i = 0; r->fds && i < model->raw_count; i++)
         r->fds[i] = -1;
@@ -382,11 +384,11 @@ errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_byt
     errint_t rc =
         r->fds && r->file_bytes && r->units && r->tokens && r->handed ? 0 : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
-        rc = make_slots(r, budget_bytes, err);
+        rc = lru_make_slots(r, budget_bytes, err);
     if (rc == 0 && prealloc) /* what cannot be had now comes when it is touched */
         (void)madvise(r->memory, r->memory_bytes, MADV_POPULATE_WRITE);
     if (rc == 0)
-        rc = open_files(r, err);
+        rc = lru_open_files(r, err);
     if (rc == 0) {
         rc = io_uring_queue_init(DEPTH, &r->ring, 0);
         r->ring_made = rc == 0;
@@ -394,7 +396,7 @@ errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_byt
             efs_fail(err, rc, "io_uring: %s", strerror(-rc));
     }
     if (rc < 0)
-        close_reader(&r->reader);
+        lru_close(&r->reader);
     else
         *reader = &r->reader;
     return rc;

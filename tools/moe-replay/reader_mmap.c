@@ -37,7 +37,7 @@ static const uint8_t *tensor_data(const struct mmap_reader *r, const struct repl
 }
 
 /* Is all of an expert in memory? */
-static bool resident(const struct mmap_reader *r, const struct replay_expert *expert)
+static bool mmap_resident(const struct mmap_reader *r, const struct replay_expert *expert)
 {
     for (uint32_t t = 0; t < expert->count; t++) {
         uintptr_t begin = (uintptr_t)tensor_data(r, &expert->tensors[t]), end = begin + expert->tensors[t].bytes;
@@ -51,8 +51,8 @@ static bool resident(const struct mmap_reader *r, const struct replay_expert *ex
     return true;
 }
 
-static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
-                        uint32_t count, struct efs_error *err)
+static errint_t mmap_request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts,
+                             const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
     if (count > r->request_max)
@@ -64,12 +64,12 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
     r->given = 0;
     uint64_t began = tools_now_ns();
     for (uint32_t i = 0; i < count; i++)
-        r->hits[resident(r, replay_model_expert(r->model, layer, experts[i])) ? 0 : REPLAY_STATES - 1]++;
+        r->hits[mmap_resident(r, replay_model_expert(r->model, layer, experts[i])) ? 0 : REPLAY_STATES - 1]++;
     reader->off_clock_ns += tools_now_ns() - began;
     return 0;
 }
 
-static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
+static errint_t mmap_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
     (void)err;
@@ -80,13 +80,13 @@ static errint_t next(struct replay_reader *reader, struct replay_view *view, str
     return 0;
 }
 
-static void release(struct replay_reader *reader)
+static void mmap_release(struct replay_reader *reader)
 {
     (void)reader;
 }
 
 /* The faults' reads are this process's own: nothing else in it reads. */
-static errint_t count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
+static errint_t mmap_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
     struct rusage usage;
@@ -98,7 +98,7 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *coun
     return 0;
 }
 
-static void close_reader(struct replay_reader *reader)
+static void mmap_close(struct replay_reader *reader)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
     for (uint32_t i = 0; r->files && i < r->model->raw_count; i++)
@@ -136,7 +136,7 @@ errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_m
     struct mmap_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mmap_reader){.reader = {request, next, release, NULL, count, close_reader, 0},
+    *r = (struct mmap_reader){.reader = {mmap_request, mmap_next, mmap_release, NULL, mmap_count, mmap_close, 0},
                               .model = model,
                               .request_max = request_max,
                               .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
@@ -151,7 +151,7 @@ errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_m
             efs_fail(err, rc, "%s: %s", model->raw_paths[i], strerror(-rc));
     }
     if (rc < 0)
-        close_reader(&r->reader);
+        mmap_close(&r->reader);
     else
         *reader = &r->reader;
     return rc;

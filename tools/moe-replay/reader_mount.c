@@ -28,8 +28,8 @@ struct mount_reader {
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-static errint_t request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts, const uint32_t *tokens,
-                        uint32_t count, struct efs_error *err)
+static errint_t mount_request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts,
+                              const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
     const struct replay_layer *named = &r->model->layer[layer];
@@ -45,7 +45,8 @@ static errint_t request(struct replay_reader *reader, uint32_t layer, const uint
                             EFS_FORM_FULL, &r->request, err);
 }
 
-static errint_t show(const struct mount_reader *r, uint32_t index, struct replay_view *view, struct efs_error *err)
+static errint_t mount_show(const struct mount_reader *r, uint32_t index, struct replay_view *view,
+                           struct efs_error *err)
 {
     const struct replay_expert *expert = replay_model_expert(r->model, r->layer, r->experts[index]);
     const struct efs_tensor *tensors;
@@ -68,7 +69,7 @@ static errint_t show(const struct mount_reader *r, uint32_t index, struct replay
     return 0;
 }
 
-static errint_t next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
+static errint_t mount_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
     uint32_t index;
@@ -82,10 +83,10 @@ static errint_t next(struct replay_reader *reader, struct replay_view *view, str
         return efs_fail(err, rc, "an expert of layer %u in the mount: %s", r->model->layer[r->layer].number,
                         strerror(-rc));
     r->shown = index;
-    return show(r, index, view, err);
+    return mount_show(r, index, view, err);
 }
 
-static void release(struct replay_reader *reader)
+static void mount_release(struct replay_reader *reader)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
     if (r->request)
@@ -107,7 +108,7 @@ static bool value_of(const char *text, const char *name, uint64_t *value)
     return false;
 }
 
-static errint_t count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
+static errint_t mount_count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
 {
     static const char *const states[REPLAY_STATES] = {"requests_f", "requests_c", "requests_s", "requests_e",
                                                       "requests_m"};
@@ -142,10 +143,10 @@ static errint_t count(struct replay_reader *reader, struct replay_counters *c, s
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-static void close_reader(struct replay_reader *reader)
+static void mount_close(struct replay_reader *reader)
 {
     struct mount_reader *r = (struct mount_reader *)reader;
-    release(reader);
+    mount_release(reader);
     efs_client_close(r->client);
     if (r->root >= 0)
         close(r->root);
@@ -159,7 +160,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
     struct mount_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mount_reader){.reader = {request, next, release, NULL, count, close_reader, 0},
+    *r = (struct mount_reader){.reader = {mount_request, mount_next, mount_release, NULL, mount_count, mount_close, 0},
                                .model = model,
                                .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
                                .request_max = request_max,
@@ -171,7 +172,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
     if (rc == 0)
         rc = efs_client_open(mountpoint, &options, &r->client, err);
     if (rc < 0)
-        close_reader(&r->reader);
+        mount_close(&r->reader);
     else
         *reader = &r->reader;
     return rc;

@@ -14,14 +14,14 @@ static double per_token(const struct replay_result *r, double sum)
     return r->tokens ? sum / (double)r->tokens : 0;
 }
 
-static double share(double part, double whole)
+static double report_share(double part, double whole)
 {
     return whole > 0 ? part / whole : 0;
 }
 
 double replay_tokens_per_second(const struct replay_result *r)
 {
-    return share((double)r->tokens * 1e9, (double)r->all.time_ns);
+    return report_share((double)r->tokens * 1e9, (double)r->all.time_ns);
 }
 
 void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room)
@@ -68,10 +68,10 @@ void replay_report_row(const struct replay_report *report)
            replay_tokens_per_second(r), per_token(r, (double)r->all.busy_ns[EFS_ON_IO]) / 1e6,
            per_token(r, (double)r->all.read_bytes) / 1e6);
     for (unsigned p = 0; p <= EFS_POOLS; p++)
-        printf(" %5.1f", 100 * share((double)r->all.hits[p], hits));
-    printf(" %4.0f %4.0f %4.0fus %7.2f\n", 100 * share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
-           100 * share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * report->setup->workers), schedule_ns / 1e3,
-           per_token(r, r->recoded_bytes) / 1e6);
+        printf(" %5.1f", 100 * report_share((double)r->all.hits[p], hits));
+    printf(" %4.0f %4.0f %4.0fus %7.2f\n", 100 * report_share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
+           100 * report_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * report->setup->workers),
+           schedule_ns / 1e3, per_token(r, r->recoded_bytes) / 1e6);
     if (run->note[0])
         printf("%24s %s\n", "note:", run->note);
 }
@@ -123,8 +123,8 @@ static bool compares(const struct replay_run_record *run, bool simulated)
 }
 
 /* The least of a budget; negative: no run. */
-static double least(const struct replay_report *report, const struct measure *measure, bool simulated, uint32_t batch,
-                    uint32_t budget)
+static double report_least(const struct replay_report *report, const struct measure *measure, bool simulated,
+                           uint32_t batch, uint32_t budget)
 {
     double so_far = -1;
     for (size_t i = 0; i < report->count; i++) {
@@ -164,7 +164,8 @@ static void print_summary_of(const struct replay_report *report, const struct me
         for (uint32_t b = 0; b < report->budget_count; b++) {
             const struct replay_run_record *run = find_run(report, name, batch, b);
             bool simulated = run && run->runner == REPLAY_SIMULATE;
-            double best = least(report, measure, simulated, batch, b), value = run ? measure->of(&run->result) : 0;
+            double best = report_least(report, measure, simulated, batch, b),
+                   value = run ? measure->of(&run->result) : 0;
             char mark = !run || !compares(run, simulated) ? ' '
                         : value <= best                   ? '*'
                         : value <= best * (1 + TIE)       ? '='

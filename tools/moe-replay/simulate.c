@@ -75,7 +75,7 @@ static void lay_costs(struct player *player)
                                       .sm_bytes = s->bytes[EFS_POOL_F] / s->tensors};
 }
 
-static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors)
+static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors)
 {
     struct player *player = arg;
     uint32_t count = player->setup->tensors, i = player->count++;
@@ -101,7 +101,7 @@ static uint32_t describe(void *arg, uint32_t layer, uint32_t expert, struct efs_
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
 
-static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
 {
     struct player *player = arg;
     const struct efs_move *moves;
@@ -149,7 +149,7 @@ static void time_schedule(struct player *player)
         player->samples[player->sample_count++] = tools_now_ns() - began;
 }
 
-static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+static void player_used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
 {
     struct player *player = arg;
     (void)tokens;
@@ -159,7 +159,7 @@ static void used(void *arg, uint32_t layer, const uint32_t *experts, const uint3
         time_schedule(player);
 }
 
-static void pass_done(void *arg, const struct efs_trace_totals *totals)
+static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
 {
     struct player *player = arg;
     player->pass_ns[player->result->passes] = totals->time_ns;
@@ -235,8 +235,8 @@ static void follow_plans(struct player *player, uint32_t *next)
         efs_policy_resize(player->policy, learned->pools[*next].capacity, NULL, &moves, &count);
 }
 
-static int play(struct player *player, const struct efs_trace_config *config, struct efs_trace_request *requests,
-                replay_progress_fn *progress, void *arg)
+static int player_run(struct player *player, const struct efs_trace_config *config, struct efs_trace_request *requests,
+                      replay_progress_fn *progress, void *arg)
 {
     const struct replay_workload *w = player->workload;
     uint64_t slice = player->setup->tell_sequence ? 1 : SLICE_PASSES;
@@ -252,7 +252,7 @@ static int play(struct player *player, const struct efs_trace_config *config, st
             efs_policy_begin(player->policy);
         follow_plans(player, &plan);
         size_t count = fill_requests(w, pass, end, requests);
-        rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, pass_done, player,
+        rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, player_pass_done, player,
                                 &totals);
         add_totals(&player->result->all, &totals);
         stop = end % SLICE_PASSES == 0 && progress(arg, player->result->tokens);
@@ -274,7 +274,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->result = result;
     player->raw = policy->pools == REPLAY_RAW;
     lay_costs(player);
-    const struct efs_trace_config config = {.policy = {player, begin, describe, used},
+    const struct efs_trace_config config = {.policy = {player, player_begin, player_describe, player_used},
                                             .workers = setup->workers,
                                             .recovery = EFS_RECOVER_WORKER,
                                             .fused = true,
@@ -296,7 +296,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     if (rc == 0)
         rc = open_policy(player, policy, history, plan);
     if (rc == 0)
-        rc = play(player, &config, requests, progress, arg);
+        rc = player_run(player, &config, requests, progress, arg);
     if (rc == 0)
         rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;

@@ -55,7 +55,7 @@ static void unmount(const char *path)
 }
 
 /* Remove the files of a folder that is ours. */
-static void empty(const char *folder)
+static void directory_empty(const char *folder)
 {
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));)
@@ -64,10 +64,10 @@ static void empty(const char *folder)
         closedir(dir);
 }
 
-static void take_away(const struct replay_stage *stage)
+static void directory_remove(const struct replay_stage *stage)
 {
     unmount(stage->mountpoint);
-    empty(stage->state);
+    directory_empty(stage->state);
     (void)rmdir(stage->state);
     replay_cgroup_remove(&stage->cgroup);
     (void)rmdir(stage->mountpoint);
@@ -76,7 +76,7 @@ static void take_away(const struct replay_stage *stage)
 }
 
 /* Until the other end of the pipe is closed, by us or by our death. */
-static void watch(const struct replay_stage *stage, int fd)
+static void stage_watch(const struct replay_stage *stage, int fd)
 {
     char byte;
     ssize_t got;
@@ -88,7 +88,7 @@ static void watch(const struct replay_stage *stage, int fd)
         got = read(fd, &byte, 1);
     while (got > 0 || (got < 0 && errno == EINTR));
     uint64_t end = tools_now_ns() + WARDEN_NS; /* a daemon that ends just now may still save what it counted */
-    for (take_away(stage); access(stage->folder, F_OK) == 0 && tools_now_ns() < end; take_away(stage))
+    for (directory_remove(stage); access(stage->folder, F_OK) == 0 && tools_now_ns() < end; directory_remove(stage))
         pause_shortly();
     _exit(0);
 }
@@ -117,7 +117,7 @@ errint_t replay_stage_open(struct replay_stage *stage, struct efs_error *err)
         stage->warden = fork();
         if (stage->warden == 0) {
             close(pipe_fds[1]);
-            watch(stage, pipe_fds[0]);
+            stage_watch(stage, pipe_fds[0]);
         }
         rc = stage->warden < 0 ? -errno : 0;
         close(pipe_fds[0]);
@@ -136,7 +136,7 @@ void replay_stage_close(struct replay_stage *stage)
     if (!stage->folder[0])
         return;
     (void)replay_stage_unmount(stage, &ignored);
-    take_away(stage);
+    directory_remove(stage);
     if (stage->alive_fd >= 0)
         close(stage->alive_fd);
     if (stage->warden > 0)
@@ -160,7 +160,7 @@ errint_t replay_stage_forget(struct replay_stage *stage, const struct efs_profil
 {
     char path[512];
     char *json = efs_profile_json(profile);
-    empty(stage->state);
+    directory_empty(stage->state);
     snprintf(path, sizeof(path), "%s/profile-%016llx.json", stage->state, (unsigned long long)profile->content_hash);
     FILE *out = json ? fopen(path, "we") : NULL;
     bool written = out && fputs(json, out) >= 0;

@@ -11,7 +11,7 @@ struct stream {
     uint64_t next, end;
 };
 
-static int allocate(const struct efs_route *route, uint64_t tokens, struct replay_workload *w)
+static int workload_allocate(const struct efs_route *route, uint64_t tokens, struct replay_workload *w)
 {
     size_t requests, ids;
     if (__builtin_mul_overflow(tokens, (size_t)w->layers, &requests) ||
@@ -27,8 +27,8 @@ static int allocate(const struct efs_route *route, uint64_t tokens, struct repla
 }
 
 /* The sequences of a pass: one more token each, and new ones for those that ended. Returns how many tokens it has. */
-static uint32_t next_pass(const struct efs_route *route, uint64_t tokens, struct stream *streams, uint32_t batch,
-                          uint64_t *next, uint64_t *at, uint32_t *starts)
+static uint32_t workload_next_pass(const struct efs_route *route, uint64_t tokens, struct stream *streams,
+                                   uint32_t batch, uint64_t *next, uint64_t *at, uint32_t *starts)
 {
     uint32_t width = 0;
     *starts = 0;
@@ -48,8 +48,8 @@ static uint32_t next_pass(const struct efs_route *route, uint64_t tokens, struct
 }
 
 /* What one layer of the model asks for in a pass, put at ids[end...]; place is of experts entries, all 0. */
-static size_t ask(const struct efs_route *route, struct replay_workload *w, uint32_t layer, const uint64_t *at,
-                  uint32_t width, size_t end, uint32_t *place)
+static size_t workload_ask(const struct efs_route *route, struct replay_workload *w, uint32_t layer, const uint64_t *at,
+                           uint32_t width, size_t end, uint32_t *place)
 {
     size_t begin = end;
     for (uint32_t t = 0; t < width; t++) {
@@ -80,13 +80,13 @@ int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_
     uint64_t *at = calloc(batch, sizeof(*at)), next = 0;
     uint32_t *place = calloc(experts, sizeof(*place));
     size_t end = 0;
-    int rc = streams && at && place ? allocate(route, tokens, w) : -ENOMEM;
+    int rc = streams && at && place ? workload_allocate(route, tokens, w) : -ENOMEM;
     while (rc == 0 && w->tokens < tokens) {
-        uint32_t width = next_pass(route, tokens, streams, batch, &next, at, &w->starts[w->passes]);
+        uint32_t width = workload_next_pass(route, tokens, streams, batch, &next, at, &w->starts[w->passes]);
         w->width[w->passes] = width;
         memcpy(w->at + w->tokens, at, width * sizeof(*at));
         for (uint32_t l = 0; l < layers; l++) {
-            end = ask(route, w, l, at, width, end, place);
+            end = workload_ask(route, w, l, at, width, end, place);
             w->first[w->passes * layers + l + 1] = end;
         }
         w->passes++;

@@ -88,7 +88,7 @@ static void set_mode(struct bench *b, const struct argp_state *state)
     b->team.way = (enum team_way)i;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct bench *b = state->input;
     switch (key) {
@@ -219,7 +219,7 @@ static int read_piece(const struct bench *b, const struct piece *p, uint8_t *buf
     return rc;
 }
 
-static void *work(void *arg)
+static void *reader_run(void *arg)
 {
     struct bench *b = arg;
     void *buffers;
@@ -318,14 +318,14 @@ static double round_seconds(struct bench *b)
     b->bytes = 0;
     double begin = tools_now_s();
     for (unsigned i = 1; i < count; i++)
-        pthread_create(&threads[i], NULL, work, b);
-    work(b);
+        pthread_create(&threads[i], NULL, reader_run, b);
+    reader_run(b);
     for (unsigned i = 1; i < count; i++)
         pthread_join(threads[i], NULL);
     return tools_now_s() - begin;
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_seconds(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -334,7 +334,8 @@ static int by_value(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     struct bench b = {.block = 1 << 20, .threads = 1, .rounds = 1};
-    const struct argp argp = {options, parse, "FILE...", "Read files in one way and tell how fast.", NULL, NULL, NULL};
+    const struct argp argp = {options, parse_option, "FILE...", "Read files in one way and tell how fast.",
+                              NULL,    NULL,         NULL};
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &b);
     if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || (b.teams && b.threads > TEAM_MOST) || b.block < 4096 ||
@@ -350,7 +351,7 @@ int main(int argc, char **argv)
         return 1;
     for (unsigned i = 0; i < b.rounds && !b.failed; i++)
         seconds[i] = b.teams ? team_seconds(&b) : round_seconds(&b);
-    qsort(seconds, b.rounds, sizeof(*seconds), by_value);
+    qsort(seconds, b.rounds, sizeof(*seconds), compare_seconds);
     double median = seconds[b.rounds / 2], rate = (double)b.bytes / median / 1e9;
     free(seconds);
     if (b.failed)

@@ -71,7 +71,8 @@ static ssize_t read_pieces(int fd, uint8_t *buffer, size_t bytes, uint64_t at)
 }
 
 /* One request, at most bytes of them: how many came. at is not looked at by read(), which goes on. */
-static ssize_t request(const struct team *team, const struct handle *h, uint64_t at, size_t bytes, uint8_t *buffer)
+static ssize_t member_request(const struct team *team, const struct handle *h, uint64_t at, size_t bytes,
+                              uint8_t *buffer)
 {
     off_t from = (off_t)at;
     switch (team->way) {
@@ -93,7 +94,7 @@ static int read_range(struct work *w, const struct handle *h, uint64_t at, uint6
 {
     while (at < end) {
         size_t bytes = end - at < w->team->block ? (size_t)(end - at) : w->team->block;
-        ssize_t n = request(w->team, h, at, bytes, buffer);
+        ssize_t n = member_request(w->team, h, at, bytes, buffer);
         if (n <= 0)
             return n < 0 ? -errno : -EIO;
         at += (uint64_t)n;
@@ -134,7 +135,7 @@ static int read_in_turn(struct work *w, uint8_t *buffer)
     }
 }
 
-static void *member(void *arg)
+static void *member_run(void *arg)
 {
     struct work *w = arg;
     unsigned me = w->joined++;
@@ -162,9 +163,9 @@ int team_read(const struct team *team, const char *path, uint64_t *bytes)
     w.size = (uint64_t)st.st_size;
     int rc = handle_open(&w.shared, &w);
     while (rc == 0 && started < team->threads && started < TEAM_MOST)
-        rc = -pthread_create(&threads[started++], NULL, member, &w);
+        rc = -pthread_create(&threads[started++], NULL, member_run, &w);
     if (rc == 0)
-        member(&w);
+        member_run(&w);
     else
         started--; /* the last one was not started */
     for (unsigned i = 1; i < started; i++)

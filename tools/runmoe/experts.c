@@ -60,7 +60,7 @@ uint64_t experts_bytes(const struct config *c, uint32_t tokens)
 }
 
 /* From who each token goes to, to who comes to each expert. Returns how many experts there are. */
-static uint32_t gather(struct experts *x, uint32_t layer, const struct routes *routes)
+static uint32_t experts_gather(struct experts *x, uint32_t layer, const struct routes *routes)
 {
     uint32_t slots = routes->tokens * routes->chosen, count = 0, next = 0;
     memset(x->count, 0, x->model->config.experts * sizeof(*x->count));
@@ -92,7 +92,7 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
     struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
                                   .expert_bytes = sizeof(struct efs_route_to),
                                   .experts = x->mixture,
-                                  .expert_count = gather(x, layer, routes),
+                                  .expert_count = experts_gather(x, layer, routes),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                   .x = bf16 ? (const void *)x->in : in,
                                   .tokens = routes->tokens,

@@ -25,7 +25,7 @@ struct forward {
 
 /* ---- memory ---- */
 
-static errint_t room(float **memory, uint64_t count)
+static errint_t forward_reserve(float **memory, uint64_t count)
 {
     *memory = calloc(count, sizeof(**memory));
     return *memory ? 0 : -ENOMEM;
@@ -53,11 +53,14 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
     f->team = team_start(threads);
     f->expert = calloc((size_t)batch * c->chosen, sizeof(*f->expert));
     *out = f;
-    if (f->team && f->expert && room(&f->keys, cache) == 0 && room(&f->values, cache) == 0 &&
-        room(&f->x, (uint64_t)batch * c->hidden) == 0 && room(&f->normed, (uint64_t)batch * c->hidden) == 0 &&
-        room(&f->sum, (uint64_t)batch * c->hidden) == 0 && room(&f->q, batch * heads) == 0 &&
-        room(&f->attended, batch * heads) == 0 && room(&f->router, (uint64_t)batch * c->experts) == 0 &&
-        room(&f->turn, (uint64_t)batch * c->head_dim) == 0 && room(&f->weight, (uint64_t)batch * c->chosen) == 0 &&
+    if (f->team && f->expert && forward_reserve(&f->keys, cache) == 0 && forward_reserve(&f->values, cache) == 0 &&
+        forward_reserve(&f->x, (uint64_t)batch * c->hidden) == 0 &&
+        forward_reserve(&f->normed, (uint64_t)batch * c->hidden) == 0 &&
+        forward_reserve(&f->sum, (uint64_t)batch * c->hidden) == 0 && forward_reserve(&f->q, batch * heads) == 0 &&
+        forward_reserve(&f->attended, batch * heads) == 0 &&
+        forward_reserve(&f->router, (uint64_t)batch * c->experts) == 0 &&
+        forward_reserve(&f->turn, (uint64_t)batch * c->head_dim) == 0 &&
+        forward_reserve(&f->weight, (uint64_t)batch * c->chosen) == 0 &&
         experts_start(model, threads, batch, &f->experts) == 0)
         return 0;
     forward_stop(f);
@@ -80,7 +83,7 @@ void forward_stop(struct forward *f)
 /* ---- parts of a layer ---- */
 
 /* Activations, before they meet BF16 weights. */
-static void narrow(const struct forward *f, float *x, size_t count)
+static void narrow_to_bf16(const struct forward *f, float *x, size_t count)
 {
     if (f->model->bf16_activations)
         round_bf16(x, count);
@@ -168,19 +171,19 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     struct product qkv[] = {{&layer->q, f->normed, f->q, count},
                             {&layer->k, f->normed, keys, count},
                             {&layer->v, f->normed, values, count}};
-    narrow(f, f->normed, (size_t)count * c->hidden);
+    narrow_to_bf16(f, f->normed, (size_t)count * c->hidden);
     team_products(f->team, qkv, 3);
     for (uint32_t t = 0; t < count; t++) {
         norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
         norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
     }
     team_run(f->team, attend, &a, (size_t)count * c->heads);
-    narrow(f, f->attended, count * q_step);
+    narrow_to_bf16(f, f->attended, count * q_step);
     team_products(f->team, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
 }
 
 /* The experts of one token: those of the largest probabilities, the first of equal ones. */
-static void choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
+static void router_choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
 {
     float largest = -INFINITY, sum = 0, chosen_sum = 0;
     for (uint32_t e = 0; e < c->experts; e++)
@@ -201,13 +204,13 @@ static void choose(const struct config *c, float *scores, uint32_t *expert, floa
         weight[i] /= chosen_sum;
 }
 
-static errint_t mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
+static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
 {
     const struct config *c = &f->model->config;
     /* Not rounded for the router, whose weights runtimes keep in F32; experts_run() rounds for the experts. */
     team_products(f->team, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
     for (size_t t = 0; t < count; t++)
-        choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
+        router_choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
     struct routes routes = {count, c->chosen, f->expert, f->weight};
     return experts_run(f->experts, n, &routes, f->normed, f->sum, err);
 }
@@ -241,14 +244,14 @@ errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, 
         attention(f, n, count);
         add_sum(f, count);
         norm_all(f, m->layers[n].ffn_norm, count);
-        errint_t rc = mixture(f, n, count, err);
+        errint_t rc = forward_mixture(f, n, count, err);
         if (rc < 0)
             return rc;
         add_sum(f, count);
     }
     f->filled += count;
     norm_all(f, m->final_norm, count);
-    narrow(f, f->normed, (size_t)count * m->config.hidden);
+    narrow_to_bf16(f, f->normed, (size_t)count * m->config.hidden);
     uint32_t skipped = last_only ? count - 1 : 0;
     struct product head = {&m->head, f->normed + (size_t)skipped * m->config.hidden, logits, count - skipped};
     team_products(f->team, &head, 1);

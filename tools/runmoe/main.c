@@ -154,7 +154,7 @@ struct run {
 };
 
 /* Tokens through the model; logits then begin with those of the last one. */
-static errint_t step(struct run *r, const uint32_t *tokens, uint32_t count, struct efs_error *err)
+static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     size_t vocab = r->model.config.vocab;
     errint_t rc = forward_run(r->forward, tokens, count, !r->logits_file, r->logits, err);
@@ -167,7 +167,7 @@ static errint_t step(struct run *r, const uint32_t *tokens, uint32_t count, stru
 }
 
 /* The prompt, then token by token; they are printed as they come. */
-static errint_t generate(struct run *r, struct efs_error *err)
+static errint_t run_generate(struct run *r, struct efs_error *err)
 {
     const struct arguments *a = r->a;
     struct sampler sampler = a->sampler;
@@ -175,7 +175,7 @@ static errint_t generate(struct run *r, struct efs_error *err)
     errint_t rc = 0;
     for (uint32_t at = 0; at < a->prompt_tokens && rc == 0; at += a->batch) {
         uint32_t left = a->prompt_tokens - at;
-        rc = step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
+        rc = run_step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
         r->first_step = at ? r->first_step : tools_now_s() - began;
     }
     r->prompt_seconds = tools_now_s() - began;
@@ -185,7 +185,7 @@ static errint_t generate(struct run *r, struct efs_error *err)
         printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
         fflush(stdout);
         if (i + 1 < a->tokens)
-            rc = step(r, &token, 1, err);
+            rc = run_step(r, &token, 1, err);
     }
     r->seconds = tools_now_s() - began;
     return rc;
@@ -210,7 +210,7 @@ static void print_report(const struct run *r)
     printf("disk_bytes: %llu\n", (unsigned long long)s.disk_bytes);
 }
 
-static errint_t start(struct run *r, struct arguments *a, struct efs_error *err)
+static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
 {
     double began = tools_now_s();
     uint32_t positions = a->prompt_tokens + a->tokens;
@@ -243,9 +243,9 @@ static int run(struct arguments *a)
 {
     struct run r = {.a = a};
     struct efs_error err = {""};
-    errint_t rc = start(&r, a, &err);
+    errint_t rc = run_start(&r, a, &err);
     if (rc == 0)
-        rc = generate(&r, &err);
+        rc = run_generate(&r, &err);
     if (rc == 0)
         print_report(&r);
     if (r.logits_file && fclose(r.logits_file) != 0 && rc == 0)

@@ -21,7 +21,7 @@ typedef float f32_lanes __attribute__((vector_size(LANES * 4)));
 typedef uint32_t u32_lanes __attribute__((vector_size(LANES * 4)));
 typedef uint16_t u16_lanes __attribute__((vector_size(LANES * 2)));
 
-static float weight(const void *row, bool bf16, size_t i)
+static float weight_at(const void *row, bool bf16, size_t i)
 {
     uint32_t bits = 0;
     if (bf16)
@@ -63,7 +63,7 @@ static ALWAYS_INLINE void row_dots(const void *row, bool bf16, const float *x, s
             for (unsigned i = 0; i < LANES; i++)
                 sum += sums[t][c][i];
         for (size_t i = whole; i < count; i++)
-            sum += weight(row, bf16, i) * x[t * count + i];
+            sum += weight_at(row, bf16, i) * x[t * count + i];
         y[t * y_step] = sum;
     }
 }
@@ -85,7 +85,7 @@ FOR_EACH_CPU static void row_f32(const void *row, const float *x, size_t count, 
     row_dots(row, false, x, count, y, 1, 1);
 }
 
-static void rows(const struct product *p, size_t begin, size_t end)
+static void product_rows(const struct product *p, size_t begin, size_t end)
 {
     if (p->w->bf16) {
         rows_bf16(p, begin, end);
@@ -108,7 +108,7 @@ void matrix_row(const struct matrix *matrix, uint32_t row, float *out)
 {
     const uint8_t *data = (const uint8_t *)matrix->data + (size_t)row * matrix->columns * (matrix->bf16 ? 2 : 4);
     for (size_t i = 0; i < matrix->columns; i++)
-        out[i] = weight(data, matrix->bf16, i);
+        out[i] = weight_at(data, matrix->bf16, i);
 }
 
 /* The bits of the nearest BF16 number. */
@@ -139,13 +139,13 @@ struct list {
 };
 
 /* Rows [begin, end) of all products, counted through. */
-static void work(void *arg, size_t begin, size_t end)
+static void product_work(void *arg, size_t begin, size_t end)
 {
     const struct list *list = arg;
     for (size_t i = 0, first = 0; i < list->count && first < end; i++) {
         size_t next = first + list->products[i].w->rows;
         if (next > begin)
-            rows(&list->products[i], begin > first ? begin - first : 0, (end < next ? end : next) - first);
+            product_rows(&list->products[i], begin > first ? begin - first : 0, (end < next ? end : next) - first);
         first = next;
     }
 }
@@ -156,5 +156,5 @@ void team_products(struct team *team, const struct product *products, size_t cou
     size_t sum = 0;
     for (size_t i = 0; i < count; i++)
         sum += products[i].w->rows;
-    team_run(team, work, &list, sum);
+    team_run(team, product_work, &list, sum);
 }

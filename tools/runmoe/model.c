@@ -99,7 +99,7 @@ static errint_t tensor_at(const void *file, uint64_t bytes, uint64_t begin, cons
     return 0;
 }
 
-static json_t *header(const void *file, uint64_t bytes, uint64_t *begin)
+static json_t *header_read(const void *file, uint64_t bytes, uint64_t *begin)
 {
     uint64_t length = 0;
     if (bytes < 8)
@@ -111,8 +111,8 @@ static json_t *header(const void *file, uint64_t bytes, uint64_t *begin)
     return json_loadb((const char *)file + 8, length, 0, NULL);
 }
 
-static errint_t find(const void *file, uint64_t bytes, uint64_t begin, const json_t *tensors, const char *name,
-                     uint32_t rows, uint32_t columns, struct matrix *matrix, struct efs_error *err)
+static errint_t tensor_find(const void *file, uint64_t bytes, uint64_t begin, const json_t *tensors, const char *name,
+                            uint32_t rows, uint32_t columns, struct matrix *matrix, struct efs_error *err)
 {
     const json_t *entry = json_object_get(tensors, name);
     *matrix = (struct matrix){.rows = rows, .columns = columns};
@@ -176,7 +176,7 @@ struct loader {
     struct efs_error *err;
 };
 
-static struct matrix take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
+static struct matrix loader_take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
 {
     char name[256];
     struct matrix matrix = {0};
@@ -185,15 +185,15 @@ static struct matrix take(struct loader *l, uint32_t layer, const char *tensor, 
     else
         snprintf(name, sizeof(name), "model.layers.%u.%s", layer, tensor);
     if (l->rc == 0)
-        l->rc =
-            find(l->model->dense, l->model->dense_bytes, l->begin, l->tensors, name, rows, columns, &matrix, l->err);
+        l->rc = tensor_find(l->model->dense, l->model->dense_bytes, l->begin, l->tensors, name, rows, columns, &matrix,
+                            l->err);
     return matrix;
 }
 
 /* A vector as floats, owned. */
-static float *take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
+static float *loader_take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
 {
-    struct matrix matrix = take(l, layer, tensor, 1, count);
+    struct matrix matrix = loader_take(l, layer, tensor, 1, count);
     float *vector = l->rc == 0 ? calloc(count, sizeof(*vector)) : NULL;
     if (vector)
         matrix_row(&matrix, 0, vector);
@@ -202,20 +202,20 @@ static float *take_vector(struct loader *l, uint32_t layer, const char *tensor, 
     return vector;
 }
 
-static void take_layer(struct loader *l, uint32_t n)
+static void loader_take_layer(struct loader *l, uint32_t n)
 {
     const struct config *c = &l->model->config;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l->model->layers[n] = (struct layer){
-        .attention_norm = take_vector(l, n, "input_layernorm.weight", c->hidden),
-        .q_norm = take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
-        .k_norm = take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
-        .ffn_norm = take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
-        .q = take(l, n, "self_attn.q_proj.weight", q, c->hidden),
-        .k = take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
-        .v = take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
-        .o = take(l, n, "self_attn.o_proj.weight", c->hidden, q),
-        .router = take(l, n, "mlp.gate.weight", c->experts, c->hidden),
+        .attention_norm = loader_take_vector(l, n, "input_layernorm.weight", c->hidden),
+        .q_norm = loader_take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
+        .k_norm = loader_take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
+        .ffn_norm = loader_take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
+        .q = loader_take(l, n, "self_attn.q_proj.weight", q, c->hidden),
+        .k = loader_take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
+        .v = loader_take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
+        .o = loader_take(l, n, "self_attn.o_proj.weight", c->hidden, q),
+        .router = loader_take(l, n, "mlp.gate.weight", c->experts, c->hidden),
         .expert_ids = calloc(c->experts, sizeof(struct efs_expert_id)),
     };
     if (!l->model->layers[n].expert_ids)
@@ -235,7 +235,7 @@ static errint_t find_experts(struct model *m, struct efs_error *err)
                     m->config.layers, m->config.experts);
 }
 
-static errint_t load(struct model *m, struct efs_error *err)
+static errint_t model_load_all(struct model *m, struct efs_error *err)
 {
     errint_t rc = config_read(m->fs, &m->config, err);
     if (rc == 0)
@@ -243,16 +243,16 @@ static errint_t load(struct model *m, struct efs_error *err)
     if (rc < 0)
         return rc;
     struct loader l = {.model = m, .err = err};
-    json_t *tensors = header(m->dense, m->dense_bytes, &l.begin);
+    json_t *tensors = header_read(m->dense, m->dense_bytes, &l.begin);
     l.tensors = tensors;
     m->layers = calloc(m->config.layers, sizeof(*m->layers));
     if (!m->layers || !tensors)
         l.rc = -ENOMEM;
-    m->embedding = take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
-    m->head = take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
-    m->final_norm = take_vector(&l, NO_LAYER, "model.norm.weight", m->config.hidden);
+    m->embedding = loader_take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
+    m->head = loader_take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
+    m->final_norm = loader_take_vector(&l, NO_LAYER, "model.norm.weight", m->config.hidden);
     for (uint32_t n = 0; m->layers && n < m->config.layers; n++)
-        take_layer(&l, n);
+        loader_take_layer(&l, n);
     json_decref(tensors);
     return l.rc < 0 ? l.rc : find_experts(m, err);
 }
@@ -270,7 +270,7 @@ errint_t model_open(const char *store, struct efs_options *options, struct model
     efs_store_close(looked);
     rc = efs_open(store, options, &model->fs, err);
     if (rc == 0)
-        rc = load(model, err);
+        rc = model_load_all(model, err);
     if (rc < 0)
         model_close(model);
     return rc;

@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* splitmix64: [0, 1) */
-static double draw(uint64_t *state)
+static double draw_unit(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -25,7 +25,7 @@ uint32_t sample(struct sampler *sampler, float *logits, uint32_t vocab)
     double sum = 0;
     for (uint32_t i = 0; i < vocab; i++)
         sum += logits[i] = expf((logits[i] - largest) / sampler->temperature);
-    double left = draw(&sampler->state) * sum;
+    double left = draw_unit(&sampler->state) * sum;
     for (uint32_t i = 0; i < vocab; i++) {
         left -= (double)logits[i];
         if (left < 0)

@@ -31,14 +31,14 @@ static void pause_briefly(void)
 #endif
 }
 
-static void stretch(const struct team *team, unsigned number)
+static void team_stretch(const struct team *team, unsigned number)
 {
     size_t begin = team->count * number / team->threads, end = team->count * (number + 1) / team->threads;
     if (begin < end)
         team->work(team->arg, begin, end);
 }
 
-static void *member(void *arg)
+static void *member_run(void *arg)
 {
     struct team *team = arg;
     pthread_mutex_lock(&team->lock);
@@ -54,7 +54,7 @@ static void *member(void *arg)
         pthread_mutex_unlock(&team->lock);
         if (stop)
             return NULL;
-        stretch(team, number);
+        team_stretch(team, number);
         if (atomic_fetch_sub(&team->left, 1) == 1) {
             pthread_mutex_lock(&team->lock);
             pthread_cond_signal(&team->end);
@@ -74,7 +74,7 @@ struct team *team_start(unsigned threads)
     team->threads = threads;
     team->others = calloc(threads, sizeof(*team->others));
     while (team->others && team->running + 1 < threads &&
-           pthread_create(&team->others[team->running], NULL, member, team) == 0)
+           pthread_create(&team->others[team->running], NULL, member_run, team) == 0)
         team->running++;
     if (team->running + 1 == threads)
         return team;
@@ -98,7 +98,7 @@ void team_run(struct team *team, team_work *work, void *arg, size_t count)
     team->count = count;
     if (team->running > 0)
         start_round(team);
-    stretch(team, 0);
+    team_stretch(team, 0);
     for (unsigned i = 0; i < SPINS && team->left > 0; i++)
         pause_briefly();
     pthread_mutex_lock(&team->lock);

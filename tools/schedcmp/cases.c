@@ -24,7 +24,7 @@ static uint64_t next_random(uint64_t *state)
     return *state * UINT64_C(2685821657736338717);
 }
 
-static uint32_t below(uint64_t *state, uint32_t n)
+static uint32_t random_below(uint64_t *state, uint32_t n)
 {
     return (uint32_t)((next_random(state) >> 32) * n >> 32);
 }
@@ -67,11 +67,11 @@ void next_case(struct cases *cases, struct case_request *out)
     };
     enum efs_task_state states[CASE_EXPERTS];
     for (uint32_t n = 0; n < CASE_EXPERTS; n++)
-        states[n] = (enum efs_task_state)below(&cases->state, EFS_TASK_STATES);
+        states[n] = (enum efs_task_state)random_below(&cases->state, EFS_TASK_STATES);
     if (cases->mix == MIX_SKEWED)
         draw_skewed(&cases->state, states);
     for (uint32_t n = 0; n < CASE_EXPERTS; n++) {
-        uint64_t tokens = below(&cases->state, 4) ? 1 : 2 + below(&cases->state, 7);
+        uint64_t tokens = random_below(&cases->state, 4) ? 1 : 2 + random_below(&cases->state, 7);
         out->experts[n] = (struct efs_task_expert){.tensors = CASE_TENSORS, .run_ns = tokens * cases->run_token_ns};
         for (uint32_t i = 0; i < CASE_TENSORS; i++) {
             out->tensors[n * CASE_TENSORS + i] = tensor;

@@ -20,22 +20,22 @@ static const struct {
              [EFS_OP_RUN] = {"run", "#59a14f"}};
 
 /* The recovery stream is left out where the workers recover. */
-static uint32_t rows(const struct efs_graph *graph)
+static uint32_t chart_rows(const struct efs_graph *graph)
 {
     return graph->workers + (graph->recovery == EFS_RECOVER_STREAM ? 3 : 2);
 }
 
 static uint32_t row_of_lane(const struct efs_graph *graph, uint32_t lane)
 {
-    return lane == graph->workers + 2 ? rows(graph) - 1 : lane;
+    return lane == graph->workers + 2 ? chart_rows(graph) - 1 : lane;
 }
 
 static double panel_height(const struct chart *chart)
 {
-    return HEAD + ROW * rows(chart->graph) + 12;
+    return HEAD + ROW * chart_rows(chart->graph) + 12;
 }
 
-static void text(FILE *out, double x, double y, const char *anchor, const char *words)
+static void svg_text(FILE *out, double x, double y, const char *anchor, const char *words)
 {
     fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, words);
 }
@@ -43,17 +43,17 @@ static void text(FILE *out, double x, double y, const char *anchor, const char *
 static void lane_names(FILE *out, const struct efs_graph *graph, double top)
 {
     char name[32];
-    text(out, LEFT - 6, top + 15, "end", "I/O");
+    svg_text(out, LEFT - 6, top + 15, "end", "I/O");
     for (uint32_t l = 1; l <= graph->workers; l++) {
         snprintf(name, sizeof name, "worker %u", l);
-        text(out, LEFT - 6, top + l * ROW + 15, "end", name);
+        svg_text(out, LEFT - 6, top + l * ROW + 15, "end", name);
     }
     if (graph->recovery == EFS_RECOVER_STREAM)
-        text(out, LEFT - 6, top + (graph->workers + 1) * ROW + 15, "end", "recovery");
-    text(out, LEFT - 6, top + (rows(graph) - 1) * ROW + 15, "end", "experts");
+        svg_text(out, LEFT - 6, top + (graph->workers + 1) * ROW + 15, "end", "recovery");
+    svg_text(out, LEFT - 6, top + (chart_rows(graph) - 1) * ROW + 15, "end", "experts");
 }
 
-static void panel(FILE *out, const struct chart *chart, double top, double per_ns)
+static void svg_panel(FILE *out, const struct chart *chart, double top, double per_ns)
 {
     const struct efs_graph *graph = chart->graph;
     char title[200];
@@ -61,7 +61,7 @@ static void panel(FILE *out, const struct chart *chart, double top, double per_n
              (double)chart->result->makespan_ns / 1e6, chart->schedule->block_count,
              100 * efs_sim_utilisation(graph, chart->result, EFS_ON_IO),
              100 * efs_sim_utilisation(graph, chart->result, EFS_ON_WORKER));
-    text(out, LEFT, top + 20, "start", title);
+    svg_text(out, LEFT, top + 20, "start", title);
     top += HEAD;
     lane_names(out, graph, top);
     for (uint32_t op = 0; op < graph->op_count; op++) {
@@ -80,7 +80,7 @@ static void panel(FILE *out, const struct chart *chart, double top, double per_n
     }
 }
 
-static void axis(FILE *out, double y, uint64_t end_ns, double per_ns)
+static void svg_axis(FILE *out, double y, uint64_t end_ns, double per_ns)
 {
     uint64_t step_ns = 1;
     while (end_ns / step_ns > 12)
@@ -90,13 +90,13 @@ static void axis(FILE *out, double y, uint64_t end_ns, double per_ns)
         double x = LEFT + (double)t * per_ns;
         snprintf(label, sizeof label, "%g ms", (double)t / 1e6);
         fprintf(out, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"0\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x, x, y);
-        text(out, x, y + 14, "middle", label);
+        svg_text(out, x, y + 14, "middle", label);
     }
     for (uint32_t kind = 0; kind <= EFS_OP_RUN; kind++) {
         double x = LEFT + kind * 130.;
         fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, y + 24,
                 kinds[kind].colour);
-        text(out, x + 18, y + 34, "start", kinds[kind].name);
+        svg_text(out, x + 18, y + 34, "start", kinds[kind].name);
     }
 }
 
@@ -113,9 +113,9 @@ int chart_write(FILE *out, const struct chart *charts, uint32_t count)
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
             "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             WIDTH, height + 50);
-    axis(out, height, end_ns, per_ns);
+    svg_axis(out, height, end_ns, per_ns);
     for (uint32_t i = 0; i < count; i++) {
-        panel(out, &charts[i], top, per_ns);
+        svg_panel(out, &charts[i], top, per_ns);
         top += panel_height(&charts[i]);
     }
     fprintf(out, "</svg>\n");

@@ -44,8 +44,8 @@ static int compare_u64(const void *a, const void *b)
 }
 
 /* Make and simulate a schedule; the buffers hold any request of next_case. */
-static int run(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, struct efs_schedule *schedule,
-               struct efs_sim_op *times, struct efs_sim_result *result)
+static int schedule_run(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory,
+                        struct efs_schedule *schedule, struct efs_sim_op *times, struct efs_sim_result *result)
 {
     int error = efs_schedule_make(graph, kind, memory, sizeof schedule_memory[0], schedule);
     if (error || efs_simulate_bytes(graph) > sizeof run_memory || graph->op_count > OPS)
@@ -81,7 +81,7 @@ static int table_row(struct cases *cases, uint32_t requests, uint64_t *times_ns)
             return error;
         efs_bounds_compute(&graph, &bounds);
         for (uint32_t c = 0; c < COLUMNS && !error; c++) {
-            error = run(&graph, columns[c].kind, schedule_memory[0], &schedule, NULL, &result);
+            error = schedule_run(&graph, columns[c].kind, schedule_memory[0], &schedule, NULL, &result);
             ends_ns[c] = result.makespan_ns;
         }
         uint64_t start_ns = tools_now_ns(); /* as a daemon does it: graph and schedule, caches as they are */
@@ -110,7 +110,7 @@ static int table_row(struct cases *cases, uint32_t requests, uint64_t *times_ns)
     return 0;
 }
 
-static int table(uint32_t requests)
+static int print_table(uint32_t requests)
 {
     static const uint64_t run_token_ns[] = {100000, 500000, 2000000};
     uint64_t *times_ns = calloc(requests, sizeof *times_ns);
@@ -135,7 +135,7 @@ static int table(uint32_t requests)
     return error;
 }
 
-static int chart(const char *path, uint32_t workers, uint64_t seed)
+static int write_chart(const char *path, uint32_t workers, uint64_t seed)
 {
     static const char *const titles[] = {"request order", "scheduled"};
     static const enum efs_schedule_kind kinds[] = {EFS_SCHEDULE_REQUEST, EFS_SCHEDULE_BEST};
@@ -149,7 +149,7 @@ static int chart(const char *path, uint32_t workers, uint64_t seed)
     next_case(&cases, &request);
     int error = efs_graph_build(&request.request, graph_memory, sizeof graph_memory, &graph);
     for (uint32_t i = 0; i < 2 && !error; i++) {
-        error = run(&graph, kinds[i], schedule_memory[i], &schedules[i], times[i], &results[i]);
+        error = schedule_run(&graph, kinds[i], schedule_memory[i], &schedules[i], times[i], &results[i]);
         charts[i] = (struct chart){titles[i], &graph, &schedules[i], times[i], &results[i]};
     }
     if (error)
@@ -162,7 +162,7 @@ static int chart(const char *path, uint32_t workers, uint64_t seed)
 }
 
 /* A whole number of an option, or exit with a message. */
-static uint32_t number(const char *text, char option, unsigned long least, unsigned long most)
+static uint32_t parse_number(const char *text, char option, unsigned long least, unsigned long most)
 {
     char *end;
     errno = 0;
@@ -182,23 +182,23 @@ int main(int argc, char **argv)
     while ((option = getopt(argc, argv, "n:c:w:s:")) != -1) {
         switch (option) {
         case 'n':
-            requests = number(optarg, 'n', 1, 10000000);
+            requests = parse_number(optarg, 'n', 1, 10000000);
             break;
         case 'c':
             path = optarg;
             break;
         case 'w':
-            workers = number(optarg, 'w', 1, EFS_TASK_MAX_WORKERS);
+            workers = parse_number(optarg, 'w', 1, EFS_TASK_MAX_WORKERS);
             break;
         case 's':
-            seed = number(optarg, 's', 1, UINT32_MAX);
+            seed = parse_number(optarg, 's', 1, UINT32_MAX);
             break;
         default:
             fprintf(stderr, "usage: schedcmp [-n REQUESTS] | -c FILE.svg [-w WORKERS] [-s SEED]\n");
             return 2;
         }
     }
-    int error = path ? chart(path, workers, seed) : table(requests);
+    int error = path ? write_chart(path, workers, seed) : print_table(requests);
     if (error)
         fprintf(stderr, "schedcmp: %s%s%s\n", path ? path : "", path ? ": " : "", strerror(-error));
     return error ? 1 : 0;
