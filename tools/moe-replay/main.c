@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - moe-replay TRACE: policies, plans and schedules on real routing, simulated and on real files. */
 #include "arguments.h"
+#include "assign_command.h"
 #include "live.h"
 #include "mount.h"
 #include "predictions.h"
@@ -455,6 +456,8 @@ int main(int argc, char **argv)
     tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
+    if (argc > 1 && strcmp(argv[1], "assign") == 0)
+        return replay_assign_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "predict") == 0)
         return predict_main(argc - 1, argv + 1);
     replay_arguments_parse(argc, argv, &a);

@@ -3,36 +3,14 @@
  * plot.c - runs as pictures, by gnuplot: tpot.svg, time per token over the budget, and hits.svg, where experts
  * were found. The script and its data stay beside them, to be drawn in another way.
  */
+#include "draw.h"
 #include "replay.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define GIB 1073741824.0
-
-static FILE *plot_create(const char *directory, const char *name, struct efs_error *err)
-{
-    char path[4096];
-    FILE *out = NULL;
-    if ((size_t)snprintf(path, sizeof(path), "%s/%s", directory, name) >= sizeof(path))
-        errno = ENAMETOOLONG;
-    else
-        out = fopen(path, "we");
-    if (!out)
-        efs_fail(err, -errno, "%s/%s: %s", directory, name, strerror(errno));
-    return out;
-}
-
-static errint_t plot_finish(FILE *out, const char *directory, struct efs_error *err)
-{
-    bool bad = ferror(out);
-    return fclose(out) != 0 || bad ? efs_fail(err, -EIO, "%s: writing failed: %s", directory, strerror(errno)) : 0;
-}
 
 /* "mmap, batch 4": the title of a line. */
 static void title_of(const struct replay_report *report, const struct replay_run_record *run, char *title, size_t room)
@@ -57,9 +35,9 @@ static bool is_first(const struct replay_report *report, size_t i)
 /* A block of lines "budget GiB, median ms, p99 ms" for each title, in the order of first_runs(). */
 static errint_t write_times(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = plot_create(directory, "tpot.tsv", err);
+    FILE *out;
     char title[96], other[96];
-    if (!out)
+    if (replay_draw_create(directory, "tpot.tsv", &out, err) < 0)
         return -EIO;
     fprintf(out, "# budget GiB\tTPOT ms, median\tTPOT ms, p99\n");
     for (size_t i = 0; i < report->count; i++) {
@@ -76,15 +54,15 @@ static errint_t write_times(const struct replay_report *report, const char *dire
         }
         fprintf(out, "\n\n");
     }
-    return plot_finish(out, directory, err);
+    return replay_draw_finish(out, directory, 0, err);
 }
 
 /* A line for each run: its name, shares of F, C, S, E and M in percent. */
 static errint_t write_hits(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = plot_create(directory, "hits.tsv", err);
+    FILE *out;
     char title[96];
-    if (!out)
+    if (replay_draw_create(directory, "hits.tsv", &out, err) < 0)
         return -EIO;
     fprintf(out, "run\tF\tC\tS\tE\tM\n");
     for (size_t i = 0; i < report->count; i++) {
@@ -98,28 +76,17 @@ static errint_t write_hits(const struct replay_report *report, const char *direc
             fprintf(out, "\t%.3f", sum > 0 ? 100 * (double)run->result.all.hits[p] / sum : 0);
         fprintf(out, "\n");
     }
-    return plot_finish(out, directory, err);
-}
-
-/* A trace's name as it can stand between single quotes of gnuplot. */
-static void quotable(const char *name, char *out, size_t room)
-{
-    size_t used = 0;
-    for (; *name && used + 1 < room; name++)
-        out[used++] = *name;
-    out[used] = '\0';
-    for (char *p = out; (p = strchr(p, '\''));)
-        *p = ' ';
+    return replay_draw_finish(out, directory, 0, err);
 }
 
 static errint_t write_script(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    FILE *out = plot_create(directory, "replay.gp", err);
+    FILE *out;
     char title[96], trace[96];
     unsigned block = 0;
-    if (!out)
+    if (replay_draw_create(directory, "replay.gp", &out, err) < 0)
         return -EIO;
-    quotable(report->trace, trace, sizeof(trace));
+    replay_draw_quotable(report->trace, trace, sizeof(trace));
     fprintf(out,
             "set terminal svg size 900,600 dynamic background 'white'\n"
             "set output 'tpot.svg'\n"
@@ -142,35 +109,18 @@ static errint_t write_script(const struct replay_report *report, const char *dir
             "set datafile separator '\\t'\nset key outside right top\n"
             "plot for [c=2:6] 'hits.tsv' using c:xtic(1) title columnheader(c)\n",
             report->count > 20 ? (unsigned)report->count * 30 + 300 : 900, trace);
-    return plot_finish(out, directory, err);
-}
-
-static errint_t plot_draw(const char *directory, struct efs_error *err)
-{
-    int status;
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (chdir(directory) == 0)
-            execlp("gnuplot", "gnuplot", "replay.gp", (char *)NULL);
-        _exit(127);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return efs_fail(err, -errno, "gnuplot: %s", strerror(errno));
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        return efs_fail(err, -ENOENT, "gnuplot is not installed; %s has its script and data", directory);
-    return status == 0 ? 0 : efs_fail(err, -EIO, "gnuplot failed on %s/replay.gp", directory);
+    return replay_draw_finish(out, directory, 0, err);
 }
 
 int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return efs_fail(err, -errno, "%s: %s", directory, strerror(errno));
-    if (report->count == 0)
-        return 0;
-    errint_t rc = write_times(report, directory, err);
+    errint_t rc = replay_draw_directory(directory, err);
+    if (rc < 0 || report->count == 0)
+        return rc;
+    rc = write_times(report, directory, err);
     if (rc == 0)
         rc = write_hits(report, directory, err);
     if (rc == 0)
         rc = write_script(report, directory, err);
-    return rc == 0 ? plot_draw(directory, err) : rc;
+    return rc == 0 ? replay_draw_run(directory, "replay.gp", err) : rc;
 }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu_cache.c - Algorithm 2 of DALI, without its slips. */
+#include "gpu_cache.h"
+
+#include <string.h>
+
+/* The busiest that is not cached, or the idlest that is; experts: there is none. */
+static uint32_t find_extreme(const struct efs_gpu_cache *cache, bool cached)
+{
+    uint32_t best = cache->experts;
+    for (uint32_t e = 0; e < cache->experts; e++) {
+        if (cache->cached[e] != cached)
+            continue;
+        if (best == cache->experts ||
+            (cached ? cache->score[e] < cache->score[best] : cache->score[e] > cache->score[best]))
+            best = e;
+    }
+    return best;
+}
+
+uint32_t efs_gpu_cache_pass(struct efs_gpu_cache *cache, const uint32_t *tokens, struct efs_gpu_swap *swap)
+{
+    uint32_t made = 0;
+    for (uint32_t e = 0; e < cache->experts; e++)
+        cache->score[e] += tokens[e];
+    if (++cache->passes < cache->window)
+        return 0;
+    /* What was exchanged is never the idlest or busiest of its new side again: the next ones only get closer. */
+    while (made < cache->swaps) {
+        uint32_t in = find_extreme(cache, false), out = find_extreme(cache, true);
+        if (in == cache->experts || out == cache->experts || cache->score[in] <= cache->score[out])
+            break;
+        cache->cached[in] = true;
+        cache->cached[out] = false;
+        swap[made++] = (struct efs_gpu_swap){.in = in, .out = out};
+    }
+    cache->passes = 0;
+    memset(cache->score, 0, cache->experts * sizeof(*cache->score));
+    return made;
+}

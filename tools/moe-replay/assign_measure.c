@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* assign_measure.c - what experts of a store take on this processor, from memory, by tokens, full and coded. */
+#include "assign_command.h"
+#include "ffn.h"
+
+#include "clock.h"
+#include "measure.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS_MAX 64u
+#define ROUNDS 5u
+#define EXPERTS_MAX 8u /* that take turns, so that none is in a cache of the processor */
+
+struct measuring {
+    struct efs *fs;
+    struct efs_team *team;
+    struct efs_expert_id expert[EXPERTS_MAX];
+    uint32_t experts, hidden;
+    float *x, *y, weight[TOKENS_MAX];
+    uint32_t token[TOKENS_MAX];
+};
+
+static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens, enum efs_form form, double *ns,
+                           struct efs_error *err)
+{
+    const struct efs_route_to to = {m->expert[which], tokens, m->token, m->weight};
+    const struct efs_mixture mixture = {.size = sizeof(mixture),
+                                        .expert_count = 1,
+                                        .experts = &to,
+                                        .expert_bytes = sizeof(to),
+                                        .activation = EFS_ACTIVATION_F32,
+                                        .x = m->x,
+                                        .tokens = tokens,
+                                        .hidden = m->hidden,
+                                        .x_stride = m->hidden,
+                                        .y_stride = m->hidden,
+                                        .y = m->y,
+                                        .form = form};
+    uint64_t began = tools_now_ns();
+    errint_t rc = efs_expert_ffn(m->fs, m->team, &mixture, err);
+    *ns = (double)(tools_now_ns() - began);
+    return rc;
+}
+
+/* The median over rounds and experts, after all were brought into memory. */
+static errint_t measure_form(struct measuring *m, enum efs_form form, struct replay_cpu *cpu, struct efs_error *err)
+{
+    double times[ROUNDS * EXPERTS_MAX];
+    errint_t rc = 0;
+    for (uint32_t e = 0; rc == 0 && e < 2 * m->experts; e++)
+        rc = run_expert(m, e % m->experts, 1, form, &times[0], err);
+    for (uint32_t p = 0, tokens = 1; rc == 0 && tokens <= TOKENS_MAX; p++, tokens *= 2) {
+        unsigned count = 0;
+        for (unsigned round = 0; rc == 0 && round < ROUNDS; round++)
+            for (uint32_t e = 0; rc == 0 && e < m->experts; e++)
+                rc = run_expert(m, e, tokens, form, &times[count++], err);
+        double ns = rc == 0 ? tools_median(times, count) : 0;
+        cpu->points = p + 1;
+        cpu->point[p].tokens = tokens;
+        *(form == EFS_FORM_FULL ? &cpu->point[p].plain_ns : &cpu->point[p].coded_ns) = ns;
+    }
+    return rc;
+}
+
+static errint_t measure_open(struct measuring *m, const char *store, const struct replay_model *model, bool full,
+                             struct efs_error *err)
+{
+    struct efs_options options = {.size = sizeof(options),
+                                  .budget_bytes = (uint64_t)(3 * m->experts + 4) * model->most_bytes + (1u << 30),
+                                  .full_pool = full,
+                                  .no_state = true};
+    errint_t rc = efs_open(store, &options, &m->fs, err);
+    for (uint32_t e = 0; e < m->experts; e++)
+        m->expert[e] = efs_id(model->all[e].id);
+    return rc;
+}
+
+errint_t replay_cpu_measure(const char *store, unsigned threads, struct replay_cpu *cpu, struct efs_error *err)
+{
+    struct replay_model model = {0};
+    struct measuring m = {0};
+    *cpu = (struct replay_cpu){0};
+    errint_t rc = replay_model_load(store, &model, err);
+    if (rc < 0)
+        return rc;
+    rc = replay_ffn_possible(&model, err);
+    m.hidden = rc == 0 ? replay_ffn_hidden(&model) : 0;
+    m.experts = model.experts < EXPERTS_MAX ? model.experts : EXPERTS_MAX;
+    cpu->expert_bytes = model.most_bytes;
+    m.x = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
+    m.y = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
+    if (rc == 0 && (!m.x || !m.y || efs_team_new(threads, &m.team) < 0))
+        rc = efs_fail(err, -ENOMEM, "no memory");
+    for (size_t i = 0; rc == 0 && i < (size_t)TOKENS_MAX * m.hidden; i++)
+        m.x[i] = (float)(i * 2654435761u % 1024) / 512 - 1;
+    for (uint32_t t = 0; t < TOKENS_MAX; t++) {
+        m.token[t] = t;
+        m.weight[t] = 1;
+    }
+    for (unsigned full = 0; rc == 0 && full < 2; full++) {
+        rc = measure_open(&m, store, &model, full, err);
+        if (rc == 0) {
+            rc = measure_form(&m, full ? EFS_FORM_FULL : EFS_FORM_CODED, cpu, err);
+            efs_close(m.fs);
+        }
+    }
+    efs_team_free(m.team);
+    free(m.x);
+    free(m.y);
+    replay_model_free(&model);
+    return rc;
+}

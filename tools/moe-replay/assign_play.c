@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * assign_play.c - a workload layer by layer, its experts assigned as a rule or a whole system would.
+ *
+ * The link brings what the graphics processor misses first. In the time that a layer leaves it, it brings what the
+ * cache is to exchange, then guesses for the next layer; what has not come in full by then is brought in its rest.
+ */
+#include "assign_command.h"
+
+#include "gpu_cache.h"
+
+#include "clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DENSE_BYTES (2.0 * (1u << 30)) /* of the graphics processor's memory, for all that is not experts */
+#define RULES_HISTORY_PART 10u         /* without a history a tenth of the trace says what is popular */
+
+struct move { /* into the cache, that waits for the link */
+    uint32_t layer, in;
+};
+
+struct player {
+    const struct replay_assign_setup *setup;
+    const struct replay_workload *w;
+    uint32_t places; /* experts of a layer that are cached */
+    uint64_t transfer_ns, room_bytes;
+    bool *cached;                 /* [layers][experts]: are there */
+    bool *planned;                /* the same: are to be there */
+    uint64_t *score, *used;       /* [layers][experts]: of the window; when last, for LRU */
+    struct efs_gpu_cache *window; /* [layers] */
+    uint32_t *tokens;             /* [experts]: of this layer */
+    struct efs_assign_expert *expert;
+    uint8_t *device;
+    uint64_t *ahead_ns;      /* [experts]: of the transfer for this layer, what was done before it */
+    uint64_t *next_ahead_ns; /* the same of the next one */
+    uint32_t *transitions;   /* [layers][experts][experts]: tokens that chose e, then f one layer later; or NULL */
+    double *guess;           /* [experts] */
+    struct move *moves;      /* a ring */
+    size_t moves_room, moves_first, moves_count;
+    uint64_t move_done_ns, clock;
+};
+
+static void player_free(struct player *p)
+{
+    free(p->cached);
+    free(p->planned);
+    free(p->score);
+    free(p->used);
+    free(p->window);
+    free(p->tokens);
+    free(p->expert);
+    free(p->device);
+    free(p->ahead_ns);
+    free(p->next_ahead_ns);
+    free(p->transitions);
+    free(p->guess);
+    free(p->moves);
+}
+
+/* ---- what is popular ------------------------------------------------------------------------------------------ */
+
+static void count_workload(const struct replay_workload *w, uint64_t passes, uint64_t *count)
+{
+    for (uint64_t pass = 0; pass < passes; pass++)
+        for (uint32_t l = 0; l < w->layers; l++)
+            for (size_t i = w->first[pass * w->layers + l]; i < w->first[pass * w->layers + l + 1]; i++)
+                count[(size_t)l * w->experts + w->ids[i]] += w->of_them[i];
+}
+
+static void cache_popular(struct player *p)
+{
+    const struct replay_workload *w = p->w, *history = p->setup->history;
+    memset(p->score, 0, (size_t)w->layers * w->experts * sizeof(*p->score));
+    count_workload(history ? history : w, history ? history->passes : w->passes / RULES_HISTORY_PART, p->score);
+    for (uint32_t l = 0; l < w->layers; l++)
+        for (uint32_t n = 0; n < p->places; n++) {
+            size_t best = (size_t)l * w->experts;
+            for (size_t i = best; i < (size_t)(l + 1) * w->experts; i++)
+                if (!p->cached[i] && (p->cached[best] || p->score[i] > p->score[best]))
+                    best = i;
+            p->cached[best] = p->planned[best] = true;
+        }
+    memset(p->score, 0, (size_t)w->layers * w->experts * sizeof(*p->score));
+}
+
+static errint_t player_open(struct player *p, const struct replay_assign_setup *setup, const struct replay_workload *w)
+{
+    size_t all = (size_t)w->layers * w->experts;
+    double held = setup->cached * w->experts * w->layers * (double)setup->cpu.expert_bytes;
+    *p = (struct player){.setup = setup, .w = w, .places = (uint32_t)(setup->cached * w->experts)};
+    if (held + DENSE_BYTES > setup->gpu.memory_bytes)
+        return -ENOSPC;
+    p->room_bytes = (uint64_t)(setup->gpu.memory_bytes - DENSE_BYTES - held);
+    p->transfer_ns = (uint64_t)replay_gpu_transfer_ns(&setup->gpu, setup->cpu.expert_bytes);
+    p->moves_room = (size_t)w->layers * EFS_GPU_SWAPS_MAX;
+    p->cached = calloc(all, sizeof(*p->cached));
+    p->planned = calloc(all, sizeof(*p->planned));
+    p->score = calloc(all, sizeof(*p->score));
+    p->used = calloc(all, sizeof(*p->used));
+    p->window = calloc(w->layers, sizeof(*p->window));
+    p->tokens = calloc(w->experts, sizeof(*p->tokens));
+    p->expert = calloc(w->experts, sizeof(*p->expert));
+    p->device = calloc(w->experts, sizeof(*p->device));
+    p->ahead_ns = calloc(w->experts, sizeof(*p->ahead_ns));
+    p->next_ahead_ns = calloc(w->experts, sizeof(*p->next_ahead_ns));
+    p->guess = calloc(w->experts, sizeof(*p->guess));
+    p->moves = calloc(p->moves_room, sizeof(*p->moves));
+    if (!p->cached || !p->planned || !p->score || !p->used || !p->window || !p->tokens || !p->expert || !p->device ||
+        !p->ahead_ns || !p->next_ahead_ns || !p->guess || !p->moves)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < w->layers; l++)
+        p->window[l] = (struct efs_gpu_cache){.experts = w->experts,
+                                              .window = setup->window,
+                                              .swaps = setup->swaps,
+                                              .cached = p->planned + (size_t)l * w->experts,
+                                              .score = p->score + (size_t)l * w->experts};
+    return 0;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------------------------- */
+
+static struct efs_assign_pair describe(struct player *p, uint64_t pass, uint32_t layer)
+{
+    const struct replay_workload *w = p->w;
+    const struct replay_assign_setup *s = p->setup;
+    const bool *cached = p->cached + (size_t)layer * w->experts;
+    memset(p->tokens, 0, w->experts * sizeof(*p->tokens));
+    for (size_t i = w->first[pass * w->layers + layer]; i < w->first[pass * w->layers + layer + 1]; i++)
+        p->tokens[w->ids[i]] = w->of_them[i];
+    for (uint32_t e = 0; e < w->experts; e++) {
+        uint32_t tokens = p->tokens[e];
+        p->expert[e] = (struct efs_assign_expert){
+            .tokens = tokens,
+            .cached = cached[e] || p->ahead_ns[e] >= p->transfer_ns,
+            .cpu_ns = (uint64_t)(replay_cpu_ns(&s->cpu, tokens, s->coded) / s->cpu_speed) + (tokens > 0),
+            .gpu_ns = (uint64_t)replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, tokens),
+            .transfer_ns = p->transfer_ns - (p->ahead_ns[e] < p->transfer_ns ? p->ahead_ns[e] : p->transfer_ns),
+            .bytes = s->cpu.expert_bytes};
+    }
+    return (struct efs_assign_pair){.experts = w->experts, .expert = p->expert, .room_bytes = p->room_bytes};
+}
+
+/* ---- rules beside each other ----------------------------------------------------------------------------------- */
+
+/* The optimum, or its lower bound; unknown: it was not found. */
+static double layer_optimum(const struct efs_assign_pair *pair, uint8_t *device, bool *unknown)
+{
+    uint64_t ns[2 * EFS_ASSIGN_EXPERTS_MAX], bytes[2 * EFS_ASSIGN_EXPERTS_MAX], room[2];
+    struct efs_assign_sum sum;
+    *unknown = efs_assign_by(EFS_ASSIGN_OPTIMUM, pair, device, &sum) < 0;
+    if (!*unknown)
+        return (double)sum.makespan_ns;
+    const struct efs_assign_problem problem = efs_assign_pair_problem(pair, ns, bytes, room);
+    return (double)efs_assign_bound_ns(&problem);
+}
+
+static void compare_rules(struct player *p, const struct efs_assign_pair *pair, struct replay_assign_rules *r)
+{
+    bool unknown;
+    uint64_t began = tools_now_ns();
+    double optimum_ns = layer_optimum(pair, p->device, &unknown);
+    r->rule[EFS_ASSIGN_OPTIMUM].decide_ns += (double)(tools_now_ns() - began);
+    r->layers++;
+    r->unknown += unknown;
+    r->optimum_ns += optimum_ns;
+    for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++) {
+        struct efs_assign_sum sum = {.makespan_ns = (uint64_t)optimum_ns};
+        struct replay_assign_rule *rule = &r->rule[k];
+        if (k != EFS_ASSIGN_OPTIMUM) {
+            began = tools_now_ns();
+            efs_assign_by((enum efs_assign_rule)k, pair, p->device, &sum);
+            double took_ns = (double)(tools_now_ns() - began);
+            rule->decide_ns += took_ns;
+            rule->decide_worst_ns = took_ns > rule->decide_worst_ns ? took_ns : rule->decide_worst_ns;
+        } else if (!unknown) {
+            efs_assign_by(EFS_ASSIGN_OPTIMUM, pair, p->device, &sum);
+        }
+        uint64_t gpu_ns = efs_assign_overlapped_ns(pair, p->device);
+        rule->moe_ns += (double)sum.makespan_ns;
+        rule->overlapped_ns += (double)(gpu_ns > sum.device_ns[0] ? gpu_ns : sum.device_ns[0]);
+        double ratio = optimum_ns > 0 ? (double)sum.makespan_ns / optimum_ns : 1;
+        rule->worst = ratio > rule->worst ? ratio : rule->worst;
+    }
+}
+
+errint_t replay_assign_rules(const struct replay_assign_setup *setup, const struct replay_workload *w,
+                             struct replay_assign_rules *result)
+{
+    struct player p;
+    *result = (struct replay_assign_rules){0};
+    errint_t rc = player_open(&p, setup, w);
+    if (rc == 0)
+        cache_popular(&p);
+    for (uint64_t pass = 0; rc == 0 && pass < w->passes; pass++)
+        for (uint32_t l = 0; l < w->layers; l++) {
+            const struct efs_assign_pair pair = describe(&p, pass, l);
+            compare_rules(&p, &pair, result);
+        }
+    player_free(&p);
+    return rc;
+}
+
+/* ---- guesses for the next layer --------------------------------------------------------------------------------- */
+
+static const uint16_t *chosen_by(const struct replay_workload *w, uint64_t token, uint32_t layer)
+{
+    return w->route->ids + (w->at[token] * w->route->layers + layer) * w->route->chosen;
+}
+
+static void learn_transitions(uint32_t *transitions, const struct replay_workload *w, uint64_t first, uint32_t width)
+{
+    for (uint64_t t = first; t < first + width; t++)
+        for (uint32_t l = 0; l + 1 < w->layers; l++)
+            for (uint32_t i = 0; i < w->route->chosen; i++)
+                for (uint32_t j = 0; j < w->route->chosen; j++)
+                    transitions[((size_t)l * w->experts + chosen_by(w, t, l)[i]) * w->experts +
+                                chosen_by(w, t, l + 1)[j]]++;
+}
+
+/* Tokens that each expert of the next layer is expected to get. */
+static void guess_next(struct player *p, uint64_t first, uint32_t width, uint32_t layer)
+{
+    const struct replay_workload *w = p->w;
+    memset(p->guess, 0, w->experts * sizeof(*p->guess));
+    for (uint64_t t = first; t < first + width; t++)
+        for (uint32_t i = 0; i < w->route->chosen; i++) {
+            const uint32_t *row =
+                p->transitions + ((size_t)layer * w->experts + chosen_by(w, t, layer)[i]) * w->experts;
+            double sum = 1;
+            for (uint32_t e = 0; e < w->experts; e++)
+                sum += row[e];
+            for (uint32_t e = 0; e < w->experts; e++)
+                p->guess[e] += row[e] / sum;
+        }
+}
+
+static void know_next(struct player *p, uint64_t pass, uint32_t layer)
+{
+    const struct replay_workload *w = p->w;
+    memset(p->guess, 0, w->experts * sizeof(*p->guess));
+    for (size_t i = w->first[pass * w->layers + layer + 1]; i < w->first[pass * w->layers + layer + 2]; i++)
+        p->guess[w->ids[i]] = w->of_them[i];
+}
+
+/* ---- what the link does in the time that is left ------------------------------------------------------------------
+ */
+
+/* One that the plan has let go goes; there is one, since as many are planned as are there. */
+static void make_place(struct player *p, size_t row)
+{
+    uint32_t e = 0;
+    while (e + 1 < p->w->experts && (!p->cached[row + e] || p->planned[row + e]))
+        e++;
+    p->cached[row + e] = false;
+}
+
+static uint64_t link_moves(struct player *p, uint64_t idle_ns, struct replay_assign_run *run)
+{
+    while (p->moves_count > 0) {
+        const struct move *m = &p->moves[p->moves_first];
+        size_t row = (size_t)m->layer * p->w->experts;
+        bool wanted = p->planned[row + m->in] && !p->cached[row + m->in];
+        if (wanted && idle_ns < p->transfer_ns - p->move_done_ns) {
+            p->move_done_ns += idle_ns;
+            return 0;
+        }
+        if (wanted) {
+            idle_ns -= p->transfer_ns - p->move_done_ns;
+            make_place(p, row);
+            p->cached[row + m->in] = true;
+            run->moved_bytes += (double)p->setup->cpu.expert_bytes;
+        }
+        p->move_done_ns = 0;
+        p->moves_first = (p->moves_first + 1) % p->moves_room;
+        p->moves_count--;
+    }
+    return idle_ns;
+}
+
+/* The busiest by the guess, of those that are not there. */
+static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, struct replay_assign_run *run)
+{
+    const struct replay_workload *w = p->w;
+    const bool *cached = p->cached + (size_t)(layer + 1) * w->experts;
+    for (uint32_t n = 0; n < p->setup->prefetch && idle_ns > 0; n++) {
+        uint32_t best = w->experts;
+        for (uint32_t e = 0; e < w->experts; e++)
+            if (!cached[e] && p->next_ahead_ns[e] == 0 && p->guess[e] > 0 &&
+                (best == w->experts || p->guess[e] > p->guess[best]))
+                best = e;
+        if (best == w->experts)
+            return;
+        p->next_ahead_ns[best] = idle_ns < p->transfer_ns ? idle_ns : p->transfer_ns;
+        idle_ns -= p->next_ahead_ns[best];
+        run->guessed++;
+        run->moved_bytes += (double)p->setup->cpu.expert_bytes;
+    }
+}
+
+/* ---- what is cached -------------------------------------------------------------------------------------------- */
+
+static void keep_last_used(struct player *p, uint32_t layer)
+{
+    size_t row = (size_t)layer * p->w->experts;
+    p->clock++;
+    for (uint32_t e = 0; e < p->w->experts; e++)
+        if (p->tokens[e])
+            p->used[row + e] = p->clock;
+    for (uint32_t e = 0; e < p->w->experts && p->places > 0; e++) {
+        if (p->device[e] != EFS_ASSIGN_GPU || p->cached[row + e])
+            continue;
+        uint32_t oldest = p->w->experts;
+        for (uint32_t f = 0; f < p->w->experts; f++)
+            if (p->cached[row + f] && (oldest == p->w->experts || p->used[row + f] < p->used[row + oldest]))
+                oldest = f;
+        p->cached[row + e] = true;
+        p->cached[row + oldest] = false;
+    }
+}
+
+static void keep_window(struct player *p, uint32_t layer)
+{
+    struct efs_gpu_swap swaps[EFS_GPU_SWAPS_MAX];
+    uint32_t count = efs_gpu_cache_pass(&p->window[layer], p->tokens, swaps);
+    for (uint32_t i = 0; i < count && p->moves_count < p->moves_room; i++) {
+        size_t at = (p->moves_first + p->moves_count++) % p->moves_room;
+        p->moves[at] = (struct move){layer, swaps[i].in};
+    }
+}
+
+/* ---- a system -------------------------------------------------------------------------------------------------- */
+
+static errint_t play_layer(struct player *p, const struct replay_assign_system *system, uint64_t pass, uint64_t first,
+                           uint32_t layer, struct replay_assign_run *run)
+{
+    const struct replay_workload *w = p->w;
+    const struct efs_assign_pair pair = describe(p, pass, layer);
+    struct efs_assign_sum sum;
+    uint64_t began = tools_now_ns(), link_ns = 0;
+    int rc = efs_assign_by(system->rule, &pair, p->device, &sum);
+    if (rc < 0)
+        return rc;
+    run->decide_ns += (double)(tools_now_ns() - began);
+    for (uint32_t e = 0; e < w->experts; e++) {
+        run->asked += p->tokens[e] > 0;
+        run->hits += p->tokens[e] > 0 && p->cached[(size_t)layer * w->experts + e];
+        run->guessed_right += p->tokens[e] > 0 && p->ahead_ns[e] > 0;
+        if (p->device[e] == EFS_ASSIGN_GPU && !p->expert[e].cached)
+            link_ns += p->expert[e].transfer_ns;
+    }
+    run->moved_bytes += (double)link_ns / (double)p->transfer_ns * (double)p->setup->cpu.expert_bytes;
+    run->moe_ns += (double)sum.makespan_ns;
+    run->cpu_ns += (double)sum.device_ns[EFS_ASSIGN_CPU];
+    run->gpu_ns += (double)sum.device_ns[EFS_ASSIGN_GPU];
+    run->time_ns += (double)(sum.makespan_ns + p->setup->layer_ns);
+    if (system->keeps == REPLAY_GPU_LRU)
+        keep_last_used(p, layer);
+    else if (system->keeps == REPLAY_GPU_WINDOW)
+        keep_window(p, layer);
+    uint64_t layer_ns = sum.makespan_ns + p->setup->layer_ns;
+    uint64_t idle_ns = link_moves(p, layer_ns > link_ns ? layer_ns - link_ns : 0, run);
+    memset(p->next_ahead_ns, 0, w->experts * sizeof(*p->next_ahead_ns));
+    if (system->guess != REPLAY_GUESS_NONE && layer + 1 < w->layers) {
+        if (system->guess == REPLAY_GUESS_ORACLE)
+            know_next(p, pass, layer);
+        else
+            guess_next(p, first, w->width[pass], layer);
+        link_guesses(p, layer, idle_ns, run);
+    }
+    uint64_t *swap = p->ahead_ns;
+    p->ahead_ns = p->next_ahead_ns;
+    p->next_ahead_ns = swap;
+    return 0;
+}
+
+static errint_t begin_system(struct player *p, const struct replay_assign_system *system)
+{
+    const struct replay_workload *w = p->w, *history = p->setup->history;
+    uint32_t whole = p->places * w->layers / w->experts;
+    if (system->keeps != REPLAY_GPU_NOTHING && !system->whole_layers)
+        cache_popular(p);
+    for (uint32_t l = w->layers - (system->whole_layers ? whole : 0); l < w->layers; l++)
+        memset(p->cached + (size_t)l * w->experts, true, w->experts);
+    if (system->guess != REPLAY_GUESS_TRANSITIONS)
+        return 0;
+    p->transitions = calloc((size_t)w->layers * w->experts * w->experts, sizeof(*p->transitions));
+    if (!p->transitions)
+        return -ENOMEM;
+    for (uint64_t pass = 0, first = 0; history && pass < history->passes; first += history->width[pass++])
+        learn_transitions(p->transitions, history, first, history->width[pass]);
+    return 0;
+}
+
+errint_t replay_assign_play(const struct replay_assign_setup *setup, const struct replay_workload *w,
+                            const struct replay_assign_system *system, struct replay_assign_run *run)
+{
+    struct player p;
+    *run = (struct replay_assign_run){.tokens = w->tokens};
+    errint_t rc = player_open(&p, setup, w);
+    if (rc == 0)
+        rc = begin_system(&p, system);
+    for (uint64_t pass = 0, first = 0; rc == 0 && pass < w->passes; first += w->width[pass++]) {
+        for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
+            rc = play_layer(&p, system, pass, first, l, run);
+        if (rc == 0 && p.transitions)
+            learn_transitions(p.transitions, w, first, w->width[pass]);
+    }
+    player_free(&p);
+    return rc;
+}

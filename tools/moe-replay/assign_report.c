@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* assign_report.c - tables and pictures of moe-replay assign. */
+#include "assign_report.h"
+#include "draw.h"
+
+#include "size.h"
+
+#include <stdio.h>
+
+const struct replay_assign_system replay_assign_systems[] = {
+    {"cpu", EFS_ASSIGN_ALL_CPU, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, false},
+    {"layers", EFS_ASSIGN_POPULAR, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, true},
+    {"popular", EFS_ASSIGN_POPULAR, REPLAY_GPU_POPULAR, REPLAY_GUESS_NONE, false},
+    {"fiddler", EFS_ASSIGN_FIDDLER, REPLAY_GPU_POPULAR, REPLAY_GUESS_NONE, false},
+    {"hybrimoe", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, false},
+    {"hybrimoe+lru", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_LRU, REPLAY_GUESS_NONE, false},
+    {"greedy", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, false},
+    {"greedy+guess", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_GUESS_TRANSITIONS, false},
+    {"greedy+all-known", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_GUESS_ORACLE, false},
+    {"dali", EFS_ASSIGN_GREEDY, REPLAY_GPU_WINDOW, REPLAY_GUESS_TRANSITIONS, false},
+    {"dali-lru", EFS_ASSIGN_GREEDY, REPLAY_GPU_LRU, REPLAY_GUESS_TRANSITIONS, false},
+    {"ours", EFS_ASSIGN_BALANCED, REPLAY_GPU_WINDOW, REPLAY_GUESS_TRANSITIONS, false},
+    {"optimum", EFS_ASSIGN_OPTIMUM, REPLAY_GPU_WINDOW, REPLAY_GUESS_TRANSITIONS, false},
+};
+const unsigned replay_assign_system_count = sizeof(replay_assign_systems) / sizeof(replay_assign_systems[0]);
+
+_Static_assert(sizeof(replay_assign_systems) / sizeof(replay_assign_systems[0]) <= REPLAY_ASSIGN_SYSTEMS,
+               "a report has room for all systems");
+
+void replay_assign_print_head(const struct replay_assign_report *report)
+{
+    const struct replay_assign_setup *s = report->setup;
+    char expert[16];
+    printf("trace %s, %s%s; experts of %s, %.0f %% of a layer's on the graphics processor\n", report->trace,
+           report->plan_from ? "popular by " : "popular by its first tenth", report->plan_from ? report->plan_from : "",
+           tools_size_print(s->cpu.expert_bytes, expert, sizeof(expert)), 100 * s->cached);
+    printf("processor, us plain/coded by tokens%s:", s->coded ? " (coded is used)" : "");
+    for (uint32_t i = 0; i < s->cpu.points; i++)
+        printf(" %u: %.0f/%.0f", s->cpu.point[i].tokens, s->cpu.point[i].plain_ns / 1e3,
+               s->cpu.point[i].coded_ns / 1e3);
+    if (s->cpu_speed > 1)
+        printf("; taken as %.0f times as fast", s->cpu_speed);
+    printf("\ngraphics processor %s: an expert %.0f us with 1 token, %.0f with 64; brought in %.0f us\n", s->gpu.name,
+           replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, 1) / 1e3,
+           replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, 64) / 1e3,
+           replay_gpu_transfer_ns(&s->gpu, s->cpu.expert_bytes) / 1e3);
+}
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static void print_rules(const struct replay_assign_batch *b)
+{
+    const struct replay_assign_rules *r = &b->rules;
+    double layers = (double)r->layers;
+    printf("\nbatch %u: rules on the same %llu layers with work, popular experts cached", b->batch,
+           (unsigned long long)r->layers);
+    if (r->unknown)
+        printf("; of %llu the optimum was not found, its lower bound stands for it", (unsigned long long)r->unknown);
+    printf("\n%-18s %12s %12s %12s %12s %10s %10s\n", "rule", "us a layer", "over optimum", "worst layer", "overlapped",
+           "decide us", "% of layer");
+    for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++) {
+        const struct replay_assign_rule *rule = &r->rule[k];
+        printf("%-18s %12.1f %12.3f %12.3f %12.1f %10.2f %10.2f\n", efs_assign_rule_name((enum efs_assign_rule)k),
+               ratio(rule->moe_ns, layers) / 1e3, ratio(rule->moe_ns, r->optimum_ns), rule->worst,
+               ratio(rule->overlapped_ns, layers) / 1e3, ratio(rule->decide_ns, layers) / 1e3,
+               100 * ratio(rule->decide_ns, rule->moe_ns));
+    }
+}
+
+static void print_systems(const struct replay_assign_batch *b)
+{
+    printf("\nbatch %u: whole systems\n%-18s %12s %12s %10s %8s %8s %10s %10s\n", b->batch, "system", "tokens/s",
+           "times cpu's", "cpu/gpu", "hit %", "right %", "MB/token", "decide %");
+    for (unsigned k = 0; k < replay_assign_system_count; k++) {
+        const struct replay_assign_run *r = &b->run[k];
+        double tokens = (double)r->tokens;
+        printf("%-18s %12.3f %12.2f %10.2f %8.1f %8.1f %10.1f %10.2f\n", replay_assign_systems[k].name,
+               ratio(tokens, r->time_ns) * 1e9, ratio(b->run[0].time_ns, r->time_ns), ratio(r->cpu_ns, r->gpu_ns),
+               100 * ratio((double)r->hits, (double)r->asked),
+               100 * ratio((double)r->guessed_right, (double)r->guessed), ratio(r->moved_bytes, tokens) / 1e6,
+               100 * ratio(r->decide_ns, r->moe_ns));
+    }
+}
+
+void replay_assign_print(const struct replay_assign_report *report)
+{
+    const struct replay_assign_batch *b = &report->batch[report->batches - 1];
+    print_rules(b);
+    print_systems(b);
+}
+
+/* ---- pictures -------------------------------------------------------------------------------------------------- */
+
+static void write_data(const struct replay_assign_report *report, FILE *rules, FILE *systems)
+{
+    fprintf(rules, "batch");
+    for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++)
+        fprintf(rules, "\t%s", efs_assign_rule_name((enum efs_assign_rule)k));
+    fprintf(systems, "batch");
+    for (unsigned k = 0; k < replay_assign_system_count; k++)
+        fprintf(systems, "\t%s", replay_assign_systems[k].name);
+    for (uint32_t i = 0; i < report->batches; i++) {
+        const struct replay_assign_batch *b = &report->batch[i];
+        fprintf(rules, "\n%u", b->batch);
+        for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++)
+            fprintf(rules, "\t%.4f", ratio(b->rules.rule[k].moe_ns, b->rules.optimum_ns));
+        fprintf(systems, "\n%u", b->batch);
+        for (unsigned k = 0; k < replay_assign_system_count; k++)
+            fprintf(systems, "\t%.4f", ratio(b->run[0].time_ns, b->run[k].time_ns));
+    }
+    fprintf(rules, "\n");
+    fprintf(systems, "\n");
+}
+
+static void write_script(const struct replay_assign_report *report, FILE *out)
+{
+    char trace[96];
+    replay_draw_quotable(report->trace, trace, sizeof(trace));
+    fprintf(out,
+            "set terminal svg size 900,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
+            "set style data histograms\nset style fill solid 0.8 border -1\nset datafile separator '\\t'\n"
+            "set xlabel 'batch'\nset output 'assign.svg'\n"
+            "set title 'MoE time over the optimum, %s; DALI Table 4: 1.08 to 1.18' noenhanced\n"
+            "set ylabel 'times the optimum'\nset logscale y\n"
+            "plot 1.16 title 'DALI 1.16' with lines dashtype 2, "
+            "for [c=2:%u] 'assign.tsv' using c:xtic(1) title columnheader(c)\n"
+            "set output 'steps.svg'\n"
+            "set title 'Tokens a second over the processor alone, %s; DALI Figure 19: 4.1, then 1.09, then 1.38' "
+            "noenhanced\nset ylabel 'times the processor alone'\nunset logscale\nset yrange [0:*]\n"
+            "plot 4.1 title 'DALI greedy 4.1' with lines dashtype 2, 4.1*1.09*1.38 title 'DALI, all steps' with lines "
+            "dashtype 3, for [c=2:%u] 'steps.tsv' using c:xtic(1) title columnheader(c)\n",
+            trace, (unsigned)EFS_ASSIGN_RULES + 1, trace, replay_assign_system_count + 1);
+}
+
+errint_t replay_assign_plot(const struct replay_assign_report *report, const char *directory, struct efs_error *err)
+{
+    FILE *rules = NULL, *systems = NULL, *script = NULL;
+    errint_t rc = replay_draw_directory(directory, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "assign.tsv", &rules, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "steps.tsv", &systems, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "assign.gp", &script, err);
+    if (rc == 0) {
+        write_data(report, rules, systems);
+        write_script(report, script);
+    }
+    rc = replay_draw_finish(rules, directory, rc, err);
+    rc = replay_draw_finish(systems, directory, rc, err);
+    rc = replay_draw_finish(script, directory, rc, err);
+    return rc == 0 ? replay_draw_run(directory, "assign.gp", err) : rc;
+}

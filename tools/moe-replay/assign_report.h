@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* assign_report.h - what moe-replay assign tells and draws. */
+#ifndef MOE_REPLAY_ASSIGN_REPORT_H
+#define MOE_REPLAY_ASSIGN_REPORT_H
+
+#include "assign_command.h"
+
+#define REPLAY_ASSIGN_BATCHES 16u
+#define REPLAY_ASSIGN_SYSTEMS 16u
+
+/* The steps of DALI (Figure 19), its peers (Figure 12), ours. */
+extern const struct replay_assign_system replay_assign_systems[];
+extern const unsigned replay_assign_system_count;
+
+struct replay_assign_report {
+    const struct replay_assign_setup *setup;
+    const char *trace, *plan_from; /* plan_from may be NULL */
+    uint32_t batches;
+    struct replay_assign_batch {
+        uint32_t batch;
+        struct replay_assign_rules rules;
+        struct replay_assign_run run[REPLAY_ASSIGN_SYSTEMS];
+    } batch[REPLAY_ASSIGN_BATCHES];
+};
+
+void replay_assign_print_head(const struct replay_assign_report *report);
+void replay_assign_print(const struct replay_assign_report *report); /* the last batch */
+/* assign.svg and steps.svg, with data and script. -ENOENT: there is no gnuplot. */
+errint_t replay_assign_plot(const struct replay_assign_report *report, const char *directory, struct efs_error *err);
+
+#endif
