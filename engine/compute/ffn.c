@@ -433,8 +433,11 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
         add_up(f);
     else if (!err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < mixture->expert_count; i++)
+        tokens += mixture->experts[i].count;
     if (rc == 0 && fs)
-        efs_plan_thread_product(fs, form_of(f), f->busy_ns / efs_team_threads(team) / mixture->expert_count);
+        efs_plan_thread_product(fs, form_of(f), mixture->expert_count, tokens, f->busy_ns / efs_team_threads(team));
     end(f);
     return rc;
 }

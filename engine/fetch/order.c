@@ -83,7 +83,10 @@ static bool draft_request(struct efs *fs, struct efs_fetch **fetches, uint32_t c
     for (uint32_t f = 0; f < count; f++) {
         if (fetches[f]->part_count < 1 || fetches[f]->part_count > EFS_TASK_MAX_TENSORS)
             return false;
-        d->experts[f] = (struct efs_task_expert){.tensors = fetches[f]->part_count};
+        enum efs_rates_run run = fetches[f]->memfile ? EFS_RUN_FULL : EFS_RUN_CODED;
+        d->experts[f] = (struct efs_task_expert){
+            .tensors = fetches[f]->part_count,
+            .run_ns = clip(costs.run_expert_ns[run] + fetches[f]->tokens * costs.run_token_ns[run])};
         for (uint32_t i = 0; i < fetches[f]->part_count; i++) {
             if (fetches[f]->parts[i].shards < 1)
                 return false;

@@ -194,11 +194,13 @@ void efs_plan_thread_wait(struct efs *fs)
     pthread_mutex_unlock(&fs->lock);
 }
 
-void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint64_t ns)
+void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t tokens, uint64_t all_ns)
 {
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s || (form != EFS_FORM_FULL && form != EFS_FORM_CODED))
         return;
+    efs_estimator_run(fs->estimator, form == EFS_FORM_FULL ? EFS_RUN_FULL : EFS_RUN_CODED, experts, tokens, all_ns);
+    uint64_t ns = all_ns / experts;
     pthread_mutex_lock(&fs->lock);
     double *mean = &s->product_ns[form];
     if (*mean == 0)
@@ -209,11 +211,15 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint64_t ns)
 
 void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs)
 {
-    *costs = (struct efs_plan_thread_costs){1e9 / 1.5e9, 1e9 / 5e9};
+    *costs = (struct efs_plan_thread_costs){1e9 / 1.5e9, 1e9 / 5e9, {0}, {0}};
     if (!fs->plan_thread)
         return;
     struct efs_rates_now now;
     efs_estimator_now(fs->estimator, &now, NULL, NULL);
     costs->read_ns_per_byte = 1e9 / now.disk_bytes_per_second;
     costs->decode_ns_per_byte = 1e9 / now.decode_bytes_per_second;
+    for (unsigned kind = 0; kind < EFS_RUNS; kind++) {
+        costs->run_expert_ns[kind] = now.run_expert_ns[kind];
+        costs->run_token_ns[kind] = now.run_token_ns[kind];
+    }
 }
