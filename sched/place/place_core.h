@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* place_core.h - what the ways to place share. Not for others. */
+#ifndef EFS_PLACE_CORE_H
+#define EFS_PLACE_CORE_H
+
+#include "place.h"
+
+/* A stream of random numbers (splitmix64). */
+uint64_t efs_place_random(uint64_t *seed);
+
+/* Copies of each expert: [layers][experts]. */
+void efs_place_count_holders(const struct efs_place_problem *problem, const uint8_t *held, uint32_t *holders);
+
+/* An expert and what it is worth; sorted by falling worth, equal ones by number. */
+struct efs_place_item {
+    double worth;
+    uint32_t item; /* layer * experts + expert, or an expert */
+};
+void efs_place_sort(struct efs_place_item *items, size_t count);
+
+int efs_place_uniform(const struct efs_place_problem *problem, bool fill, uint64_t seed, uint8_t *held);
+int efs_place_smartmoe(const struct efs_place_problem *problem, uint8_t *held);
+int efs_place_eplb(const struct efs_place_problem *problem, uint8_t *held);
+int efs_place_prism(const struct efs_place_problem *problem, uint8_t *held);
+int efs_place_greedy(const struct efs_place_problem *problem, uint8_t *held);
+int efs_place_gain(const struct efs_place_problem *problem, uint8_t *held);
+int efs_place_time(const struct efs_place_problem *problem, uint8_t *held);
+
+#endif

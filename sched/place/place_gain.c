@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * place_gain.c - ours by calls: what one more copy saves, per byte, with coverage.
+ *
+ * Experts are equally large, so a server's best is what it calls most. What nobody holds then is put, the most called
+ * first, where it costs least: its own gain there counts, and the least gain among the server's duplicates is lost.
+ * Then single copies move, or change places with others, while that saves more. Prism's placement, were it better, is
+ * taken.
+ */
+#include "place_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS_MAX 8 /* of moves and exchanges; few are needed */
+
+struct gain {
+    const struct efs_place_problem *problem;
+    size_t all; /* experts of all layers */
+    uint8_t *held;
+    uint32_t *holders;
+    struct efs_place_item *order; /* [servers][all]: by falling gain */
+    size_t *low, *top;            /* [servers]: places in order: no duplicate behind low, nothing free before top */
+    struct efs_place_item *ours, *theirs;
+};
+
+static double gain_of(const struct gain *g, uint32_t n, size_t item)
+{
+    return g->problem->calls[n * g->all + item] * g->problem->server[n].remote_s;
+}
+
+static void gain_free(struct gain *g)
+{
+    free(g->holders);
+    free(g->order);
+    free(g->low);
+    free(g->top);
+    free(g->ours);
+    free(g->theirs);
+}
+
+static int gain_open(struct gain *g, const struct efs_place_problem *p, uint8_t *held)
+{
+    *g = (struct gain){.problem = p, .all = (size_t)p->layers * p->experts, .held = held};
+    g->holders = calloc(g->all, sizeof(*g->holders));
+    g->order = calloc(p->servers * g->all, sizeof(*g->order));
+    g->low = calloc(p->servers, sizeof(*g->low));
+    g->top = calloc(p->servers, sizeof(*g->top));
+    g->ours = calloc(g->all, sizeof(*g->ours));
+    g->theirs = calloc(g->all, sizeof(*g->theirs));
+    if (!g->holders || !g->order || !g->low || !g->top || !g->ours || !g->theirs)
+        return -ENOMEM;
+    for (uint32_t n = 0; n < p->servers; n++) {
+        struct efs_place_item *order = g->order + n * g->all;
+        for (size_t i = 0; i < g->all; i++)
+            order[i] = (struct efs_place_item){gain_of(g, n, i), (uint32_t)i};
+        efs_place_sort(order, g->all);
+    }
+    return 0;
+}
+
+static void gain_rewind(struct gain *g)
+{
+    for (uint32_t n = 0; n < g->problem->servers; n++) {
+        g->low[n] = g->all;
+        g->top[n] = 0;
+    }
+}
+
+/* The server's least duplicate, or all. Within a round duplicates only become fewer behind the place. */
+static size_t gain_low(struct gain *g, uint32_t n)
+{
+    while (g->low[n] > 0) {
+        size_t item = g->order[n * g->all + g->low[n] - 1].item;
+        if (g->held[n * g->all + item] && g->holders[item] > 1)
+            return item;
+        g->low[n]--;
+    }
+    return g->all;
+}
+
+/* The best that the server does not hold, or all. */
+static size_t gain_top(struct gain *g, uint32_t n)
+{
+    while (g->top[n] < g->all && g->held[n * g->all + g->order[n * g->all + g->top[n]].item])
+        g->top[n]++;
+    return g->top[n] < g->all ? g->order[n * g->all + g->top[n]].item : g->all;
+}
+
+static void gain_set(struct gain *g, uint32_t n, size_t item, bool is_held)
+{
+    g->held[n * g->all + item] = is_held;
+    g->holders[item] += is_held ? 1 : UINT32_MAX;
+}
+
+static void gain_cover(struct gain *g)
+{
+    const struct efs_place_problem *p = g->problem;
+    size_t count = 0;
+    for (size_t i = 0; i < g->all; i++) {
+        double most = 0;
+        for (uint32_t n = 0; n < p->servers && g->holders[i] == 0; n++)
+            most = gain_of(g, n, i) > most ? gain_of(g, n, i) : most;
+        if (g->holders[i] == 0)
+            g->ours[count++] = (struct efs_place_item){most, (uint32_t)i};
+    }
+    efs_place_sort(g->ours, count);
+    for (size_t k = 0; k < count; k++) {
+        size_t item = g->ours[k].item;
+        uint32_t best = p->servers;
+        double best_cost = 0;
+        for (uint32_t n = 0; n < p->servers; n++) {
+            size_t low = gain_low(g, n);
+            double cost = low < g->all ? gain_of(g, n, low) - gain_of(g, n, item) : 0;
+            if (low < g->all && (best == p->servers || cost < best_cost)) {
+                best = n;
+                best_cost = cost;
+            }
+        }
+        if (best == p->servers) /* efs_place_check() knows that there are slots for all */
+            return;
+        gain_set(g, best, gain_low(g, best), false);
+        gain_set(g, best, item, true);
+    }
+}
+
+/* A single copy to another server, in the place of its least duplicate; the best of what is free comes here. */
+static bool gain_move(struct gain *g, uint32_t from, size_t item)
+{
+    const struct efs_place_problem *p = g->problem;
+    size_t in = gain_top(g, from);
+    double here = (in < g->all ? gain_of(g, from, in) : 0) - gain_of(g, from, item), best_gain = 1e-12;
+    uint32_t best = p->servers;
+    for (uint32_t n = 0; n < p->servers; n++) {
+        size_t low = n == from ? g->all : gain_low(g, n);
+        double gain = low < g->all ? here + gain_of(g, n, item) - gain_of(g, n, low) : 0;
+        if (gain > best_gain) {
+            best = n;
+            best_gain = gain;
+        }
+    }
+    if (best == p->servers)
+        return false;
+    gain_set(g, best, gain_low(g, best), false);
+    gain_set(g, best, item, true);
+    gain_set(g, from, item, false);
+    if (in < g->all)
+        gain_set(g, from, in, true);
+    return true;
+}
+
+static bool gain_moves(struct gain *g)
+{
+    bool any = false;
+    for (uint32_t n = 0; n < g->problem->servers; n++)
+        for (size_t i = 0; i < g->all; i++)
+            if (g->held[n * g->all + i] && g->holders[i] == 1)
+                any |= gain_move(g, n, i);
+    return any;
+}
+
+/* Single copies of one server that the other would have more of, best first. */
+static size_t gain_wanted(const struct gain *g, uint32_t from, uint32_t to, struct efs_place_item *items)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < g->all; i++)
+        if (g->held[from * g->all + i] && g->holders[i] == 1)
+            items[count++] = (struct efs_place_item){gain_of(g, to, i) - gain_of(g, from, i), (uint32_t)i};
+    efs_place_sort(items, count);
+    return count;
+}
+
+static bool gain_exchanges(struct gain *g)
+{
+    bool any = false;
+    for (uint32_t a = 0; a < g->problem->servers; a++)
+        for (uint32_t b = a + 1; b < g->problem->servers; b++) {
+            size_t ours = gain_wanted(g, a, b, g->ours), theirs = gain_wanted(g, b, a, g->theirs);
+            for (size_t i = 0; i < ours && i < theirs && g->ours[i].worth + g->theirs[i].worth > 1e-12; i++) {
+                gain_set(g, b, g->ours[i].item, true);
+                gain_set(g, a, g->ours[i].item, false);
+                gain_set(g, a, g->theirs[i].item, true);
+                gain_set(g, b, g->theirs[i].item, false);
+                any = true;
+            }
+        }
+    return any;
+}
+
+static int take_better(const struct efs_place_problem *p, uint8_t *held)
+{
+    size_t bytes = efs_place_at(p, p->servers, 0, 0);
+    uint8_t *other = calloc(bytes, 1);
+    int rc = other ? efs_place_prism(p, other) : -ENOMEM;
+    if (rc == 0 && efs_place_remote_s(p, other) < efs_place_remote_s(p, held))
+        memcpy(held, other, bytes);
+    free(other);
+    return rc;
+}
+
+int efs_place_gain(const struct efs_place_problem *p, uint8_t *held)
+{
+    struct gain g;
+    int rc = gain_open(&g, p, held);
+    if (rc == 0) {
+        for (uint32_t n = 0; n < p->servers; n++)
+            for (uint64_t i = 0, slots = efs_place_slots(p, n); i < slots; i++)
+                gain_set(&g, n, g.order[n * g.all + i].item, true);
+        gain_rewind(&g);
+        gain_cover(&g);
+        bool any = true;
+        for (unsigned round = 0; any && round < ROUNDS_MAX; round++) {
+            gain_rewind(&g);
+            any = gain_moves(&g);
+            any |= gain_exchanges(&g);
+        }
+        rc = take_better(p, held);
+    }
+    gain_free(&g);
+    return rc;
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_place.c - who holds what: Prism's algorithms by hand, where the paper is silent too; coverage of all rules on
+ * random cases; ours beside Prism's and the optimum; migration; the paper's bounds that do not hold.
+ */
+#include "cases.h"
+#include "place.h"
+
+#define SERVERS 4
+#define LAYERS 4
+#define EXPERTS 6
+#define ALL (SERVERS * LAYERS * EXPERTS)
+
+/* A server with one processor of so many slots of 10 bytes. */
+static struct efs_place_server server(uint64_t slots)
+{
+    return (struct efs_place_server){.gpus = 1,
+                                     .gpu_bytes = {10 * slots},
+                                     .load_bytes_per_second = 10,
+                                     .passes = 100,
+                                     .remote_s = 1,
+                                     .pass_s = 1,
+                                     .call_s = 0.1};
+}
+
+static struct efs_place_problem problem(uint32_t servers, uint32_t layers, uint32_t experts,
+                                        const struct efs_place_server *server, const double *calls)
+{
+    return (struct efs_place_problem){
+        .servers = servers, .layers = layers, .experts = experts, .expert_bytes = 10, .server = server, .calls = calls};
+}
+
+/* ---- Algorithm 1 ------------------------------------------------------------------------------------------------- */
+
+static void counts_follow_entropy(void **state)
+{
+    /* entropies 2 and 1 bits: of 6 slots 4 and 2, twice; the second layer has its 4 experts in all */
+    const double calls[] = {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7};
+    const struct efs_place_server servers[] = {server(6), server(6)};
+    const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
+    const uint32_t want[] = {4, 2, 4, 2};
+    uint32_t counts[4];
+    (void)state;
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    assert_memory_equal(counts, want, sizeof(want));
+}
+
+static void layers_that_lack_borrow_from_those_with_more(void **state)
+{
+    /* server 0, larger: entropies 2 and 1 of 6 slots, 4 and 2; server 1 of 3 slots: 2 and 1. Layer 1 has 3 of 4, layer
+     * 0 6: the server with most memory gives. */
+    const double calls[] = {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7};
+    const struct efs_place_server servers[] = {server(6), server(3)};
+    const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
+    const uint32_t want[] = {3, 3, 2, 1};
+    uint32_t counts[4];
+    (void)state;
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    assert_memory_equal(counts, want, sizeof(want));
+}
+
+static void too_few_slots_are_refused(void **state)
+{
+    const double calls[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const struct efs_place_server few[] = {server(2), server(1)}, enough[] = {server(2), server(2)};
+    struct efs_place_problem p = problem(2, 2, 2, few, calls);
+    uint32_t counts[4];
+    uint8_t held[8];
+    (void)state;
+    assert_int_equal(efs_place_counts(&p, counts), -ENOSPC);
+    for (unsigned rule = 0; rule < EFS_PLACE_RULES; rule++)
+        assert_int_equal(efs_place_by((enum efs_place_rule)rule, &p, 1, held), -ENOSPC);
+    p.server = enough;
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    /* A processor's rest is no slot: 15 and 15 bytes hold two experts of 10, not three. */
+    struct efs_place_server halves[] = {server(1), server(1)};
+    halves[0].gpus = halves[1].gpus = 2;
+    for (unsigned i = 0; i < 2; i++)
+        halves[i].gpu_bytes[0] = halves[i].gpu_bytes[1] = 15;
+    p.server = halves;
+    assert_int_equal(efs_place_slots(&p, 0), 2);
+}
+
+static void no_more_of_a_layer_than_its_experts(void **state)
+{
+    /* all entropy in layer 0, which would get all 5 slots of 3 experts */
+    const double calls[] = {1, 1, 1, 9, 0, 0};
+    const struct efs_place_server servers[] = {server(6)};
+    const struct efs_place_problem p = problem(1, 2, 3, servers, calls);
+    const uint32_t want[] = {3, 3};
+    uint32_t counts[2];
+    (void)state;
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    assert_memory_equal(counts, want, sizeof(want));
+}
+
+static void what_rounding_leaves_is_handed_out(void **state)
+{
+    /* three equal layers, 8 slots: 2.67 each, so 3, 3, 2 and not 2, 2, 2 */
+    const double calls[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct efs_place_server servers[] = {server(8), server(8)};
+    const struct efs_place_problem p = problem(2, 3, 2, servers, calls);
+    uint32_t counts[6], sum = 0;
+    (void)state;
+    const double wide[2 * 3 * 4] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct efs_place_problem q = problem(2, 3, 4, servers, wide);
+    assert_int_equal(efs_place_counts(&p, counts), 0); /* capped: 2 experts a layer */
+    for (unsigned i = 0; i < 6; i++)
+        assert_int_equal(counts[i], 2);
+    assert_int_equal(efs_place_counts(&q, counts), 0);
+    for (unsigned i = 0; i < 6; i++)
+        sum += counts[i];
+    assert_int_equal(sum, 16);
+}
+
+static void without_entropy_layers_get_equal_parts(void **state)
+{
+    const double calls[2 * 2 * 2] = {0, 0, 0, 0, 5, 0, 0, 5};
+    const struct efs_place_server servers[] = {server(2), server(2)};
+    const struct efs_place_problem p = problem(2, 2, 2, servers, calls);
+    const uint32_t want[] = {1, 1, 1, 1};
+    uint32_t counts[4];
+    (void)state;
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    assert_memory_equal(counts, want, sizeof(want));
+}
+
+/* ---- Algorithm 2 ------------------------------------------------------------------------------------------------- */
+
+static void the_least_used_duplicate_gives_way(void **state)
+{
+    /* both take experts 0 and 1; 2 and 3 are uncovered. Both have two duplicates: server 0 goes first, gives 1 for 3,
+     * which it uses more than 2; then server 1 has one duplicate, 0, and gives it for 2. */
+    const double calls[] = {9, 8, 1, 2, 7, 9, 1, 2};
+    const struct efs_place_server servers[] = {server(2), server(2)};
+    const struct efs_place_problem p = problem(2, 1, 4, servers, calls);
+    const uint32_t counts[] = {2, 2};
+    const uint8_t want[] = {1, 0, 0, 1, 0, 1, 1, 0};
+    uint8_t held[8];
+    (void)state;
+    assert_int_equal(efs_place_assign(&p, counts, held), 0);
+    assert_memory_equal(held, want, sizeof(want));
+}
+
+static void fewest_duplicates_go_first(void **state)
+{
+    /* server 1 takes 0 alone, server 0 takes 0, 1, server 2 takes 0, 2: all have one duplicate, 0; the first that is
+     * asked gives it for 3, and the others have theirs still */
+    const double calls[] = {9, 8, 0, 0, 9, 0, 0, 0, 9, 0, 8, 0};
+    const struct efs_place_server servers[] = {server(2), server(1), server(2)};
+    const struct efs_place_problem p = problem(3, 1, 4, servers, calls);
+    const uint32_t counts[] = {2, 1, 2};
+    const uint8_t want[] = {0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0};
+    uint8_t held[12];
+    (void)state;
+    assert_int_equal(efs_place_assign(&p, counts, held), 0);
+    assert_memory_equal(held, want, sizeof(want));
+}
+
+static void counts_that_cannot_be_are_refused(void **state)
+{
+    const double calls[] = {1, 1, 1, 1};
+    const struct efs_place_server servers[] = {server(2), server(2)};
+    const struct efs_place_problem p = problem(2, 1, 2, servers, calls);
+    const uint32_t much[] = {3, 1}, little[] = {1, 0};
+    uint8_t held[4];
+    (void)state;
+    assert_int_equal(efs_place_assign(&p, much, held), -EINVAL);
+    assert_int_equal(efs_place_assign(&p, little, held), -ENOSPC);
+}
+
+static void numbers_are_checked(void **state)
+{
+    double calls[] = {1, 1, 1, 1};
+    struct efs_place_server servers[] = {server(2), server(2)};
+    struct efs_place_problem p = problem(2, 1, 2, servers, calls);
+    (void)state;
+    assert_int_equal(efs_place_check(&p), 0);
+    calls[3] = NAN;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    calls[3] = -1;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    calls[3] = 0;
+    servers[1].load_bytes_per_second = 0;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    servers[1] = server(2);
+    servers[0].gpus = EFS_PLACE_GPUS_MAX + 1;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    servers[0] = server(2);
+    servers[0].gpu_bytes[0] = UINT64_MAX;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    servers[0] = server(2);
+    p.experts = 0;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+    p = problem(2, 1, 2, servers, calls);
+    p.expert_bytes = 0;
+    assert_int_equal(efs_place_check(&p), -EINVAL);
+}
+
+/* ---- random cases -------------------------------------------------------------------------------------------------
+ */
+
+/* Skewed calls that differ by server, memory for all experts once or more; sizes up to these. */
+static struct efs_place_problem random_problem(struct cases *c, uint32_t most_servers, uint32_t most_layers,
+                                               uint32_t most_experts, struct efs_place_server *servers, double *calls)
+{
+    struct efs_place_problem p = problem(2 + cases_below(c, most_servers - 1), 1 + cases_below(c, most_layers),
+                                         2 + cases_below(c, most_experts - 1), servers, calls);
+    uint64_t need = (uint64_t)p.layers * p.experts, slots = 0;
+    for (uint32_t n = 0; n < p.servers; n++) {
+        servers[n] = server(cases_below(c, (uint32_t)need) + (n == 0));
+        servers[n].gpus = 1 + cases_below(c, 2);
+        servers[n].gpu_bytes[1] = servers[n].gpus > 1 ? cases_below(c, 25) : 0;
+        servers[n].remote_s = 0.5 + cases_uniform(c);
+        slots += efs_place_slots(&p, n);
+    }
+    for (uint32_t n = 0; slots < need; n = (n + 1) % p.servers) {
+        uint64_t before = efs_place_slots(&p, n);
+        servers[n].gpu_bytes[0] += 10;
+        slots += efs_place_slots(&p, n) - before;
+    }
+    for (uint32_t n = 0; n < p.servers; n++)
+        for (uint32_t l = 0; l < p.layers; l++)
+            for (uint32_t e = 0; e < p.experts; e++)
+                calls[efs_place_at(&p, n, l, e)] =
+                    cases_below(c, 6) ? floor(100 * pow(cases_uniform(c), 1 + cases_below(c, 8))) : 0;
+    return p;
+}
+
+static void every_rule_covers_and_fits(void **state)
+{
+    struct cases c = {1000};
+    (void)state;
+    for (unsigned round = 0; round < 1000; round++) {
+        struct efs_place_server servers[SERVERS];
+        double calls[ALL];
+        uint8_t held[ALL];
+        const struct efs_place_problem p = random_problem(&c, SERVERS, LAYERS, EXPERTS, servers, calls);
+        for (unsigned rule = 0; rule < EFS_PLACE_RULES; rule++) {
+            assert_int_equal(efs_place_by((enum efs_place_rule)rule, &p, round, held), 0);
+            if (!efs_place_covers(&p, held) || !efs_place_fits(&p, held))
+                fail_msg("case %u: %s does not cover or fit", round, efs_place_rule_name((enum efs_place_rule)rule));
+        }
+    }
+}
+
+static void ours_is_never_worse_than_prism(void **state)
+{
+    struct cases c = {2000};
+    double prism_gap = 0, ours_gap = 0, prism_time = 0, ours_time = 0;
+    unsigned known = 0, best = 0, best_time = 0;
+    (void)state;
+    for (unsigned round = 0; round < 1000; round++) {
+        struct efs_place_server servers[3];
+        double calls[3 * 2 * 3];
+        uint8_t prism[sizeof(calls)], gain[sizeof(calls)], by_time[sizeof(calls)], optimum[sizeof(calls)];
+        const struct efs_place_problem p = random_problem(&c, 3, 2, 3, servers, calls);
+        assert_int_equal(efs_place_by(EFS_PLACE_PRISM, &p, 1, prism), 0);
+        assert_int_equal(efs_place_by(EFS_PLACE_GAIN, &p, 1, gain), 0);
+        assert_int_equal(efs_place_by(EFS_PLACE_TIME, &p, 1, by_time), 0);
+        assert_true(efs_place_remote_s(&p, gain) <= efs_place_remote_s(&p, prism));
+        assert_true(efs_place_wait_s(&p, by_time) <= efs_place_wait_s(&p, prism));
+        assert_int_equal(efs_place_optimum(&p, EFS_PLACE_GAIN, optimum), 0);
+        double least = efs_place_remote_s(&p, optimum);
+        assert_true(efs_place_covers(&p, optimum) && efs_place_fits(&p, optimum));
+        assert_true(least <= efs_place_remote_s(&p, gain) + 1e-9);
+        assert_int_equal(efs_place_optimum(&p, EFS_PLACE_TIME, optimum), 0);
+        double least_time = efs_place_wait_s(&p, optimum);
+        assert_true(least_time <= efs_place_wait_s(&p, by_time) + 1e-9);
+        if (least <= 0 || least_time <= 0)
+            continue;
+        known++;
+        prism_gap += efs_place_remote_s(&p, prism) / least;
+        ours_gap += efs_place_remote_s(&p, gain) / least;
+        best += efs_place_remote_s(&p, gain) <= least * (1 + 1e-9);
+        prism_time += efs_place_wait_s(&p, prism) / least_time;
+        ours_time += efs_place_wait_s(&p, by_time) / least_time;
+        best_time += efs_place_wait_s(&p, by_time) <= least_time * (1 + 1e-9);
+    }
+    print_message("of %u cases: remote seconds over the optimum's, prism %.4f, ours %.4f (the optimum in %u); waiting "
+                  "prism %.4f, ours %.4f (%u)\n",
+                  known, prism_gap / known, ours_gap / known, best, prism_time / known, ours_time / known, best_time);
+    assert_true(known > 500 && ours_gap <= prism_gap && ours_time <= prism_time);
+}
+
+static void optimum_says_what_it_cannot_try(void **state)
+{
+    struct efs_place_server servers[SERVERS];
+    double calls[ALL] = {0};
+    uint8_t held[ALL];
+    (void)state;
+    for (unsigned n = 0; n < SERVERS; n++)
+        servers[n] = server(30);
+    const struct efs_place_problem p = problem(SERVERS, LAYERS, EXPERTS, servers, calls);
+    assert_int_equal(efs_place_optimum(&p, EFS_PLACE_GAIN, held), -E2BIG);
+    assert_int_equal(efs_place_optimum(&p, EFS_PLACE_PRISM, held), -EINVAL);
+}
+
+static void whole_layers_save_time(void **state)
+{
+    /* two servers that hold half of two layers, and call all four experts of each in most passes: by calls any half
+     * will do; whole layers serve half of the passes without waiting */
+    double calls[2 * 2 * 4];
+    struct efs_place_server servers[] = {server(4), server(4)};
+    const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
+    uint8_t held[16];
+    (void)state;
+    for (unsigned i = 0; i < 16; i++)
+        calls[i] = 90;
+    servers[0].call_s = servers[1].call_s = 0;
+    assert_int_equal(efs_place_by(EFS_PLACE_TIME, &p, 1, held), 0);
+    assert_double_equal(efs_place_wait_s(&p, held), 2 * 100 * (1 - 1e-4), 1e-6);
+    assert_int_equal(efs_place_by(EFS_PLACE_PRISM, &p, 1, held), 0);
+    assert_true(efs_place_wait_s(&p, held) > 300);
+}
+
+/* ---- packing, migration ---------------------------------------------------------------------------------------------
+ */
+
+static void packed_by_processor(void **state)
+{
+    const double calls[] = {9, 5, 4, 1};
+    struct efs_place_server servers[] = {server(2)};
+    struct efs_place_problem p = problem(1, 1, 4, servers, calls);
+    const uint8_t held[] = {1, 1, 1, 1};
+    uint8_t gpu[4], again[4], before[4] = {1, EFS_PLACE_NOWHERE, 1, 0};
+    (void)state;
+    servers[0].gpus = 2;
+    servers[0].gpu_bytes[1] = 25;
+    assert_int_equal(efs_place_pack(&p, held, NULL, gpu), 0);
+    const uint8_t want[] = {0, 1, 1, 0}; /* by load: 9 | 5, 5 + 4; then the rest where there is room */
+    assert_memory_equal(gpu, want, 4);
+    assert_int_equal(efs_place_pack(&p, held, before, again), 0);
+    const uint8_t stays[] = {1, 0, 1, 0};
+    assert_memory_equal(again, stays, 4);
+    servers[0].gpu_bytes[1] = 15;
+    servers[0].gpu_bytes[0] = 20;
+    assert_int_equal(efs_place_pack(&p, held, NULL, gpu), -ENOSPC);
+}
+
+static void migration_is_weighed_in_seconds(void **state)
+{
+    /* one expert more and one less, 10 bytes each at 10 bytes a second: two seconds */
+    const double calls[] = {5, 5.5, 0, 0};
+    struct efs_place_server servers[] = {server(1), server(2)};
+    const struct efs_place_problem p = problem(2, 1, 2, servers, calls);
+    const uint8_t before[] = {1, 0, 1, 1}, after[] = {0, 1, 1, 1};
+    uint8_t gpu_before[4], gpu_after[4];
+    (void)state;
+    assert_int_equal(efs_place_pack(&p, before, NULL, gpu_before), 0);
+    assert_int_equal(efs_place_pack(&p, after, gpu_before, gpu_after), 0);
+    assert_double_equal(efs_place_migration_s(&p, gpu_before, gpu_after), 2, 1e-12);
+    assert_double_equal(efs_place_remote_s(&p, before) - efs_place_remote_s(&p, after), 0.5, 1e-12);
+    assert_false(efs_place_migrates(&p, before, after, gpu_before, gpu_after));
+    servers[0].remote_s = 3.9; /* 0.5 calls that take 3.9 s each: 1.95 s */
+    assert_false(efs_place_migrates(&p, before, after, gpu_before, gpu_after));
+    servers[0].remote_s = 4.1;
+    assert_true(efs_place_migrates(&p, before, after, gpu_before, gpu_after));
+    assert_false(efs_place_migrates(&p, after, after, gpu_after, gpu_after));
+}
+
+/* ---- what the paper says and does not hold
+ * ---------------------------------------------------------------------------- */
+
+/* Lemma 1: covering 1 - delta of the calls takes at least 2^(H - delta log2 E) experts. */
+static void lemma_1_fails(void **state)
+{
+    const double p[] = {0.9, 0.1}, delta = 0.1;
+    double entropy = -p[0] * log2(p[0]) - p[1] * log2(p[1]);
+    (void)state;
+    double bound = pow(2, entropy - delta * log2(2));
+    assert_true(p[0] >= 1 - delta); /* one expert is enough */
+    assert_true(bound > 1.29);      /* the lemma asks for more than one */
+}
+
+/* Theorem 1: Algorithms 1 and 2 reach at least 1 - 1/e of the calls that could be here. A layer of one expert has no
+ * entropy and so no slot, though all its calls go there. */
+static void theorem_1_fails(void **state)
+{
+    enum { MANY = 64 };
+    static double calls[2 * 2 * MANY];
+    struct efs_place_server servers[] = {server(2), server(2 * MANY - 2)};
+    const struct efs_place_problem p = problem(2, 2, MANY, servers, calls);
+    static uint8_t held[2 * 2 * MANY];
+    uint32_t counts[4];
+    double here = 0, could = 1 + 1.0 / MANY;
+    (void)state;
+    calls[0] = 1; /* layer 0: one expert */
+    for (unsigned e = 0; e < MANY; e++) {
+        calls[MANY + e] = 1.0 / MANY;
+        calls[2 * MANY + e] = calls[3 * MANY + e] = 1.0 / MANY;
+    }
+    assert_int_equal(efs_place_counts(&p, counts), 0);
+    assert_int_equal(counts[0], 0);
+    assert_int_equal(counts[1], 2);
+    assert_int_equal(efs_place_by(EFS_PLACE_PRISM, &p, 1, held), 0);
+    for (unsigned i = 0; i < 2 * MANY; i++)
+        here += held[i] ? calls[i] : 0;
+    assert_true(here < (1 - exp(-1)) * could);
+    assert_true(here < 0.05 * could);
+    assert_int_equal(efs_place_by(EFS_PLACE_GAIN, &p, 1, held), 0);
+    assert_true(held[0]); /* ours holds it */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_follow_entropy),
+        cmocka_unit_test(layers_that_lack_borrow_from_those_with_more),
+        cmocka_unit_test(too_few_slots_are_refused),
+        cmocka_unit_test(no_more_of_a_layer_than_its_experts),
+        cmocka_unit_test(what_rounding_leaves_is_handed_out),
+        cmocka_unit_test(without_entropy_layers_get_equal_parts),
+        cmocka_unit_test(the_least_used_duplicate_gives_way),
+        cmocka_unit_test(fewest_duplicates_go_first),
+        cmocka_unit_test(counts_that_cannot_be_are_refused),
+        cmocka_unit_test(numbers_are_checked),
+        cmocka_unit_test(every_rule_covers_and_fits),
+        cmocka_unit_test(ours_is_never_worse_than_prism),
+        cmocka_unit_test(optimum_says_what_it_cannot_try),
+        cmocka_unit_test(whole_layers_save_time),
+        cmocka_unit_test(packed_by_processor),
+        cmocka_unit_test(migration_is_weighed_in_seconds),
+        cmocka_unit_test(lemma_1_fails),
+        cmocka_unit_test(theorem_1_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
