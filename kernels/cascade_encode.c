@@ -32,7 +32,7 @@ size_t efs_cascade_bound(size_t n)
 }
 
 /* Symbols by (count falling, symbol rising), RANKS at most. Returns how many. */
-static unsigned rank(const uint64_t counts[256], uint8_t ranked[RANKS], uint64_t ranked_count[RANKS])
+static unsigned cascade_rank(const uint64_t counts[256], uint8_t ranked[RANKS], uint64_t ranked_count[RANKS])
 {
     unsigned ranks = 0;
 
@@ -62,7 +62,7 @@ static void plan_span(const struct efs_kernel_ops *ops, const uint8_t *symbols, 
     uint64_t ranked_count[RANKS], counts[256] = {0};
 
     ops->histogram(symbols, n, counts);
-    unsigned ranks = rank(counts, ranked, ranked_count);
+    unsigned ranks = cascade_rank(counts, ranked, ranked_count);
     memset(plan, 0, sizeof(*plan));
     plan->size[0] = n;
     size_t plane_bytes = 0, best_bytes = n;

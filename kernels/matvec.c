@@ -80,8 +80,8 @@ static bool well_formed(const struct efs_matrix *w)
            (w->plain != NULL || (w->shards != NULL && w->shard_elements > 0 && w->shard_elements % EFS_BLOCK == 0));
 }
 
-static int multiply(const struct efs_matrix *w, const void *memory, uint32_t row_begin, uint32_t row_end, float *y,
-                    size_t y_stride, bool gated, void *scratch)
+static int matvec_multiply(const struct efs_matrix *w, const void *memory, uint32_t row_begin, uint32_t row_end,
+                           float *y, size_t y_stride, bool gated, void *scratch)
 {
     const struct efs_input *input = efs_input_checked(memory, w->cols);
     struct efs_output out = {y == NULL ? NULL : y + row_begin, y_stride, gated};
@@ -105,7 +105,7 @@ static int multiply(const struct efs_matrix *w, const void *memory, uint32_t row
 int efs_matvec(const struct efs_matrix *w, const void *input, uint32_t row_begin, uint32_t row_end, float *y,
                size_t y_stride, void *scratch)
 {
-    return multiply(w, input, row_begin, row_end, y, y_stride, false, scratch);
+    return matvec_multiply(w, input, row_begin, row_end, y, y_stride, false, scratch);
 }
 
 int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up, const void *input, uint32_t row_begin,
@@ -113,6 +113,6 @@ int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up
 {
     if (gate->rows != up->rows || gate->cols != up->cols)
         return -EINVAL;
-    int r = multiply(gate, input, row_begin, row_end, h, h_stride, false, scratch);
-    return r != 0 ? r : multiply(up, input, row_begin, row_end, h, h_stride, true, scratch);
+    int r = matvec_multiply(gate, input, row_begin, row_end, h, h_stride, false, scratch);
+    return r != 0 ? r : matvec_multiply(up, input, row_begin, row_end, h, h_stride, true, scratch);
 }

@@ -22,7 +22,7 @@ size_t efs_input_bytes(uint32_t cols, uint32_t tokens)
     return sizeof(struct efs_input) + tokens * token_numbers(cols) * sizeof(float);
 }
 
-static float widened(uint16_t bf16)
+static float input_widened(uint16_t bf16)
 {
     uint32_t bits = (uint32_t)bf16 << 16;
     float f;
@@ -32,7 +32,7 @@ static float widened(uint16_t bf16)
 }
 
 /* To nearest, ties to even; a NaN stays a NaN. */
-static uint16_t rounded(float f)
+static uint16_t input_rounded(float f)
 {
     uint32_t bits;
 
@@ -43,17 +43,17 @@ static uint16_t rounded(float f)
 }
 
 /* Number i of x as a float, rounded to BF16 if the type says so. */
-static float number(enum efs_input_type type, const void *x, size_t i)
+static float input_number(enum efs_input_type type, const void *x, size_t i)
 {
     uint16_t half;
     float f;
 
     if (type == EFS_INPUT_BF16 || type == EFS_INPUT_BF16_DOT) {
         memcpy(&half, (const uint8_t *)x + 2 * i, sizeof(half));
-        return widened(half);
+        return input_widened(half);
     }
     memcpy(&f, (const uint8_t *)x + 4 * i, sizeof(f));
-    return type == EFS_INPUT_F32 ? f : widened(rounded(f));
+    return type == EFS_INPUT_F32 ? f : input_widened(input_rounded(f));
 }
 
 /* Numbers first..first + n - 1 of x, n <= EFS_GROUP, as a group of floats. */
@@ -61,7 +61,7 @@ static void put_floats(enum efs_input_type type, const void *x, size_t first, si
 {
     for (unsigned at = 0; at < EFS_GROUP; at++) {
         unsigned c = at % 16 / 4 * 16 + at / 32 * 8 + at % 4 * 2 + at / 16 % 2;
-        group[at] = c < n ? number(type, x, first + c) : 0;
+        group[at] = c < n ? input_number(type, x, first + c) : 0;
     }
 }
 
@@ -70,7 +70,7 @@ static void put_bf16(enum efs_input_type type, const void *x, size_t first, size
 {
     for (unsigned at = 0; at < EFS_GROUP; at++) {
         unsigned c = at % 32 / 8 * 16 + at / 32 * 8 + at % 8;
-        group[at] = c < n ? rounded(number(type, x, first + c)) : 0;
+        group[at] = c < n ? input_rounded(input_number(type, x, first + c)) : 0;
     }
 }
 

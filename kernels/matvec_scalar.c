@@ -26,7 +26,7 @@ static float multiply_add(float a, float b, float sum)
     return (float)total;
 }
 
-static float widen(const uint8_t *w)
+static float scalar_widen(const uint8_t *w)
 {
     uint32_t bits = (uint32_t)w[0] << 16 | (uint32_t)w[1] << 24;
     float f;
@@ -36,7 +36,7 @@ static float widen(const uint8_t *w)
 }
 
 /* Which float of its group column c of a group meets, and modulo 32: which sum. */
-static unsigned place(unsigned c)
+static unsigned scalar_place(unsigned c)
 {
     return c / 8 % 2 * 32 + c % 2 * 16 + c / 16 * 4 + c / 2 % 4;
 }
@@ -45,12 +45,12 @@ static unsigned place(unsigned c)
 static void add_group(float *sums, const uint8_t *w, size_t n, const float *x)
 {
     for (unsigned c = 0; c < EFS_GROUP; c++) {
-        unsigned at = place(c);
-        sums[at % EFS_SUMS] = multiply_add(c < n ? widen(w + 2 * c) : 0, x[at], sums[at % EFS_SUMS]);
+        unsigned at = scalar_place(c);
+        sums[at % EFS_SUMS] = multiply_add(c < n ? scalar_widen(w + 2 * c) : 0, x[at], sums[at % EFS_SUMS]);
     }
 }
 
-static float total(const float *sums)
+static float scalar_total(const float *sums)
 {
     float all[EFS_SUMS];
 
@@ -71,7 +71,7 @@ static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
         count -= n;
         dot->col += (uint32_t)n;
         if (dot->col == dot->cols) {
-            efs_dot_next(dot, total(dot->sums));
+            efs_dot_next(dot, scalar_total(dot->sums));
             memset(dot->sums, 0, sizeof(dot->sums));
             dot->col = 0;
         }

@@ -26,7 +26,7 @@ static void make_name(struct efs_newfile *f, unsigned i)
  * then it has the lock, or the file is gone already, and we take another name. Where there are no locks (-errno other
  * than EWOULDBLOCK), nothing is ever cleaned.
  */
-static bool lock(int fd)
+static bool newfile_lock(int fd)
 {
     struct stat st;
     return efs_sys_flock(fd, LOCK_EX | LOCK_NB) != -EWOULDBLOCK && (efs_sys_fstat(fd, &st) < 0 || st.st_nlink > 0);
@@ -38,7 +38,7 @@ static int open_named(struct efs_newfile *f, int flags)
     for (unsigned i = 0; fd == -EEXIST && i < TRIES; i++) {
         make_name(f, i);
         fd = efs_sys_openat(f->dir, f->temporary, flags | O_CREAT | O_EXCL, 0666);
-        if (fd >= 0 && !lock(fd)) {
+        if (fd >= 0 && !newfile_lock(fd)) {
             efs_sys_close(fd);
             fd = -EEXIST;
         }

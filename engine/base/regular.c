@@ -20,12 +20,12 @@ const char *efs_file_kind(mode_t mode)
                             : "no file";
 }
 
-static int check(const struct stat *st)
+static int regular_check(const struct stat *st)
 {
     return S_ISREG(st->st_mode) ? 0 : S_ISDIR(st->st_mode) ? -EISDIR : -EINVAL;
 }
 
-static bool same(const struct stat *a, const struct stat *b)
+static bool regular_same(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
@@ -41,7 +41,7 @@ int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
     efs_sys_close(look);
     if (rc == 0) {
         *st = seen;
-        rc = check(st);
+        rc = regular_check(st);
     }
     if (rc < 0)
         return rc;
@@ -51,8 +51,8 @@ int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
         return fd;
     rc = efs_sys_fstat(fd, st);
     if (rc == 0)
-        rc = check(st);
-    if (rc == 0 && !same(st, &seen))
+        rc = regular_check(st);
+    if (rc == 0 && !regular_same(st, &seen))
         rc = -EAGAIN;
     if (rc == 0)
         return fd;
@@ -83,7 +83,7 @@ int efs_regular_reopen(int fd, const char *path, int flags)
     again = efs_sys_open(path, flags | O_NONBLOCK, 0);
     if (again < 0)
         return again;
-    if (efs_sys_fstat(fd, &st) == 0 && efs_sys_fstat(again, &now) == 0 && same(&st, &now))
+    if (efs_sys_fstat(fd, &st) == 0 && efs_sys_fstat(again, &now) == 0 && regular_same(&st, &now))
         return again;
     efs_sys_close(again);
     return -ESTALE;

@@ -92,7 +92,8 @@ static void own_free(struct own *own)
 }
 
 /* The matrix for this thread. */
-static struct efs_matrix mine(const struct efs_matrix *w, const struct efs_coded_shard *coded, struct exponents *x)
+static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs_coded_shard *coded,
+                                    struct exponents *x)
 {
     struct efs_matrix m = *w;
     x->shards = coded;
@@ -107,12 +108,12 @@ static errint_t run_block(struct ffn *f, struct efs_ffn_expert *e, bool down, ui
     struct own own;
     errint_t rc = own_get(f, thread, e, &own);
     if (rc == 0 && down) {
-        struct efs_matrix w = mine(&e->down, e->coded[2], &own.exponents[0]);
+        struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &own.exponents[0]);
         rc = efs_matvec(&w, e->middle, begin, end, e->out + (size_t)e->first_token * f->mixture->hidden,
                         f->mixture->hidden, own.scratch);
     } else if (rc == 0) {
-        struct efs_matrix gate = mine(&e->gate, e->coded[0], &own.exponents[0]);
-        struct efs_matrix up = mine(&e->up, e->coded[1], &own.exponents[1]);
+        struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &own.exponents[0]);
+        struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &own.exponents[1]);
         rc = efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, own.scratch);
     }
     own_free(&own);
@@ -128,7 +129,7 @@ static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned thre
 }
 
 /* Without lock: x of the tokens that are next, as the kernels want it. */
-static errint_t prepare(struct ffn *f, struct efs_ffn_expert *e)
+static errint_t ffn_prepare(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_mixture *m = f->mixture;
     bool f32 = m->activation == EFS_ACTIVATION_F32;
@@ -183,7 +184,7 @@ static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
 }
 
 /* Without lock: an expert has come. */
-static errint_t arrive(struct ffn *f, struct efs_ffn_expert *e)
+static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
 {
     uint32_t hidden = f->mixture->hidden, tokens = most_tokens(e);
     errint_t rc = f->plain ? take_plain(f, e) : take_tensors(f, e);
@@ -193,17 +194,17 @@ static errint_t arrive(struct ffn *f, struct efs_ffn_expert *e)
     e->middle = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(e->inner, tokens));
     e->h = efs_sys_malloc((size_t)tokens * e->inner * sizeof(float));
     e->out = efs_sys_malloc((size_t)e->route->count * hidden * sizeof(float));
-    return e->input && e->middle && e->h && e->out ? prepare(f, e) : -ENOMEM;
+    return e->input && e->middle && e->h && e->out ? ffn_prepare(f, e) : -ENOMEM;
 }
 
-static void tell(struct ffn *f)
+static void ffn_tell(struct ffn *f)
 {
     atomic_fetch_add(&f->changes, 1);
     pthread_cond_broadcast(&f->changed);
 }
 
 /* Nothing to do: mostly another thread is about to end a phase. The lock is given up meanwhile. */
-static void rest(struct ffn *f)
+static void ffn_rest(struct ffn *f)
 {
     unsigned seen = atomic_load(&f->changes);
     pthread_mutex_unlock(&f->lock);
@@ -213,7 +214,7 @@ static void rest(struct ffn *f)
         pthread_cond_wait(&f->changed, &f->lock);
 }
 
-static void failed(struct ffn *f, errint_t error)
+static void ffn_failed(struct ffn *f, errint_t error)
 {
     if (f->error == 0)
         f->error = error;
@@ -238,21 +239,21 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
         rc = efs_input_prepare(f32 ? EFS_INPUT_F32 : EFS_INPUT_F32_DOT, e->h, e->inner, e->inner, e->tokens, e->middle);
     } else if (e->first_token + e->tokens < e->route->count) {
         e->first_token += e->tokens;
-        rc = prepare(f, e);
+        rc = ffn_prepare(f, e);
     } else {
         rc = 1;
     }
     pthread_mutex_lock(&f->lock);
     if (rc < 0)
-        failed(f, rc);
+        ffn_failed(f, rc);
     e->here = true;
     if (rc == 1)
         expert_over(f, e);
-    tell(f);
+    ffn_tell(f);
 }
 
 /* A block to do: of the experts in order of arrival hardly more than one is not given out wholly. */
-static struct efs_ffn_expert *take(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
+static struct efs_ffn_expert *ffn_take(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
 {
     for (uint32_t i = 0; i < f->mixture->expert_count && f->error == 0; i++) {
         struct efs_ffn_expert *e = &f->experts[i];
@@ -271,7 +272,7 @@ static struct efs_ffn_expert *take(struct ffn *f, bool *down, uint32_t *begin, u
 }
 
 /* Wait for the next expert; the lock is given up meanwhile. */
-static void fetch(struct ffn *f)
+static void ffn_fetch(struct ffn *f)
 {
     uint32_t index = f->come;
     f->fetching = true;
@@ -280,31 +281,31 @@ static void fetch(struct ffn *f)
     if (!f->plain && efs_request_wait_any(f->request, -1, &index, &rc) < 1)
         rc = -EINVAL; /* cannot be: each is waited for once */
     if (rc == 0)
-        rc = arrive(f, &f->experts[index]);
+        rc = ffn_arrive(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);
     f->fetching = false;
     f->come++;
     if (rc < 0)
-        failed(f, rc);
+        ffn_failed(f, rc);
     else
         f->experts[index].here = true;
-    tell(f);
+    ffn_tell(f);
 }
 
-static void work(void *arg, unsigned thread)
+static void ffn_work(void *arg, unsigned thread)
 {
     struct ffn *f = arg;
     pthread_mutex_lock(&f->lock);
     while (f->left && f->error == 0) {
         bool down;
         uint32_t begin, end;
-        struct efs_ffn_expert *e = take(f, &down, &begin, &end);
+        struct efs_ffn_expert *e = ffn_take(f, &down, &begin, &end);
         if (!e && !f->fetching && f->come < f->mixture->expert_count) {
-            fetch(f);
+            ffn_fetch(f);
             continue;
         }
         if (!e) {
-            rest(f);
+            ffn_rest(f);
             continue;
         }
         pthread_mutex_unlock(&f->lock);
@@ -314,7 +315,7 @@ static void work(void *arg, unsigned thread)
         pthread_mutex_lock(&f->lock);
         f->busy_ns += ns;
         if (rc < 0) {
-            failed(f, rc);
+            ffn_failed(f, rc);
             break;
         }
         struct efs_ffn_phase *p = down ? &e->down_phase : &e->up_phase;
@@ -322,13 +323,13 @@ static void work(void *arg, unsigned thread)
         if (p->done == p->rows)
             phase_over(f, e, down);
     }
-    tell(f);
+    ffn_tell(f);
     pthread_mutex_unlock(&f->lock);
 }
 
 /* ---- the whole ---- */
 
-static errint_t check(const struct efs_mixture *m, struct efs_error *err)
+static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
 {
     if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
         m->x_stride < m->hidden || m->y_stride < m->hidden || !m->x || !m->y)
@@ -362,7 +363,7 @@ static void add_up(const struct ffn *f)
     }
 }
 
-static errint_t begin(struct ffn *f)
+static errint_t ffn_begin(struct ffn *f)
 {
     const struct efs_mixture *m = f->mixture;
     for (uint32_t i = 0; i < m->expert_count; i++) {
@@ -382,7 +383,7 @@ static errint_t begin(struct ffn *f)
     return rc;
 }
 
-static void end(struct ffn *f)
+static void ffn_end(struct ffn *f)
 {
     for (uint32_t i = 0; i < f->mixture->expert_count; i++) {
         struct efs_ffn_expert *e = &f->experts[i];
@@ -407,10 +408,10 @@ static enum efs_form form_of(const struct ffn *f)
     return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
 }
 
-static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
-                    const struct efs_mixture *mixture, struct efs_error *err)
+static errint_t ffn_run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
+                        const struct efs_mixture *mixture, struct efs_error *err)
 {
-    errint_t rc = check(mixture, err);
+    errint_t rc = ffn_check(mixture, err);
     if (rc < 0)
         return rc;
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));
@@ -424,9 +425,9 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
     f->left = mixture->expert_count;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
-    rc = begin(f);
+    rc = ffn_begin(f);
     if (rc == 0) {
-        efs_team_run(team, work, f);
+        efs_team_run(team, ffn_work, f);
         rc = f->error;
     }
     if (rc == 0)
@@ -438,7 +439,7 @@ static errint_t run(struct efs *fs, const struct efs_plain_expert *plain, struct
         tokens += mixture->experts[i].count;
     if (rc == 0 && fs)
         efs_plan_thread_product(fs, form_of(f), mixture->expert_count, tokens, f->busy_ns / efs_team_threads(team));
-    end(f);
+    ffn_end(f);
     return rc;
 }
 
@@ -461,7 +462,7 @@ static errint_t run_theirs(struct efs *fs, const struct efs_plain_expert *plain,
                              &copies[1], err);
     if (rc == 0) {
         mixture.experts = experts;
-        rc = run(fs, matrices, team, &mixture, err);
+        rc = ffn_run(fs, matrices, team, &mixture, err);
     }
     free(copies[0]);
     free(copies[1]);

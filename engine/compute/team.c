@@ -43,7 +43,7 @@ unsigned efs_team_threads(const struct efs_team *team)
     return team->threads;
 }
 
-static void relax(void)
+static void team_relax(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -58,11 +58,11 @@ void efs_team_spin(const struct efs_team *team, const _Atomic unsigned *number, 
         for (unsigned i = 0; i < SPIN_LOOKS; i++) {
             if (atomic_load(number) != seen)
                 return;
-            relax();
+            team_relax();
         }
 }
 
-static void *run(void *arg)
+static void *team_run(void *arg)
 {
     struct member *m = arg;
     struct efs_team *team = m->team;
@@ -107,7 +107,8 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
         team->member[i].number = i;
     }
     for (team->started = 1; team->started < threads; team->started++)
-        if (efs_thread_start(run, &team->member[team->started], "efs-team", &team->member[team->started].thread) < 0) {
+        if (efs_thread_start(team_run, &team->member[team->started], "efs-team", &team->member[team->started].thread) <
+            0) {
             efs_team_free(team);
             return -ENOMEM;
         }

@@ -44,14 +44,14 @@ struct efs_disk {
     bool burst_untold;
 };
 
-static void put(struct queue *q, struct efs_disk_request *r)
+static void disk_put(struct queue *q, struct efs_disk_request *r)
 {
     r->next = NULL;
     *q->tail = r;
     q->tail = &r->next;
 }
 
-static struct efs_disk_request *take(struct queue *q)
+static struct efs_disk_request *disk_take(struct queue *q)
 {
     struct efs_disk_request *r = q->head;
     if (r) {
@@ -63,12 +63,12 @@ static struct efs_disk_request *take(struct queue *q)
 }
 
 /* Move what came in to the two queues. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
-static bool collect(struct efs_disk *d, bool will_sleep)
+static bool disk_collect(struct efs_disk *d, bool will_sleep)
 {
     pthread_mutex_lock(&d->lock);
     struct efs_disk_request *r;
-    while ((r = take(&d->incoming)))
-        put(r->ahead ? &d->ahead : &d->demand, r);
+    while ((r = disk_take(&d->incoming)))
+        disk_put(r->ahead ? &d->ahead : &d->demand, r);
     bool idle = !d->demand.head && !d->ahead.head && d->inflight == 0;
     d->sleeping = will_sleep;
     bool end = d->stop && idle;
@@ -76,7 +76,7 @@ static bool collect(struct efs_disk *d, bool will_sleep)
     return end;
 }
 
-static void finish(struct efs_disk *d, struct efs_disk_request *r, errint_t error)
+static void disk_finish(struct efs_disk *d, struct efs_disk_request *r, errint_t error)
 {
     if (error < 0)
         efs_count(d->o.stats, disk_errors, 1);
@@ -111,17 +111,17 @@ static void burst_end(struct efs_disk *d)
     d->burst_untold = false;
 }
 
-static void unpin(struct efs_disk *d, struct efs_disk_request *r)
+static void disk_unpin(struct efs_disk *d, struct efs_disk_request *r)
 {
     struct efs_segment *s = &d->o.arena->segments[r->segment];
     if (s->pinned)
         efs_sys_uring_pin(&d->ring, r->segment, NULL, 0);
     s->pinned = false;
-    finish(d, r, 0);
+    disk_finish(d, r, 0);
 }
 
 /* Register the segment at its first read. Failing (RLIMIT_MEMLOCK) costs speed only. */
-static void pin(struct efs_disk *d, uint32_t segment)
+static void disk_pin(struct efs_disk *d, uint32_t segment)
 {
     struct efs_segment *s = &d->o.arena->segments[segment];
     if (!d->pins || s->pinned || atomic_load(&s->populating))
@@ -137,7 +137,7 @@ static void pin(struct efs_disk *d, uint32_t segment)
 
 /* ---- io_uring ---- */
 
-static bool prepare(struct efs_disk *d, struct efs_disk_request *r)
+static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&d->ring);
     if (!sqe)
@@ -160,13 +160,13 @@ static void start_reads(struct efs_disk *d)
         if (!r)
             return;
         if (r->bytes == 0) {
-            unpin(d, take(q));
+            disk_unpin(d, disk_take(q));
             continue;
         }
-        pin(d, r->segment);
-        if (!prepare(d, r))
+        disk_pin(d, r->segment);
+        if (!disk_prepare(d, r))
             return;
-        take(q);
+        disk_take(q);
         /* each by itself: the kernel would make one large read of neighbours, done at its end */
         io_uring_submit(&d->ring);
         r->begin_ns = efs_now_ns();
@@ -177,7 +177,7 @@ static void start_reads(struct efs_disk *d)
     }
 }
 
-static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
+static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result)
 {
     result = efs_sys_uring_result(result);
     if (result == -EAGAIN || result == -EINTR)
@@ -189,7 +189,7 @@ static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
         efs_count(d->o.stats, disk_bytes, result);
     }
     if (result >= 0 && r->done < r->bytes) { /* short: ask for the rest */
-        if (prepare(d, r))
+        if (disk_prepare(d, r))
             return;
         result = -EIO;
     }
@@ -197,7 +197,7 @@ static void reap(struct efs_disk *d, struct efs_disk_request *r, int result)
     burst_read(d, r->bytes, result < 0 || r->spare_time);
     if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
-    finish(d, r, result < 0 ? result : 0);
+    disk_finish(d, r, result < 0 ? result : 0);
 }
 
 static void arm_wake(struct efs_disk *d)
@@ -212,18 +212,18 @@ static void arm_wake(struct efs_disk *d)
 
 static void run_uring(struct efs_disk *d)
 {
-    while (!collect(d, true)) {
+    while (!disk_collect(d, true)) {
         start_reads(d);
         arm_wake(d);
         io_uring_submit_and_wait(&d->ring, 1);
-        collect(d, false);
+        disk_collect(d, false);
         struct io_uring_cqe *cqe;
         while (io_uring_peek_cqe(&d->ring, &cqe) == 0) {
             struct efs_disk_request *r = io_uring_cqe_get_data(cqe);
             int result = cqe->res;
             io_uring_cqe_seen(&d->ring, cqe);
             if (r)
-                reap(d, r, result);
+                disk_reap(d, r, result);
             else
                 d->wake_armed = false;
         }
@@ -234,8 +234,8 @@ static void run_uring(struct efs_disk *d)
 
 static void run_pread(struct efs_disk *d)
 {
-    while (!collect(d, true)) {
-        struct efs_disk_request *r = take(d->demand.head ? &d->demand : &d->ahead);
+    while (!disk_collect(d, true)) {
+        struct efs_disk_request *r = disk_take(d->demand.head ? &d->demand : &d->ahead);
         if (!r) {
             uint64_t value;
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
@@ -243,7 +243,7 @@ static void run_pread(struct efs_disk *d)
             continue;
         }
         if (r->bytes == 0) {
-            unpin(d, r);
+            disk_unpin(d, r);
             continue;
         }
         r->begin_ns = efs_now_ns();
@@ -253,7 +253,7 @@ static void run_pread(struct efs_disk *d)
         burst_end(d);
         efs_count(d->o.stats, disk_reads, 1);
         efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
-        finish(d, r, rc == -ENODATA ? -EIO : rc);
+        disk_finish(d, r, rc == -ENODATA ? -EIO : rc);
     }
 }
 
@@ -271,7 +271,7 @@ static void open_ring(struct efs_disk *d)
     atomic_store(&d->o.stats->registered_buffers, d->pins);
 }
 
-static void *run(void *arg)
+static void *disk_run(void *arg)
 {
     struct efs_disk *d = arg;
     open_ring(d); /* here, since the ring belongs to the thread that made it */
@@ -296,7 +296,7 @@ errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk 
     d->ahead.tail = &d->ahead.head;
     pthread_mutex_init(&d->lock, NULL);
     d->event_fd = eventfd(0, EFD_CLOEXEC);
-    errint_t rc = d->event_fd < 0 ? -errno : efs_thread_start(run, d, "efs-disk", &d->thread);
+    errint_t rc = d->event_fd < 0 ? -errno : efs_thread_start(disk_run, d, "efs-disk", &d->thread);
     if (rc < 0) {
         if (d->event_fd >= 0)
             close(d->event_fd);
@@ -308,7 +308,7 @@ errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk 
     return 0;
 }
 
-static void wake(struct efs_disk *d)
+static void disk_wake(struct efs_disk *d)
 {
     uint64_t one = 1;
     ssize_t n = write(d->event_fd, &one, sizeof(one)); /* fails only when it is already readable */
@@ -319,12 +319,12 @@ void efs_disk_submit(struct efs_disk *d, struct efs_disk_request *r)
 {
     r->done = 0;
     pthread_mutex_lock(&d->lock);
-    put(&d->incoming, r);
+    disk_put(&d->incoming, r);
     bool asleep = d->sleeping;
     d->sleeping = false;
     pthread_mutex_unlock(&d->lock);
     if (asleep)
-        wake(d);
+        disk_wake(d);
 }
 
 void efs_disk_stop(struct efs_disk *d)
@@ -334,7 +334,7 @@ void efs_disk_stop(struct efs_disk *d)
     pthread_mutex_lock(&d->lock);
     d->stop = true;
     pthread_mutex_unlock(&d->lock);
-    wake(d);
+    disk_wake(d);
     pthread_join(d->thread, NULL);
     close(d->event_fd);
     pthread_mutex_destroy(&d->lock);

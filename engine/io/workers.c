@@ -28,7 +28,7 @@ struct efs_workers {
     struct worker worker[EFS_WORKERS_MAX];
 };
 
-static struct efs_job *take(struct queue *q)
+static struct efs_job *workers_take(struct queue *q)
 {
     struct efs_job *job = q->head;
     if (job) {
@@ -39,7 +39,7 @@ static struct efs_job *take(struct queue *q)
     return job;
 }
 
-static void *work(void *arg)
+static void *workers_work(void *arg)
 {
     struct worker *self = arg;
     struct efs_workers *w = self->pool;
@@ -50,7 +50,7 @@ static void *work(void *arg)
             pthread_cond_wait(&w->ready, &w->lock);
             w->idle--;
         }
-        struct efs_job *job = take(w->jobs.head ? &w->jobs : &w->low);
+        struct efs_job *job = workers_take(w->jobs.head ? &w->jobs : &w->low);
         if (!job)
             break;
         pthread_mutex_unlock(&w->lock);
@@ -76,7 +76,7 @@ errint_t efs_workers_start(unsigned count, uint32_t shard_elements, struct efs_w
         worker->pool = w;
         errint_t rc = efs_codec_scratch_new(shard_elements, &worker->scratch);
         if (rc == 0)
-            rc = efs_thread_start(work, worker, "efs-decode", &worker->thread);
+            rc = efs_thread_start(workers_work, worker, "efs-decode", &worker->thread);
         if (rc < 0) {
             efs_codec_scratch_free(worker->scratch);
             efs_workers_stop(w);
@@ -105,7 +105,7 @@ void efs_workers_stop(struct efs_workers *w)
     free(w);
 }
 
-static void push(struct efs_workers *w, struct queue *q, struct efs_job *job, bool first)
+static void workers_push(struct efs_workers *w, struct queue *q, struct efs_job *job, bool first)
 {
     pthread_mutex_lock(&w->lock);
     job->next = first ? q->head : NULL;
@@ -123,15 +123,15 @@ static void push(struct efs_workers *w, struct queue *q, struct efs_job *job, bo
 
 void efs_workers_push(struct efs_workers *w, struct efs_job *job)
 {
-    push(w, &w->jobs, job, false);
+    workers_push(w, &w->jobs, job, false);
 }
 
 void efs_workers_push_low(struct efs_workers *w, struct efs_job *job)
 {
-    push(w, &w->low, job, false);
+    workers_push(w, &w->low, job, false);
 }
 
 void efs_workers_push_first(struct efs_workers *w, struct efs_job *job)
 {
-    push(w, &w->jobs, job, true);
+    workers_push(w, &w->jobs, job, true);
 }

@@ -175,7 +175,7 @@ errint_t efs_arena_grow(struct efs_arena *arena)
     return 0;
 }
 
-static void populated(struct efs_arena *arena, struct efs_segment *s)
+static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
 {
     s->populated = true;
     int64_t huge = efs_sys_huge_bytes(s->base, arena->segment_bytes);
@@ -190,7 +190,7 @@ void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
     if (!s->populated && efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE) == 0)
-        populated(arena, s); /* older kernels: pages come when they are touched */
+        arena_populated(arena, s); /* older kernels: pages come when they are touched */
 }
 
 errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)
@@ -202,7 +202,7 @@ void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool who
 {
     struct efs_segment *s = &arena->segments[segment];
     if (whole)
-        populated(arena, s);
+        arena_populated(arena, s);
     atomic_store(&s->populating, false);
 }
 

@@ -14,7 +14,7 @@
 
 /* ---- begin and end ---- */
 
-static void close_group(struct efs_memory_group *g)
+static void memory_left_close_group(struct efs_memory_group *g)
 {
     const int all[] = {g->limit, g->usage, g->stat};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -22,7 +22,7 @@ static void close_group(struct efs_memory_group *g)
             efs_sys_close(all[i]);
 }
 
-static void add_group(void *arg, const char *directory, const struct efs_cgroup_files *files)
+static void memory_left_add_group(void *arg, const char *directory, const struct efs_cgroup_files *files)
 {
     struct efs_memory_left *left = arg;
     if (left->count == EFS_MEMORY_GROUPS)
@@ -33,7 +33,7 @@ static void add_group(void *arg, const char *directory, const struct efs_cgroup_
                                  .cache = files->cache,
                                  .shared = files->shared};
     if (g.limit < 0 || g.usage < 0) /* the root of a hierarchy, or none of ours */
-        close_group(&g);
+        memory_left_close_group(&g);
     else
         left->groups[left->count++] = g;
 }
@@ -41,13 +41,13 @@ static void add_group(void *arg, const char *directory, const struct efs_cgroup_
 void efs_memory_left_open(struct efs_memory_left *left)
 {
     *left = (struct efs_memory_left){.machine = efs_kernel_open("/proc", "meminfo")};
-    efs_memory_cgroups(add_group, left);
+    efs_memory_cgroups(memory_left_add_group, left);
 }
 
 void efs_memory_left_close(struct efs_memory_left *left)
 {
     for (uint32_t i = 0; i < left->count; i++)
-        close_group(&left->groups[i]);
+        memory_left_close_group(&left->groups[i]);
     if (left->machine >= 0)
         efs_sys_close(left->machine);
     *left = (struct efs_memory_left){.machine = -1};
@@ -55,19 +55,19 @@ void efs_memory_left_close(struct efs_memory_left *left)
 
 /* ---- looking ---- */
 
-static uint64_t margin(uint64_t limit)
+static uint64_t memory_left_margin(uint64_t limit)
 {
     uint64_t m = limit / MARGIN_SHARE;
     return m < MARGIN_LEAST ? MARGIN_LEAST : m > MARGIN_MOST ? MARGIN_MOST : m;
 }
 
-static bool group_has(const struct efs_memory_group *g, uint64_t bytes)
+static bool memory_left_group_has(const struct efs_memory_group *g, uint64_t bytes)
 {
     char text[EFS_KERNEL_TEXT];
     uint64_t limit = efs_kernel_number(g->limit, UINT64_MAX);
     if (limit >= EFS_CGROUP_NO_LIMIT)
         return true;
-    uint64_t usage = efs_kernel_number(g->usage, 0), more = bytes + margin(limit);
+    uint64_t usage = efs_kernel_number(g->usage, 0), more = bytes + memory_left_margin(limit);
     if (usage <= limit && limit - usage >= more)
         return true;
     efs_kernel_text(g->stat, text);
@@ -77,19 +77,19 @@ static bool group_has(const struct efs_memory_group *g, uint64_t bytes)
     return usage <= limit && limit - usage >= more;
 }
 
-static bool machine_has(int fd, uint64_t bytes)
+static bool memory_left_machine_has(int fd, uint64_t bytes)
 {
     char text[EFS_KERNEL_TEXT];
     efs_kernel_text(fd, text);
     uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024,
              available = efs_kernel_field(text, "MemAvailable", 0) * 1024;
-    return all == 0 || available >= bytes + margin(all);
+    return all == 0 || available >= bytes + memory_left_margin(all);
 }
 
 bool efs_memory_left_for(const struct efs_memory_left *left, uint64_t bytes)
 {
     for (uint32_t i = 0; i < left->count; i++)
-        if (!group_has(&left->groups[i], bytes))
+        if (!memory_left_group_has(&left->groups[i], bytes))
             return false;
-    return machine_has(left->machine, bytes);
+    return memory_left_machine_has(left->machine, bytes);
 }

@@ -3,7 +3,7 @@
 #include "runs.h"
 
 /* The first granule from `from` on that is taken (or is free), or all. */
-static uint32_t next(const uint64_t *taken, uint32_t all, uint32_t from, bool is_taken)
+static uint32_t runs_next(const uint64_t *taken, uint32_t all, uint32_t from, bool is_taken)
 {
     uint64_t flip = is_taken ? 0 : UINT64_MAX, below = from % 64 ? (1ull << (from % 64)) - 1 : 0;
     for (uint32_t w = from / 64; w < all / 64; w++) {
@@ -16,7 +16,7 @@ static uint32_t next(const uint64_t *taken, uint32_t all, uint32_t from, bool is
 }
 
 /* One more than the last granule below `from` that is taken (or is free), or 0. */
-static uint32_t previous(const uint64_t *taken, uint32_t from, bool is_taken)
+static uint32_t runs_previous(const uint64_t *taken, uint32_t from, bool is_taken)
 {
     uint64_t flip = is_taken ? 0 : UINT64_MAX, within = from % 64 ? (1ull << (from % 64)) - 1 : UINT64_MAX;
     for (uint32_t words = (from + 63) / 64; words > 0; words--) {
@@ -32,12 +32,12 @@ uint32_t efs_runs_find(const uint64_t *taken, uint32_t all, uint32_t need, bool 
 {
     uint32_t most = 0, low = 0, high = all;
     while (low < high) {
-        uint32_t first = from_high ? 0 : next(taken, all, low, false), end;
+        uint32_t first = from_high ? 0 : runs_next(taken, all, low, false), end;
         if (from_high) {
-            end = previous(taken, high, false);
-            first = high = previous(taken, end, true);
+            end = runs_previous(taken, high, false);
+            first = high = runs_previous(taken, end, true);
         } else {
-            end = low = next(taken, all, first, true);
+            end = low = runs_next(taken, all, first, true);
         }
         if (end - first >= need)
             return from_high ? end - need : first;
@@ -49,7 +49,7 @@ uint32_t efs_runs_find(const uint64_t *taken, uint32_t all, uint32_t need, bool 
 
 uint32_t efs_runs_around(const uint64_t *taken, uint32_t all, uint32_t first, uint32_t count)
 {
-    return next(taken, all, first + count, true) - previous(taken, first, true);
+    return runs_next(taken, all, first + count, true) - runs_previous(taken, first, true);
 }
 
 void efs_runs_mark(uint64_t *taken, uint32_t first, uint32_t count, bool take)

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-static double seconds(void)
+static double pack_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -71,7 +71,7 @@ struct job {
     double *entropy_bits;
 };
 
-static bool tell(const struct efs_pack_options *options, uint64_t done, uint64_t total, const char *phase)
+static bool pack_tell(const struct efs_pack_options *options, uint64_t done, uint64_t total, const char *phase)
 {
     return options->progress && options->progress(options->progress_arg, done, total, phase);
 }
@@ -95,7 +95,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     if (rc < 0)
         return rc;
     uint64_t total = j->plan.source_bytes;
-    if (tell(options, total, total, "syncing"))
+    if (pack_tell(options, total, total, "syncing"))
         return efs_fail(err, -ECANCELED, "interrupted");
     efs_pack_report(&j->plan, j->entropy_bits, report);
     rc = efs_pack_index(&j->plan, &j->writer, report, err);
@@ -103,7 +103,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
         rc = efs_pack_verify(&j->plan, j->source, &j->writer, options, err);
     if (rc == 0)
         rc = efs_pack_source_unchanged(j->source, err);
-    if (rc == 0 && tell(options, total, total, "naming"))
+    if (rc == 0 && pack_tell(options, total, total, "naming"))
         rc = efs_fail(err, -ECANCELED, "interrupted");
     return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
 }
@@ -112,7 +112,7 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
                          struct efs_pack_report *report, struct efs_error *err)
 {
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
-    double began = seconds();
+    double began = pack_seconds();
     errint_t rc = efs_pack_check_options(options, err);
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
@@ -129,7 +129,7 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
         rc = efs_pack_check_place(src, out, j.source, err);
     if (rc == 0)
         rc = pack(&j, out, report, err);
-    report->seconds = seconds() - began;
+    report->seconds = pack_seconds() - began;
     efs_store_writer_close(&j.writer);
     efs_pack_source_close(j.source);
     if (j.has_state)

@@ -31,7 +31,7 @@ static enum efs_format tensor_format(const struct efs_pack_plan *plan, const str
     return bytes > SMALL_BYTES_MAX && bytes % efs_format_bytes(format) == 0 ? format : EFS_FORMAT_BYTES;
 }
 
-static uint64_t slices(const struct efs_source_tensor *t)
+static uint64_t plan_slices(const struct efs_source_tensor *t)
 {
     return t->tensor_class == EFS_CLASS_FUSED ? t->shape[0] : 1;
 }
@@ -46,7 +46,7 @@ static errint_t check_tensor(const struct efs_catalog *c, const struct efs_sourc
                         (unsigned long long)t->offset, NAME_BYTES_MAX);
     if (t->tensor_class == EFS_CLASS_DENSE || t->bytes == 0)
         return 0;
-    uint64_t n = slices(t);
+    uint64_t n = plan_slices(t);
     if (n == 0 || t->bytes % n != 0 || t->expert_first > c->expert_count || n > c->expert_count - t->expert_first)
         return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" cannot be cut in %llu experts", f->path, t->name,
                         (unsigned long long)n);
@@ -81,7 +81,7 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
                 n->groups++, n->objects++, n->extents++;
                 n->shards += object_shards(plan, EFS_FORMAT_BYTES, t->offset - end);
             }
-            uint64_t parts = slices(t), part = t->bytes / parts;
+            uint64_t parts = plan_slices(t), part = t->bytes / parts;
             n->groups += t->tensor_class == EFS_CLASS_DENSE;
             n->objects += parts;
             n->extents += parts;
@@ -98,7 +98,7 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     return 0;
 }
 
-static errint_t allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
+static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
     uint64_t objects =
@@ -176,7 +176,7 @@ static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint3
             put_group(&plan->groups[g], EFS_GROUP_DENSE);
             plan->groups[g++].object_count = 1;
         }
-        for (uint64_t s = 0; t->tensor_class != EFS_CLASS_DENSE && s < slices(t); s++)
+        for (uint64_t s = 0; t->tensor_class != EFS_CLASS_DENSE && s < plan_slices(t); s++)
             plan->groups[t->expert_first + s].object_count++;
     }
     *blob_first = g;
@@ -229,7 +229,7 @@ static void put_tensor(struct filler *fill, uint32_t index)
     memcpy(d->shape, t->shape, t->dims * sizeof(t->shape[0]));
     if (t->bytes == 0)
         return;
-    uint64_t parts = slices(t), part = t->bytes / parts;
+    uint64_t parts = plan_slices(t), part = t->bytes / parts;
     for (uint64_t s = 0; s < parts; s++) {
         uint32_t group = t->tensor_class == EFS_CLASS_DENSE ? fill->dense++ : t->expert_first + (uint32_t)s;
         put_object(fill, group, index, s * part, t->offset + s * part, part, tensor_format(plan, t, part));
@@ -285,7 +285,7 @@ errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *cat
     struct filler fill = {.plan = plan};
     errint_t rc = count_all(plan, &n, err);
     if (rc == 0)
-        rc = allocate(plan, &n, err);
+        rc = plan_allocate(plan, &n, err);
     if (rc < 0)
         return rc;
     make_groups(plan, &fill.dense, &fill.blob);

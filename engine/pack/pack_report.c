@@ -99,7 +99,7 @@ static void add_notice(struct efs_pack_report *report, const char *text)
     snprintf(report->notice + at, sizeof(report->notice) - at, "%s%s", at ? "; " : "", text);
 }
 
-static void notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
+static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
 {
     const struct efs_catalog *catalog = plan->catalog;
     bool hidden = false;
@@ -134,7 +134,7 @@ void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bit
     report->experts = plan->catalog->expert_count;
     report->tensors = plan->tensor_count;
     snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
-    notice(plan, report);
+    report_notice(plan, report);
     for (uint32_t o = 0; o < plan->object_count; o++)
         add_object(plan, o, entropy_bits[o], report);
     for (unsigned i = 0; i < report->row_count; i++)

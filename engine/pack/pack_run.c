@@ -101,7 +101,7 @@ static void count_coded(struct efs_pack_pipe *p, const struct efs_pack_batch *ba
     pthread_mutex_unlock(&p->lock);
 }
 
-static errint_t work(struct thread *t, struct efs_error *err)
+static errint_t pack_work(struct thread *t, struct efs_error *err)
 {
     struct efs_pack_pipe *p = t->pipe;
     const struct efs_pack_batch *batch = &t->batch;
@@ -127,7 +127,7 @@ static void *code_thread(void *arg)
 {
     struct thread *t = arg;
     struct efs_error err = {""};
-    errint_t rc = work(t, &err);
+    errint_t rc = pack_work(t, &err);
     if (rc < 0)
         efs_pack_pipe_fail(t->pipe, rc, &err);
     pthread_mutex_lock(&t->pipe->lock);
@@ -138,7 +138,7 @@ static void *code_thread(void *arg)
 }
 
 /* Until all threads ended: tell the caller how far it is. */
-static void watch(struct efs_pack_pipe *p, const struct efs_pack_options *options)
+static void pack_watch(struct efs_pack_pipe *p, const struct efs_pack_options *options)
 {
     pthread_mutex_lock(&p->lock);
     while (p->running > 0) {
@@ -185,7 +185,7 @@ static unsigned size_threads(struct efs_pack_pipe *p, unsigned coding)
     return threads;
 }
 
-static errint_t start(struct efs_pack_pipe *p, struct thread *threads, unsigned count, unsigned long *writer)
+static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsigned count, unsigned long *writer)
 {
     for (unsigned i = 0; i < count; i++) {
         threads[i].pipe = p;
@@ -216,7 +216,7 @@ static errint_t start(struct efs_pack_pipe *p, struct thread *threads, unsigned 
     return 0;
 }
 
-static void init(struct efs_pack_pipe *p)
+static void pack_init(struct efs_pack_pipe *p)
 {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -231,7 +231,7 @@ static void init(struct efs_pack_pipe *p)
     p->last = &p->first;
 }
 
-static void destroy(struct efs_pack_pipe *p)
+static void pack_destroy(struct efs_pack_pipe *p)
 {
     while (p->first) {
         struct efs_pack_run *run = p->first;
@@ -274,19 +274,19 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     unsigned long write_id = 0;
     if (coding > THREADS_MAX)
         coding = THREADS_MAX;
-    init(&pipe);
+    pack_init(&pipe);
     pipe.may_code = coding;
     count = size_threads(&pipe, coding);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
     errint_t rc = efs_pack_ring_init(&pipe.ring, EFS_PACK_RING_BYTES);
     if (rc == 0)
-        rc = threads ? start(&pipe, threads, count, &write_id) : -ENOMEM;
+        rc = threads ? pack_start(&pipe, threads, count, &write_id) : -ENOMEM;
     if (rc < 0) {
         efs_fail(&pipe.err, rc, "cannot start packing: %s", strerror(-rc));
         struct efs_error text = pipe.err;
         efs_pack_pipe_fail(&pipe, rc, &text);
     }
-    watch(&pipe, options);
+    pack_watch(&pipe, options);
     if (write_id)
         pthread_join(write_id, NULL);
     for (unsigned i = 0; threads && i < count; i++) {
@@ -301,6 +301,6 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     state->done_bytes = pipe.done_bytes;
     if (rc < 0)
         efs_fail(err, rc, "%s", pipe.err.text);
-    destroy(&pipe);
+    pack_destroy(&pipe);
     return rc;
 }

@@ -29,8 +29,8 @@ struct efs_pack_source {
     struct source_file files[];
 };
 
-static errint_t fail(const struct efs_pack_source *s, uint32_t file, errint_t rc, const char *what,
-                     struct efs_error *err)
+static errint_t source_fail(const struct efs_pack_source *s, uint32_t file, errint_t rc, const char *what,
+                            struct efs_error *err)
 {
     return efs_fail(err, rc, "%s/%s: cannot %s: %s", s->catalog->root, s->catalog->files[file].path, what,
                     strerror(-rc));
@@ -66,7 +66,7 @@ static errint_t check_size(const struct efs_pack_source *s, uint32_t file, int f
                         root, slash, path, kind == SYSFS_MAGIC ? "sysfs" : "procfs");
     ssize_t last = size > 0, got = efs_sys_pread(fd, bytes, sizeof(bytes), size - (size_t)last);
     if (got < 0)
-        return fail(s, file, (errint_t)got, "read its end", err);
+        return source_fail(s, file, (errint_t)got, "read its end", err);
     if (got == last)
         return 0;
     return efs_fail(err, -EINVAL,
@@ -76,11 +76,12 @@ static errint_t check_size(const struct efs_pack_source *s, uint32_t file, int f
 }
 
 /* first: what the catalogue says of it has to hold. */
-static errint_t look(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st, struct efs_error *err)
+static errint_t source_look(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st,
+                            struct efs_error *err)
 {
     int fd = open_file(s, file, 0, st);
     if (fd < 0)
-        return fd == -ESTALE ? fail_changed(s, file, err) : fail(s, file, fd, "open", err);
+        return fd == -ESTALE ? fail_changed(s, file, err) : source_fail(s, file, fd, "open", err);
     errint_t rc = 0;
     if (first && (uint64_t)st->st_size != s->catalog->files[file].bytes)
         rc = fail_changed(s, file, err);
@@ -90,7 +91,7 @@ static errint_t look(const struct efs_pack_source *s, uint32_t file, bool first,
     return rc;
 }
 
-static bool same(const struct stat *a, const struct stat *b)
+static bool source_same(const struct stat *a, const struct stat *b)
 {
     return a->st_size == b->st_size && a->st_ino == b->st_ino && a->st_dev == b->st_dev &&
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
@@ -109,7 +110,7 @@ errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack
     s->root = efs_sys_open(catalog->root, O_RDONLY | O_DIRECTORY, 0);
     errint_t rc = s->root < 0 ? efs_fail(err, s->root, "%s: cannot open: %s", catalog->root, strerror(-s->root)) : 0;
     for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++)
-        rc = look(s, f, true, &s->files[f].seen, err);
+        rc = source_look(s, f, true, &s->files[f].seen, err);
     if (rc < 0) {
         efs_pack_source_close(s);
         return rc;
@@ -134,10 +135,10 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
 {
     for (uint32_t f = 0; f < s->catalog->file_count; f++) {
         struct stat now;
-        errint_t rc = look(s, f, false, &now, err);
+        errint_t rc = source_look(s, f, false, &now, err);
         if (rc < 0)
             return rc;
-        if (!same(&now, &s->files[f].seen))
+        if (!source_same(&now, &s->files[f].seen))
             return fail_changed(s, f, err);
     }
     return 0;
@@ -170,7 +171,7 @@ size_t efs_pack_source_room(size_t bytes)
 }
 
 /* The open file, with one more user. direct_refused: O_DIRECT was tried and failed. */
-static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struct efs_error *err)
+static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, int *fd, struct efs_error *err)
 {
     struct source_file *f = &s->files[file];
     errint_t rc = 0;
@@ -183,12 +184,12 @@ static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struc
             f->direct = false;
             f->fd = open_file(s, file, 0, &now);
         }
-        if (f->fd >= 0 && !same(&now, &f->seen)) {
+        if (f->fd >= 0 && !source_same(&now, &f->seen)) {
             efs_sys_close(f->fd);
             f->fd = -ESTALE;
         }
         if (f->fd < 0) {
-            rc = f->fd == -ESTALE ? fail_changed(s, file, err) : fail(s, file, f->fd, "open", err);
+            rc = f->fd == -ESTALE ? fail_changed(s, file, err) : source_fail(s, file, f->fd, "open", err);
             f->fd = -1;
         }
     }
@@ -200,7 +201,7 @@ static errint_t acquire(struct efs_pack_source *s, uint32_t file, int *fd, struc
     return rc;
 }
 
-static void release(struct efs_pack_source *s, uint32_t file, size_t bytes)
+static void source_release(struct efs_pack_source *s, uint32_t file, size_t bytes)
 {
     struct source_file *f = &s->files[file];
     pthread_mutex_lock(&s->lock);
@@ -218,7 +219,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     uint64_t begin = offset & ~(uint64_t)(EFS_ALIGN - 1);
     size_t skip = (size_t)(offset - begin), need = skip + bytes;
     int fd = -1;
-    errint_t rc = acquire(s, file, &fd, err);
+    errint_t rc = source_acquire(s, file, &fd, err);
     if (rc < 0)
         return rc;
     int got = efs_sys_pread_least(fd, buffer, efs_page_up(need), need, begin);
@@ -230,7 +231,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
             efs_sys_close(buffered);
         }
     }
-    release(s, file, new_bytes);
+    source_release(s, file, new_bytes);
     *data = buffer + skip;
     if (got == -ENODATA)
         return fail_changed(s, file, err);

@@ -149,7 +149,7 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
 }
 
 /* Whether the shard at the cursor can be read along with the batch; widens the batch then. */
-static bool join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
+static bool take_join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
 {
     uint32_t file = p->plan->places[p->cursor.object].file;
     if (batch->count == 0) {
@@ -165,7 +165,7 @@ static bool join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, ui
     return true;
 }
 
-static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
+static bool take_one(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 {
     const struct efs_pack_plan *plan = p->plan;
     size_t new_room = 0;
@@ -185,7 +185,7 @@ static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
             if (batch->count > 0 && new_room > BATCH_ROOM)
                 break;
         }
-        if (!join(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
+        if (!take_join(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
             break;
         if (!p->cursor.run && !begin_run(p, &size))
             return false;
@@ -199,7 +199,7 @@ static bool take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 bool efs_pack_take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 {
     pthread_mutex_lock(&p->turn);
-    bool taken = take(p, batch);
+    bool taken = take_one(p, batch);
     bool all = at_end(p);
     pthread_mutex_unlock(&p->turn);
     if (all) {

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-static errint_t append(struct efs_store_writer *writer, const uint8_t *chunk, size_t bytes, uint64_t *offset,
-                       struct efs_error *err)
+static errint_t pack_append(struct efs_store_writer *writer, const uint8_t *chunk, size_t bytes, uint64_t *offset,
+                            struct efs_error *err)
 {
     *offset = bytes ? writer->offset : 0;
     return bytes ? efs_store_writer_append(writer, chunk, bytes, err) : 0;
@@ -16,9 +16,9 @@ static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_r
     struct efs_disk_shard *shards = &p->plan->shards[run->shard_first];
     errint_t rc = 0;
     for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
-        rc = append(p->writer, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset, err);
+        rc = pack_append(p->writer, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset, err);
     for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
-        rc = append(p->writer, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset, err);
+        rc = pack_append(p->writer, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset, err);
     return rc;
 }
 

@@ -16,7 +16,7 @@
 #include <sys/file.h>
 #include <time.h>
 
-static double seconds(void)
+static double reclaim_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -37,8 +37,8 @@ bool efs_reclaim_cancelled(const struct efs_reclaim *r)
 
 /* ---- places -------------------------------------------------------------------------------------------------- */
 
-static errint_t begin(struct efs_reclaim *r, const char *out, const struct efs_pack_options *options,
-                      struct efs_error *err)
+static errint_t reclaim_begin(struct efs_reclaim *r, const char *out, const struct efs_pack_options *options,
+                              struct efs_error *err)
 {
     *r = (struct efs_reclaim){.options = *options, .parent = -1, .dir = -1, .root_dir = -1, .journal = -1};
     r->writer = (struct efs_store_writer){.dir = -1, .file = {.fd = -1}};
@@ -60,7 +60,7 @@ static errint_t begin(struct efs_reclaim *r, const char *out, const struct efs_p
     return rc;
 }
 
-static void end(struct efs_reclaim *r)
+static void reclaim_end(struct efs_reclaim *r)
 {
     efs_store_writer_close(&r->writer);
     efs_pack_source_close(r->source);
@@ -146,7 +146,7 @@ static errint_t check_earlier(struct efs_reclaim *r, struct efs_error *err)
     if (!store_stat(r, r->parent, folder_name(r), &st))
         return 0;
     struct efs_reclaim earlier;
-    errint_t rc = begin(&earlier, r->out, &r->options, err);
+    errint_t rc = reclaim_begin(&earlier, r->out, &r->options, err);
     if (rc == 0)
         rc = open_folder(&earlier, err);
     if (rc == 0) {
@@ -157,7 +157,7 @@ static errint_t check_earlier(struct efs_reclaim *r, struct efs_error *err)
             rc = efs_fail(err, -EEXIST,
                           "%s: an earlier run is not finished: --resume goes on with it, --undo goes back", r->folder);
     }
-    end(&earlier);
+    reclaim_end(&earlier);
     return rc;
 }
 
@@ -234,7 +234,7 @@ static errint_t open_writer(struct efs_reclaim *r, struct efs_error *err)
 static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *out,
                           const struct efs_pack_options *options, struct efs_reclaim_need *need, struct efs_error *err)
 {
-    errint_t rc = begin(r, out, options, err);
+    errint_t rc = reclaim_begin(r, out, options, err);
     *need = (struct efs_reclaim_need){0};
     if (rc == 0)
         rc = efs_pack_check_options(options, err);
@@ -255,16 +255,16 @@ errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pac
     rc = begin_new(&r, src, out, &known, &own, err);
     if (rc == 0)
         efs_sized_out(need, need_bytes, &own, sizeof(own));
-    end(&r);
+    reclaim_end(&r);
     return rc;
 }
 
-static errint_t reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                        struct efs_pack_report *report, struct efs_error *err)
+static errint_t reclaim_source(const char *src, const char *out, const struct efs_pack_options *options,
+                               struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
     struct efs_reclaim_need need;
-    double began = seconds();
+    double began = reclaim_seconds();
     errint_t rc = begin_new(&r, src, out, options, &need, err);
     if (rc == 0 && need.need_bytes > need.free_bytes)
         rc = efs_fail(err, -ENOSPC, "%s: may need %llu MiB of disk at a time, %llu MiB are free", out,
@@ -280,15 +280,15 @@ static errint_t reclaim(const char *src, const char *out, const struct efs_pack_
         if (rc < 0 && r.dir >= 0 && r.step_count == 0 && !r.journal_unsure)
             efs_reclaim_remove_folder(&r, NULL); /* nothing was freed */
     }
-    report->seconds = seconds() - began;
-    end(&r);
+    report->seconds = reclaim_seconds() - began;
+    reclaim_end(&r);
     return rc;
 }
 
 errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
                      struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
 {
-    return efs_pack_sized(reclaim, src, out, options, report, report_bytes, err);
+    return efs_pack_sized(reclaim_source, src, out, options, report, report_bytes, err);
 }
 
 /* ---- again --------------------------------------------------------------------------------------------------- */
@@ -297,7 +297,7 @@ errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_opt
 static errint_t open_again(struct efs_reclaim *r, const char *src, const char *out,
                            const struct efs_pack_options *options, struct efs_error *err)
 {
-    errint_t rc = begin(r, out, options, err);
+    errint_t rc = reclaim_begin(r, out, options, err);
     if (rc == 0)
         rc = open_folder(r, err);
     if (rc < 0)
@@ -387,11 +387,11 @@ static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *repo
     return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
 }
 
-static errint_t resume(const char *src, const char *out, const struct efs_pack_options *options,
-                       struct efs_pack_report *report, struct efs_error *err)
+static errint_t reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                               struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
-    double began = seconds();
+    double began = reclaim_seconds();
     errint_t rc = open_again(&r, src, out, options, err);
     if (rc == 0 && is_named(&r)) {
         rc = finish_named(&r, report, err);
@@ -402,15 +402,15 @@ static errint_t resume(const char *src, const char *out, const struct efs_pack_o
         if (rc == 0)
             rc = go_on(&r, report, err);
     }
-    report->seconds = seconds() - began;
-    end(&r);
+    report->seconds = reclaim_seconds() - began;
+    reclaim_end(&r);
     return rc;
 }
 
 errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
                             struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
 {
-    return efs_pack_sized(resume, src, out, options, report, report_bytes, err);
+    return efs_pack_sized(reclaim_resume, src, out, options, report, report_bytes, err);
 }
 
 errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
@@ -437,7 +437,7 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
             rc = efs_reclaim_back(&r, err);
     if (rc == 0)
         rc = efs_reclaim_remove_folder(&r, err);
-    end(&r);
+    reclaim_end(&r);
     return rc;
 }
 
@@ -446,7 +446,7 @@ bool efs_reclaim_unfinished(const char *out)
     struct efs_reclaim r;
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
     struct stat st;
-    bool there = begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
-    end(&r);
+    bool there = reclaim_begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
+    reclaim_end(&r);
     return there;
 }

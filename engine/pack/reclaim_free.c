@@ -23,12 +23,12 @@ struct stretch {
     uint32_t first, last;        /* its extents, last not included */
 };
 
-static uint64_t up(uint64_t at, uint32_t block)
+static uint64_t free_up(uint64_t at, uint32_t block)
 {
     return (at + block - 1) / block * block;
 }
 
-static uint64_t down(uint64_t at, uint32_t block)
+static uint64_t free_down(uint64_t at, uint32_t block)
 {
     return at / block * block;
 }
@@ -69,14 +69,14 @@ static bool next_stretch(const struct efs_reclaim *r, uint32_t file, uint32_t at
 static uint64_t range_of(const struct efs_reclaim *r, uint32_t file, const struct stretch *s, uint32_t block,
                          uint64_t *begin)
 {
-    uint64_t end = s->end == r->plan.files[file].bytes ? up(s->end, block) : down(s->end, block);
-    *begin = up(s->begin, block);
+    uint64_t end = s->end == r->plan.files[file].bytes ? free_up(s->end, block) : free_down(s->end, block);
+    *begin = free_up(s->begin, block);
     if (s->new_begin == s->new_end)
         return 0;
-    if (*begin < down(s->new_begin, block))
-        *begin = down(s->new_begin, block);
-    if (end > up(s->new_end, block))
-        end = up(s->new_end, block);
+    if (*begin < free_down(s->new_begin, block))
+        *begin = free_down(s->new_begin, block);
+    if (end > free_up(s->new_end, block))
+        end = free_up(s->new_end, block);
     return end > *begin ? end - *begin : 0;
 }
 

@@ -233,7 +233,7 @@ static bool comes_after(const struct efs_pack_plan *plan, const struct efs_pack_
     return a->order != b->order ? a->order > b->order : !efs_pack_cursor_at_end(plan, a) && a->shard > b->shard;
 }
 
-static void apply(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last)
+static void reclaim_apply(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last)
 {
     struct efs_bytes *b = &step->record;
     struct transfer t = {.r = r, .bytes = b};
@@ -266,7 +266,7 @@ errint_t efs_reclaim_get_step(struct efs_reclaim *r, struct efs_reclaim_step *st
                    comes_after(&r->plan, &step->end, &step->begin) && step->store_end >= step->store_begin &&
                    step->store_begin == (before ? before->store_end : EFS_ALIGN);
     if (!b->bad && follows)
-        apply(r, step, last);
+        reclaim_apply(r, step, last);
     if (b->bad || !follows)
         return efs_fail(err, -EUCLEAN, "%s/" EFS_RECLAIM_JOURNAL ": step %zu does not fit the others", r->folder,
                         (size_t)(step - r->steps));

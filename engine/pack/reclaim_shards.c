@@ -57,7 +57,7 @@ uint64_t efs_reclaim_shard_offset(const struct efs_pack_plan *plan, uint32_t obj
     return (uint64_t)(shard - o->shard_first) * plan->shard_elements * efs_format_bytes((enum efs_format)o->format);
 }
 
-static void touch(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
+static void shards_touch(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
 {
     struct efs_reclaim *r = arg;
     (void)shard, (void)last_of_object;
@@ -68,7 +68,7 @@ void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *ste
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
         r->files[f].touched = false;
-    efs_reclaim_walk(&r->plan, step, touch, r);
+    efs_reclaim_walk(&r->plan, step, shards_touch, r);
 }
 
 struct item {
@@ -131,7 +131,7 @@ static errint_t read_chunk(struct work *w, uint64_t offset, uint32_t bytes, uint
                   : 0;
 }
 
-static errint_t differs(const struct work *w, const struct item *item, const char *what, struct efs_error *err)
+static errint_t shards_differs(const struct work *w, const struct item *item, const char *what, struct efs_error *err)
 {
     const struct efs_pack_place *place = &w->r->plan.places[item->object];
     return efs_fail(
@@ -139,7 +139,7 @@ static errint_t differs(const struct work *w, const struct item *item, const cha
         (unsigned long long)(place->offset + efs_reclaim_shard_offset(&w->r->plan, item->object, item->shard)), what);
 }
 
-static errint_t decode(struct hand *h, const struct item *item, size_t bytes, struct efs_error *err)
+static errint_t shards_decode(struct hand *h, const struct item *item, size_t bytes, struct efs_error *err)
 {
     struct work *w = h->work;
     const struct efs_pack_plan *plan = &w->r->plan;
@@ -156,11 +156,11 @@ static errint_t decode(struct hand *h, const struct item *item, size_t bytes, st
         return rc;
     if ((s->e_bytes && efs_hash(view.e, s->e_bytes) != s->e_hash) ||
         (s->sm_bytes && efs_hash(view.sm, s->sm_bytes) != s->sm_hash))
-        return differs(w, item, "its chunks in the store differ from what was written when read back", err);
+        return shards_differs(w, item, "its chunks in the store differ from what was written when read back", err);
     if (efs_shard_decode(&view, 0, view.elements, h->decoded, false, h->scratch) < 0)
-        return differs(w, item, "its chunks in the store do not decode", err);
+        return shards_differs(w, item, "its chunks in the store do not decode", err);
     if (efs_hash(h->decoded, bytes) != s->raw_hash)
-        return differs(w, item, "its chunks in the store decode to other bytes", err);
+        return shards_differs(w, item, "its chunks in the store decode to other bytes", err);
     return 0;
 }
 
@@ -172,16 +172,16 @@ static errint_t work_on(struct hand *h, const struct item *item, struct efs_erro
     size_t bytes = efs_reclaim_shard_bytes(&r->plan, item->object, item->shard);
     uint64_t offset = place->offset + efs_reclaim_shard_offset(&r->plan, item->object, item->shard);
     const uint8_t *data = NULL;
-    errint_t rc = w->check == EFS_RECLAIM_REFILLED ? 0 : decode(h, item, bytes, err);
+    errint_t rc = w->check == EFS_RECLAIM_REFILLED ? 0 : shards_decode(h, item, bytes, err);
     if (rc == 0 && (w->check == EFS_RECLAIM_COMPARE || w->check == EFS_RECLAIM_REFILLED))
         rc = efs_pack_source_read(r->source, place->file, offset, bytes, 0, h->raw, &data, err);
     if (rc < 0)
         return rc;
     if (w->check == EFS_RECLAIM_COMPARE && memcmp(h->decoded, data, bytes) != 0)
-        return differs(w, item,
-                       "differs from what was stored of it: the file changed, or the memory or the disk is bad", err);
+        return shards_differs(
+            w, item, "differs from what was stored of it: the file changed, or the memory or the disk is bad", err);
     if (w->check == EFS_RECLAIM_REFILLED && efs_hash(data, bytes) != r->plan.shards[item->shard].raw_hash)
-        return differs(w, item, "differs from what was written when read back", err);
+        return shards_differs(w, item, "differs from what was written when read back", err);
     if (w->check == EFS_RECLAIM_REFILL) {
         rc = efs_sys_pwrite_all(w->files[place->file], h->decoded, bytes, offset);
         if (rc < 0)
@@ -191,7 +191,7 @@ static errint_t work_on(struct hand *h, const struct item *item, struct efs_erro
     return 0;
 }
 
-static bool take(struct work *w, const struct item **item)
+static bool shards_take(struct work *w, const struct item **item)
 {
     pthread_mutex_lock(&w->lock);
     bool taken = w->rc == 0 && w->next < w->count;
@@ -205,7 +205,7 @@ static void *run_hand(void *arg)
     struct hand *h = arg;
     const struct item *item;
     struct efs_error err = {""};
-    while (take(h->work, &item)) {
+    while (shards_take(h->work, &item)) {
         errint_t rc = work_on(h, item, &err);
         pthread_mutex_lock(&h->work->lock);
         if (rc < 0 && h->work->rc == 0) {

@@ -25,21 +25,21 @@
 #define HEADER_BYTES 48u
 #define HASH_AT 40u
 
-static void put32(uint8_t **p, uint32_t n)
+static void counts_put32(uint8_t **p, uint32_t n)
 {
     n = htole32(n);
     memcpy(*p, &n, sizeof(n));
     *p += sizeof(n);
 }
 
-static void put64(uint8_t **p, uint64_t n)
+static void counts_put64(uint8_t **p, uint64_t n)
 {
     n = htole64(n);
     memcpy(*p, &n, sizeof(n));
     *p += sizeof(n);
 }
 
-static uint32_t get32(const uint8_t **p)
+static uint32_t counts_get32(const uint8_t **p)
 {
     uint32_t n;
     memcpy(&n, *p, sizeof(n));
@@ -47,7 +47,7 @@ static uint32_t get32(const uint8_t **p)
     return le32toh(n);
 }
 
-static uint64_t get64(const uint8_t **p)
+static uint64_t counts_get64(const uint8_t **p)
 {
     uint64_t n;
     memcpy(&n, *p, sizeof(n));
@@ -68,28 +68,28 @@ errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct 
 
 /* ---- out ---------------------------------------------------------------------------------------------------- */
 
-static void write_all(const struct efs_history *h, uint64_t content_hash, uint8_t *data, size_t bytes)
+static void counts_put(const struct efs_history *h, uint64_t content_hash, uint8_t *data, size_t bytes)
 {
     size_t extents = (size_t)h->layers * h->experts;
     uint8_t *p = data, *hash = data + HASH_AT;
     memcpy(p, MAGIC, 8);
     p += 8;
-    put32(&p, VERSION);
-    put32(&p, 0);
-    put64(&p, content_hash);
-    put32(&p, h->layers);
-    put32(&p, h->experts);
-    put64(&p, h->sequences);
-    put64(&p, 0);
+    counts_put32(&p, VERSION);
+    counts_put32(&p, 0);
+    counts_put64(&p, content_hash);
+    counts_put32(&p, h->layers);
+    counts_put32(&p, h->experts);
+    counts_put64(&p, h->sequences);
+    counts_put64(&p, 0);
     for (unsigned l = 0; l < h->layers; l++)
-        put64(&p, h->passes[l]);
+        counts_put64(&p, h->passes[l]);
     for (unsigned l = 0; l < h->layers; l++)
-        put64(&p, h->ranked[l]);
+        counts_put64(&p, h->ranked[l]);
     for (size_t i = 0; i < extents; i++)
-        put32(&p, h->counts[i]);
+        counts_put32(&p, h->counts[i]);
     for (size_t i = 0; i < extents; i++)
-        put32(&p, h->at_rank[i]);
-    put64(&hash, efs_hash(data, bytes));
+        counts_put32(&p, h->at_rank[i]);
+    counts_put64(&hash, efs_hash(data, bytes));
 }
 
 errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err)
@@ -102,7 +102,7 @@ errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *histor
     uint8_t *data = efs_sys_malloc(bytes);
     if (!data)
         return efs_fail(err, -ENOMEM, "%s: no memory", path);
-    write_all(history, content_hash, data, bytes);
+    counts_put(history, content_hash, data, bytes);
     rc = efs_state_save(path, data, bytes, err);
     free(data);
     return rc;
@@ -116,42 +116,42 @@ static const char *check_header(uint8_t *data, size_t bytes, uint64_t content_ha
     const uint8_t *p = data + 8;
     if (bytes < HEADER_BYTES || memcmp(data, MAGIC, 8) != 0)
         return "not a file of counts";
-    if (get32(&p) != VERSION)
+    if (counts_get32(&p) != VERSION)
         return "counts of a version that is not known";
-    if (get32(&p) != 0)
+    if (counts_get32(&p) != 0)
         return "a reserved field is not 0";
-    if (get64(&p) != content_hash)
+    if (counts_get64(&p) != content_hash)
         return "counts of another store";
-    uint32_t layers = get32(&p), experts = get32(&p);
+    uint32_t layers = counts_get32(&p), experts = counts_get32(&p);
     if (layers != h->layers || experts != h->experts)
         return "counts of other layers and experts";
     if (bytes != file_bytes(h))
         return "cut, or too long";
     p = data + HASH_AT;
-    uint64_t hash = get64(&p);
+    uint64_t hash = counts_get64(&p);
     memset(data + HASH_AT, 0, sizeof(hash));
     return efs_hash(data, bytes) == hash ? NULL : "the checksum is wrong";
 }
 
 /* The numbers, each within what it is a part of: a checksum can be forged. */
-static const char *read_all(const uint8_t *data, struct efs_history *h)
+static const char *counts_get(const uint8_t *data, struct efs_history *h)
 {
     const uint8_t *p = data + 32;
-    h->sequences = get64(&p);
+    h->sequences = counts_get64(&p);
     p = data + HEADER_BYTES;
     for (unsigned l = 0; l < h->layers; l++)
-        if ((h->passes[l] = get64(&p)) > EFS_HISTORY_MAX_PASSES)
+        if ((h->passes[l] = counts_get64(&p)) > EFS_HISTORY_MAX_PASSES)
             return "more passes than there can be";
     for (unsigned l = 0; l < h->layers; l++)
-        if ((h->ranked[l] = get64(&p)) > h->passes[l])
+        if ((h->ranked[l] = counts_get64(&p)) > h->passes[l])
             return "more passes with ranks than passes";
     for (unsigned l = 0; l < h->layers; l++)
         for (size_t i = (size_t)l * h->experts; i < (size_t)(l + 1) * h->experts; i++)
-            if ((h->counts[i] = get32(&p)) > h->passes[l])
+            if ((h->counts[i] = counts_get32(&p)) > h->passes[l])
                 return "an expert asked for more often than its layer";
     for (unsigned l = 0; l < h->layers; l++)
         for (size_t i = (size_t)l * h->experts; i < (size_t)(l + 1) * h->experts; i++)
-            if ((h->at_rank[i] = get32(&p)) > h->ranked[l])
+            if ((h->at_rank[i] = counts_get32(&p)) > h->ranked[l])
                 return "a rank asked for more often than its layer";
     return NULL;
 }
@@ -188,7 +188,7 @@ errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned expert
         rc = read_file(path, file_bytes(history), &data, &bytes, err);
     if (rc == 0) {
         const char *wrong = check_header(data, bytes, content_hash, history);
-        if (!wrong && (wrong = read_all(data, history)))
+        if (!wrong && (wrong = counts_get(data, history)))
             efs_history_clear(history);
         if (wrong)
             rc = efs_fail(err, -EUCLEAN, "%s: %s", path, wrong);

@@ -11,7 +11,8 @@
 #include <string.h>
 
 /* What one layer of the store asks for at a token: the trace's experts modulo, each once. Returns how many. */
-static unsigned ask(const struct efs_route *route, uint64_t token, unsigned layer, unsigned experts, uint32_t *ids)
+static unsigned route_ask(const struct efs_route *route, uint64_t token, unsigned layer, unsigned experts,
+                          uint32_t *ids)
 {
     const uint16_t *chosen = route->ids + (token * route->layers + layer % route->layers) * route->chosen;
     unsigned count = 0;
@@ -33,7 +34,7 @@ static double mean_chosen(const struct efs_route *route, unsigned layers, unsign
     unsigned distinct = layers < route->layers ? layers : route->layers;
     for (uint64_t t = 0; t < route->tokens; t++)
         for (unsigned l = 0; l < distinct; l++)
-            asked += ask(route, t, l, experts, ids);
+            asked += route_ask(route, t, l, experts, ids);
     return (double)asked / (double)route->tokens / distinct;
 }
 
@@ -51,7 +52,7 @@ errint_t efs_counts_from_route(const struct efs_route *route, unsigned layers, u
         if (t == 0 || route->sequence[t] != route->sequence[t - 1])
             efs_history_learner_begin(learner, false);
         for (unsigned l = 0; rc == 0 && l < layers; l++)
-            rc = efs_history_learner_request(learner, l, ids, ask(route, t, l, experts, ids));
+            rc = efs_history_learner_request(learner, l, ids, route_ask(route, t, l, experts, ids));
     }
     efs_history_learner_free(learner);
     free(ids);

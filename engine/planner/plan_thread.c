@@ -74,7 +74,7 @@ static void look_for_room(struct efs *fs)
     efs_full_retry(fs);
 }
 
-static void *run(void *arg)
+static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
     struct efs *fs = s->fs;
@@ -111,7 +111,7 @@ static void *run(void *arg)
 }
 
 /* The policy starts with what is known. */
-static void seed(struct efs_plan_thread *s)
+static void plan_thread_seed(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
     for (uint32_t l = 0; l < s->known.layers; l++)
@@ -144,10 +144,10 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     errint_t rc = efs_plan_thread_history(s, history_path, err);
     if (rc < 0)
         return rc;
-    seed(s);
+    plan_thread_seed(s);
     struct efs_disk_request *none = NULL;
     efs_cache_resize(fs, &none);
-    rc = efs_thread_start(run, s, "efs-plan", &s->thread);
+    rc = efs_thread_start(plan_thread_run, s, "efs-plan", &s->thread);
     s->started = rc == 0;
     return rc < 0 ? efs_fail(err, rc, "cannot start the planner: %s", strerror(-rc)) : 0;
 }

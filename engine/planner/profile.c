@@ -63,7 +63,7 @@ errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *e
 /* ---- in ----------------------------------------------------------------------------------------------------- */
 
 /* Numbers that a plan divides by, or that must be in reach of each other. */
-static bool plausible(const struct efs_profile *p)
+static bool profile_plausible(const struct efs_profile *p)
 {
     return p->layers >= 1 && p->layers <= 65536 && p->experts >= 1 && p->experts <= 65536 && p->tensors >= 1 &&
            p->shards >= 1 && p->workers >= 1 && p->workers <= 65536 && p->full_bytes >= 1 && p->coded_bytes >= 1 &&
@@ -96,7 +96,7 @@ static const char *read_json(const json_t *json, struct efs_profile *p)
     }
     EFS_PROFILE_NUMBERS(GET)
 #undef GET
-    return plausible(p) ? NULL : "a number is out of bounds";
+    return profile_plausible(p) ? NULL : "a number is out of bounds";
 }
 
 errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err)

@@ -143,7 +143,7 @@ static void read_done(struct efs_disk_request *request, errint_t error)
     free(r);
 }
 
-static errint_t submit(struct measure *m, const struct efs_block *block, uint64_t offset)
+static errint_t measure_submit(struct measure *m, const struct efs_block *block, uint64_t offset)
 {
     struct read *r = efs_sys_calloc(1, sizeof(*r));
     if (!r)
@@ -234,9 +234,9 @@ static errint_t read_round(struct measure *m, uint64_t *bytes)
         }
         m->span_count++;
         if (e)
-            rc = submit(m, &span->e, efs_page_down(first->e_offset));
+            rc = measure_submit(m, &span->e, efs_page_down(first->e_offset));
         if (rc == 0 && sm)
-            rc = submit(m, &span->sm, efs_page_down(first->sm_offset));
+            rc = measure_submit(m, &span->sm, efs_page_down(first->sm_offset));
         *bytes += e + sm;
     }
     errint_t error = wait_reads(m);
@@ -279,7 +279,7 @@ static errint_t measure_latency(struct measure *m, double seconds)
         const struct efs_disk_object *o = &m->store->objects[m->objects[m->object_next++ % m->object_count]];
         const struct efs_disk_shard *shard = &m->store->shards[o->shard_first];
         uint64_t began = efs_now_ns();
-        rc = submit(m, &block, efs_page_down(shard->sm_bytes ? shard->sm_offset : shard->e_offset));
+        rc = measure_submit(m, &block, efs_page_down(shard->sm_bytes ? shard->sm_offset : shard->e_offset));
         if (rc == 0)
             rc = wait_reads(m);
         times[count++] = efs_now_ns() - began;
@@ -463,7 +463,7 @@ static errint_t list_objects(struct measure *m)
 }
 
 /* Sums and rates to the paper's x, v and c. */
-static void derive(struct efs_profile *p)
+static void measure_derive(struct efs_profile *p)
 {
     double chunks = p->tensors * p->shards;
     p->sm_read_ns = p->sm_bytes / p->tensors / p->disk_bytes_per_second * 1e9;
@@ -524,7 +524,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     if (rc == 0)
         rc = measure_all(&m, workers, seconds);
     if (rc == 0)
-        derive(profile);
+        measure_derive(profile);
     pthread_cond_destroy(&m.idle);
     pthread_mutex_destroy(&m.lock);
     free(m.objects);

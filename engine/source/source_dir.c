@@ -48,7 +48,7 @@ bool efs_source_is_gguf(const char *path)
 }
 
 /* "directory/name", or name alone when directory is ""; NULL without memory. */
-static char *join(const char *directory, const char *name)
+static char *source_join(const char *directory, const char *name)
 {
     char *path = NULL;
 
@@ -60,7 +60,7 @@ static char *join(const char *directory, const char *name)
 /* What path leads to, without opening it for reading. */
 static errint_t stat_target(const char *root, const char *path, struct stat *st)
 {
-    char *full = join(root, path);
+    char *full = source_join(root, path);
 
     if (!full)
         return -ENOMEM;
@@ -111,7 +111,7 @@ static errint_t list_names(const char *root, const char *path, char ***names, si
 
     *names = NULL;
     *count = 0;
-    char *full = join(root, path);
+    char *full = source_join(root, path);
     if (!full)
         return -ENOMEM;
     int fd = efs_sys_open(full, O_RDONLY | O_DIRECTORY, 0);
@@ -191,7 +191,7 @@ static errint_t walk_directory(struct walk *walk, const char *path, const struct
         return efs_fail(walk->err, ret, "%s: cannot read the directory: %s", path[0] ? path : walk->catalog->root,
                         strerror(-ret));
     for (size_t i = 0; ret == 0 && i < count; i++) {
-        char *child = join(path, names[i]);
+        char *child = source_join(path, names[i]);
         ret = child ? walk_entry(walk, child, self) : efs_fail(walk->err, -ENOMEM, "%s: out of memory", names[i]);
     }
     free_names(names, count);

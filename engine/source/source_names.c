@@ -204,7 +204,7 @@ static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *
 }
 
 /* Class of one tensor, and what it holds. */
-static errint_t classify(struct naming *naming, struct efs_source_tensor *tensor, struct holding *holding)
+static errint_t names_classify(struct naming *naming, struct efs_source_tensor *tensor, struct holding *holding)
 {
     struct match match;
 
@@ -347,7 +347,7 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
     if (!naming.holdings)
         ret = -ENOMEM;
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
-        ret = classify(&naming, &catalog->tensors[i], &naming.holdings[i]);
+        ret = names_classify(&naming, &catalog->tensors[i], &naming.holdings[i]);
     if (ret == 0 && catalog->tensor_count)
         ret = drop_doubles(&naming);
     if (ret == 0)

@@ -32,7 +32,7 @@ struct efs_behind {
     struct efs_error err;
 };
 
-static uint8_t *at(const struct efs_behind *b, uint64_t offset)
+static uint8_t *behind_at(const struct efs_behind *b, uint64_t offset)
 {
     return b->ring + (offset - b->base) % EFS_BEHIND_BYTES;
 }
@@ -54,7 +54,7 @@ static void write_next(struct efs_behind *b, uint64_t end)
     uint64_t begin = b->done;
     struct efs_error err = {""};
     pthread_mutex_unlock(&b->lock);
-    errint_t rc = b->write(b->arg, at(b, begin), (size_t)(end - begin), begin, &err);
+    errint_t rc = b->write(b->arg, behind_at(b, begin), (size_t)(end - begin), begin, &err);
     pthread_mutex_lock(&b->lock);
     if (rc < 0) {
         b->rc = rc;
@@ -116,7 +116,7 @@ errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, st
 }
 
 /* Lock held. */
-static errint_t failure(const struct efs_behind *b, struct efs_error *err)
+static errint_t behind_failure(const struct efs_behind *b, struct efs_error *err)
 {
     return b->rc < 0 ? efs_fail(err, b->rc, "%s", b->err.text) : 0;
 }
@@ -128,14 +128,14 @@ errint_t efs_behind_put(struct efs_behind *b, const uint8_t *data, size_t bytes,
     while (bytes > 0) {
         while (b->rc == 0 && b->end - b->done == EFS_BEHIND_BYTES)
             pthread_cond_wait(&b->written, &b->lock);
-        rc = failure(b, err);
+        rc = behind_failure(b, err);
         if (rc < 0)
             break;
         uint64_t free_bytes = EFS_BEHIND_BYTES - (b->end - b->done);
         uint64_t piece = EFS_BEHIND_PIECE - (b->end - b->base) % EFS_BEHIND_PIECE;
         size_t n = (size_t)(free_bytes < piece ? free_bytes : piece);
         n = n < bytes ? n : bytes;
-        uint8_t *to = at(b, b->end);
+        uint8_t *to = behind_at(b, b->end);
         pthread_mutex_unlock(&b->lock);
         if (data)
             memcpy(to, data, n);
@@ -159,14 +159,14 @@ errint_t efs_behind_flush(struct efs_behind *b, struct efs_error *err)
     while (b->rc == 0 && b->done < efs_page_down(b->end))
         pthread_cond_wait(&b->written, &b->lock);
     b->flushing = false;
-    errint_t rc = failure(b, err);
+    errint_t rc = behind_failure(b, err);
     pthread_mutex_unlock(&b->lock);
     return rc;
 }
 
 uint8_t *efs_behind_page(struct efs_behind *b)
 {
-    return at(b, efs_page_down(b->end));
+    return behind_at(b, efs_page_down(b->end));
 }
 
 void efs_behind_move(struct efs_behind *b, uint64_t begin)

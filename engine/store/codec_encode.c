@@ -99,7 +99,7 @@ static void try_codec(uint32_t codec, encode_fn *encode, const uint8_t *src, siz
 }
 
 /* Whether a small part of bytes whose single values are spread evenly shows repeats to one of the codecs. */
-static bool repeats(const uint8_t *raw, size_t n, struct efs_codec_scratch *s)
+static bool bytes_repeat(const uint8_t *raw, size_t n, struct efs_codec_scratch *s)
 {
     if (n <= 4 * SAMPLE_BYTES)
         return true;
@@ -119,8 +119,9 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
                          struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     bool automatic = choice == EFS_CHOOSE_AUTO;
-    bool hopeless = choice == EFS_CHOOSE_RAW || n < BYTES_MIN ||
-                    (efs_entropy_bits(coded->counts) > 8.0 * (double)n * (1 - BYTES_GAIN_MIN) && !repeats(raw, n, s));
+    bool hopeless =
+        choice == EFS_CHOOSE_RAW || n < BYTES_MIN ||
+        (efs_entropy_bits(coded->counts) > 8.0 * (double)n * (1 - BYTES_GAIN_MIN) && !bytes_repeat(raw, n, s));
     coded->e_bytes = 0;
     for (uint32_t c = EFS_CODEC_NONE + 1; !hopeless && c < EFS_CODEC_COUNT; c++) {
         const struct efs_codec *codec = efs_codec_of(c);

@@ -12,7 +12,7 @@ static uint64_t hash_baseline(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
-static hash_fn *choose(void)
+static hash_fn *hash_choose(void)
 {
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -29,7 +29,7 @@ uint64_t efs_hash(const void *data, size_t bytes)
 {
     hash_fn *hash = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
     if (!hash) {
-        hash = choose();
+        hash = hash_choose();
         __atomic_store_n(&chosen, hash, __ATOMIC_RELAXED);
     }
     return hash(data, bytes);

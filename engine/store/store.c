@@ -212,7 +212,7 @@ static const struct efs_disk_extent *extent_at(const struct efs_store *store, ui
     return &x[low];
 }
 
-static bool covers(const struct efs_disk_extent *x, uint32_t object, uint64_t offset)
+static bool store_covers(const struct efs_disk_extent *x, uint32_t object, uint64_t offset)
 {
     return x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes;
 }
@@ -227,13 +227,13 @@ static const struct efs_disk_extent *extent_of(const struct efs_store *store, ui
         const struct efs_disk_tensor *t = &store->tensors[o->tensor];
         const struct efs_disk_extent *x = extent_at(store, t->file, t->file_offset + o->tensor_offset + offset);
         *file = t->file;
-        if (x && covers(x, object, offset))
+        if (x && store_covers(x, object, offset))
             return x;
     }
     for (uint32_t f = 0; f < store->file_count; f++)
         for (uint32_t i = 0; i < store->files[f].extent_count; i++) {
             const struct efs_disk_extent *x = &store->extents[store->files[f].extent_first + i];
-            if (covers(x, object, offset)) {
+            if (store_covers(x, object, offset)) {
                 *file = f;
                 return x;
             }

@@ -13,7 +13,7 @@
 /* Buffered writes: at most twice so many bytes are dirty at a time. */
 #define WRITEBACK_BYTES (32u << 20)
 
-static errint_t fail(const struct efs_store_writer *w, errint_t rc, const char *what, struct efs_error *err)
+static errint_t writer_fail(const struct efs_store_writer *w, errint_t rc, const char *what, struct efs_error *err)
 {
     return efs_fail(err, rc, "%s: cannot %s: %s", w->path, what, strerror(-rc));
 }
@@ -26,7 +26,7 @@ static errint_t open_directory(struct efs_store_writer *w, struct efs_error *err
         return efs_fail(err, -EISDIR, "%s: is a directory; name the store's file", w->path);
     char *parent = slash ? strndup(w->path, slash == w->path ? 1 : (size_t)(slash - w->path)) : strdup(".");
     if (!parent)
-        return fail(w, -ENOMEM, "open", err);
+        return writer_fail(w, -ENOMEM, "open", err);
     w->dir = efs_sys_open(parent, O_RDONLY | O_DIRECTORY, 0);
     errint_t rc = w->dir < 0 ? efs_fail(err, w->dir, "%s: cannot open directory: %s", parent, strerror(-w->dir)) : 0;
     free(parent);
@@ -41,11 +41,11 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
     if (fd == -ENOENT)
         return 0;
     if (fd < 0)
-        return fail(w, fd, "open", err);
+        return writer_fail(w, fd, "open", err);
     int rc = efs_sys_fstat(fd, &st);
     efs_sys_close(fd);
     if (rc < 0)
-        return fail(w, rc, "stat", err);
+        return writer_fail(w, rc, "stat", err);
     if (S_ISDIR(st.st_mode))
         return efs_fail(err, -EISDIR, "%s: is a directory; name the store's file", w->path);
     if (!w->force)
@@ -87,11 +87,11 @@ static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, siz
         if (n == -EINVAL && w->direct) {
             int rc = leave_direct(w);
             if (rc < 0)
-                return fail(w, rc, "reopen", err);
+                return writer_fail(w, rc, "reopen", err);
             continue;
         }
         if (n <= 0)
-            return fail(w, n < 0 ? (errint_t)n : -EIO, "write", err);
+            return writer_fail(w, n < 0 ? (errint_t)n : -EIO, "write", err);
         done += (size_t)n;
     }
     return 0;
@@ -127,7 +127,7 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
             rc = efs_newfile_open(&w->file, w->dir, O_RDWR);
         }
         if (rc < 0)
-            fail(w, rc, "create a file in its directory", err);
+            writer_fail(w, rc, "create a file in its directory", err);
     }
     if (rc < 0)
         efs_store_writer_close(w);
@@ -152,19 +152,19 @@ static errint_t load_page(struct efs_store_writer *w)
     return 0;
 }
 
-static errint_t resume(struct efs_store_writer *w, int dir, const char *name, struct efs_error *err)
+static errint_t writer_resume(struct efs_store_writer *w, int dir, const char *name, struct efs_error *err)
 {
     struct stat st;
     w->dir = efs_sys_openat(dir, ".", O_RDONLY | O_DIRECTORY, 0);
     if (w->dir < 0)
-        return fail(w, w->dir, "open the directory of", err);
+        return writer_fail(w, w->dir, "open the directory of", err);
     int fd = efs_sys_openat(dir, name, O_RDWR | O_DIRECT | O_NOFOLLOW, 0);
     if (fd == -EINVAL) {
         w->direct = false;
         fd = efs_sys_openat(dir, name, O_RDWR | O_NOFOLLOW, 0);
     }
     if (fd < 0)
-        return fail(w, fd, "open", err);
+        return writer_fail(w, fd, "open", err);
     w->file = (struct efs_newfile){.dir = w->dir, .fd = fd};
     int rc = efs_sys_fstat(fd, &st);
     if (rc == 0 && w->offset > EFS_ALIGN && (uint64_t)st.st_size < w->offset)
@@ -174,7 +174,7 @@ static errint_t resume(struct efs_store_writer *w, int dir, const char *name, st
         rc = load_page(w);
     if (rc == 0 && (uint64_t)st.st_size > w->offset)
         rc = efs_sys_ftruncate(w->file.fd, w->offset);
-    return rc < 0 ? fail(w, rc, "go on with", err) : 0;
+    return rc < 0 ? writer_fail(w, rc, "go on with", err) : 0;
 }
 
 errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char *name, const char *path,
@@ -185,14 +185,14 @@ errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char
     w->path = strdup(path);
     errint_t rc = !w->path || efs_behind_start(offset, write_piece, w, &w->behind) < 0
                       ? efs_fail(err, -ENOMEM, "%s: no memory", path)
-                      : resume(w, dir, name, err);
+                      : writer_resume(w, dir, name, err);
     if (rc < 0)
         efs_store_writer_close(w);
     return rc;
 }
 
 /* data NULL: zeros. */
-static errint_t put(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
+static errint_t writer_put(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
 {
     w->offset += bytes;
     return efs_behind_put(w->behind, data, bytes, err);
@@ -200,13 +200,13 @@ static errint_t put(struct efs_store_writer *w, const void *data, size_t bytes, 
 
 errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
 {
-    errint_t rc = put(w, data, bytes, err);
-    return rc < 0 ? rc : put(w, NULL, (size_t)(efs_chunk_up(w->offset) - w->offset), err);
+    errint_t rc = writer_put(w, data, bytes, err);
+    return rc < 0 ? rc : writer_put(w, NULL, (size_t)(efs_chunk_up(w->offset) - w->offset), err);
 }
 
 errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err)
 {
-    errint_t rc = put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
+    errint_t rc = writer_put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
     return rc < 0 ? rc : efs_behind_flush(w->behind, err);
 }
 
@@ -232,7 +232,7 @@ errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err
     if (rc < 0)
         return rc;
     rc = efs_sys_fsync(w->file.fd);
-    return rc < 0 ? fail(w, rc, "sync", err) : 0;
+    return rc < 0 ? writer_fail(w, rc, "sync", err) : 0;
 }
 
 errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_disk_superblock *sb,
@@ -249,7 +249,7 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
     rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
     if (rc == 0)
         rc = efs_sys_fsync(w->file.fd);
-    return rc < 0 ? fail(w, rc, "write", err) : 0;
+    return rc < 0 ? writer_fail(w, rc, "write", err) : 0;
 }
 
 errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *err)
@@ -258,12 +258,12 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
     if (rc == -EEXIST)
         return efs_fail(err, rc, "%s: appeared while it was being packed; --force replaces it", w->path);
     if (rc < 0)
-        return fail(w, rc, "name the finished store", err);
+        return writer_fail(w, rc, "name the finished store", err);
     rc = efs_sys_fsync(w->dir);
     if (rc < 0 && rc != -EINVAL) { /* EINVAL: a filesystem whose directories cannot be synced */
         if (!w->force)             /* what it replaced is gone already: better this one than none */
             efs_sys_unlinkat(w->dir, w->name, 0);
-        return fail(w, rc, "sync its directory", err);
+        return writer_fail(w, rc, "sync its directory", err);
     }
     return 0;
 }

@@ -48,7 +48,7 @@ unsigned efs_cores(void)
     return n > 0 ? (unsigned)n : 1;
 }
 
-static void fail(struct sweep *s, errint_t rc, const char *text)
+static void sweep_fail(struct sweep *s, errint_t rc, const char *text)
 {
     pthread_mutex_lock(&s->lock);
     if (s->rc == 0) {
@@ -60,7 +60,7 @@ static void fail(struct sweep *s, errint_t rc, const char *text)
     pthread_mutex_unlock(&s->lock);
 }
 
-static bool take(struct sweep *s, struct efs_sweep_batch *batch)
+static bool sweep_take(struct sweep *s, struct efs_sweep_batch *batch)
 {
     pthread_mutex_lock(&s->lock);
     bool taken = !s->stop && efs_sweep_take(s->asked->store, &s->cursor, s->buffer_bytes, batch);
@@ -68,10 +68,10 @@ static bool take(struct sweep *s, struct efs_sweep_batch *batch)
     return taken;
 }
 
-static errint_t work(struct thread *t, struct efs_error *err)
+static errint_t sweep_work(struct thread *t, struct efs_error *err)
 {
     struct sweep *s = t->sweep;
-    while (take(s, &t->batch)) {
+    while (sweep_take(s, &t->batch)) {
         uint64_t bytes = 0;
         bool all = efs_sweep_read(s->asked->store, &t->batch, t->buffer);
         for (uint32_t i = 0; i < t->batch.count; i++) {
@@ -95,9 +95,9 @@ static void *sweep_thread(void *arg)
 {
     struct thread *t = arg;
     struct efs_error err = {""};
-    errint_t rc = work(t, &err);
+    errint_t rc = sweep_work(t, &err);
     if (rc < 0)
-        fail(t->sweep, rc, err.text);
+        sweep_fail(t->sweep, rc, err.text);
     pthread_mutex_lock(&t->sweep->lock);
     t->sweep->running--;
     pthread_cond_broadcast(&t->sweep->changed);
@@ -105,7 +105,7 @@ static void *sweep_thread(void *arg)
     return NULL;
 }
 
-static void watch(struct sweep *s)
+static void sweep_watch(struct sweep *s)
 {
     const struct efs_sweep *asked = s->asked;
     pthread_mutex_lock(&s->lock);
@@ -115,7 +115,7 @@ static void watch(struct sweep *s)
         uint64_t done = s->done_bytes;
         pthread_mutex_unlock(&s->lock);
         if (asked->progress(asked->progress_arg, done, s->total_bytes, asked->phase))
-            fail(s, -ECANCELED, "interrupted");
+            sweep_fail(s, -ECANCELED, "interrupted");
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -151,7 +151,7 @@ static unsigned size_threads(struct sweep *s, unsigned asked)
     return threads;
 }
 
-static errint_t start(struct sweep *s, struct thread *threads, unsigned count)
+static errint_t sweep_start(struct sweep *s, struct thread *threads, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         threads[i].sweep = s;
@@ -190,10 +190,10 @@ errint_t efs_sweep_run(const struct efs_sweep *asked, struct efs_error *err)
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
     errint_t rc = threads ? efs_sweep_cursor_init(asked->store, &s.cursor) : -ENOMEM;
     if (rc == 0)
-        rc = start(&s, threads, count);
+        rc = sweep_start(&s, threads, count);
     if (rc < 0)
-        fail(&s, rc, strerror(-rc));
-    watch(&s);
+        sweep_fail(&s, rc, strerror(-rc));
+    sweep_watch(&s);
     for (unsigned i = 0; threads && i < count; i++) {
         if (threads[i].started)
             pthread_join(threads[i].id, NULL);

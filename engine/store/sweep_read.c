@@ -16,7 +16,7 @@ static uint64_t window_bytes(const struct efs_sweep_window *w)
 }
 
 /* The smallest window that holds both. */
-static struct efs_sweep_window join(struct efs_sweep_window a, struct efs_sweep_window b)
+static struct efs_sweep_window sweep_join(struct efs_sweep_window a, struct efs_sweep_window b)
 {
     if (a.begin == a.end)
         return b;
@@ -25,28 +25,28 @@ static struct efs_sweep_window join(struct efs_sweep_window a, struct efs_sweep_
     return (struct efs_sweep_window){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
 }
 
-static struct efs_sweep_window chunk(uint64_t offset, uint32_t bytes)
+static struct efs_sweep_window sweep_chunk(uint64_t offset, uint32_t bytes)
 {
     if (bytes == 0)
         return (struct efs_sweep_window){0, 0};
     return (struct efs_sweep_window){efs_page_down(offset), efs_page_up(offset + bytes)};
 }
 
-static bool near(struct efs_sweep_window a, struct efs_sweep_window b)
+static bool sweep_near(struct efs_sweep_window a, struct efs_sweep_window b)
 {
     return a.begin == a.end || b.begin == b.end || (a.begin <= b.end + GAP_BYTES && b.begin <= a.end + GAP_BYTES);
 }
 
 /* Bytes to read for both. */
-static uint64_t cost(struct efs_sweep_window e, struct efs_sweep_window sm)
+static uint64_t sweep_cost(struct efs_sweep_window e, struct efs_sweep_window sm)
 {
-    struct efs_sweep_window both = join(e, sm);
-    return near(e, sm) ? window_bytes(&both) : window_bytes(&e) + window_bytes(&sm);
+    struct efs_sweep_window both = sweep_join(e, sm);
+    return sweep_near(e, sm) ? window_bytes(&both) : window_bytes(&e) + window_bytes(&sm);
 }
 
 size_t efs_sweep_room(const struct efs_disk_shard *s)
 {
-    struct efs_sweep_window e = chunk(s->e_offset, s->e_bytes), sm = chunk(s->sm_offset, s->sm_bytes);
+    struct efs_sweep_window e = sweep_chunk(s->e_offset, s->e_bytes), sm = sweep_chunk(s->sm_offset, s->sm_bytes);
     return (size_t)(window_bytes(&e) + window_bytes(&sm)) + GAP_BYTES;
 }
 
@@ -96,7 +96,7 @@ void efs_sweep_cursor_free(struct efs_sweep_cursor *c)
     c->order = NULL;
 }
 
-static void step(const struct efs_store *store, struct efs_sweep_cursor *c)
+static void sweep_step(const struct efs_store *store, struct efs_sweep_cursor *c)
 {
     const struct efs_disk_object *o = &store->objects[c->object];
     const struct efs_disk_group *g = &store->groups[o->group];
@@ -116,9 +116,9 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
     batch->count = 0;
     while (c->at < store->group_count && batch->count < EFS_SWEEP_SHARDS) {
         const struct efs_disk_shard *s = &store->shards[c->shard];
-        struct efs_sweep_window e_next = join(e, chunk(s->e_offset, s->e_bytes));
-        struct efs_sweep_window sm_next = join(sm, chunk(s->sm_offset, s->sm_bytes));
-        uint64_t bytes = cost(e_next, sm_next);
+        struct efs_sweep_window e_next = sweep_join(e, sweep_chunk(s->e_offset, s->e_bytes));
+        struct efs_sweep_window sm_next = sweep_join(sm, sweep_chunk(s->sm_offset, s->sm_bytes));
+        uint64_t bytes = sweep_cost(e_next, sm_next);
         useful += (uint64_t)s->e_bytes + s->sm_bytes;
         if (batch->count > 0 && (bytes > buffer_bytes || bytes > useful + useful / 2 + GAP_BYTES))
             break;
@@ -126,10 +126,10 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
         sm = sm_next;
         batch->shards[batch->count].object = c->object;
         batch->shards[batch->count++].shard = c->shard;
-        step(store, c);
+        sweep_step(store, c);
     }
-    batch->e = near(e, sm) ? join(e, sm) : e;
-    batch->sm = near(e, sm) ? none : sm;
+    batch->e = sweep_near(e, sm) ? sweep_join(e, sm) : e;
+    batch->sm = sweep_near(e, sm) ? none : sm;
     return batch->count > 0;
 }
 
@@ -179,7 +179,7 @@ void efs_sweep_shard_at(const struct efs_store *store, const struct efs_sweep_ba
 /* The pages of a chunk to where they were to come by the batch. */
 static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint32_t bytes, const uint8_t *to)
 {
-    struct efs_sweep_window pages = chunk(offset, bytes);
+    struct efs_sweep_window pages = sweep_chunk(offset, bytes);
     return bytes ? read_window(store, pages.begin, (size_t)window_bytes(&pages),
                                (uint8_t *)(uintptr_t)to - (offset - pages.begin))
                  : 0;

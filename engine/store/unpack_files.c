@@ -47,8 +47,8 @@ static char *path_of(const struct efs_unpack_files *u, uint32_t file, char path[
     return path;
 }
 
-static errint_t fail(const struct efs_unpack_files *u, const char *path, errint_t rc, const char *what,
-                     struct efs_error *err)
+static errint_t unpack_fail(const struct efs_unpack_files *u, const char *path, errint_t rc, const char *what,
+                            struct efs_error *err)
 {
     return efs_fail(err, rc, "%s/%s: cannot %s: %s", u->root_path, path, what, strerror(-rc));
 }
@@ -94,7 +94,7 @@ static errint_t check_absent(struct efs_unpack_files *u, uint32_t file, struct e
     if (dir == -ENOENT)
         return 0;
     if (dir < 0)
-        return fail(u, path, dir, "open its directory", err);
+        return unpack_fail(u, path, dir, "open its directory", err);
     int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
     struct stat st = {0};
     if (fd >= 0) {
@@ -105,9 +105,9 @@ static errint_t check_absent(struct efs_unpack_files *u, uint32_t file, struct e
     if (fd == -ENOENT)
         return 0;
     if (fd < 0)
-        return fail(u, path, fd, "look at", err);
+        return unpack_fail(u, path, fd, "look at", err);
     if (S_ISDIR(st.st_mode))
-        return fail(u, path, -EISDIR, "replace", err);
+        return unpack_fail(u, path, -EISDIR, "replace", err);
     u->files[file].replaced = true;
     return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
 }
@@ -144,7 +144,7 @@ errint_t efs_unpack_files_begin(const struct efs_store *store, const char *direc
 }
 
 /* Room for all of it, and a way past the page cache for a large one: copying into it is what would take longest. */
-static int prepare(struct out_file *f, uint64_t bytes)
+static int unpack_prepare(struct out_file *f, uint64_t bytes)
 {
     int rc = bytes ? efs_sys_fallocate(f->file.fd, 0, 0, bytes) : 0;
     if (rc == -EOPNOTSUPP || rc == -EINVAL)
@@ -159,13 +159,13 @@ static int prepare(struct out_file *f, uint64_t bytes)
     return 0;
 }
 
-static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
+static errint_t unpack_create(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
 {
     char path[PATH_ROOM];
     const char *name;
     int dir = open_parent(u, path_of(u, file, path), true, &name);
     if (dir < 0)
-        return fail(u, path, dir, "open its directory", err);
+        return unpack_fail(u, path, dir, "open its directory", err);
     struct stat st; /* files come in the order of their names: a directory is cleaned about once */
     if (efs_sys_fstat(dir, &st) == 0 && (st.st_ino != u->cleaned.st_ino || st.st_dev != u->cleaned.st_dev)) {
         efs_newfile_clean(dir);
@@ -174,10 +174,10 @@ static errint_t create(struct efs_unpack_files *u, uint32_t file, struct efs_err
     errint_t rc = efs_newfile_open(&u->files[file].file, dir, O_RDWR);
     if (rc < 0) {
         efs_sys_close(dir);
-        return fail(u, path, rc, "create", err);
+        return unpack_fail(u, path, rc, "create", err);
     }
-    rc = prepare(&u->files[file], u->store->files[file].bytes);
-    return rc < 0 ? fail(u, path, rc, "make room for", err) : 0;
+    rc = unpack_prepare(&u->files[file], u->store->files[file].bytes);
+    return rc < 0 ? unpack_fail(u, path, rc, "make room for", err) : 0;
 }
 
 static void close_direct(struct out_file *f)
@@ -187,7 +187,7 @@ static void close_direct(struct out_file *f)
     f->direct = -1;
 }
 
-static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
+static errint_t unpack_finish(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
 {
     char path[PATH_ROOM];
     struct out_file *f = &u->files[file];
@@ -202,7 +202,7 @@ static errint_t finish(struct efs_unpack_files *u, uint32_t file, struct efs_err
         efs_sys_fsync(dir); /* a name that a crash takes back is no damage */
     efs_newfile_close(&f->file);
     efs_sys_close(dir);
-    return rc < 0 ? fail(u, path, rc, "finish", err) : 0;
+    return rc < 0 ? unpack_fail(u, path, rc, "finish", err) : 0;
 }
 
 /* Whole blocks by O_DIRECT where memory and file are aligned alike; what is left at both ends, and everything else,
@@ -231,7 +231,7 @@ errint_t efs_unpack_files_write(struct efs_unpack_files *u, uint32_t file, const
     errint_t rc = 0;
     pthread_mutex_lock(&u->lock);
     if (f->file.fd < 0)
-        rc = create(u, file, err);
+        rc = unpack_create(u, file, err);
     f->writers += rc == 0;
     pthread_mutex_unlock(&u->lock);
     if (rc < 0)
@@ -244,9 +244,9 @@ errint_t efs_unpack_files_write(struct efs_unpack_files *u, uint32_t file, const
     pthread_mutex_unlock(&u->lock);
     if (written < 0) {
         char path[PATH_ROOM];
-        return fail(u, path_of(u, file, path), written, "write", err);
+        return unpack_fail(u, path_of(u, file, path), written, "write", err);
     }
-    return last ? finish(u, file, err) : 0;
+    return last ? unpack_finish(u, file, err) : 0;
 }
 
 errint_t efs_unpack_files_empty(struct efs_unpack_files *u, struct efs_error *err)
@@ -254,9 +254,9 @@ errint_t efs_unpack_files_empty(struct efs_unpack_files *u, struct efs_error *er
     for (uint32_t f = 0; f < u->store->file_count; f++) {
         if (u->store->files[f].bytes > 0)
             continue;
-        errint_t rc = create(u, f, err);
+        errint_t rc = unpack_create(u, f, err);
         if (rc == 0)
-            rc = finish(u, f, err);
+            rc = unpack_finish(u, f, err);
         if (rc < 0)
             return rc;
     }

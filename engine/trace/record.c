@@ -110,7 +110,8 @@ static void tell_requests(const struct efs *fs, const struct efs_record *r, FILE
     }
 }
 
-static errint_t tell(const struct efs *fs, const struct efs_record *r, const char *what, char **text, size_t *bytes)
+static errint_t record_tell(const struct efs *fs, const struct efs_record *r, const char *what, char **text,
+                            size_t *bytes)
 {
     FILE *out = open_memstream(text, bytes);
     if (out && strcmp(what, "sched") == 0)
@@ -137,7 +138,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
     pthread_mutex_lock(&fs->record->lock);
     memcpy(copy, fs->record, sizeof(*copy));
     pthread_mutex_unlock(&fs->record->lock);
-    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : tell(fs, copy, what, text, bytes);
+    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : record_tell(fs, copy, what, text, bytes);
     free(copy);
     return rc;
 }

@@ -44,7 +44,7 @@ struct passes {
     uint32_t chosen; /* the widest */
 };
 
-static errint_t append(struct passes *all, const uint16_t *numbers, size_t count)
+static errint_t trace_append(struct passes *all, const uint16_t *numbers, size_t count)
 {
     if (all->room - all->used < count) {
         size_t room = all->room * 2 + count + 4096;
@@ -80,9 +80,9 @@ static errint_t end_pass(struct pass *p, struct passes *all)
         uint32_t *tokens = p->tokens + (size_t)l * p->width;
         uint16_t count = keep ? put_in_order(ids, p->count[l], tokens) : 0;
         if (keep && rc == 0)
-            rc = append(all, &count, 1);
+            rc = trace_append(all, &count, 1);
         if (keep && rc == 0)
-            rc = append(all, ids, count);
+            rc = trace_append(all, ids, count);
         if (count > all->chosen)
             all->chosen = count;
         for (uint16_t i = 0; i < p->count[l]; i++)
@@ -109,7 +109,7 @@ static bool ends_pass(const struct pass *p, const struct efs_record *r, const st
     return false;
 }
 
-static void take(struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q)
+static void trace_take(struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q)
 {
     uint32_t *tokens = p->tokens + (size_t)q->layer * p->width;
     uint16_t *ids = p->ids + (size_t)q->layer * p->width;
@@ -122,7 +122,7 @@ static void take(struct pass *p, const struct efs_record *r, const struct efs_re
     }
 }
 
-static errint_t collect(const struct efs_record *r, struct pass *p, struct passes *all)
+static errint_t trace_collect(const struct efs_record *r, struct pass *p, struct passes *all)
 {
     uint32_t last_layer = 0;
     errint_t rc = 0;
@@ -132,7 +132,7 @@ static errint_t collect(const struct efs_record *r, struct pass *p, struct passe
             rc = end_pass(p, all);
             last_layer = 0;
         }
-        take(p, r, q);
+        trace_take(p, r, q);
         last_layer = q->layer > last_layer ? q->layer : last_layer;
     }
     return rc < 0 ? rc : end_pass(p, all);
@@ -140,16 +140,16 @@ static errint_t collect(const struct efs_record *r, struct pass *p, struct passe
 
 /* ---- the file ---- */
 
-static uint8_t *put16(uint8_t *p, uint32_t n)
+static uint8_t *trace_put16(uint8_t *p, uint32_t n)
 {
     p[0] = (uint8_t)n;
     p[1] = (uint8_t)(n >> 8);
     return p + 2;
 }
 
-static uint8_t *put32(uint8_t *p, uint32_t n)
+static uint8_t *trace_put32(uint8_t *p, uint32_t n)
 {
-    return put16(put16(p, n & 0xffff), n >> 16);
+    return trace_put16(trace_put16(p, n & 0xffff), n >> 16);
 }
 
 /* The store's file, without folders and ".efs". */
@@ -181,14 +181,14 @@ static uint8_t *put_records(const struct passes *all, uint32_t layers, const uin
 {
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
-        p = put32(p, 0); /* where one answer ends and the next begins is not known here */
+        p = trace_put32(p, 0); /* where one answer ends and the next begins is not known here */
         for (uint32_t l = 0; l < layers; l++) {
             if (*at)
                 latest[l] = at;
             at += 1 + *at;
             for (uint32_t i = 0; i < all->chosen; i++) {
                 const uint16_t *ids = latest[l];
-                p = put16(p, !ids ? 0 : ids[i < *ids ? 1 + i : *ids]);
+                p = trace_put16(p, !ids ? 0 : ids[i < *ids ? 1 + i : *ids]);
             }
         }
     }
@@ -213,7 +213,7 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
     memcpy(out, "MOETRACE", 8);
     uint8_t *p = out + 8;
     for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++)
-        p = put32(p, header[i]);
+        p = trace_put32(p, header[i]);
     memcpy(p, name, name_bytes);
     find_first(all, state->layers, latest);
     p = put_records(all, state->layers, latest, p + name_bytes);
@@ -237,7 +237,7 @@ errint_t efs_record_trace(const struct efs *fs, const struct efs_record *record,
                             .tokens = efs_sys_calloc(cells, sizeof(*pass.tokens)),
                             .ids = efs_sys_calloc(cells, sizeof(*pass.ids)),
                             .count = efs_sys_calloc(state->layers, sizeof(*pass.count))};
-        rc = pass.tokens && pass.ids && pass.count ? collect(record, &pass, &all) : -ENOMEM;
+        rc = pass.tokens && pass.ids && pass.count ? trace_collect(record, &pass, &all) : -ENOMEM;
         free(pass.tokens);
         free(pass.ids);
         free(pass.count);

@@ -123,7 +123,7 @@ static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes,
     return read_tokens(name, data + HEADER_BYTES + name_bytes, record, probabilities != 0, route, err);
 }
 
-static errint_t grow(uint8_t **data, size_t *room)
+static errint_t route_grow(uint8_t **data, size_t *room)
 {
     size_t more = *room ? *room * 2 : FIRST_BYTES;
     uint8_t *p = more <= MAX_BYTES ? efs_sys_realloc(*data, more) : NULL;
@@ -135,7 +135,7 @@ static errint_t grow(uint8_t **data, size_t *room)
 }
 
 /* All frames of packed into *data, which the caller frees also after an error. */
-static errint_t decompress(const void *packed, size_t packed_bytes, uint8_t **data, size_t *bytes)
+static errint_t route_decompress(const void *packed, size_t packed_bytes, uint8_t **data, size_t *bytes)
 {
     ZSTD_DStream *stream = ZSTD_createDStream();
     ZSTD_inBuffer in = {packed, packed_bytes, 0};
@@ -144,7 +144,7 @@ static errint_t decompress(const void *packed, size_t packed_bytes, uint8_t **da
     *data = NULL;
     *bytes = 0;
     while (rc == 0 && (in.pos < in.size || left > 0)) {
-        if (*bytes == room && (rc = grow(data, &room)) < 0)
+        if (*bytes == room && (rc = route_grow(data, &room)) < 0)
             break;
         ZSTD_outBuffer out = {*data, room, *bytes};
         size_t before = in.pos;
@@ -165,7 +165,7 @@ errint_t efs_route_parse(const char *name, const void *data, size_t bytes, struc
     errint_t rc;
     *route = (struct efs_route){0};
     if (bytes >= 4 && u32_at(data) == ZSTD_MAGICNUMBER) {
-        rc = decompress(data, bytes, &plain, &plain_bytes);
+        rc = route_decompress(data, bytes, &plain, &plain_bytes);
         if (rc < 0)
             efs_fail(err, rc, "%s: %s", name,
                      rc == -EFBIG     ? "a trace of more than 1 GiB"
@@ -189,7 +189,7 @@ static errint_t read_to_end(int fd, size_t room, uint8_t **data, size_t *bytes)
     *data = efs_sys_malloc(room);
     for (errint_t rc = *data ? 0 : -ENOMEM;;) {
         if (rc == 0 && *bytes == room)
-            rc = grow(data, &room);
+            rc = route_grow(data, &room);
         if (rc < 0)
             return rc;
         ssize_t n = efs_sys_pread(fd, *data + *bytes, room - *bytes, *bytes);
