@@ -24,24 +24,6 @@ size_t efs_format_bytes(enum efs_format format)
     return 0;
 }
 
-unsigned efs_format_symbols(enum efs_format format)
-{
-    switch (format) {
-    case EFS_FORMAT_BYTES:
-    case EFS_FORMAT_BF16:
-    case EFS_FORMAT_F32:
-        return 256;
-    case EFS_FORMAT_F16:
-    case EFS_FORMAT_E5M2:
-        return 32;
-    case EFS_FORMAT_E4M3:
-        return 16;
-    case EFS_FORMAT_COUNT:
-        break;
-    }
-    return 0;
-}
-
 /* SM bytes of one block of m elements. */
 static size_t block_sm_bytes(enum efs_format format, size_t m)
 {

@@ -38,8 +38,6 @@ enum efs_format {
 
 /* Bytes of one element; 0 for an unknown format. */
 size_t efs_format_bytes(enum efs_format format);
-/* Number of values that an E byte can take: 256, 32 or 16; 0 for an unknown format. */
-unsigned efs_format_symbols(enum efs_format format);
 /*
  * Bytes of the SM stream of n elements, n in elements from a block boundary. The SM of block b begins at
  * b * efs_sm_bytes(format, EFS_BLOCK). Inside a block of m elements (m = EFS_BLOCK but for the last) lie, in order:

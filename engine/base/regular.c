@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *efs_file_kind(mode_t mode)
+/* "a FIFO", "a socket", "a directory", ... for messages. */
+static const char *regular_kind(mode_t mode)
 {
     return S_ISREG(mode)    ? "a regular file"
            : S_ISDIR(mode)  ? "a directory"
@@ -68,7 +69,7 @@ int efs_regular_open_path(const char *path, struct stat *st, struct efs_error *e
     if (fd >= 0)
         return fd;
     if (st->st_mode && !S_ISREG(st->st_mode))
-        return efs_fail(err, fd, "%s: not a regular file but %s", path, efs_file_kind(st->st_mode));
+        return efs_fail(err, fd, "%s: not a regular file but %s", path, regular_kind(st->st_mode));
     return efs_fail(err, fd, "%s: cannot open: %s", path, strerror(-fd));
 }
 

@@ -10,8 +10,6 @@
 
 #include <sys/stat.h>
 
-/* "a FIFO", "a socket", "a directory", ... for messages. */
-const char *efs_file_kind(mode_t mode);
 /*
  * Open path below the directory dir (AT_FDCWD: as it is) for reading, if it is a regular file, links followed; flags:
  * O_DIRECT and the like, or 0. *st is of what was opened. Never waits for anybody. The descriptor; -EISDIR for a

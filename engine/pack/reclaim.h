@@ -100,9 +100,8 @@ void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim
 /* Moves a cursor over one run, as packing would at most make it: calls each, adds up what the run has and may take. */
 uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
                               efs_reclaim_shard_fn *each, void *arg);
-/* Raw bytes of a shard, and where they begin in its object. */
+/* Raw bytes of a shard. */
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
-uint64_t efs_reclaim_shard_offset(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 /* Marks the files that a step has bytes of; the others are not. */
 void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *step);
 
@@ -131,15 +130,10 @@ typedef errint_t efs_reclaim_record_fn(struct efs_reclaim *r, enum efs_reclaim_r
                                        struct efs_error *err);
 errint_t efs_reclaim_journal_read(struct efs_reclaim *r, efs_reclaim_record_fn *each, struct efs_error *err);
 
-/* The payload of EFS_RECLAIM_BEGIN and back: catalogue, files, options, and a checksum of the plan. */
+/* The payload of EFS_RECLAIM_BEGIN: catalogue, files, options, and a checksum of the plan. */
 void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *bytes);
-errint_t efs_reclaim_get_begin(struct efs_reclaim *r, struct efs_bytes *bytes, uint64_t *plan_hash,
-                               struct efs_error *err);
-uint64_t efs_reclaim_plan_hash(const struct efs_pack_plan *plan);
-/* The payload of EFS_RECLAIM_STEP, of the step that ends at the state's cursor; and back: into plan, state and stored.
- */
+/* The payload of EFS_RECLAIM_STEP, of the step that ends at the state's cursor. */
 void efs_reclaim_put_step(struct efs_reclaim *r, const struct efs_reclaim_step *step, struct efs_bytes *bytes);
-errint_t efs_reclaim_get_step(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last, struct efs_error *err);
 /* The journal's whole content into r: catalogue, plan, state, steps. -ENODATA: it tells of no beginning. */
 errint_t efs_reclaim_load(struct efs_reclaim *r, struct efs_error *err);
 

@@ -25,6 +25,20 @@ static void put_tensor(struct efs_bytes *b, const struct efs_source_tensor *t)
     efs_bytes_put_u64(b, t->expert_first);
 }
 
+static uint64_t record_plan_hash(const struct efs_pack_plan *p)
+{
+    const uint64_t hashes[] = {efs_hash(p->strings, p->string_bytes),
+                               efs_hash(p->files, p->file_count * sizeof(*p->files)),
+                               efs_hash(p->extents, p->extent_count * sizeof(*p->extents)),
+                               efs_hash(p->tensors, p->tensor_count * sizeof(*p->tensors)),
+                               efs_hash(p->groups, p->group_count * sizeof(*p->groups)),
+                               efs_hash(p->objects, p->object_count * sizeof(*p->objects)),
+                               efs_hash(p->order, p->group_count * sizeof(*p->order)),
+                               p->shard_count,
+                               sizeof(*p->shards)};
+    return efs_hash(hashes, sizeof(hashes));
+}
+
 void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *b)
 {
     const struct efs_catalog *c = &r->catalog;
@@ -32,7 +46,7 @@ void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *b)
     efs_bytes_put_u64(b, EFS_VERSION);
     efs_bytes_put_u64(b, r->options.codec);
     efs_bytes_put_u64(b, r->plan.shard_elements);
-    efs_bytes_put_u64(b, efs_reclaim_plan_hash(&r->plan));
+    efs_bytes_put_u64(b, record_plan_hash(&r->plan));
     efs_bytes_put_u64(b, r->whole_directory);
     efs_bytes_put_string(b, r->root);
     efs_bytes_put_string(b, c->family ? c->family : "");
@@ -111,7 +125,7 @@ static void get_experts_and_tensors(struct efs_catalog *c, struct efs_bytes *b)
     }
 }
 
-errint_t efs_reclaim_get_begin(struct efs_reclaim *r, struct efs_bytes *b, uint64_t *plan_hash, struct efs_error *err)
+static errint_t record_get_begin(struct efs_reclaim *r, struct efs_bytes *b, uint64_t *plan_hash, struct efs_error *err)
 {
     struct efs_catalog *c = &r->catalog;
     uint64_t record_version = efs_bytes_get_u64(b), version = efs_bytes_get_u64(b);
@@ -137,20 +151,6 @@ errint_t efs_reclaim_get_begin(struct efs_reclaim *r, struct efs_bytes *b, uint6
     return b->bad ? efs_fail(err, -EUCLEAN, "%s/" EFS_RECLAIM_JOURNAL ": the catalogue of the source is damaged",
                              r->folder)
                   : 0;
-}
-
-uint64_t efs_reclaim_plan_hash(const struct efs_pack_plan *p)
-{
-    const uint64_t hashes[] = {efs_hash(p->strings, p->string_bytes),
-                               efs_hash(p->files, p->file_count * sizeof(*p->files)),
-                               efs_hash(p->extents, p->extent_count * sizeof(*p->extents)),
-                               efs_hash(p->tensors, p->tensor_count * sizeof(*p->tensors)),
-                               efs_hash(p->groups, p->group_count * sizeof(*p->groups)),
-                               efs_hash(p->objects, p->object_count * sizeof(*p->objects)),
-                               efs_hash(p->order, p->group_count * sizeof(*p->order)),
-                               p->shard_count,
-                               sizeof(*p->shards)};
-    return efs_hash(hashes, sizeof(hashes));
 }
 
 static void put_cursor(struct efs_bytes *b, const struct efs_pack_cursor *cursor)
@@ -254,7 +254,8 @@ static void reclaim_apply(struct efs_reclaim *r, struct efs_reclaim_step *step, 
     }
 }
 
-errint_t efs_reclaim_get_step(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last, struct efs_error *err)
+/* Into plan, state and stored. */
+static errint_t record_get_step(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last, struct efs_error *err)
 {
     struct efs_bytes *b = &step->record;
     const struct efs_reclaim_step *before = step > r->steps ? step - 1 : NULL;
@@ -275,11 +276,11 @@ errint_t efs_reclaim_get_step(struct efs_reclaim *r, struct efs_reclaim_step *st
 
 static errint_t take_begin(struct efs_reclaim *r, struct efs_bytes *payload, struct efs_error *err)
 {
-    uint64_t plan_hash;
-    errint_t rc = efs_reclaim_get_begin(r, payload, &plan_hash, err);
+    uint64_t plan_hash = 0;
+    errint_t rc = record_get_begin(r, payload, &plan_hash, err);
     if (rc == 0)
         rc = efs_reclaim_plan(r, err);
-    if (rc == 0 && efs_reclaim_plan_hash(&r->plan) != plan_hash)
+    if (rc == 0 && record_plan_hash(&r->plan) != plan_hash)
         rc = efs_fail(err, -EPROTONOSUPPORT, "%s: was begun by a program that plans otherwise: go on with that",
                       r->folder);
     return rc;
@@ -314,7 +315,7 @@ errint_t efs_reclaim_load(struct efs_reclaim *r, struct efs_error *err)
         return efs_fail(err, -ENODATA, "%s: was interrupted before anything was done", r->folder);
     for (size_t i = 0; i < r->step_count; i++) {
         if (rc == 0)
-            rc = efs_reclaim_get_step(r, &r->steps[i], i + 1 == r->step_count, err);
+            rc = record_get_step(r, &r->steps[i], i + 1 == r->step_count, err);
         free(r->steps[i].record.data);
         r->steps[i].record = (struct efs_bytes){0};
     }

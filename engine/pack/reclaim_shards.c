@@ -51,7 +51,8 @@ size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object
            efs_format_bytes((enum efs_format)plan->objects[object].format);
 }
 
-uint64_t efs_reclaim_shard_offset(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
+/* Where its raw bytes begin in its object. */
+static uint64_t shards_offset(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
 {
     const struct efs_disk_object *o = &plan->objects[object];
     return (uint64_t)(shard - o->shard_first) * plan->shard_elements * efs_format_bytes((enum efs_format)o->format);
@@ -134,9 +135,8 @@ static errint_t read_chunk(struct work *w, uint64_t offset, uint32_t bytes, uint
 static errint_t shards_differs(const struct work *w, const struct item *item, const char *what, struct efs_error *err)
 {
     const struct efs_pack_place *place = &w->r->plan.places[item->object];
-    return efs_fail(
-        err, -EUCLEAN, "%s/%s: offset %llu: %s", w->r->root, w->r->catalog.files[place->file].path,
-        (unsigned long long)(place->offset + efs_reclaim_shard_offset(&w->r->plan, item->object, item->shard)), what);
+    return efs_fail(err, -EUCLEAN, "%s/%s: offset %llu: %s", w->r->root, w->r->catalog.files[place->file].path,
+                    (unsigned long long)(place->offset + shards_offset(&w->r->plan, item->object, item->shard)), what);
 }
 
 static errint_t shards_decode(struct hand *h, const struct item *item, size_t bytes, struct efs_error *err)
@@ -170,7 +170,7 @@ static errint_t work_on(struct hand *h, const struct item *item, struct efs_erro
     struct efs_reclaim *r = w->r;
     const struct efs_pack_place *place = &r->plan.places[item->object];
     size_t bytes = efs_reclaim_shard_bytes(&r->plan, item->object, item->shard);
-    uint64_t offset = place->offset + efs_reclaim_shard_offset(&r->plan, item->object, item->shard);
+    uint64_t offset = place->offset + shards_offset(&r->plan, item->object, item->shard);
     const uint8_t *data = NULL;
     errint_t rc = w->check == EFS_RECLAIM_REFILLED ? 0 : shards_decode(h, item, bytes, err);
     if (rc == 0 && (w->check == EFS_RECLAIM_COMPARE || w->check == EFS_RECLAIM_REFILLED))

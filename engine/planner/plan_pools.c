@@ -27,7 +27,6 @@ static void prefer_what_is(const struct efs_plan_thread *s, struct efs_pools_req
         return;
     bool stays = same.makespan_ns * PLAN_WORTH <= plan->makespan_ns &&
                  (request->goal != EFS_PLAN_IO || same.io_ns * PLAN_WORTH <= plan->io_ns);
-    efs_pools_free(stays ? plan : &same);
     if (stays)
         *plan = same;
 }
@@ -110,7 +109,6 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
         efs_count(&fs->stats, plans, 1);
     }
     efs_skew_free(&s->skew);
-    efs_pools_free(&s->plan);
     s->skew = skew;
     s->plan = plan;
     s->plan_error = rc;

@@ -175,7 +175,6 @@ void efs_plan_thread_free(struct efs *fs)
     efs_history_free(&s->seen);
     efs_history_free(&s->known);
     efs_skew_free(&s->skew);
-    efs_pools_free(&s->plan);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->first);
     free(s->ranks);

@@ -55,8 +55,7 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
 
 /* Fill catalog's root and files. */
 errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err);
-/* Whether the file's name says that it holds tensors. */
-bool efs_source_is_safetensors(const char *path);
+/* Whether the file's name says that it holds tensors in this format. */
 bool efs_source_is_gguf(const char *path);
 
 /* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */

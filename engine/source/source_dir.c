@@ -37,7 +37,7 @@ static bool ends_with(const char *s, const char *end)
     return n > m && memcmp(s + n - m, end, m) == 0;
 }
 
-bool efs_source_is_safetensors(const char *path)
+static bool source_is_safetensors(const char *path)
 {
     return ends_with(path, ".safetensors");
 }
@@ -90,7 +90,7 @@ static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
     catalog->files[catalog->file_count++] = (struct efs_source_file){
         .path = path,
         .bytes = (uint64_t)st->st_size,
-        .has_tensors = efs_source_is_safetensors(path) || efs_source_is_gguf(path),
+        .has_tensors = source_is_safetensors(path) || efs_source_is_gguf(path),
     };
     return 0;
 }

@@ -21,14 +21,6 @@ static void hits_add_expert(double *phi, unsigned max_hits, double q)
     phi[0] *= 1 - q;
 }
 
-void efs_hits_distribution(const double *q, unsigned count, unsigned max_hits, double *phi)
-{
-    memset(phi, 0, (max_hits + 1) * sizeof(*phi));
-    phi[0] = 1;
-    for (unsigned i = 0; i < count; i++)
-        hits_add_expert(phi, max_hits, q[i]);
-}
-
 struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, unsigned max_hits)
 {
     struct efs_hits_table *table;

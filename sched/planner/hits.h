@@ -18,9 +18,6 @@ extern "C" {
 
 #define EFS_HITS_MAX_EXPERTS 4096u
 
-/* Algorithm 2: phi[h] = P(h of these count experts are drawn), h = 0 .. max_hits (what lies above is left out). */
-void efs_hits_distribution(const double *q, unsigned count, unsigned max_hits, double *phi);
-
 /*
  * The distributions of all ranges of ranks of one layer, each computed once, when it is first asked for: a row per
  * first rank holds the ranges that begin there, as each is one transition from the one before.
@@ -32,7 +29,8 @@ struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, uns
 void efs_hits_table_free(struct efs_hits_table *table); /* NULL is fine */
 
 /*
- * phi[0 .. max_hits] of the ranks first .. first + count - 1 (first + count <= experts), owned by the table. NULL: no
+ * Algorithm 2: phi[h] = P(h are drawn), h = 0 .. max_hits (what lies above is left out), of the ranks first ..
+ * first + count - 1 (first + count <= experts), owned by the table. max_hits above experts is cut to them. NULL: no
  * memory.
  */
 const double *efs_hits_range(struct efs_hits_table *table, unsigned first, unsigned count);

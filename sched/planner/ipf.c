@@ -230,24 +230,3 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
     free(fit.memory);
     return rc;
 }
-
-int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double *inclusion)
-{
-    struct fit fit;
-    int rc = ipf_check(q, experts, chosen);
-
-    if (rc || !inclusion)
-        return rc ? rc : -EINVAL;
-    rc = fit_alloc(&fit, experts, chosen);
-    if (rc)
-        return rc;
-    fit.count = experts;
-    fit.chosen = chosen;
-    memcpy(fit.q, q, experts * sizeof(*q));
-    if (fit_forward(&fit))
-        memcpy(inclusion, fit.got, experts * sizeof(*inclusion));
-    else
-        rc = -EDOM;
-    free(fit.memory);
-    return rc;
-}

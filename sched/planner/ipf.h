@@ -55,12 +55,6 @@ struct efs_ipf_report {
 int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, const struct efs_ipf_options *options,
                 double *q, double *weights, struct efs_ipf_report *report);
 
-/*
- * The way back (Eq. 24): the inclusion probability of every expert when each is drawn with q_i, given that chosen are
- * drawn. Errors as above; -EDOM also when chosen cannot be drawn at all.
- */
-int efs_ipf_inclusion(const double *q, unsigned experts, unsigned chosen, double *inclusion);
-
 #ifdef __cplusplus
 }
 #endif

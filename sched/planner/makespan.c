@@ -46,19 +46,3 @@ double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool r
 
     return io > sum.cpu_ns ? io : sum.cpu_ns;
 }
-
-double efs_makespan_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
-{
-    unsigned found = hits[EFS_POOL_F] + hits[EFS_POOL_C] + hits[EFS_POOL_S] + hits[EFS_POOL_E];
-    unsigned missing = found < chosen ? chosen - found : 0;
-    struct efs_share sum = {0};
-
-    for (unsigned pool = 0; pool <= EFS_POOLS; pool++) {
-        struct efs_share share = efs_makespan_share(cost, pool);
-        unsigned count = pool == EFS_POOL_M ? missing : hits[pool];
-
-        sum.io_ns += count * share.io_ns;
-        sum.cpu_ns += count * share.cpu_ns;
-    }
-    return efs_makespan_of(cost, sum, missing || hits[EFS_POOL_S] || hits[EFS_POOL_E]);
-}

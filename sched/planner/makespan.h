@@ -46,14 +46,9 @@ struct efs_cost {
 };
 
 /*
- * Algorithm 3. hits: experts found in F, C, S and E (EFS_POOLS values); the rest of chosen are missing. More hits than
- * chosen is the caller's error and counts as no misses. threads, shards and tensors of 0 count as 1.
- */
-double efs_makespan_ns(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS]);
-
-/*
- * Both workloads are sums over the chosen experts, so an expert found in pool p (EFS_POOL_M: missing) has its own share
- * of each. A planner scales them where experts differ in size.
+ * Algorithm 3. Both workloads are sums over the chosen experts, so an expert found in pool p (EFS_POOL_M: missing) has
+ * its own share of each. A planner scales them where experts differ in size. threads, shards and tensors of 0 count as
+ * 1.
  */
 struct efs_share {
     double io_ns, cpu_ns; /* cpu_ns is already divided by L */

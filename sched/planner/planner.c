@@ -238,18 +238,6 @@ int efs_plan_search(struct efs_plan_layer_state *layer, uint64_t budget_bytes, s
     return rc;
 }
 
-int efs_plan_layer(const struct efs_plan_request *request, struct efs_plan *plan)
-{
-    struct efs_plan_layer_state layer;
-    int rc = efs_plan_open(&layer, request);
-
-    if (rc)
-        return rc;
-    rc = efs_plan_search(&layer, request->budget_bytes, plan);
-    efs_plan_close(&layer);
-    return rc;
-}
-
 int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
 {
     struct efs_plan_layer_state layer;

@@ -7,7 +7,7 @@
  * is the sum over all hit patterns of their probability (hits.h) times their makespan (makespan.h).
  *
  * Beyond the paper, each by a switch: leftovers of the rounding to whole experts are used (fill), sizes may differ by
- * rank (rank_bytes), layers may get different budgets (efs_plan_layers), costs as measured (efs_cost.extended).
+ * rank (rank_bytes), layers share their pools (efs_plan_share), costs as measured (efs_cost.extended).
  *
  * Pure; times in nanoseconds. Allocates scratch and frees it.
  */
@@ -41,7 +41,7 @@ enum efs_plan_goal {
 struct efs_plan_request {
     const double *inclusion;                 /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
     unsigned experts, chosen;                /* N, k */
-    uint64_t budget_bytes;                   /* of this layer; efs_plan_layers sets it */
+    uint64_t budget_bytes;                   /* of this layer */
     uint64_t expert_bytes[EFS_POOLS];        /* of an average expert in F, C, S, E: none 0 */
     const uint64_t (*rank_bytes)[EFS_POOLS]; /* NULL: all are average. Else of the expert of each rank */
     unsigned pools;                          /* allowed: Lambda, bits EFS_PLAN_POOL */
@@ -63,24 +63,11 @@ struct efs_plan {
 };
 
 /*
- * Algorithm 4. Of splits that are equally good the first counts, in the order of falling F, C, S, E. -EINVAL: a count,
- * size, step or pool set out of range; -EDOM, -ELOOP: the inclusion probabilities (ipf.h); -ENOMEM.
+ * What a split is expected to cost. capacity is cut to the experts that there are. -EINVAL: a count, size, step or pool
+ * set out of range; -EDOM, -ELOOP: the inclusion probabilities (ipf.h); -ENOMEM.
  */
-int efs_plan_layer(const struct efs_plan_request *request, struct efs_plan *plan);
-
-/* The same for given capacities: what a split is expected to cost. capacity is cut to the experts that there are. */
 int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned capacity[EFS_POOLS],
                       struct efs_plan *plan);
-
-/*
- * Split a budget over layers so that the sum of their makespans is smallest: every layer is planned for each multiple
- * of a quantum, budget / (count * quanta), and the best sum is found exactly over these. requests[].budget_bytes is
- * ignored; plans (count of them) and total_ns (may be NULL) are filled. quanta 1 to 64; a layer gets at most four times
- * the mean. Time grows with quanta and the grid: a step of 0.1 or more is meant here. Errors as above; -E2BIG: too many
- * layers.
- */
-int efs_plan_layers(const struct efs_plan_request *requests, unsigned count, uint64_t budget_bytes, unsigned quanta,
-                    struct efs_plan *plans, double *total_ns);
 
 /* Pools that all layers share. */
 struct efs_plan_shared {
@@ -94,7 +81,8 @@ struct efs_plan_shared {
  * Plan for layers that share their pools: then a layer need not hold whole experts of a pool on average, and what
  * rounding to whole experts leaves over in one layer serves another. The layer is planned for budgets around its mean
  * share, and the two of these plans are mixed that cost least together at just the budget. request: the average layer
- * (its budget_bytes is ignored); budget_bytes: of all. About 17 times the work of efs_plan_layer. Errors as there.
+ * (its budget_bytes is ignored); budget_bytes: of all. About 17 times the work of
+ * Algorithm 4. Errors as of efs_plan_evaluate().
  */
 int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint64_t budget_bytes,
                    struct efs_plan_shared *plan);

@@ -20,7 +20,7 @@ struct efs_plan_layer_state {
     unsigned steps;
 };
 
-/* Check the request, fit q, lay out the sums. Errors as efs_plan_layer. The request stays borrowed. */
+/* Check the request, fit q, lay out the sums. Errors as of efs_plan_evaluate(). The request stays borrowed. */
 int efs_plan_open(struct efs_plan_layer_state *layer, const struct efs_plan_request *request);
 void efs_plan_close(struct efs_plan_layer_state *layer);
 
@@ -39,7 +39,8 @@ struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer,
 /* Everything that a plan says about a split, but ratio, budget_bytes and points. */
 int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan);
 
-/* Algorithm 4 for a layer that is open, with this budget. */
+/* Algorithm 4 for a layer that is open, with this budget. Of splits that are equally good the first counts, in the
+ * order of falling F, C, S, E. */
 int efs_plan_search(struct efs_plan_layer_state *layer, uint64_t budget_bytes, struct efs_plan *plan);
 
 #endif

@@ -7,14 +7,9 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define STEP 0.05
-#define LAYERS_STEP 0.1 /* of the grid where every layer is planned by itself */
-#define LAYERS_QUANTA 16
-#define LAYERS_QUANTA_LARGE 8 /* from so many experts on: time grows with both */
-#define LARGE_EXPERTS 4096
 #define MAX_BYTES (UINT64_C(1) << 40) /* of an expert */
 #define NO_E_BYTES 4                  /* an expert whose E-chunks take less has none */
 
@@ -53,17 +48,15 @@ unsigned efs_pools_possible(const struct efs_pools_costs *costs)
     return costs->e_bytes >= NO_E_BYTES ? EFS_PLAN_ALL_POOLS : EFS_PLAN_POOL(EFS_POOL_F) | EFS_PLAN_POOL(EFS_POOL_C);
 }
 
-/* The average layer, or with inclusion one of them. */
-static struct efs_plan_request pools_layer_request(const struct efs_pools_request *r, const double *inclusion)
+/* The average layer. */
+static struct efs_plan_request pools_layer_request(const struct efs_pools_request *r)
 {
     unsigned possible = efs_pools_possible(&r->costs);
-    struct efs_plan_request request = {.inclusion = inclusion,
+    struct efs_plan_request request = {.inclusion = r->skew->mean,
                                        .experts = r->skew->experts,
                                        .chosen = r->skew->chosen,
                                        .pools = r->pools ? r->pools & possible : possible,
-                                       .step = r->step > 0                  ? r->step
-                                               : r->how == EFS_POOLS_LAYERS ? LAYERS_STEP
-                                                                            : STEP,
+                                       .step = r->step > 0 ? r->step : STEP,
                                        .goal = r->goal,
                                        .fill = true};
 
@@ -74,7 +67,7 @@ static struct efs_plan_request pools_layer_request(const struct efs_pools_reques
 /* Pools that all layers share, from the mean of their lists. */
 static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools *plan)
 {
-    struct efs_plan_request request = pools_layer_request(r, r->skew->mean);
+    struct efs_plan_request request = pools_layer_request(r);
     struct efs_plan_shared shared;
     int rc = efs_plan_share(&request, plan->layers, r->budget_bytes, &shared);
 
@@ -86,35 +79,6 @@ static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools
     plan->io_ns = shared.io_ns * plan->layers;
     plan->makespan_ns = shared.makespan_ns * plan->layers;
     return 0;
-}
-
-/* Every layer by itself, and a budget for each by what it gains. */
-static int pools_plan_layers(const struct efs_pools_request *r, struct efs_pools *plan)
-{
-    unsigned layers = plan->layers;
-    unsigned quanta = (size_t)layers * r->skew->experts < LARGE_EXPERTS ? LAYERS_QUANTA : LAYERS_QUANTA_LARGE;
-    struct efs_plan_request *requests = calloc(layers, sizeof(*requests));
-    struct efs_plan *plans = calloc(layers, sizeof(*plans));
-    int rc;
-
-    plan->layer_bytes = calloc(layers, sizeof(*plan->layer_bytes));
-    rc = requests && plans && plan->layer_bytes ? 0 : -ENOMEM;
-    for (unsigned l = 0; rc == 0 && l < layers; l++)
-        requests[l] = pools_layer_request(r, r->skew->inclusion + (size_t)l * r->skew->experts);
-    if (rc == 0)
-        rc = efs_plan_layers(requests, layers, r->budget_bytes, quanta, plans, &plan->makespan_ns);
-    for (unsigned l = 0; rc == 0 && l < layers; l++) {
-        memcpy(plan->layer_bytes[l], plans[l].used_bytes, sizeof(plan->layer_bytes[l]));
-        plan->io_ns += plans[l].io_ns;
-        for (unsigned p = 0; p < EFS_POOLS; p++) {
-            plan->pool_bytes[p] += plans[l].used_bytes[p];
-            plan->experts[p] += (double)plans[l].capacity[p] / layers;
-            plan->hits[p] += plans[l].hits[p] / layers;
-        }
-    }
-    free(plans);
-    free(requests);
-    return rc;
 }
 
 /* ---- pools as said ------------------------------------------------------------------------------------------ */
@@ -161,7 +125,7 @@ static int pools_mix(const struct efs_plan_request *request, const double end[EF
 
 static int pools_plan_ratio(const struct efs_pools_request *r, struct efs_pools *plan)
 {
-    struct efs_plan_request request = pools_layer_request(r, r->skew->mean);
+    struct efs_plan_request request = pools_layer_request(r);
     double end[EFS_POOLS], at = 0, sum = 0, io_ns = 0, makespan_ns;
     double left = r->skew->chosen;
     int rc;
@@ -220,9 +184,6 @@ int efs_pools_plan(const struct efs_pools_request *r, struct efs_pools *plan)
     case EFS_POOLS_SHARED:
         rc = pools_plan_shared(r, plan);
         break;
-    case EFS_POOLS_LAYERS:
-        rc = pools_plan_layers(r, plan);
-        break;
     case EFS_POOLS_RATIO:
         rc = pools_plan_ratio(r, plan);
         break;
@@ -237,12 +198,6 @@ int efs_pools_plan(const struct efs_pools_request *r, struct efs_pools *plan)
     if (plan->hits[EFS_POOL_M] < 0) /* rounding */
         plan->hits[EFS_POOL_M] = 0;
     if (rc < 0)
-        efs_pools_free(plan);
+        *plan = (struct efs_pools){0};
     return rc;
-}
-
-void efs_pools_free(struct efs_pools *plan)
-{
-    free(plan->layer_bytes);
-    *plan = (struct efs_pools){0};
 }

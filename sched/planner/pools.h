@@ -31,7 +31,6 @@ unsigned efs_pools_possible(const struct efs_pools_costs *costs);
 
 enum efs_pools_how {
     EFS_POOLS_SHARED, /* planned, shared by all layers (efs_plan_share) */
-    EFS_POOLS_LAYERS, /* planned layer by layer, a budget for each by what it gains (efs_plan_layers) */
     EFS_POOLS_RATIO   /* as said in ratio: shares of the budget, which sum to at most 1 */
 };
 
@@ -42,7 +41,7 @@ struct efs_pools_request {
     unsigned pools;              /* allowed, bits EFS_PLAN_POOL; 0: all that are possible. A set of which none is
                                   * possible is -EINVAL */
     enum efs_plan_goal goal;
-    double step; /* of the grid; 0: 0.05 (0.1 at least for EFS_POOLS_LAYERS) */
+    double step; /* of the grid; 0: 0.05 */
     enum efs_pools_how how;
     double ratio[EFS_POOLS]; /* EFS_POOLS_RATIO; 1 for a single pool */
 };
@@ -50,19 +49,17 @@ struct efs_pools_request {
 struct efs_pools {
     uint64_t pool_bytes[EFS_POOLS]; /* over all layers; sums to at most the budget */
     unsigned layers;
-    uint64_t (*layer_bytes)[EFS_POOLS]; /* [layers], EFS_POOLS_LAYERS; else NULL: all layers share */
-    double ratio[EFS_POOLS];            /* pool_bytes over the budget */
-    double experts[EFS_POOLS];          /* that these hold, of a layer, on average */
-    double hits[EFS_POOLS + 1];         /* expected of a request, on average; the last: misses. They sum to chosen */
-    double io_ns, makespan_ns;          /* expected of one pass through all layers */
+    double ratio[EFS_POOLS];    /* pool_bytes over the budget */
+    double experts[EFS_POOLS];  /* that these hold, of a layer, on average */
+    double hits[EFS_POOLS + 1]; /* expected of a request, on average; the last: misses. They sum to chosen */
+    double io_ns, makespan_ns;  /* expected of one pass through all layers */
 };
 
 /*
  * Plan. -EINVAL: a number out of range, no pool possible; -ENOMEM; -E2BIG: more layers than EFS_PLAN_MAX_LAYERS; -EDOM,
- * -ELOOP: the skew is none (planner.h). On success plan is to be freed by efs_pools_free().
+ * -ELOOP: the skew is none (planner.h).
  */
 int efs_pools_plan(const struct efs_pools_request *request, struct efs_pools *plan);
-void efs_pools_free(struct efs_pools *plan); /* a zeroed one is fine */
 
 #ifdef __cplusplus
 }

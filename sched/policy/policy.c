@@ -392,14 +392,3 @@ void efs_policy_pool(const struct efs_policy *policy, enum efs_pool pool, struct
         info->used_bytes += policy->used[domain][pool];
     }
 }
-
-uint64_t efs_policy_over_bytes(const struct efs_policy *policy)
-{
-    uint64_t over = 0;
-
-    for (unsigned domain = 0; domain < policy->domains; domain++)
-        for (unsigned p = 0; p < EFS_POOLS; p++)
-            if (policy->used[domain][p] > policy->capacity[domain][p])
-                over += policy->used[domain][p] - policy->capacity[domain][p];
-    return over;
-}

@@ -139,7 +139,7 @@ void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, 
 
 /*
  * New capacities (a budget, a plan). layer_bytes as in the config: NULL to share capacity_bytes by all layers. Victims
- * go at once; what is pinned stays over the capacity and goes with later calls (efs_policy_over_bytes).
+ * go at once; what is pinned stays over the capacity and goes with later calls.
  */
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
                        const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count);
@@ -172,7 +172,6 @@ struct efs_policy_pool {
 };
 /* EFS_POOL_M: hits are misses, experts those not in memory, admitted those dropped after use. */
 void efs_policy_pool(const struct efs_policy *policy, enum efs_pool pool, struct efs_policy_pool *info);
-uint64_t efs_policy_over_bytes(const struct efs_policy *policy);
 
 #ifdef __cplusplus
 }

@@ -49,7 +49,8 @@ static void schedule_list_runs(const struct efs_graph *graph, struct efs_schedul
         schedule->rank[graph->first_run + schedule->run[i]] = i;
 }
 
-void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule)
+/* Fill io, worker, rank, run, and the counts of a schedule from its order. */
+static void schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule)
 {
     const struct efs_order *order = &schedule->order;
     schedule->io_count = schedule->worker_count = 0;
@@ -133,7 +134,7 @@ static void contest_try(struct contest *contest, enum efs_schedule_kind kind)
     struct efs_schedule *schedule = contest->schedule;
     struct efs_sim_result result;
     order_make(contest->graph, kind, EFFORT_AS_CANDIDATE, &schedule->order);
-    efs_schedule_list(contest->graph, schedule);
+    schedule_list(contest->graph, schedule);
     efs_simulate(contest->graph, schedule, contest->scratch, NULL, &result);
     contest->last = kind;
     if (result.makespan_ns >= schedule->makespan_ns)
@@ -161,7 +162,7 @@ static void schedule_make_best(const struct efs_graph *graph, struct efs_schedul
     if (schedule->chosen == contest.last)
         return;
     order_make(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
-    efs_schedule_list(graph, schedule);
+    schedule_list(graph, schedule);
 }
 
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
@@ -178,7 +179,7 @@ int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind
         schedule_make_best(graph, schedule, parts_take(&parts, efs_simulate_bytes(graph)));
     } else {
         order_make(graph, kind, EFFORT, &schedule->order);
-        efs_schedule_list(graph, schedule);
+        schedule_list(graph, schedule);
     }
     return 0;
 }

@@ -36,7 +36,4 @@ void efs_order_johnson(const struct efs_graph *graph, bool one_block, struct efs
  */
 void efs_order_guard(const struct efs_graph *graph, struct efs_order *order);
 
-/* Fill io, worker, rank, run, and the counts of a schedule from its order. */
-void efs_schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule);
-
 #endif

@@ -36,6 +36,12 @@ static inline uint32_t random_below(uint64_t *state, uint32_t limit)
     return (uint32_t)((random_u64(state) >> 32) * limit >> 32);
 }
 
+/* Values that an E byte can take. */
+static inline unsigned format_symbols(enum efs_format format)
+{
+    return format == EFS_FORMAT_F16 || format == EFS_FORMAT_E5M2 ? 32 : format == EFS_FORMAT_E4M3 ? 16 : 256;
+}
+
 /* Memory whose last byte is followed by a page that must not be touched, and whose first page is preceded by one. */
 struct guarded {
     uint8_t *map, *data; /* data: bytes bytes up to the guard page */

@@ -170,7 +170,7 @@ static void make_elements(enum efs_format format, const uint8_t *symbols, size_t
 
     assert_true(e && sm);
     for (size_t i = 0; i < n; i++)
-        e[i] = symbols[i] & (uint8_t)(efs_format_symbols(format) - 1);
+        e[i] = symbols[i] & (uint8_t)(format_symbols(format) - 1);
     for (size_t i = 0; i < sm_bytes; i++)
         sm[i] = (uint8_t)random_u64(rng);
     efs_merge(format, e, sm, n, raw);

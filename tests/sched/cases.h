@@ -16,6 +16,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "makespan.h"
+
 #undef assert_double_equal
 #define assert_double_equal(a, b, tolerance)                                                                           \
     do {                                                                                                               \
@@ -23,6 +25,22 @@
         if (!(fabs(cases_a - cases_b) <= cases_t))                                                                     \
             fail_msg("%s = %.17g, %s = %.17g, further apart than %g", #a, cases_a, #b, cases_b, cases_t);              \
     } while (0)
+
+/* Of so many experts, found in F, C, S and E; the rest are missing. */
+static inline double cases_makespan(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
+{
+    unsigned missing = chosen - hits[EFS_POOL_F] - hits[EFS_POOL_C] - hits[EFS_POOL_S] - hits[EFS_POOL_E];
+    struct efs_share sum = {0};
+
+    for (unsigned pool = 0; pool <= EFS_POOLS; pool++) {
+        struct efs_share share = efs_makespan_share(cost, (enum efs_pool)pool);
+        unsigned count = pool == EFS_POOL_M ? missing : hits[pool];
+
+        sum.io_ns += count * share.io_ns;
+        sum.cpu_ns += count * share.cpu_ns;
+    }
+    return efs_makespan_of(cost, sum, missing || hits[EFS_POOL_S] || hits[EFS_POOL_E]);
+}
 
 /* A stream of random numbers (splitmix64), the same everywhere. */
 struct cases {

@@ -14,7 +14,7 @@ static double makespan(const struct efs_cost *c, unsigned chosen, unsigned f, un
 {
     unsigned hits[EFS_POOLS] = {f, in_c, s, e};
 
-    return efs_makespan_ns(c, chosen, hits);
+    return cases_makespan(c, chosen, hits);
 }
 
 static void worked_by_hand(void **state)

@@ -4,7 +4,20 @@
  */
 #include "cases.h"
 #include "ipf.h"
-#include "planner.h"
+#include "planner_layer.h"
+
+/* Algorithm 4, with the budget of the request. */
+static int plan_layer(const struct efs_plan_request *request, struct efs_plan *plan)
+{
+    struct efs_plan_layer_state layer;
+    int rc = efs_plan_open(&layer, request);
+
+    if (rc == 0) {
+        rc = efs_plan_search(&layer, request->budget_bytes, plan);
+        efs_plan_close(&layer);
+    }
+    return rc;
+}
 
 static const uint64_t bytes[EFS_POOLS] = {1000, 667, 500, 167};
 static const struct efs_cost cost = {
@@ -26,7 +39,7 @@ static double expected_by_enumeration(const struct efs_plan_request *r, const do
         for (unsigned pool = 0; pool < EFS_POOLS; pool++)
             for (unsigned i = 0; i < capacity[pool]; i++)
                 hits[pool] += set >> first++ & 1;
-        sum += p * efs_makespan_ns(&r->cost, r->chosen, hits);
+        sum += p * cases_makespan(&r->cost, r->chosen, hits);
         all += p;
     }
     return sum / all;
@@ -96,7 +109,7 @@ static void grid_search_is_brute_force(void **state)
         r.cost.request_ns = 11;
         r.cost.decode_ns = round % 5 == 0 ? 60 : 9; /* once bound by decoding, too */
         least = best_by_brute_force(&r, best);
-        assert_int_equal(efs_plan_layer(&r, &plan), 0);
+        assert_int_equal(plan_layer(&r, &plan), 0);
         assert_double_equal(plan.makespan_ns, least, 1e-9 * least);
         for (unsigned p = 0; p < EFS_POOLS; p++)
             assert_int_equal(plan.capacity[p], best[p]);
@@ -145,15 +158,15 @@ static void nothing_and_everything(void **state)
     struct efs_plan plan;
 
     (void)state;
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, 4 * 396, 1e-9); /* no memory: four misses, always */
     assert_int_equal(plan.points, 1);
     r.budget_bytes = UINT64_C(1) << 62;
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, 0, 0); /* all in F */
     assert_int_equal(plan.capacity[EFS_POOL_F], 8);
     r.pools = EFS_PLAN_POOL(EFS_POOL_C);
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, 4 * 12 * 9 / 2.0, 1e-9);
     assert_double_equal(plan.ratio[EFS_POOL_C], 1, 0);
 }
@@ -170,9 +183,9 @@ static void leftovers_are_used(void **state)
         struct efs_plan plain, filled;
         uint64_t used = 0;
 
-        assert_int_equal(efs_plan_layer(&r, &plain), 0);
+        assert_int_equal(plan_layer(&r, &plain), 0);
         r.fill = true;
-        assert_int_equal(efs_plan_layer(&r, &filled), 0);
+        assert_int_equal(plan_layer(&r, &filled), 0);
         assert_true(filled.makespan_ns <= plain.makespan_ns * (1 + 1e-12));
         for (unsigned p = 0; p < EFS_POOLS; p++)
             used += filled.used_bytes[p];
@@ -193,10 +206,10 @@ static void sizes_by_rank(void **state)
     r.pools = EFS_PLAN_POOL(EFS_POOL_C);
     for (unsigned i = 0; i < 6; i++)
         memcpy(by_rank[i], bytes, sizeof(bytes));
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     same_ns = plan.makespan_ns;
     r.rank_bytes = (const uint64_t(*)[EFS_POOLS])by_rank; /* given, but all average: the same plan */
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, same_ns, 1e-9);
     assert_int_equal(plan.capacity[EFS_POOL_C], 4); /* 4 * 667 = 2668 */
 
@@ -204,51 +217,14 @@ static void sizes_by_rank(void **state)
         by_rank[0][p] *= 2;
         by_rank[1][p] *= 2;
     }
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_int_equal(plan.capacity[EFS_POOL_C], 2);
     assert_int_equal(plan.used_bytes[EFS_POOL_C], 4 * 667);
     assert_double_equal(plan.io_ns, 0.8 * 396, 1e-9); /* what is missing is of average size */
     r.budget_bytes = 0;
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.io_ns, (2 * (0.7 + 0.5) + 0.8) * 396, 1e-9);
     assert_double_equal(plan.makespan_ns, plan.io_ns, 1e-9); /* bound by I/O: the mean size is exact */
-}
-
-static void layers_share_a_budget(void **state)
-{
-    struct cases cases = {23};
-    double f[3][8], total, least = 0;
-    struct efs_plan_request r[3];
-    struct efs_plan plan[3], even;
-    enum { QUANTA = 4, ALL = 3 * QUANTA };
-    const uint64_t budget = 12 * 667, quantum = budget / ALL;
-
-    (void)state;
-    for (unsigned l = 0; l < 3; l++) {
-        cases_inclusion(&cases, f[l], 8, 2, 0.2 + 1.5 * l, false); /* from flat to steep */
-        r[l] = layer(f[l], 8, 2, 0);
-        r[l].step = 0.25;
-        r[l].fill = true;
-    }
-    assert_int_equal(efs_plan_layers(r, 3, budget, QUANTA, plan, &total), 0);
-    for (unsigned a = 0; a <= ALL; a++)
-        for (unsigned b = 0; a + b <= ALL; b++) {
-            unsigned parts[3] = {a, b, ALL - a - b};
-            double sum = 0;
-
-            for (unsigned l = 0; l < 3; l++) {
-                struct efs_plan_request one = r[l];
-
-                one.budget_bytes = parts[l] * quantum;
-                assert_int_equal(efs_plan_layer(&one, &even), 0);
-                sum += even.makespan_ns;
-            }
-            least = a + b == 0 || sum < least ? sum : least;
-        }
-    assert_double_equal(total, least, 1e-9 * least);
-    assert_double_equal(plan[0].makespan_ns + plan[1].makespan_ns + plan[2].makespan_ns, total, 1e-9 * total);
-    assert_true(plan[0].budget_bytes + plan[1].budget_bytes + plan[2].budget_bytes <= budget);
-    assert_true(plan[0].budget_bytes != plan[1].budget_bytes || plan[1].budget_bytes != plan[2].budget_bytes);
 }
 
 /* By hand: only C allowed, two and a half experts of it a layer. */
@@ -289,7 +265,7 @@ static void shared_pools_are_no_worse(void **state)
 
         r.fill = true;
         r.step = 0.25;
-        assert_int_equal(efs_plan_layer(&r, &alone), 0);
+        assert_int_equal(plan_layer(&r, &alone), 0);
         assert_int_equal(efs_plan_share(&r, 24, 24 * budget, &shared), 0);
         assert_true(shared.makespan_ns <= alone.makespan_ns * (1 + 1e-9));
         for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -313,9 +289,9 @@ static void io_can_come_first(void **state)
 
         r.fill = true;
         r.cost.decode_ns = 40; /* slow enough that the makespan wants full experts */
-        assert_int_equal(efs_plan_layer(&r, &makespan), 0);
+        assert_int_equal(plan_layer(&r, &makespan), 0);
         r.goal = EFS_PLAN_IO;
-        assert_int_equal(efs_plan_layer(&r, &io), 0);
+        assert_int_equal(plan_layer(&r, &io), 0);
         assert_true(io.io_ns <= makespan.io_ns * (1 + 1e-9) + 1e-6);
         assert_true(io.makespan_ns >= makespan.makespan_ns * (1 - 1e-9));
         if (budget >= 32 * 667) /* nothing is read whatever is full, so the makespan decides */
@@ -335,7 +311,7 @@ static void large_layers_are_planned(void **state)
     (void)state;
     cases_inclusion(&cases, f, 512, 16, 1, false);
     struct efs_plan_request r = layer(f, 512, 16, 128 * 1000);
-    assert_int_equal(efs_plan_layer(&r, &plan), 0);
+    assert_int_equal(plan_layer(&r, &plan), 0);
     capacity[EFS_POOL_C] = 128 * 1000 / 667; /* one of the splits of the grid */
     assert_int_equal(efs_plan_evaluate(&r, capacity, &all_c), 0);
     assert_true(plan.makespan_ns <= all_c.makespan_ns * (1 + 1e-12));
@@ -353,7 +329,7 @@ static void what_is_refused(void **state)
 #define REFUSED(code, ...)                                                                                             \
     r = good;                                                                                                          \
     __VA_ARGS__;                                                                                                       \
-    assert_int_equal(efs_plan_layer(&r, &plan), code)
+    assert_int_equal(plan_layer(&r, &plan), code)
     REFUSED(0, );
     REFUSED(-EINVAL, r.experts = 0);
     REFUSED(-EINVAL, r.experts = EFS_PLAN_MAX_EXPERTS + 1);
@@ -371,11 +347,6 @@ static void what_is_refused(void **state)
     REFUSED(-EINVAL, r.cost.decode_ns = -1);
     REFUSED(-EINVAL, r.cost.sm_read_ns = INFINITY);
     REFUSED(-EDOM, r.chosen = 1);
-    assert_int_equal(efs_plan_layers(&good, 1, 1000, 0, &plan, NULL), -EINVAL);
-    assert_int_equal(efs_plan_layers(&good, 0, 1000, 4, &plan, NULL), -EINVAL);
-    assert_int_equal(efs_plan_layers(&good, EFS_PLAN_MAX_LAYERS + 1, 1000, 4, &plan, NULL), -E2BIG);
-    r.chosen = 1;
-    assert_int_equal(efs_plan_layers(&r, 1, 1000, 4, &plan, NULL), -EDOM);
 }
 
 int main(void)
@@ -386,7 +357,6 @@ int main(void)
         cmocka_unit_test(nothing_and_everything),
         cmocka_unit_test(leftovers_are_used),
         cmocka_unit_test(sizes_by_rank),
-        cmocka_unit_test(layers_share_a_budget),
         cmocka_unit_test(shared_pools_need_no_whole_experts),
         cmocka_unit_test(shared_pools_are_no_worse),
         cmocka_unit_test(io_can_come_first),

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rank.c - the frequency list against sorting from scratch; its ageing, its profile, its drift.
+ * test_rank.c - the frequency list against sorting from scratch; its ageing.
  */
 #include "cases.h"
 #include "rank.h"
 
 enum { LAYERS = 3, EXPERTS = 20 };
 
-/* The list must be a permutation in falling order of count, and counts must be those of the model. */
+/* Ranks must be a permutation in falling order of count, and counts must be those of the model. */
 static void check_order(const struct efs_rank *rank, unsigned layer, const uint32_t *counts)
 {
-    bool used[EXPERTS] = {false};
+    unsigned at[EXPERTS];
 
-    for (unsigned r = 0; r < EXPERTS; r++) {
-        unsigned expert = efs_rank_at(rank, layer, r);
+    memset(at, 0xff, sizeof(at));
+    for (unsigned expert = 0; expert < EXPERTS; expert++) {
+        unsigned r = efs_rank_of(rank, layer, expert);
 
-        assert_true(expert < EXPERTS && !used[expert]);
-        used[expert] = true;
-        assert_int_equal(efs_rank_of(rank, layer, expert), r);
+        assert_true(r < EXPERTS && at[r] == UINT32_MAX);
+        at[r] = expert;
         assert_int_equal(efs_rank_count(rank, layer, expert), counts[expert]);
-        if (r > 0)
-            assert_true(counts[efs_rank_at(rank, layer, r - 1)] >= counts[expert]);
     }
+    for (unsigned r = 1; r < EXPERTS; r++)
+        assert_true(counts[at[r - 1]] >= counts[at[r]]);
 }
 
 static void order_follows_the_counts(void **state)
@@ -114,53 +114,6 @@ static void seeding(void **state)
     efs_rank_free(rank);
 }
 
-static void profile_is_the_rank_at_the_time(void **state)
-{
-    struct efs_rank *rank = efs_rank_new(2, 4, 0);
-    uint32_t seed[4] = {40, 30, 20, 10}, asked[2] = {0, 2};
-    double f[4], sum = 0;
-
-    (void)state;
-    assert_non_null(rank);
-    assert_int_equal(efs_rank_profile(rank, 0, 2, f), 0);
-    for (unsigned r = 0; r < 4; r++)
-        assert_double_equal(f[r], 0.5, 1e-12); /* nothing seen: flat, and sums to chosen */
-    efs_rank_seed(rank, 0, seed);
-    for (unsigned i = 0; i < 8; i++)
-        efs_rank_request(rank, 0, asked, 2); /* ranks 0 and 2: counts stay 48 and 28 */
-    assert_int_equal(efs_rank_profile(rank, 0, 2, f), 8);
-    /* seen 8.5 0.5 8.5 0.5, which scaled to a sum of 2 is 17/18 ... */
-    assert_double_equal(f[0], 17 / 18.0, 1e-12);
-    assert_double_equal(f[1], 1 / 18.0, 1e-12);
-    assert_double_equal(f[2], 17 / 18.0, 1e-12);
-    asked[0] = 1;
-    efs_rank_request(rank, 1, asked, 2); /* ranks 1 and 2 of the other layer */
-    assert_int_equal(efs_rank_profile(rank, EFS_RANK_ALL, 2, f), 9);
-    assert_double_equal(f[1], 1.5 * 2 / 20, 1e-12);
-    assert_int_equal(efs_rank_profile(rank, 0, 3, f), 8); /* of a larger choice: two are certain, the rest share one */
-    for (unsigned r = 0; r < 4; r++)
-        sum += f[r];
-    assert_double_equal(sum, 3, 1e-12);
-    assert_true(f[0] == 1 && f[2] == 1);
-    assert_double_equal(f[1], 0.5, 1e-12);
-    efs_rank_profile_clear(rank);
-    assert_int_equal(efs_rank_profile(rank, EFS_RANK_ALL, 2, f), 0);
-    assert_int_equal(efs_rank_count(rank, 0, 0), 48); /* counts stay */
-    efs_rank_free(rank);
-}
-
-static void drift(void **state)
-{
-    double a[4] = {0.9, 0.6, 0.3, 0.2}, b[4] = {0.9, 0.6, 0.3, 0.2}, c[4] = {0.4, 0.6, 0.3, 0.7};
-
-    (void)state;
-    assert_double_equal(efs_rank_drift(a, b, 4), 0, 0);
-    assert_double_equal(efs_rank_drift(a, c, 4), 1.0 / 4, 1e-12);
-    double d[2] = {1, 0}, e[2] = {0, 1}, zero[2] = {0, 0};
-    assert_double_equal(efs_rank_drift(d, e, 2), 1, 0);
-    assert_double_equal(efs_rank_drift(zero, zero, 2), 0, 0);
-}
-
 static void limits(void **state)
 {
     (void)state;
@@ -181,8 +134,6 @@ int main(void)
         cmocka_unit_test(first_to_a_count_ranks_first),
         cmocka_unit_test(counts_age),
         cmocka_unit_test(seeding),
-        cmocka_unit_test(profile_is_the_rank_at_the_time),
-        cmocka_unit_test(drift),
         cmocka_unit_test(limits),
     };
 

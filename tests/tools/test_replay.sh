@@ -79,7 +79,7 @@ run 1 "$moe_replay" -q --simulate --profile "$profile" --json "$dir/no/such" --p
 warns 'no/such'
 
 # Runs: the numbers agree with each other
-all=zipmoe,zipmoe:makespan,zipmoe:layers,published,lru,lru:even,lru:full,lru:raw,lfu,fifo,marking,marking:io,oracle
+all=zipmoe,zipmoe:makespan,published,lru,lru:even,lru:full,lru:raw,lfu,fifo,marking,marking:io,oracle
 replay() { # JSON ARGUMENT...
     local json=$1
     shift
@@ -98,7 +98,7 @@ a, b, c, d = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "abcd")
 fields = {"trace", "runner", "policy", "batch", "budget_bytes", "tokens", "tpot_ns_median", "tpot_ns_p99", "ttft_ns_median",
           "hits", "read_bytes_per_token"}
 clocks = {"schedule_ns_median", "schedule_ns_p99", "policy_ns_mean"}
-assert len(a) == 13 * 3 * 2
+assert len(a) == 12 * 3 * 2
 whole = 4 * 16 * 1000000
 for run in a:
     at = (run["policy"], run["pools"], run["budget"], run["batch"])

@@ -69,12 +69,11 @@ static const struct argp_option options[] = {
      "the budget in another way than --plan and --unit say (default: " POLICIES_DEFAULT ")",
      0},
     {"plan", OPT_PLAN, "POOLS", 0,
-     "How zipmoe and published split the budget: io (default) for the least I/O time, makespan, layers (a plan for "
-     "each layer), coded, even, full, raw",
+     "How zipmoe and published split the budget: io (default) for the least I/O time, makespan, coded, even, full, raw",
      0},
     {"unit", OPT_UNIT, "POOLS", 0,
      "How the others do: coded (default), even (coded, each layer its part), full, raw (full, of files that are not "
-     "coded), io, makespan, layers",
+     "coded), io, makespan",
      0},
     {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
     {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
@@ -192,7 +191,7 @@ static enum replay_pools pools_option(struct argp_state *state, const char *opti
 {
     enum replay_pools pools = pools_by_name(value);
     if (pools == REPLAY_POOLS)
-        argp_error(state, "--%s %s: io, makespan, layers, coded, even, full or raw", option, value);
+        argp_error(state, "--%s %s: io, makespan, coded, even, full or raw", option, value);
     return pools;
 }
 
@@ -231,7 +230,7 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,
                        "--policy %s: zipmoe, published, lru, lfu, fifo, marking or oracle, and but for oracle :io, "
-                       ":makespan, :layers, :coded, :even, :full or :raw behind it",
+                       ":makespan, :coded, :even, :full or :raw behind it",
                        a->policies[i]);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "layers", "coded", "even", "full", "raw"};
+static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
 
 const char *replay_pools_name(enum replay_pools pools)
 {
@@ -127,8 +127,8 @@ static int plan_pools(const struct replay_setup *s, enum replay_pools pools, con
                                               .skew = &h->skew,
                                               .budget_bytes = budget,
                                               .goal = pools == REPLAY_MAKESPAN ? EFS_PLAN_MAKESPAN : EFS_PLAN_IO,
-                                              .step = pools == REPLAY_LAYERS ? 0 : s->step,
-                                              .how = pools == REPLAY_LAYERS ? EFS_POOLS_LAYERS : EFS_POOLS_SHARED};
+                                              .step = s->step,
+                                              .how = EFS_POOLS_SHARED};
     struct efs_pools planned;
     int rc = efs_pools_plan(&request, &planned);
     if (rc < 0)
@@ -136,11 +136,6 @@ static int plan_pools(const struct replay_setup *s, enum replay_pools pools, con
     memcpy(plan->capacity, planned.pool_bytes, sizeof(plan->capacity));
     plan->io_ns = planned.io_ns;
     plan->makespan_ns = planned.makespan_ns;
-    if (planned.layer_bytes) { /* taken over */
-        plan->layer_bytes = planned.layer_bytes;
-        planned.layer_bytes = NULL;
-    }
-    efs_pools_free(&planned);
     return 0;
 }
 
@@ -148,13 +143,12 @@ int replay_plan_make(const struct replay_setup *s, const struct replay_policy *p
                      uint64_t budget, struct replay_plan *plan)
 {
     enum replay_pools pools = policy->pools;
-    /* the paper has pools for each layer */
-    bool even = pools == REPLAY_EVEN || (policy->published && pools != REPLAY_LAYERS);
+    bool even = pools == REPLAY_EVEN || policy->published; /* the paper has pools for each layer */
     int rc = 0;
     *plan = (struct replay_plan){{0}, NULL, 0, 0};
     if (even && !(plan->layer_bytes = calloc(s->layers, sizeof(*plan->layer_bytes))))
         return -ENOMEM;
-    if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN || pools == REPLAY_LAYERS)
+    if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN)
         rc = plan_pools(s, pools, h, budget, plan);
     else
         plan->capacity[pools == REPLAY_FULL || pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C] = budget;

@@ -93,7 +93,6 @@ void replay_learned_apply(const struct replay_learned *learned, struct replay_se
 enum replay_pools {
     REPLAY_IO,       /* planned for the least I/O time, pools shared by all layers */
     REPLAY_MAKESPAN, /* planned for the least expected makespan */
-    REPLAY_LAYERS,   /* planned layer by layer, a budget for each */
     REPLAY_CODED,    /* all C: experts are kept coded */
     REPLAY_EVEN,     /* the same, each layer with its part */
     REPLAY_FULL,     /* all F: experts are kept full, and read coded */
