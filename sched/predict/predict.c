@@ -10,7 +10,8 @@
 static const struct efs_predict_ops *const kinds[EFS_PREDICTORS] = {
     [EFS_PREDICT_DEEPSPEED] = &efs_predict_deepspeed, [EFS_PREDICT_BRAINSTORM] = &efs_predict_brainstorm,
     [EFS_PREDICT_REQUEST] = &efs_predict_request,     [EFS_PREDICT_TRANSITION] = &efs_predict_transition,
-    [EFS_PREDICT_EDGEMOE] = &efs_predict_edgemoe,
+    [EFS_PREDICT_EDGEMOE] = &efs_predict_edgemoe,     [EFS_PREDICT_INFINITY] = &efs_predict_infinity,
+    [EFS_PREDICT_FMOE] = &efs_predict_fmoe,           [EFS_PREDICT_MIXED] = &efs_predict_mixed,
 };
 
 const char *efs_predictor_name(enum efs_predictor_kind kind)
@@ -72,22 +73,24 @@ static bool valid_config(const struct efs_predict_config *c)
     return (unsigned)c->kind < EFS_PREDICTORS && c->layers >= 1 && c->layers <= EFS_PREDICT_MAX_LAYERS &&
            c->experts >= 1 && c->experts <= EFS_PREDICT_MAX_EXPERTS && c->chosen >= 1 && c->chosen <= c->experts &&
            c->chosen <= EFS_PREDICT_MAX_CHOSEN && c->distances >= 1 && c->distances <= c->layers &&
-           c->distances <= EFS_PREDICT_MAX_DISTANCE && c->sequences >= 1 && c->sequences <= EFS_PREDICT_MAX_SEQUENCES;
+           c->distances <= EFS_PREDICT_MAX_DISTANCE && c->tuning.width <= c->experts &&
+           (!c->tuning.width || c->tuning.width >= c->chosen) && (unsigned)c->tuning.match <= EFS_MATCH_SEMANTIC &&
+           c->sequences >= 1 && c->sequences <= EFS_PREDICT_MAX_SEQUENCES;
 }
 
 static int make_tables(struct efs_predictor *p)
 {
-    size_t slots = (size_t)2 * p->layers * p->chosen, units = (size_t)p->layers * p->experts;
+    size_t slots = (size_t)2 * p->layers * p->width, units = (size_t)p->layers * p->experts;
     unsigned count = p->config.sequences;
     uint16_t *ids;
     float *scores;
-    uint8_t *counts;
+    uint16_t *counts;
     uint32_t *wanted;
 
     p->sequences = efs_predict_table(p, count, sizeof(*p->sequences));
     ids = efs_predict_table(p, count * slots, sizeof(*ids));
     scores = efs_predict_table(p, count * slots, sizeof(*scores));
-    counts = efs_predict_table(p, (size_t)count * 2 * p->layers, sizeof(*counts));
+    counts = efs_predict_table(p, (size_t)count * 4 * p->layers, sizeof(*counts));
     wanted = efs_predict_table(p, count * units, sizeof(*wanted));
     p->probability = efs_predict_table(p, p->experts, sizeof(*p->probability));
     p->best = efs_predict_table(p, p->experts, sizeof(*p->best));
@@ -97,7 +100,7 @@ static int make_tables(struct efs_predictor *p)
     for (unsigned s = 0; s < count; s++) {
         p->sequences[s].ids = ids + s * slots;
         p->sequences[s].scores = scores + s * slots;
-        p->sequences[s].counts = counts + (size_t)s * 2 * p->layers;
+        p->sequences[s].counts = counts + (size_t)s * 4 * p->layers;
         p->sequences[s].wanted = wanted + s * units;
     }
     return p->ops->open(p);
@@ -120,6 +123,7 @@ int efs_predictor_new(const struct efs_predict_config *config, struct efs_predic
     p->experts = config->experts;
     p->chosen = config->chosen;
     p->distances = config->distances;
+    p->width = config->tuning.width ? config->tuning.width : config->chosen;
     p->learn = true;
     p->bytes = sizeof(*p);
     p->room_bytes = config->memory_bytes ? config->memory_bytes : EFS_PREDICT_MEMORY;
@@ -180,7 +184,7 @@ int efs_predict_begin(struct efs_predictor *p, uint64_t id)
     q->now = EFS_PREDICT_NOWHERE;
     q->tokens = 1;
     q->passes = 0;
-    memset(q->counts, 0, (size_t)2 * p->layers);
+    memset(q->counts, 0, (size_t)4 * p->layers * sizeof(*q->counts));
     memset(q->wanted, 0, (size_t)p->layers * p->experts * sizeof(*q->wanted));
     if (p->ops->begin)
         p->ops->begin(p, s);
@@ -199,11 +203,11 @@ struct efs_predict_row efs_predict_at(const struct efs_predictor *p, unsigned s,
 
     /* Rows are kept of two iterations: of q->now's, and of the one before. */
     if (position < 0 || position > q->now || position / p->layers < q->now / p->layers - 1)
-        return (struct efs_predict_row){NULL, NULL, 0};
+        return (struct efs_predict_row){NULL, NULL, 0, 0};
     row = row_of(p, position);
-    at = row * p->chosen;
-    return (struct efs_predict_row){q->ids + at, q->counts[row] && q->scores[at] >= 0 ? q->scores + at : NULL,
-                                    q->counts[row]};
+    at = row * p->width;
+    return (struct efs_predict_row){q->ids + at, q->counts[2 * row + 1] && q->scores[at] >= 0 ? q->scores + at : NULL,
+                                    q->counts[2 * row], q->counts[2 * row + 1]};
 }
 
 static void end_iteration(struct efs_predictor *p, unsigned s)
@@ -221,18 +225,29 @@ static void advance(struct efs_predictor *p, unsigned s, int64_t position)
     if (q->now >= 0 && q->now / p->layers != position / p->layers && efs_predict_layer(p, q->now) != p->layers - 1)
         end_iteration(p, s);
     for (int64_t skipped = q->now + 1; skipped <= position; skipped++)
-        q->counts[row_of(p, skipped)] = 0;
+        memset(q->counts + 2 * row_of(p, skipped), 0, 2 * sizeof(*q->counts));
     q->now = position;
+}
+
+static unsigned scored_of(const struct efs_predict_seen *seen)
+{
+    return seen->scored ? seen->scored : seen->count;
+}
+
+static unsigned lesser(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
 }
 
 static void record(struct efs_predictor *p, struct efs_predict_sequence *q, const struct efs_predict_seen *seen)
 {
-    size_t row = row_of(p, q->now), at = row * p->chosen;
-    unsigned count = seen->count < p->chosen ? seen->count : p->chosen;
+    size_t row = row_of(p, q->now), at = row * p->width;
+    unsigned scored = lesser(scored_of(seen), p->width);
 
-    q->counts[row] = (uint8_t)count;
+    q->counts[2 * row] = (uint16_t)lesser(seen->count, p->chosen);
+    q->counts[2 * row + 1] = (uint16_t)scored;
     q->tokens = seen->tokens ? seen->tokens : 1;
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < scored; i++) {
         q->ids[at + i] = seen->experts[i];
         q->scores[at + i] = seen->scores ? seen->scores[i] : -1.0F;
     }
@@ -241,9 +256,9 @@ static void record(struct efs_predictor *p, struct efs_predict_sequence *q, cons
 static bool valid_seen(struct efs_predictor *p, const struct efs_predict_seen *seen)
 {
     unsigned marked = 0;
-    bool good = seen->layer < p->layers && seen->count <= p->experts;
+    bool good = seen->layer < p->layers && scored_of(seen) <= p->experts && seen->count <= scored_of(seen);
 
-    while (good && marked < seen->count) {
+    while (good && marked < scored_of(seen)) {
         unsigned expert = seen->experts[marked];
 
         good = expert < p->experts && !p->mark[expert] &&
@@ -272,7 +287,7 @@ int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_p
     advance(p, s, iteration * p->layers + seen->layer);
     record(p, q, seen);
     if (p->ops->observe) {
-        struct efs_predict_row row = {seen->experts, seen->scores, seen->count};
+        struct efs_predict_row row = {seen->experts, seen->scores, seen->count, scored_of(seen)};
 
         p->ops->observe(p, s, &row);
     }

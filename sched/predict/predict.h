@@ -53,11 +53,27 @@ enum efs_predictor_kind {
     EFS_PREDICT_REQUEST,
     EFS_PREDICT_TRANSITION,
     EFS_PREDICT_EDGEMOE,
+    EFS_PREDICT_INFINITY,
+    EFS_PREDICT_FMOE,
+    EFS_PREDICT_MIXED,
     EFS_PREDICTORS
 };
 /* "deepspeed", ...; NULL for no kind. And back: EFS_PREDICTORS for no name. */
 const char *efs_predictor_name(enum efs_predictor_kind kind);
 enum efs_predictor_kind efs_predictor_by_name(const char *name);
+
+/* By what fmoe finds a map: the layers of this iteration, the iteration before, or as published: the layers, and the
+ * iteration before for the first layers. */
+enum efs_predict_match { EFS_MATCH_BOTH, EFS_MATCH_TRAJECTORY, EFS_MATCH_SEMANTIC };
+
+/* Zeroes are the defaults. */
+struct efs_predict_tuning {
+    unsigned maps;     /* fmoe, mixed: iterations that are kept, at most; 16384 */
+    unsigned requests; /* moe-infinity: requests that are kept, at most; 512 */
+    unsigned width;    /* fmoe: experts of a layer that a map has a score of; those that are chosen */
+    enum efs_predict_match match;
+    bool no_delta; /* fmoe: fetch as many as are chosen, whatever the similarity */
+};
 
 struct efs_predict_config {
     enum efs_predictor_kind kind;
@@ -65,15 +81,17 @@ struct efs_predict_config {
     unsigned distances;               /* the farthest layer ahead that is asked for, at most layers */
     unsigned sequences;               /* that are under way at once, at most */
     uint64_t memory_bytes;            /* 0: EFS_PREDICT_MEMORY */
+    struct efs_predict_tuning tuning;
 };
 #define EFS_PREDICT_MEMORY (UINT64_C(64) << 20)
 
 /* What a layer has chosen. */
 struct efs_predict_seen {
     unsigned layer;
-    const uint16_t *experts; /* [count], each once; the gate's favourite first, if that is known */
-    const float *scores;     /* [count] of the gate, 0 or above; NULL: not known */
-    unsigned count;          /* at most the experts of a layer */
+    const uint16_t *experts; /* [count, or scored], each once; the gate's favourite first, if that is known */
+    const float *scores;     /* the same number, of the gate, 0 or above; NULL: not known */
+    unsigned count;          /* that are chosen: the first ones; at most the experts of a layer */
+    unsigned scored;         /* 0: count; more where the gate's scores of others are known, too */
     unsigned tokens;         /* of the sequence in this iteration: 1, or those of a prompt */
 };
 

@@ -12,14 +12,15 @@
 
 #include <string.h>
 
-#define EFS_PREDICT_TABLES 32u
+#define EFS_PREDICT_TABLES 64u
 #define EFS_PREDICT_NOWHERE (-1)
 
-/* What one position chose: at most the config's chosen, the rest of a prompt's experts count only. */
+/* What one position chose: at most the config's chosen, the rest of a prompt's experts count only. Where fmoe keeps
+ * more scores than are chosen, those others follow. */
 struct efs_predict_row {
     const uint16_t *experts;
     const float *scores; /* NULL: not known */
-    unsigned count;
+    unsigned count, scored;
 };
 
 struct efs_predict_sequence {
@@ -28,9 +29,9 @@ struct efs_predict_sequence {
     int64_t now;      /* position observed last; EFS_PREDICT_NOWHERE: none */
     unsigned tokens;  /* of the iteration */
     uint64_t passes;  /* iterations that are complete */
-    uint16_t *ids;    /* [2][layers][chosen] */
-    float *scores;    /* [2][layers][chosen]; below 0: not known */
-    uint8_t *counts;  /* [2][layers] */
+    uint16_t *ids;    /* [2][layers][width] */
+    float *scores;    /* [2][layers][width]; below 0: not known */
+    uint16_t *counts; /* [2][layers][2]: chosen, and with a place in the row */
     uint32_t *wanted; /* [layers][experts] iterations of the sequence that chose it */
 };
 
@@ -54,12 +55,13 @@ struct efs_predict_ops {
 };
 
 extern const struct efs_predict_ops efs_predict_deepspeed, efs_predict_brainstorm, efs_predict_request,
-    efs_predict_transition, efs_predict_edgemoe;
+    efs_predict_transition, efs_predict_edgemoe, efs_predict_infinity, efs_predict_fmoe, efs_predict_mixed;
 
 struct efs_predictor {
     const struct efs_predict_ops *ops;
     struct efs_predict_config config;
     unsigned layers, experts, chosen, distances;
+    unsigned width; /* experts of a row */
     bool learn;
     void *state; /* of the predictor: one of its tables */
     struct efs_predict_sequence *sequences;

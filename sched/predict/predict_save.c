@@ -3,7 +3,7 @@
  * predict_save.c - what was learned as bytes, and back, every number checked before it is used.
  *
  *     u8[8]  "EFSGUESS"
- *     u32    version (1), kind, layers, experts, chosen, distances
+ *     u32    version (1), kind, layers, experts, chosen, distances, sequences; maps, requests and width of the tuning
  *     u64    memory_bytes, by which tables are sized
  *     u64    checksum of all else: FNV-1a of 64 bits
  *     the tables in the order in which the predictor makes them: u64 numbers, u64 bytes of each, the numbers
@@ -13,8 +13,8 @@
 #include <errno.h>
 
 #define VERSION 1u
-#define HEADER_BYTES 48u
-#define CHECKSUM_AT 40u
+#define HEADER_BYTES 64u
+#define CHECKSUM_AT 56u
 
 struct writer {
     uint8_t *bytes;
@@ -99,7 +99,9 @@ static void set_number(const struct efs_predict_learned_table *table, size_t i, 
 static void put_header(const struct efs_predictor *p, struct writer *out)
 {
     const struct efs_predict_config *c = &p->config;
-    const uint32_t numbers[] = {VERSION, (uint32_t)c->kind, c->layers, c->experts, c->chosen, c->distances};
+    const struct efs_predict_tuning *t = &c->tuning;
+    const uint32_t numbers[] = {VERSION,      (uint32_t)c->kind, c->layers, c->experts,  c->chosen,
+                                c->distances, c->sequences,      t->maps,   t->requests, t->width};
 
     for (size_t i = 0; i < 8; i++)
         put(out, (uint8_t) "EFSGUESS"[i], 1);

@@ -10,8 +10,12 @@
 
 enum { LAYERS = 3, EXPERTS = 6, CHOSEN = 2 };
 
-static const struct efs_predict_config small = {
-    .layers = LAYERS, .experts = EXPERTS, .chosen = CHOSEN, .distances = 2, .sequences = 2};
+static const struct efs_predict_config small = {.layers = LAYERS,
+                                                .experts = EXPERTS,
+                                                .chosen = CHOSEN,
+                                                .distances = 2,
+                                                .sequences = 2,
+                                                .tuning = {.maps = 8, .requests = 3}};
 
 static inline struct efs_predictor *predictor_new(const struct efs_predict_config *config, enum efs_predictor_kind kind)
 {

@@ -43,9 +43,9 @@ static void refuses_what_cannot_be(void **state)
 {
     const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
     const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
-    const struct efs_predict_seen seen[] = {{LAYERS, good, NULL, 2, 1}, {0, twice, NULL, 2, 1},
-                                            {0, beyond, NULL, 2, 1},    {0, good, bad_scores, 2, 1},
-                                            {0, good, below, 2, 1},     {0, good, NULL, EXPERTS + 1, 1}};
+    const struct efs_predict_seen seen[] = {{LAYERS, good, NULL, 2, 0, 1}, {0, twice, NULL, 2, 0, 1},
+                                            {0, beyond, NULL, 2, 0, 1},    {0, good, bad_scores, 2, 0, 1},
+                                            {0, good, below, 2, 0, 1},     {0, good, NULL, EXPERTS + 1, 0, 1}};
     struct efs_guess guess[EXPERTS];
 
     (void)state;
@@ -73,7 +73,7 @@ static void refuses_what_cannot_be(void **state)
 static void guesses_are_well_formed(void **state)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
-    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 40}, none = {2, NULL, NULL, 0, 1};
+    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 0, 40}, none = {2, NULL, NULL, 0, 0, 1};
     struct efs_guess guess[EXPERTS];
     unsigned picked;
 
@@ -245,10 +245,10 @@ static void put_checksum(uint8_t *bytes, size_t size)
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
     for (size_t i = 0; i < size; i++)
-        if (i < 40 || i >= 48)
+        if (i < 56 || i >= 64)
             hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
     for (unsigned i = 0; i < 8; i++)
-        bytes[40 + i] = (uint8_t)(hash >> 8 * i);
+        bytes[56 + i] = (uint8_t)(hash >> 8 * i);
 }
 
 /* What it loads from damaged bytes it may refuse or use, but never beyond its tables: sanitizers look. */
@@ -315,6 +315,11 @@ static void of_another_shape_is_refused(void **state)
     assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
     efs_predictor_free(q);
     other.layers++;
+    q = predictor_new(&other, EFS_PREDICT_REQUEST);
+    assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
+    efs_predictor_free(q);
+    other = small;
+    other.tuning.maps++;
     q = predictor_new(&other, EFS_PREDICT_REQUEST);
     assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
     efs_predictor_free(q);

@@ -35,6 +35,9 @@ run 2
 run 2 "$dir/eval.route" "$dir/past.route"
 run 2 --predictors nothing "$dir/eval.route"
 warns 'no such predictor'
+run 2 --predictors fmoe:some "$dir/eval.route"
+run 2 --predictors fmoe:0 "$dir/eval.route"
+run 2 --predictors request:7 "$dir/eval.route"
 run 2 --every 0 "$dir/eval.route"
 run 2 --learn some "$dir/eval.route"
 run 2 --memory many "$dir/eval.route"
@@ -48,26 +51,30 @@ warns 'memory is too little'
 run 0 --history "$dir/past.route" "$dir/eval.route"
 says '^history: 120 tokens; each request begins with what the history taught'
 names=$(sed -n '/^[a-z-]* .*[0-9]\.[0-9]/s/ .*//p' "$dir/out" | tail -n +1)
-for name in deepspeed brainstorm request transition edgemoe; do
+for name in deepspeed brainstorm request transition edgemoe moe-infinity fmoe mixed; do
     grep -q "^$name  *[01]\." <<<"$(sed -n "/^$name /p" "$dir/out")" || complain "no row of $name in: $(cat "$dir/out")"
 done
 [ -n "$names" ] || complain "no rows"
 run 0 --predictors request,edgemoe --every 7 --tokens 50 --learn all "$dir/eval.route"
 [ "$(grep -c '^\(request\|edgemoe\) ' "$dir/out")" = 2 ] || complain "a list of two: $(cat "$dir/out")"
 says '^tst: 50 tokens, every 7 judged'
+run 0 --predictors fmoe:trajectory,fmoe:semantic,fmoe:topk,fmoe:5,mixed:7,moe-infinity:2 "$dir/eval.route"
+[ "$(grep -c '^[a-z-]*:[a-z0-9][a-z0-9]* ' "$dir/out")" = 6 ] || complain "variants: $(cat "$dir/out")"
+run 0 --history "$dir/past.route" --history "$dir/past.route" "$dir/eval.route"
+says '^history: 240 tokens'
 run 0 --learn no "$dir/eval.route"
 says 'nothing is learned'
 run 0 "$dir/one.route" # a single layer: nothing is ahead but the next token
 
 # One token ahead of the others each predictor of the kind is right in all its guesses
-run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe "$dir/same.route"
-for name in deepspeed transition edgemoe brainstorm; do
+run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"
+for name in deepspeed transition edgemoe brainstorm moe-infinity fmoe mixed; do
     row=$(figures $name)
     case $name in deepspeed) want='^0.950 0.950 0.950 0.000 ' ;; *) want='^1.000 1.000 1.000 0.000 ' ;; esac
     grep -q "$want" <<<"$row" || complain "$name: $row"
 done
 # The same figures each time, but for times
 sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" >"$dir/first"
-run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe "$dir/same.route"
+run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"
 sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" | cmp -s - "$dir/first" || complain "figures change from run to run"
 exit $bad

@@ -2,7 +2,6 @@
 /* predictions.c - a trace through a predictor: each guess is made before what it is about is told. */
 #include "predictions.h"
 
-#include "clock.h"
 #include "failure.h"
 #include "interrupt.h"
 
@@ -10,6 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* Of this thread alone: what else runs does not count. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 struct player {
     struct efs_predictor *predictor;
@@ -57,11 +65,11 @@ static void judge(struct player *player, uint64_t token, unsigned layer, unsigne
     const struct efs_route *route = player->route;
     struct predict_result *r = player->result;
     struct predict_at *at = start ? &r->start : &r->at[distance - 1];
-    uint64_t sequence = route->sequence[token], began = tools_now_ns();
+    uint64_t sequence = route->sequence[token], began = cpu_ns();
     const uint16_t *chosen = chosen_by(route, token, layer);
     unsigned within = 0, right = 0, picked;
     int count = efs_predict(player->predictor, sequence, distance, player->guesses, 2 * route->chosen, &picked);
-    r->ask_ns += tools_now_ns() - began;
+    r->ask_ns += cpu_ns() - began;
     r->asked++;
     at->slots += route->chosen;
     for (unsigned i = 0; i < (unsigned)count; i++) {
@@ -83,7 +91,7 @@ static void judge(struct player *player, uint64_t token, unsigned layer, unsigne
 static int play_layer(struct player *player, uint64_t token, unsigned layer)
 {
     const struct efs_route *route = player->route;
-    uint64_t began = tools_now_ns();
+    uint64_t began = cpu_ns();
     struct efs_predict_seen seen = {
         .layer = layer,
         .experts = chosen_by(route, token, layer),
@@ -92,7 +100,7 @@ static int play_layer(struct player *player, uint64_t token, unsigned layer)
         .tokens = 1};
     int rc = efs_predict_observe(player->predictor, route->sequence[token], &seen);
     if (player->result) {
-        player->result->observe_ns += tools_now_ns() - began;
+        player->result->observe_ns += cpu_ns() - began;
         player->result->observed++;
     }
     return rc;
@@ -145,7 +153,7 @@ static int keep_learned(struct player *player)
 }
 
 int predict_play(const struct predict_arguments *a, const struct predict_choice *choice,
-                 const struct efs_route *history, const struct efs_route *trace, struct predict_result *result)
+                 const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result)
 {
     struct efs_predict_config config = choice->config;
     struct player player = {.every = a->every};
@@ -162,8 +170,8 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     player.guesses = calloc((size_t)2 * trace->chosen, sizeof(*player.guesses));
     if (rc == 0 && (!player.probability || !player.guesses))
         rc = -ENOMEM;
-    if (rc == 0 && history)
-        rc = play_route(&player, history, history->tokens);
+    for (uint32_t h = 0; rc == 0 && h < a->histories; h++)
+        rc = play_route(&player, &histories[h], histories[h].tokens);
     if (rc == 0 && a->learn == PREDICT_LEARN_REQUEST)
         rc = keep_learned(&player);
     if (rc == 0) {
@@ -179,28 +187,32 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     return rc;
 }
 
-static errint_t check_history(const struct predict_arguments *a, const struct efs_route *history,
-                              const struct efs_route *trace, struct efs_error *err)
+static errint_t read_histories(const struct predict_arguments *a, const struct efs_route *trace,
+                               struct efs_route *histories, struct efs_error *err)
 {
-    if (history->layers == trace->layers && history->experts == trace->experts && history->chosen == trace->chosen)
-        return 0;
-    return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history, a->trace);
+    for (uint32_t h = 0; h < a->histories; h++) {
+        errint_t rc = efs_route_read(a->history[h], &histories[h], err);
+        if (rc < 0)
+            return rc;
+        if (histories[h].layers != trace->layers || histories[h].experts != trace->experts ||
+            histories[h].chosen != trace->chosen)
+            return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history[h], a->trace);
+    }
+    return 0;
 }
 
-static errint_t predict(const struct predict_arguments *a, struct efs_route *history, struct efs_route *trace,
+static errint_t predict(const struct predict_arguments *a, struct efs_route *histories, struct efs_route *trace,
                         struct efs_error *err)
 {
     errint_t rc = efs_route_read(a->trace, trace, err);
-    if (rc == 0 && a->history)
-        rc = efs_route_read(a->history, history, err);
-    if (rc == 0 && a->history)
-        rc = check_history(a, history, trace, err);
+    if (rc == 0)
+        rc = read_histories(a, trace, histories, err);
     if (rc < 0)
         return rc;
-    predict_report_head(a, a->history ? history : NULL, trace);
+    predict_report_head(a, histories, trace);
     for (uint32_t i = 0; rc == 0 && i < a->count; i++) {
         struct predict_result result;
-        rc = predict_play(a, &a->choices[i], a->history ? history : NULL, trace, &result);
+        rc = predict_play(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)
             predict_report_row(&a->choices[i], &result);
         else if (rc == -E2BIG)
@@ -214,12 +226,13 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
 int predict_main(int argc, char **argv)
 {
     struct predict_arguments a;
-    struct efs_route history = {0}, trace = {0};
+    struct efs_route histories[PREDICT_HISTORIES_MAX] = {{0}}, trace = {0};
     struct efs_error err = {""};
     predict_arguments_parse(argc, argv, &a);
     tools_interrupt_catch();
-    errint_t rc = predict(&a, &history, &trace, &err);
-    efs_route_free(&history);
+    errint_t rc = predict(&a, histories, &trace, &err);
+    for (uint32_t h = 0; h < a.histories; h++)
+        efs_route_free(&histories[h]);
     efs_route_free(&trace);
     if (rc < 0)
         return tools_fail("moe-replay predict", rc, &err);

@@ -9,6 +9,7 @@
 #define PREDICT_DISTANCES 4u /* that the table has */
 #define PREDICT_LIST_MAX 32
 #define PREDICT_BINS 10u
+#define PREDICT_HISTORIES_MAX 16
 
 /* What a predictor may learn from the trace that it is judged on, each guess before what it is about. */
 enum predict_learn {
@@ -25,7 +26,9 @@ struct predict_choice {
 };
 
 struct predict_arguments {
-    const char *trace, *history;
+    const char *trace;
+    const char *history[PREDICT_HISTORIES_MAX];
+    uint32_t histories;
     char *names[PREDICT_LIST_MAX];
     struct predict_choice choices[PREDICT_LIST_MAX];
     uint32_t count;
@@ -50,11 +53,11 @@ struct predict_result {
     uint64_t bytes, observe_ns, observed, ask_ns, asked;
 };
 
-/* Play the history, if there is one, then the trace. 0, -ENOMEM, -E2BIG: the memory is too little; -ECANCELED. */
+/* Play the histories, then the trace. 0, -ENOMEM, -E2BIG: the memory is too little; -ECANCELED. */
 int predict_play(const struct predict_arguments *arguments, const struct predict_choice *choice,
-                 const struct efs_route *history, const struct efs_route *trace, struct predict_result *result);
+                 const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result);
 
-void predict_report_head(const struct predict_arguments *arguments, const struct efs_route *history,
+void predict_report_head(const struct predict_arguments *arguments, const struct efs_route *histories,
                          const struct efs_route *trace);
 void predict_report_row(const struct predict_choice *choice, const struct predict_result *result);
 

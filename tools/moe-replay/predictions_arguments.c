@@ -12,9 +12,12 @@
 enum { OPT_HISTORY = 256, OPT_PREDICTORS, OPT_EVERY, OPT_TOKENS, OPT_LEARN, OPT_MEMORY };
 
 static const struct argp_option options[] = {
-    {"history", OPT_HISTORY, "TRACE", 0, "Learn from this trace first (default: begin with nothing)", 0},
+    {"history", OPT_HISTORY, "TRACE", 0, "Learn from this trace first; may be given several times", 0},
     {"predictors", OPT_PREDICTORS, "NAME,...", 0,
-     "all (default), or some of deepspeed, brainstorm, request, transition, edgemoe", 0},
+     "all (default), or some of deepspeed, brainstorm, request, transition, edgemoe, moe-infinity, fmoe, "
+     "mixed; fmoe:trajectory, fmoe:semantic, fmoe:topk and NAME:N with N maps or requests are what their papers "
+     "compare",
+     0},
     {"every", OPT_EVERY, "N", 0, "Judge every Nth token (default: 1); all are learned from", 0},
     {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of TRACE", 0},
     {"learn", OPT_LEARN, "KIND", 0,
@@ -25,16 +28,45 @@ static const struct argp_option options[] = {
 static const char *const learn_names[PREDICT_LEARNS] = {
     [PREDICT_LEARN_REQUEST] = "request", [PREDICT_LEARN_ALL] = "all", [PREDICT_LEARN_NO] = "no"};
 
+/* NAME, or NAME:VARIANT. */
+static bool parse_choice(const char *text, struct predict_choice *choice)
+{
+    struct efs_predict_config *config = &choice->config;
+    char *variant;
+    uint64_t number = 0;
+    snprintf(choice->name, sizeof(choice->name), "%s", text);
+    variant = strchr(choice->name, ':');
+    if (variant)
+        *variant = '\0';
+    config->kind = efs_predictor_by_name(choice->name);
+    if (!variant)
+        return config->kind < EFS_PREDICTORS;
+    *variant++ = ':';
+    if (config->kind == EFS_PREDICT_FMOE && strcmp(variant, "trajectory") == 0)
+        config->tuning.match = EFS_MATCH_TRAJECTORY;
+    else if (config->kind == EFS_PREDICT_FMOE && strcmp(variant, "semantic") == 0)
+        config->tuning.match = EFS_MATCH_SEMANTIC;
+    else if (config->kind == EFS_PREDICT_FMOE && strcmp(variant, "topk") == 0)
+        config->tuning.no_delta = true;
+    else if (!tools_number_parse(variant, 1, 10000000, &number))
+        return false;
+    if (number > 0 && config->kind == EFS_PREDICT_INFINITY)
+        config->tuning.requests = (unsigned)number;
+    else if (number > 0 && (config->kind == EFS_PREDICT_FMOE || config->kind == EFS_PREDICT_MIXED))
+        config->tuning.maps = (unsigned)number;
+    else
+        return number == 0;
+    return true;
+}
+
 static void add_choice(const struct argp_state *state, struct predict_arguments *a, const char *name)
 {
-    enum efs_predictor_kind kind = efs_predictor_by_name(name);
     struct predict_choice *choice = &a->choices[a->count];
-    if (kind == EFS_PREDICTORS)
-        argp_error(state, "--predictors %s: there is no such predictor", name);
     if (a->count == PREDICT_LIST_MAX)
         argp_error(state, "--predictors: more than %d", PREDICT_LIST_MAX);
-    *choice = (struct predict_choice){.config = {.kind = kind}};
-    snprintf(choice->name, sizeof(choice->name), "%s", name);
+    *choice = (struct predict_choice){{0}, {0}};
+    if (!parse_choice(name, choice))
+        argp_error(state, "--predictors %s: there is no such predictor", name);
     a->count++;
 }
 
@@ -69,7 +101,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     struct predict_arguments *a = state->input;
     switch (key) {
     case OPT_HISTORY:
-        a->history = value;
+        if (a->histories == PREDICT_HISTORIES_MAX)
+            argp_error(state, "--history: more than %d", PREDICT_HISTORIES_MAX);
+        a->history[a->histories++] = value;
         return 0;
     case OPT_PREDICTORS:
         a->count = 0;

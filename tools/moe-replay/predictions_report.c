@@ -19,19 +19,21 @@ static double calibration_error(const struct predict_result *r)
     return r->judged ? sum / (double)r->judged : 0;
 }
 
-void predict_report_head(const struct predict_arguments *a, const struct efs_route *history,
+void predict_report_head(const struct predict_arguments *a, const struct efs_route *histories,
                          const struct efs_route *trace)
 {
     static const char *const learns[PREDICT_LEARNS] = {
         [PREDICT_LEARN_REQUEST] = "each request begins with what the history taught and learns from itself",
         [PREDICT_LEARN_ALL] = "all that came before in the trace is learned from, too",
         [PREDICT_LEARN_NO] = "nothing is learned from the trace"};
-    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens;
+    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens, past = 0;
     printf("%s: %llu tokens, every %llu judged; %u layers of %u experts, K = %u; %s\n", trace->name,
            (unsigned long long)tokens, (unsigned long long)a->every, trace->layers, trace->experts, trace->chosen,
            trace->scores ? "scores of the chosen experts, so maps are sparse" : "no scores: maps hold what was chosen");
-    if (history)
-        printf("history: %llu tokens; ", (unsigned long long)history->tokens);
+    for (uint32_t h = 0; h < a->histories; h++)
+        past += histories[h].tokens;
+    if (past)
+        printf("history: %llu tokens; ", (unsigned long long)past);
     else
         printf("no history; ");
     printf("%s; no embeddings: the semantic key is the map before\n\n", learns[a->learn]);

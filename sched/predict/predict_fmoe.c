@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * predict_fmoe.c - fMoE: the expert map of an iteration that was most like this one so far says what comes.
+ *
+ * A map has the gate's distribution P_l for each layer; where only the chosen experts' scores are known, only those. By
+ * trajectory: the layers of this iteration against the same layers of each map, by their cosine; the best map's P_{l+d}
+ * is the guess. The first layers have no trajectory yet: the paper matches the embedding of the input. There are none
+ * here, so the key is the map before: the best matches of the last iteration tell what came after them.
+ *
+ * Products are kept up as layers come, O(C K) a layer for C maps. A sparse map has no more experts than were chosen;
+ * those of the next best maps follow, behind all of its own.
+ *
+ * A full store gives up the map that says most of what the new one says (RDY).
+ */
+#include "predict_fmoe.h"
+#include "predict_maps.h"
+
+#include <errno.h>
+#include <math.h>
+
+#define BEST 4u
+
+struct fmoe_best {
+    unsigned count;
+    uint32_t map[BEST];
+    float score[BEST]; /* cosine */
+};
+
+/* Of one sequence. */
+struct fmoe_sequence {
+    uint32_t *product;        /* [room] with this iteration so far */
+    uint32_t *square;         /* [room] of the map's same layers with themselves */
+    float *semantic;          /* [room] cosine of the iterations before, this sequence's and the map's */
+    uint32_t own;             /* square of this iteration so far */
+    uint32_t last;            /* map of the iteration before + 1; 0: none */
+    struct fmoe_best nearest; /* by trajectory */
+    struct fmoe_best follow;  /* by the iteration before */
+};
+
+struct fmoe {
+    struct efs_maps maps;
+    struct fmoe_sequence *sequences;
+    uint32_t *weights; /* [experts] all 0 between calls */
+    uint8_t *scores;   /* [width] */
+};
+
+static int fmoe_open(struct efs_predictor *p)
+{
+    struct fmoe *f = p->state = efs_predict_table(p, 1, sizeof(*f));
+    size_t sequences = p->config.sequences;
+    uint32_t *products, *squares;
+    float *semantics;
+    int rc;
+
+    if (!f)
+        return efs_predict_table_error(p);
+    f->sequences = efs_predict_table(p, sequences, sizeof(*f->sequences));
+    f->weights = efs_predict_table(p, p->experts, sizeof(*f->weights));
+    f->scores = efs_predict_table(p, p->width, sizeof(*f->scores));
+    rc = efs_maps_open(&f->maps, p, sequences * (2 * sizeof(*products) + sizeof(*semantics)));
+    if (rc < 0)
+        return rc;
+    products = efs_predict_table(p, sequences * f->maps.room, sizeof(*products));
+    squares = efs_predict_table(p, sequences * f->maps.room, sizeof(*squares));
+    semantics = efs_predict_table(p, sequences * f->maps.room, sizeof(*semantics));
+    if (!f->sequences || !f->weights || !f->scores || !products || !squares || !semantics)
+        return efs_predict_table_error(p);
+    for (size_t s = 0; s < sequences; s++) {
+        f->sequences[s].product = products + s * f->maps.room;
+        f->sequences[s].square = squares + s * f->maps.room;
+        f->sequences[s].semantic = semantics + s * f->maps.room;
+    }
+    return 0;
+}
+
+/* ---- alike ------------------------------------------------------------------------------------------------------ */
+
+static void fmoe_restart(struct fmoe_sequence *q, unsigned room)
+{
+    memset(q->product, 0, room * sizeof(*q->product));
+    memset(q->square, 0, room * sizeof(*q->square));
+    q->own = 0;
+    q->nearest.count = 0;
+}
+
+static void fmoe_begin(struct efs_predictor *p, unsigned s)
+{
+    struct fmoe *f = p->state;
+    struct fmoe_sequence *q = &f->sequences[s];
+
+    fmoe_restart(q, f->maps.room);
+    memset(q->semantic, 0, f->maps.room * sizeof(*q->semantic));
+    q->last = 0;
+    q->follow.count = 0;
+}
+
+/* Inlined for the widths that models have, so that the loop over a row is gone. */
+static inline __attribute__((always_inline)) void fmoe_multiply(const uint16_t *experts, const uint8_t *scores,
+                                                                const uint32_t *weights, uint32_t *product,
+                                                                uint32_t *square, unsigned count, unsigned width)
+{
+    for (unsigned m = 0; m < count; m++, experts += width, scores += width) {
+        uint32_t sum = 0, own = 0;
+
+        for (unsigned i = 0; i < width; i++) {
+            sum += weights[experts[i]] * scores[i];
+            own += (uint32_t)scores[i] * scores[i];
+        }
+        product[m] += sum;
+        square[m] += own;
+    }
+}
+
+/* Maps [from, to) of a layer by the weights that stand in f->weights. */
+static void fmoe_multiply_layer(struct fmoe *f, struct fmoe_sequence *q, unsigned layer, unsigned from, unsigned to)
+{
+    size_t at = efs_maps_at(&f->maps, layer, from);
+    const uint16_t *experts = f->maps.experts_of + at;
+    const uint8_t *scores = f->maps.scores + at;
+
+    switch (f->maps.width) {
+    case 4:
+        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, 4);
+        break;
+    case 8:
+        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, 8);
+        break;
+    default:
+        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, f->maps.width);
+    }
+}
+
+/* The products of maps [from, to) with a row. Returns the row's own. */
+static uint32_t fmoe_add(struct fmoe *f, struct fmoe_sequence *q, const struct efs_predict_row *row, unsigned layer,
+                         unsigned from, unsigned to)
+{
+    unsigned count = row->scored < f->maps.width ? row->scored : f->maps.width;
+    uint32_t own = 0;
+
+    efs_maps_quantise(row, f->maps.width, f->scores);
+    for (unsigned i = 0; i < count; i++) {
+        f->weights[row->experts[i]] = f->scores[i];
+        own += (uint32_t)f->scores[i] * f->scores[i];
+    }
+    fmoe_multiply_layer(f, q, layer, from, to);
+    for (unsigned i = 0; i < count; i++)
+        f->weights[row->experts[i]] = 0;
+    return own;
+}
+
+static float fmoe_cosine(const struct fmoe_sequence *q, unsigned m)
+{
+    float square = (float)q->square[m] * (float)q->own;
+
+    return square > 0 ? (float)q->product[m] / sqrtf(square) : 0;
+}
+
+/* Where a map of this cosine belongs among the best, the first of equals first. */
+static void fmoe_insert(struct fmoe_best *best, uint32_t map, float score)
+{
+    unsigned at = best->count;
+
+    while (at > 0 && best->score[at - 1] < score)
+        at--;
+    if (at == BEST)
+        return;
+    if (best->count < BEST)
+        best->count++;
+    for (unsigned i = best->count - 1; i > at; i--) {
+        best->map[i] = best->map[i - 1];
+        best->score[i] = best->score[i - 1];
+    }
+    best->map[at] = map;
+    best->score[at] = score;
+}
+
+/* The best of all maps, or of those that another came after. A map is compared by its squared cosine without a division
+ * and only one that beats the last of the best is looked at closer. */
+static void fmoe_find(const struct fmoe *f, const struct fmoe_sequence *q, bool followed, struct fmoe_best *best)
+{
+    float product = 0, square = 1;
+
+    best->count = 0;
+    for (unsigned m = 0; m < *f->maps.count; m++) {
+        float mine = (float)q->product[m];
+
+        if (mine * mine * square <= product * product * (float)q->square[m] || (followed && !f->maps.after[m]))
+            continue;
+        fmoe_insert(best, m, fmoe_cosine(q, m));
+        if (best->count == BEST) {
+            product = (float)q->product[best->map[BEST - 1]];
+            square = (float)q->square[best->map[BEST - 1]];
+        }
+    }
+}
+
+static void fmoe_observe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)
+{
+    struct fmoe *f = p->state;
+    struct fmoe_sequence *q = &f->sequences[s];
+    unsigned layer = efs_predict_layer(p, p->sequences[s].now);
+
+    q->own += fmoe_add(f, q, row, layer, 0, *f->maps.count);
+    fmoe_find(f, q, false, &q->nearest);
+}
+
+/* ---- the store -------------------------------------------------------------------------------------------------- */
+
+/* Where the new map goes: a free place, or that of the most redundant one. */
+static unsigned fmoe_place(const struct efs_predictor *p, const struct fmoe *f, const struct fmoe_sequence *q)
+{
+    unsigned place = 0;
+    float most = -1;
+
+    if (*f->maps.count < f->maps.room)
+        return *f->maps.count;
+    for (unsigned m = 0; m < *f->maps.count; m++) {
+        float redundancy = efs_fmoe_redundancy(q->semantic[m], fmoe_cosine(q, m), p->distances, p->layers);
+
+        if (redundancy > most) {
+            most = redundancy;
+            place = m;
+        }
+    }
+    return place;
+}
+
+static void fmoe_forget_map(struct fmoe_best *best, uint32_t map)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < best->count; i++)
+        if (best->map[i] != map) {
+            best->map[kept] = best->map[i];
+            best->score[kept++] = best->score[i];
+        }
+    best->count = kept;
+}
+
+/* Another map stands at m: for a sequence in the middle of an iteration. */
+static void fmoe_recount(struct efs_predictor *p, unsigned s, unsigned m)
+{
+    struct fmoe *f = p->state;
+    struct fmoe_sequence *q = &f->sequences[s];
+    int64_t now = p->sequences[s].now, first = now < 0 ? 0 : now - now % p->layers;
+
+    q->product[m] = q->square[m] = 0;
+    q->semantic[m] = 0;
+    if (q->last == m + 1)
+        q->last = 0;
+    fmoe_forget_map(&q->nearest, m);
+    fmoe_forget_map(&q->follow, m);
+    if (q->own == 0) /* its iteration is over */
+        return;
+    for (int64_t position = first; position <= now; position++) {
+        struct efs_predict_row row = efs_predict_at(p, s, position);
+
+        fmoe_add(f, q, &row, efs_predict_layer(p, position), m, m + 1);
+    }
+}
+
+static void fmoe_store(struct efs_predictor *p, unsigned s)
+{
+    struct fmoe *f = p->state;
+    struct fmoe_sequence *q = &f->sequences[s];
+    unsigned place = fmoe_place(p, f, q);
+    uint32_t before = q->last == place + 1 ? 0 : q->last;
+
+    efs_maps_put(&f->maps, p, s, p->sequences[s].now, place, before);
+    q->product[place] = q->square[place] = 0; /* it is not to be found by itself */
+    for (unsigned other = 0; other < p->config.sequences; other++)
+        if (p->sequences[other].used && other != s)
+            fmoe_recount(p, other, place);
+    q->last = place + 1;
+}
+
+static void fmoe_iteration(struct efs_predictor *p, unsigned s)
+{
+    struct fmoe *f = p->state;
+    struct fmoe_sequence *q = &f->sequences[s];
+
+    if (p->learn)
+        fmoe_store(p, s);
+    else
+        q->last = 0;
+    fmoe_find(f, q, true, &q->follow);
+    for (unsigned i = 0; i < q->follow.count; i++)
+        q->follow.map[i] = f->maps.after[q->follow.map[i]] - 1;
+    for (unsigned m = 0; m < *f->maps.count; m++)
+        q->semantic[m] = f->maps.before[m] ? fmoe_cosine(q, f->maps.before[m] - 1) : 0;
+    fmoe_restart(q, f->maps.room);
+}
+
+/* ---- guesses ---------------------------------------------------------------------------------------------------- */
+
+/* The maps that speak of a position, the best first. */
+static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s, int64_t target)
+{
+    const struct fmoe *f = p->state;
+    const struct fmoe_sequence *q = &f->sequences[s];
+    int64_t now = p->sequences[s].now;
+    bool over = q->own == 0, same = target / p->layers == now / p->layers;
+    struct fmoe_best best = {0};
+
+    if (over || (same && p->config.tuning.match == EFS_MATCH_SEMANTIC))
+        return over && p->config.tuning.match == EFS_MATCH_TRAJECTORY ? best : q->follow;
+    if (same)
+        return q->nearest;
+    /* The next iteration, in the middle of this one: what came after those that are like it so far. */
+    for (unsigned i = 0; i < q->nearest.count && p->config.tuning.match != EFS_MATCH_TRAJECTORY; i++)
+        if (f->maps.after[q->nearest.map[i]])
+            fmoe_insert(&best, f->maps.after[q->nearest.map[i]] - 1, q->nearest.score[i]);
+    return best;
+}
+
+/* How many of a map's experts are to be fetched: by falling p until the sum is delta, at least as many as are chosen.
+ */
+static unsigned fmoe_picked(const struct efs_predictor *p, const uint8_t *scores, unsigned width, float score)
+{
+    float delta = efs_fmoe_delta(score), sum = 0;
+    unsigned picked = 0;
+
+    while (picked < width && scores[picked] && (picked < p->chosen || sum < delta))
+        sum += (float)scores[picked++] / EFS_MAPS_ONE;
+    return p->config.tuning.no_delta ? p->chosen : picked;
+}
+
+static unsigned fmoe_score(struct efs_predictor *p, unsigned s, int64_t target, float *probability)
+{
+    const struct fmoe *f = p->state;
+    struct fmoe_best best = fmoe_maps_for(p, s, target);
+    unsigned layer = efs_predict_layer(p, target), picked = 0;
+    float least = 1;
+
+    for (unsigned b = 0; b < best.count; b++) {
+        size_t at = efs_maps_at(&f->maps, layer, best.map[b]);
+        float scale = b ? 0.5F * least : 1; /* behind all that is there */
+
+        if (b == 0)
+            picked = fmoe_picked(p, f->maps.scores + at, f->maps.width, best.score[0]);
+        for (unsigned i = 0; i < f->maps.width && f->maps.scores[at + i]; i++) {
+            float score = (float)f->maps.scores[at + i] / EFS_MAPS_ONE;
+            /* that one of as many draws as are chosen takes it */
+            float probable = scale * (1 - powf(score < 1 ? 1 - score : 0, (float)p->chosen));
+            unsigned expert = f->maps.experts_of[at + i];
+
+            if (probability[expert] > 0)
+                continue;
+            probability[expert] = probable;
+            least = probable < least ? probable : least;
+        }
+    }
+    return picked;
+}
+
+static float fmoe_priority(const struct efs_predictor *p, float probability, unsigned distance)
+{
+    (void)p;
+    return efs_fmoe_priority(probability, distance);
+}
+
+static bool fmoe_valid(struct efs_predictor *p)
+{
+    const struct fmoe *f = p->state;
+
+    return efs_maps_valid(&f->maps);
+}
+
+const struct efs_predict_ops efs_predict_fmoe = {.name = "fmoe",
+                                                 .open = fmoe_open,
+                                                 .begin = fmoe_begin,
+                                                 .observe = fmoe_observe,
+                                                 .iteration = fmoe_iteration,
+                                                 .score = fmoe_score,
+                                                 .priority = fmoe_priority,
+                                                 .valid = fmoe_valid};

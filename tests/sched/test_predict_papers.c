@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_predict_papers.c - MoE-Infinity and fMoE by hand: each of their formulas on cases with known answers.
+ */
+#include "predict_cases.h"
+#include "predict_fmoe.h"
+
+static const uint8_t iteration_a[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
+static const uint8_t iteration_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
+
+/* A request of some iterations, from its beginning to its end. */
+static void request(struct efs_predictor *p, unsigned iterations, const uint8_t (*experts)[CHOSEN])
+{
+    assert_int_equal(efs_predict_begin(p, 99), 0);
+    for (unsigned i = 0; i < iterations; i++)
+        see_all(p, 99, experts);
+    assert_int_equal(efs_predict_end(p, 99), 0);
+}
+
+static float priority_of_first(struct efs_predictor *p, unsigned distance)
+{
+    struct efs_guess guess;
+
+    assert_int_equal(efs_predict(p, 1, distance, &guess, 1, NULL), 1);
+    return guess.priority / guess.probability;
+}
+
+/* ---- MoE-Infinity -------------------------------------------------------------------------------------------- */
+
+static void infinity_takes_the_matrix_most_alike(void **state)
+{
+    static const uint8_t mixed[LAYERS][CHOSEN] = {{2, 4}, {0, 1}, {4, 5}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    request(p, 3, iteration_a);
+    request(p, 2, mixed);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 0, 2); /* cosine with a {3, 3}: 3 / (sqrt 18 sqrt 2) = .5; with mixed the same: the first stays */
+    assert_probable(p, 1, 2, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
+    see(p, 1, 1, 0, 1); /* both the same again */
+    see(p, 1, 2, 4, 0); /* a: 3 / (sqrt 18 sqrt 2) = .5; mixed: the same */
+    see(p, 1, 0, 2, 4); /* row 0 is 1, 0, 2, 0, 1: a 3 / (sqrt 18 sqrt 6), mixed 6 / (sqrt 8 sqrt 6) */
+    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 0, 0, 1, 1});
+    efs_predictor_free(p);
+}
+
+static void infinity_tells_part_of_iterations(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 99), 0);
+    for (unsigned i = 0; i < 3; i++)
+        see_all(p, 99, iteration_a);
+    see_all(p, 99, iteration_b);
+    assert_int_equal(efs_predict_end(p, 99), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 4, 5); /* like none: the first */
+    assert_probable(p, 1, 1, (double[EXPERTS]){0.75, 0.75, 0.25, 0.25, 0, 0});
+    efs_predictor_free(p);
+}
+
+static void infinity_goes_by_itself_at_first(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_all(p, 1, iteration_a);
+    see(p, 1, 0, 0, 1);
+    assert_probable(p, 1, 1, (double[EXPERTS]){0.5, 0.5, 0, 0, 0, 0});
+    efs_predictor_free(p);
+}
+
+static void infinity_weighs_by_distance(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    request(p, 1, iteration_a);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 0, 1);
+    assert_double_equal(priority_of_first(p, 1), 1 - 1.0 / LAYERS, 1e-6);
+    assert_double_equal(priority_of_first(p, 2), 1 - 2.0 / LAYERS, 1e-6);
+    efs_predictor_free(p);
+}
+
+/* Room for three: a fourth takes the place of the one most like it. */
+static void infinity_gives_up_the_one_most_alike(void **state)
+{
+    static const uint8_t c[LAYERS][CHOSEN] = {{4, 5}, {4, 5}, {4, 5}},
+                         like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {0, 5}};
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    request(p, 1, iteration_a);
+    request(p, 1, iteration_b);
+    request(p, 1, c);
+    request(p, 1, like_b);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 2, 3);
+    assert_probable(p, 1, 2, (double[EXPERTS]){1, 0, 0, 0, 0, 1});
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 0, 1);
+    assert_probable(p, 1, 2, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
+    efs_predictor_free(p);
+}
+
+/* A matrix that comes while another request runs is compared with all that it has chosen. */
+static void infinity_sees_new_matrices(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
+
+    (void)state;
+    request(p, 1, iteration_a);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 2, 3);
+    assert_probable(p, 1, 1, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
+    request(p, 1, iteration_b);
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 1, 1, 0, 0});
+    efs_predictor_free(p);
+}
+
+/* ---- fMoE ---------------------------------------------------------------------------------------------------- */
+
+static void fmoe_formulas(void **state)
+{
+    (void)state;
+    assert_double_equal(efs_fmoe_delta(0.25F), 0.75, 0);
+    assert_double_equal(efs_fmoe_delta(1.5F), 0, 0);
+    assert_double_equal(efs_fmoe_delta(-0.5F), 1, 0);
+    assert_double_equal(efs_fmoe_priority(0.6F, 3), 0.2, 1e-7);
+    assert_double_equal(efs_fmoe_redundancy(0.5F, 1, 6, 24), 0.25 * 0.5 + 0.75, 1e-7);
+}
+
+/* Probability of an expert with a score: that one of K = 2 draws takes it. Scores are kept in 255ths. */
+static double taken(double score)
+{
+    double kept = round(score * 255) / 255;
+
+    return 1 - pow(1 - kept, 2);
+}
+
+static void fmoe_matches_the_trajectory(void **state)
+{
+    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_FMOE);
+    unsigned picked;
+    struct efs_guess guess[EXPERTS];
+
+    (void)state;
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    for (unsigned l = 0; l < LAYERS; l++)
+        see_scored(p, 1, l, 0, 1, 0.8F);
+    for (unsigned l = 0; l < LAYERS; l++)
+        see_scored(p, 1, l, l ? 4 : 0, l ? 5 : 1, 0.6F);
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    /* layer 0 of both maps has experts 0 and 1: (.8, .2) and (.6, .4). For (.55, .45) the second is nearer */
+    see_scored(p, 1, 0, 0, 1, 0.55F);
+    assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), 4); /* the other map's follow */
+    assert_int_equal(picked, 2);
+    assert_int_equal(guess[0].expert, 4);
+    assert_int_equal(guess[1].expert, 5);
+    assert_double_equal(guess[0].probability, taken(0.6), 1e-5);
+    assert_double_equal(guess[1].probability, taken(0.4), 1e-5);
+    assert_int_equal(guess[2].expert, 0);
+    assert_true(guess[2].probability < guess[1].probability);
+    assert_double_equal(guess[0].priority, guess[0].probability, 1e-7);
+    assert_int_equal(efs_predict(p, 1, 2, guess, EXPERTS, &picked), 4);
+    assert_double_equal(guess[0].priority, guess[0].probability / 2, 1e-7);
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    /* for (.9, .1) the first */
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see_scored(p, 1, 0, 0, 1, 0.9F);
+    assert_int_equal(efs_predict(p, 1, 1, guess, 1, NULL), 1);
+    assert_int_equal(guess[0].expert, 0);
+    efs_predictor_free(p);
+}
+
+/* Without embeddings the first layers are what came after the iteration most like the last one. */
+static void fmoe_takes_what_followed(void **state)
+{
+    struct efs_predict_config config = small;
+    struct efs_guess guess[2];
+
+    (void)state;
+    for (enum efs_predict_match match = EFS_MATCH_BOTH; match <= EFS_MATCH_SEMANTIC; match++) {
+        struct efs_predictor *p;
+
+        config.tuning.match = match;
+        p = predictor_new(&config, EFS_PREDICT_FMOE);
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        see_all(p, 1, iteration_a);
+        see_all(p, 1, iteration_b);
+        assert_int_equal(efs_predict_end(p, 1), 0);
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        see_all(p, 1, iteration_a);
+        if (match == EFS_MATCH_TRAJECTORY) {
+            assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 0);
+        } else {
+            assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
+            assert_true(guess[0].expert == 2 && guess[1].expert == 3 && guess[0].next);
+        }
+        /* It goes on like a, but by the map before it would be b. */
+        see(p, 1, 0, 0, 1);
+        assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
+        assert_int_equal(guess[0].expert, match == EFS_MATCH_SEMANTIC ? 2 : 0);
+        efs_predictor_free(p);
+    }
+}
+
+/* Where the gate's whole distribution is told, the less alike a map is, the more is fetched. */
+static void fmoe_fetches_until_delta(void **state)
+{
+    static const uint16_t all[] = {0, 1, 2, 3, 4, 5};
+    static const float flat[] = {0.3F, 0.2F, 0.2F, 0.1F, 0.1F, 0.1F}, steep[] = {1, 0, 0, 0, 0, 0};
+    struct efs_predict_config config = small;
+    struct efs_predict_seen seen = {.experts = all, .scores = flat, .count = CHOSEN, .scored = EXPERTS, .tokens = 1};
+    struct efs_guess guess[EXPERTS];
+
+    (void)state;
+    config.tuning.width = EXPERTS;
+    for (unsigned off = 0; off < 2; off++) {
+        struct efs_predictor *p;
+        unsigned picked;
+
+        config.tuning.no_delta = off;
+        p = predictor_new(&config, EFS_PREDICT_FMOE);
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        for (seen.layer = 0; seen.layer < LAYERS; seen.layer++)
+            assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
+        seen.layer = 0; /* the same: score 1, delta 0, K experts */
+        assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
+        assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), EXPERTS);
+        assert_int_equal(picked, CHOSEN);
+        seen.layer = 1; /* cosine (.09 + .04 + .04 + .03 + .3) / (sqrt .2 sqrt 1.2) */
+        seen.scores = steep;
+        assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
+        assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), EXPERTS);
+        assert_int_equal(picked, CHOSEN); /* score .98, delta .02 */
+        assert_int_equal(efs_predict_end(p, 1), 0);
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        seen.layer = 0;
+        seen.experts = (const uint16_t[]){5, 4, 3, 2, 1, 0};
+        assert_int_equal(efs_predict_observe(p, 1, &seen), 0); /* cosine .1 / sqrt .2 = .22, delta .78 */
+        assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), EXPERTS);
+        assert_int_equal(picked, off ? CHOSEN : 4); /* .3 + .2 + .2 + .1 */
+        seen.experts = all;
+        seen.scores = flat;
+        efs_predictor_free(p);
+    }
+}
+
+/* Room for two: of d = 2 of 3 layers ahead, RDY = 2/3 semantic + 1/3 trajectory. */
+static void fmoe_gives_up_the_most_redundant(void **state)
+{
+    static const uint8_t like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {4, 5}};
+    struct efs_predict_config config = small;
+    struct efs_predictor *p;
+    struct efs_guess guess[2];
+
+    (void)state;
+    config.tuning.maps = 2;
+    p = predictor_new(&config, EFS_PREDICT_FMOE);
+    for (unsigned i = 0; i < 3; i++)
+        request(p, 1, i == 0 ? iteration_a : i == 1 ? iteration_b : like_b);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 2, 3);
+    see(p, 1, 1, 2, 3);
+    assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
+    assert_int_equal(guess[0].expert, 4); /* b is gone */
+    assert_int_equal(efs_predict_end(p, 1), 0);
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    see(p, 1, 0, 0, 1);
+    assert_int_equal(efs_predict(p, 1, 2, guess, 2, NULL), 2);
+    assert_int_equal(guess[0].expert, 0); /* a is not */
+    efs_predictor_free(p);
+}
+
+/* A map that is replaced while another sequence is in the middle of an iteration is compared with all that it has seen:
+ * products that are kept up are those of a store that was like this from the beginning. */
+static void fmoe_products_are_kept_up(void **state)
+{
+    struct efs_predict_config config = {
+        .layers = 5, .experts = 12, .chosen = 2, .distances = 2, .sequences = 2, .tuning = {.maps = 6}};
+    struct cases cases = {3};
+
+    (void)state;
+    for (unsigned round = 0; round < 40; round++) {
+        struct efs_predictor *p = predictor_new(&config, EFS_PREDICT_FMOE),
+                             *q = predictor_new(&config, EFS_PREDICT_FMOE);
+        unsigned before = cases_below(&cases, 5), layers = 1 + cases_below(&cases, 4);
+        size_t size = efs_predict_save(p, NULL, 0);
+        void *bytes = malloc(size);
+        float mine[12], other[12];
+
+        assert_non_null(bytes);
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        see_random(p, 1, &config, 20, round);
+        assert_int_equal(efs_predict_begin(p, 2), 0);
+        for (unsigned l = 0; l < layers; l++) { /* of 2, with iterations of 1 between */
+            see_scored(p, 2, l, l, l + 3, 0.7F);
+            if (l == before)
+                see_random(p, 1, &config, 2, round + 1000);
+        }
+        assert_int_equal(efs_predict_all(p, 2, 1, mine), 0);
+        assert_int_equal(efs_predict_end(p, 1), 0);
+        efs_predict_save(p, bytes, size);
+        assert_int_equal(efs_predict_load(q, bytes, size), 0);
+        assert_int_equal(efs_predict_begin(q, 2), 0);
+        for (unsigned l = 0; l < layers; l++)
+            see_scored(q, 2, l, l, l + 3, 0.7F);
+        assert_int_equal(efs_predict_all(q, 2, 1, other), 0);
+        for (unsigned e = 0; e < 12; e++)
+            if (layers > before + 1) /* else the best were looked for before maps went */
+                assert_true(mine[e] == other[e]);
+        free(bytes);
+        efs_predictor_free(p);
+        efs_predictor_free(q);
+    }
+}
+
+static void fmoe_holds_50000_maps(void **state)
+{
+    struct efs_predict_config config = {.layers = 24,
+                                        .experts = 32,
+                                        .chosen = 4,
+                                        .distances = 4,
+                                        .sequences = 1,
+                                        .memory_bytes = 200000000,
+                                        .tuning = {.maps = 50000}};
+    struct efs_predictor *p;
+
+    (void)state;
+    p = predictor_new(&config, EFS_PREDICT_FMOE);
+    assert_true(efs_predict_bytes(p) > 50000u * 24 * 4 * 3 && efs_predict_bytes(p) < 20000000);
+    efs_predictor_free(p);
+    config.tuning.width = 32; /* the gate's whole distribution */
+    p = predictor_new(&config, EFS_PREDICT_FMOE);
+    assert_true(efs_predict_bytes(p) > 50000u * 24 * 32 * 3);
+    efs_predictor_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(infinity_takes_the_matrix_most_alike),
+        cmocka_unit_test(infinity_tells_part_of_iterations),
+        cmocka_unit_test(infinity_goes_by_itself_at_first),
+        cmocka_unit_test(infinity_weighs_by_distance),
+        cmocka_unit_test(infinity_gives_up_the_one_most_alike),
+        cmocka_unit_test(infinity_sees_new_matrices),
+        cmocka_unit_test(fmoe_formulas),
+        cmocka_unit_test(fmoe_matches_the_trajectory),
+        cmocka_unit_test(fmoe_takes_what_followed),
+        cmocka_unit_test(fmoe_fetches_until_delta),
+        cmocka_unit_test(fmoe_gives_up_the_most_redundant),
+        cmocka_unit_test(fmoe_products_are_kept_up),
+        cmocka_unit_test(fmoe_holds_50000_maps),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
