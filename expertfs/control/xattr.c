@@ -6,8 +6,8 @@
  *     a layer's folder  pin, of all its experts
  *     an expert's file  pin; state, kept, rank, count, bytes, leases: to read
  *
- * Everybody may read them. To change one is for who mounted, and for root; taking one away sets it back to what it was
- * when the mount began. Wrong values are told in the log and in user.expertfs.answer.
+ * Everybody may read them; the user who mounted and root may change them. Removing one sets it back to what it was when
+ * the mount began. Why a value is refused is in the log and in user.expertfs.answer.
  */
 #include "xattr.h"
 
@@ -260,21 +260,21 @@ static errint_t target_set(const struct target *target, const char *name, const 
     return rc;
 }
 
-/* Set, and tell what became of it. */
+/* Set, and say in log and answer what became of it. */
 static errint_t target_change(const struct target *target, fuse_req_t req, const char *name, const char *value)
 {
     struct efs_error err = {.text = ""};
-    char told[sizeof(err.text) + VALUE_MOST + 32];
+    char answer[sizeof(err.text) + VALUE_MOST + 32];
     unsigned uid = fuse_req_ctx(req)->uid;
     errint_t rc = target_set(target, name, value, &err);
     if (rc) {
-        snprintf(told, sizeof(told), "%s", *err.text ? err.text : strerror(-rc));
-        efsd_log(EFS_LOG_WARNING, "setting refused for user %u: %s", uid, told);
+        snprintf(answer, sizeof(answer), "%s", *err.text ? err.text : strerror(-rc));
+        efsd_log(EFS_LOG_WARNING, "setting refused for user %u: %s", uid, answer);
     } else {
-        snprintf(told, sizeof(told), "%s", *err.text ? err.text : "ok");
+        snprintf(answer, sizeof(answer), "%s", *err.text ? err.text : "ok");
         efsd_log(EFS_LOG_INFO, "user %u set %s=%s%s%s", uid, name, value, *err.text ? "; " : "", err.text);
     }
-    efsd_answer(target->daemon, told);
+    efsd_answer(target->daemon, answer);
     return rc;
 }
 
@@ -294,13 +294,13 @@ static int target_refusal(const struct target *target, fuse_req_t req, const cha
 static void target_log_refusal(const struct target *target, const char *name, int error)
 {
     if (error == EINVAL) {
-        char told[400];
-        size_t used = (size_t)snprintf(told, sizeof(told), "%.100s: allowed are, on the root,", name);
+        char answer[400];
+        size_t used = (size_t)snprintf(answer, sizeof(answer), "%.100s: allowed are, on the root,", name);
         for (size_t i = 0; i < EFSD_TUNABLES; i++)
-            used += (size_t)snprintf(told + used, sizeof(told) - used, " %s", efsd_tunables[i]);
-        snprintf(told + used, sizeof(told) - used, "; on an expert's file or a layer's folder, pin");
-        efsd_log(EFS_LOG_WARNING, "%s", told);
-        efsd_answer(target->daemon, told);
+            used += (size_t)snprintf(answer + used, sizeof(answer) - used, " %s", efsd_tunables[i]);
+        snprintf(answer + used, sizeof(answer) - used, "; on an expert's file or a layer's folder, pin");
+        efsd_log(EFS_LOG_WARNING, "%s", answer);
+        efsd_answer(target->daemon, answer);
     }
 }
 

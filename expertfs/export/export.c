@@ -15,24 +15,24 @@
 
 #define SESSIONS 16u
 #define SEND_BYTES (256 << 10)
-#define DEAF_MS 200
-#define TELL_SECONDS 60
+#define PAUSE_MS 200
+#define LOG_SECONDS 60
 
 /* ---- the thread --------------------------------------------------------------------------------------------- */
 
-static void export_hear(struct efsd_export *h, bool hears)
+static void export_listen(struct efsd_export *h, bool on)
 {
-    struct epoll_event event = {.events = hears ? EPOLLIN : 0, .data.ptr = &h->socket};
+    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &h->socket};
     epoll_ctl(h->epoll, EPOLL_CTL_MOD, h->socket.listening, &event);
-    h->deaf = !hears;
+    h->paused = !on;
 }
 
 /*
- * There is no descriptor for a client that waits. Left where it is, it would wake us again and again, and wait for an
- * answer: so it is let in by a descriptor that is kept for this, and cut off, and opens files. If that fails, too, the
- * socket is not looked at for a while.
+ * No descriptor is left for a client that connects. Not accepted, it would wake us again and again and wait for ever.
+ * So it is accepted with a descriptor that is kept for this and disconnected: it opens files instead. If that fails,
+ * too, the socket is not polled for a while.
  */
-static void export_turn_away(struct efsd_export *h)
+static void export_refuse(struct efsd_export *h)
 {
     if (h->spare >= 0)
         close(h->spare);
@@ -42,21 +42,21 @@ static void export_turn_away(struct efsd_export *h)
         close(fd);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (none || h->spare < 0)
-        export_hear(h, false);
+        export_listen(h, false);
     int64_t now = time(NULL);
-    if (now - h->told_away >= TELL_SECONDS) {
-        h->told_away = now;
-        efsd_log(EFS_LOG_WARNING, "clients of the hand-out are turned away, they open files: no descriptor is left "
-                                  "(RLIMIT_NOFILE)");
+    if (now - h->refused_logged >= LOG_SECONDS) {
+        h->refused_logged = now;
+        efsd_log(EFS_LOG_WARNING, "the export socket refuses clients, they open files instead: no file descriptor is "
+                                  "left (RLIMIT_NOFILE)");
     }
 }
 
-static void export_greet(struct efsd_export *h)
+static void export_accept(struct efsd_export *h)
 {
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            export_turn_away(h);
+            export_refuse(h);
         return;
     }
     struct ucred who;
@@ -86,9 +86,9 @@ static void *export_run(void *arg)
     struct efsd_export *h = arg;
     struct epoll_event event;
     for (;;) { /* one at a time: what one event ends is not in a list of others */
-        int n = epoll_wait(h->epoll, &event, 1, h->deaf ? DEAF_MS : -1);
-        if (h->deaf && n == 0)
-            export_hear(h, true);
+        int n = epoll_wait(h->epoll, &event, 1, h->paused ? PAUSE_MS : -1);
+        if (h->paused && n == 0)
+            export_listen(h, true);
         if (n < 0 && errno != EINTR)
             return NULL;
         if (n < 1)
@@ -96,7 +96,7 @@ static void *export_run(void *arg)
         if (event.data.ptr == &h->stop)
             return NULL;
         if (event.data.ptr == &h->socket) {
-            export_greet(h);
+            export_accept(h);
             continue;
         }
         struct efsd_session *s = event.data.ptr;
@@ -139,10 +139,10 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : export_find_nodes(h);
-    bool told = false;
+    bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, err);
-        told = rc != 0;
+        reported = rc != 0;
     }
     if (!rc)
         rc = export_watch(h, h->stop, &h->stop);
@@ -154,7 +154,7 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
     }
     if (rc) {
         efsd_export_free(h);
-        return told ? rc : efs_fail(err, rc, "%s", strerror(-rc));
+        return reported ? rc : efs_fail(err, rc, "%s", strerror(-rc));
     }
     pthread_setname_np(h->thread, "efs-export");
     *export = h;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_core.h - what the files of the hand-out share.
+ * export_core.h - what the files of the export share.
  *
  *   export.c          the socket and the thread that receives      export_session.c   what a client asks and holds
  *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
@@ -53,9 +53,9 @@ struct efsd_export {
     uint32_t *nodes; /* by expert: its file in the tree */
     struct efsd_socket socket;
     int epoll, stop;
-    int spare;         /* given up to turn a client away when there are no more descriptors */
-    bool deaf;         /* the thread's: the socket is not looked at for a moment */
-    int64_t told_away; /* the thread's: second in which that was logged last */
+    int spare;              /* given up to turn a client away when there are no more descriptors */
+    bool paused;            /* the thread's: the socket is not looked at for a moment */
+    int64_t refused_logged; /* the thread's: second in which that was logged last */
     pthread_t thread;
     bool started;
 };

@@ -243,7 +243,7 @@ void efsd_export_receive(struct efsd_session *s)
             return;
         bool good = n > 0 && (size_t)n <= sizeof(ask) && session_take(s, &ask, (size_t)n);
         if (n > 0 && !good) {
-            efsd_log(EFS_LOG_WARNING, "a client of %s does not speak our protocol: it is cut off",
+            efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected",
                      efsd_export_address(s->export));
         }
         if (!good) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_socket.h - where the hand-out's socket is: in a directory of its own, which only who mounted may enter, below
- * one for all mounts of the user ($EXPERTFS_RUN; else /run/expertfs, $XDG_RUNTIME_DIR/expertfs, /tmp/expertfs-UID).
- * Nobody else can connect, or fill its queue. A lock says that the daemon lives; the directories of those that were
- * killed are taken away by the next.
+ * export_socket.h - where the export socket is: in a directory of its own, which only the user who mounted may enter,
+ * below one for all mounts of the user ($EXPERTFS_RUN; else /run/expertfs, $XDG_RUNTIME_DIR/expertfs,
+ * /tmp/expertfs-UID). Nobody else can connect, or fill its queue. A lock says that the daemon lives; the directories of
+ * those that were killed are taken away by the next.
  */
 #ifndef EFSD_EXPORT_SOCKET_H
 #define EFSD_EXPORT_SOCKET_H

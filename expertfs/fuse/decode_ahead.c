@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_ahead.c - the next block of one who reads a file in order, past the page cache, is decoded while the last one
- * is on its way to him: by the thread that sent it, into one of a few buffers. His next request is then answered at
- * once, or, if it comes first, by that thread when it is done. Only where the bytes are in memory: what comes from the
- * disk is read ahead by the engine.
+ * decode_ahead.c - for a reader in order past the page cache: the thread that sent a block decodes the next one into
+ * one of a few slots, while the reader copies the first. The next request is answered from the slot, or, if it comes
+ * before the block is decoded, by that thread when it is. Only from memory: the engine reads ahead from the disk.
  *
- * Small requests, of copying programs and of C and C++ streams, are answered from a block that is larger than they are:
- * each by itself would cost the engine's way through locks and tables again, which takes longer than to decode it.
+ * Small requests, as of copying programs and of C and C++ streams, share a block that is larger than they are: for each
+ * of them the engine's locks and tables would take longer than the decoding.
  *
- * What is in a slot is true for ever, since files never change: no one has to be asked when it goes.
+ * A slot never becomes wrong, since files never change.
  */
 #include "decode_ahead.h"
 
 #include "daemon.h"
 
-#define LARGE_BYTES (128u << 10) /* each such read is expected by itself; smaller ones share a block */
+#define LARGE_BYTES (128u << 10) /* a block for each such read; smaller ones share one */
 #define BLOCK_BYTES (256u << 10) /* for small reads; the next one is begun when half of it was read */
 #define SMALL_SURE 4u            /* so many in a row: the reader goes on */
 
@@ -51,7 +50,7 @@ static const uint8_t *ahead_bytes_at(const struct efsd_decode_ahead *a, uint64_t
     return a->data + efsd_answer_begin(a->bytes) + (offset - a->offset);
 }
 
-/* Lock held. It was sent up to end: is anything left that somebody may come for? */
+/* Lock held. It was sent up to end: with the last part the slot is free. */
 static void ahead_sent(struct efsd_decode_ahead *a, uint64_t end)
 {
     a->sending--;
@@ -73,7 +72,7 @@ bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, 
     bytes = file_bytes_within(daemon, node, offset, bytes);
     pthread_mutex_lock(&buffers->lock);
     struct efsd_decode_ahead *a = bytes ? ahead_find(buffers, node, offset, bytes) : NULL;
-    /* who wants a part does not wait: the rest may be damaged */
+    /* a read of a part does not wait: the rest may be damaged */
     bool coming = a && a->state == COMING && a->bytes == bytes, here = a && a->state == HERE;
     if (coming) {
         a->state = AWAITED;
@@ -104,7 +103,7 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     pthread_mutex_lock(&buffers->lock);
     bool awaited = a->state == AWAITED;
     if (!awaited)
-        a->state = error ? FREE : HERE; /* the reader shall have his own try */
+        a->state = error ? FREE : HERE; /* the reader tries again itself */
     pthread_mutex_unlock(&buffers->lock);
     efsd_count(&daemon->counters.ahead_bytes, bytes);
     if (!awaited) {
@@ -165,7 +164,7 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
     return slot;
 }
 
-/* Lock held. Small reads, one behind the other, with nobody else in between. */
+/* Lock held. Do small reads follow each other, with no other reader in between? */
 static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
 {
     bool follows = alone && offset == g->small_end;
@@ -176,10 +175,9 @@ static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offse
 }
 
 /*
- * Lock held. A large read is expected as far behind the last one, and as long, as that was: a buffer that does not
- * begin with a page makes the kernel ask for most of 1 MiB and for a few bytes, in turns. What is expected is decoded
- * only if what was expected before came true, and no one else reads meanwhile: several readers keep the processors busy
- * without.
+ * Lock held. A large read is expected to be as long as the last one and to begin as far behind it as that began behind
+ * the one before: for a buffer that does not begin with a page the kernel asks for most of 1 MiB and for a few bytes in
+ * turns. The guess is used only if the last one came true and there is one reader: several keep the processors busy.
  */
 static bool guess_large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset,
                                 size_t bytes)

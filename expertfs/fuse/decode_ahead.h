@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_ahead.h - blocks that are decoded before they are asked for, for who reads in order past the page cache. All
- * functions on the thread that received the request.
+ * decode_ahead.h - blocks decoded before they are asked for, for readers in order past the page cache. All functions
+ * are called on the thread that received the request.
  */
 #ifndef EFSD_DECODE_AHEAD_H
 #define EFSD_DECODE_AHEAD_H
@@ -18,8 +18,8 @@ struct efsd_decode_ahead {
     size_t bytes;
     uint32_t node;
     unsigned state, sending; /* sending: answers from it that are on their way */
-    bool through;            /* its end was sent: nobody comes for it any more */
-    fuse_req_t req;          /* of who waits for all of it */
+    bool through;            /* its end was sent: nothing more is asked of it */
+    fuse_req_t req;          /* the request that waits for all of it */
 };
 #define EFSD_DECODE_AHEADS 4u
 
@@ -35,7 +35,7 @@ struct efsd_guess {
 
 /* A read past the page cache has come: is it the one that was expected? */
 bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
-/* The block is there, and is sent, or is coming, and will be: the request is taken. */
+/* Answer from a block that is decoded, or later from one that is being decoded. false: there is none. */
 bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
 /* A request was answered by this thread. */
 void efsd_decode_ahead_answered(void);

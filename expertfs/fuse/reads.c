@@ -6,8 +6,8 @@
 #include "ops.h"
 
 #define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
-#define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: someone goes through the file */
-/* The same of who began with the file's first bytes, where no expert lies: longer than a header with its vocabulary. */
+#define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: the file is read in order */
+/* The same for a run from the file's begin, where no expert lies: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
 static void read_done(void *arg, errint_t error, size_t bytes)
@@ -36,13 +36,13 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
 /*
  * Reads for the page cache come from faults in mappings, where the kernel reads around each fault and a little ahead:
  * three reads in a row say nothing of the next 32 MiB, and a read at the edge of an expert nothing of that expert. So
- * the engine follows such a reader, with its read-ahead, only after a long run; before, it is told of one who is
- * sequential (nothing else of the expert is brought along) and in other hands (not to be followed).
+ * the engine reads ahead for such a reader only after a long run. Before, it gets a stream that is sequential (so that
+ * nothing else of the expert is read) and without read-ahead.
  */
 static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
     if (open->own)
-        return open->stream; /* read ahead for someone who was found to go through the file */
+        return open->stream; /* loading.c reads ahead for a reader in order */
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
     uint64_t distance = offset > next ? offset - next : next - offset;
@@ -121,7 +121,7 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info 
         read_text(req, open, bytes, offset);
         efsd_open_unref(open);
     } else {
-        /* read() past the page cache names who owns its locks; what is read for the page cache has no one's */
+        /* a read() past the page cache has a lock owner, a read for the page cache has none */
         read_file(daemon, req, open, bytes, offset, file->lock_owner == 0);
     }
     efsd_open_unref(open);

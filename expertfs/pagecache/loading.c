@@ -15,17 +15,18 @@
 #include "log.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define STRETCH_BYTES (8 * MIB)   /* a page is left out at its end */
-#define AHEAD_BYTES (16 * MIB)    /* of the reader: some stretches, so that one that is late does not stop him */
-#define BEHIND_BYTES (16 * MIB)   /* not given up: threads that load beside each other are so close together */
-#define NEAR_BYTES (4 * MIB)      /* requests come a little out of order */
-#define LOOK_BYTES (64 * MIB)     /* how often the memory that there is is looked at */
-#define SPARE_SHARE 16u           /* of it that is left for what the reader needs beside the file */
-#define UNDER_WAY_BYTES (3 * MIB) /* asked of the kernel at most, and half of the reply buffers: others come, too */
-#define LATE_NS 3000000           /* without an answer: there is none to come */
-#define LOOK_MS 100u              /* without news: how often it is looked for him */
-#define GONE_LOOKS 5u             /* so often in a row there was nothing of him: he is not coming */
-#define GONE_LOOKS_BUSY 50u       /* also where requests wait to be received, which may be his or not */
+#define STRETCH_BYTES (8 * MIB) /* a page is left out at its end */
+#define AHEAD_BYTES (16 * MIB)  /* of the reader: some stretches, so that a late one does not stop it */
+#define BEHIND_BYTES (16 * MIB) /* not dropped: threads of one reader are so close together */
+#define NEAR_BYTES (4 * MIB)    /* requests come a little out of order */
+#define LOOK_BYTES (64 * MIB)   /* between two looks at the memory that there is */
+#define SPARE_SHARE 16u         /* of that memory is left for the reader itself */
+#define UNDER_WAY_BYTES                                                                                                \
+    (3 * MIB)               /* asked of the kernel at most; and half of the reply buffers: other readers need them */
+#define LATE_NS 3000000     /* without an answer: no more will come */
+#define LOOK_MS 100u        /* between two looks for requests of the reader */
+#define GONE_LOOKS 5u       /* so many looks in a row without any: it has ended */
+#define GONE_LOOKS_BUSY 50u /* ... where requests of anybody wait to be received */
 
 enum signpost_state { NONE, COMING, HERE, AWAITED };
 
@@ -120,7 +121,7 @@ static void signpost_done(void *arg, errint_t error, size_t bytes)
     pthread_mutex_lock(&loading->lock);
     assert(s->state == COMING && loading->unanswered > 0);
     loading->unanswered--;
-    s->state = error ? NONE : HERE; /* the reader shall have his own try */
+    s->state = error ? NONE : HERE; /* the reader tries again itself */
     pthread_mutex_unlock(&loading->lock);
 }
 
@@ -171,8 +172,8 @@ void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes)
         pthread_cond_signal(&loading->answered);
 }
 
-/* Before more bytes are asked for. Where the kernel had some of the pages, answers are fewer than
- * we think: then time is what ends the wait. Where the reader is. */
+/* Wait until more bytes may be asked for. Where the kernel has some of the pages already fewer answers come than are
+ * expected, so time ends the wait, too. Returns the reader's position. */
 static uint64_t loading_wait_for_answers(struct efsd *daemon, const struct pass *pass, uint64_t more)
 {
     struct efsd_loading *loading = &daemon->loading;
@@ -195,7 +196,7 @@ static uint64_t loading_wait_for_answers(struct efsd *daemon, const struct pass 
 
 /* ---- the reader ---- */
 
-/* Do we and he count for the same memory? */
+/* Is it charged to the same memory cgroup as we? */
 static bool is_of_our_cgroup(pid_t reader)
 {
     char path[64], text[2][4096];
@@ -234,7 +235,7 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
     return true;
 }
 
-/* How much the page cache may hold of it; little of that is there for what the pools would like. */
+/* How much of the file the page cache may hold. */
 static void pass_look_at_memory(struct efsd *daemon, struct pass *pass, uint64_t at)
 {
     if (pass->room && at < pass->room_from + LOOK_BYTES)
@@ -274,7 +275,7 @@ static void pass_read_stretch(struct efsd *daemon, struct pass *pass, uint64_t o
     for (uint64_t at = offset; at < last && !atomic_load(&daemon->loading.stop);) {
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
         if (loading_wait_for_answers(daemon, pass, n) > at)
-            return; /* he is faster */
+            return; /* the reader is ahead */
         posix_fadvise(pass->fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
         at += n;
     }
@@ -284,9 +285,9 @@ static void pass_read_stretch(struct efsd *daemon, struct pass *pass, uint64_t o
 }
 
 /*
- * Wait for news of the reader. false: he comes no more. One whose request, or a read ahead that he may come to, is not
- * answered waits for us, however long; one whose request was not even received, too. Looks are counted, not time: when
- * the machine gave us none, it gave him none.
+ * Wait for a request of the reader. false: it has ended. While a request of it, or a page ahead that it may wait for,
+ * is not answered or not even received, it is waiting for us and has not ended. Looks are counted and not time: where
+ * this thread gets no processor, the reader gets none either.
  */
 static bool loading_wait_for_reader(struct efsd *daemon)
 {
@@ -310,7 +311,7 @@ static bool loading_wait_for_reader(struct efsd *daemon)
     return false;
 }
 
-/* One reader, until he is through or comes no more. */
+/* Help one reader until it is through the file or ends. */
 static void pass_follow(struct efsd *daemon, struct pass *pass)
 {
     struct efsd_loading *loading = &daemon->loading;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loading.h - a program that loads a model goes through a mapped file once, in order. Who is found to do so is helped
- * in two ways, by a thread of its own.
+ * loading.h - read-ahead in the page cache for a program that reads a mapped file once and in order, as loading a model
+ * does. A thread of its own helps one such reader at a time, in two ways.
  *
- * Pages ahead of him. The kernel asks for the next piece of a mapped file when its reader begins with the one before:
- * one request at a time, a quarter of a MiB, and the reader makes the pages for it. The thread has the kernel read the
- * file some MiB ahead, so that pages are made beside the reader and pieces are decoded by all threads.
- *   Where he is we learn from what he asks for. So at the end of each stretch one page is left out: he asks for it when
- * he comes there. Its bytes are kept here meanwhile, since what it is decoded from may be gone by then.
+ * Pages ahead of the reader. The kernel reads a mapped file ahead one request at a time, a quarter of a MiB each, and
+ * the reader itself allocates the pages. The thread has the kernel read some MiB ahead: pages are allocated beside the
+ * reader, and all workers decode.
+ *   The reader's position is known only from its page faults. So the last page of each stretch is left out (a
+ * signpost): its fault shows that the reader is there. The page's bytes are kept until then, since the extents that
+ * they are decoded from may be evicted.
  *
- * Room behind him. A file that is larger than the memory that there is pushes itself out, page by page, in the time of
- * the reader; and at the end the page cache holds the last part of it, which is the wrong one: who has loaded a model
- * begins again with its first layer. So when the memory is full, what he has just passed is given up, all pages of a
- * stretch in one go. What he read first stays.
+ * Memory behind the reader. A file larger than memory evicts its own pages one by one, at the reader's expense, and
+ * leaves the end of the file in the page cache, while the model's first layers are needed next. So when memory is full
+ * the thread drops the stretches that the reader has just passed, each at once. What was read first stays.
  *
- * Pages that the thread has read count for the daemon's memory cgroup. So only readers of that cgroup are helped.
+ * Pages that the thread reads are charged to the daemon's memory cgroup, so only readers of that cgroup are helped.
  *
- * The thread waits for the kernel, which waits for answers of receiving threads and workers. Nobody waits for the
+ * The thread waits for the kernel, which waits for answers of receiving threads and workers. Nothing waits for the
  * thread (see pagecache.h), and its lock is never held over a call.
  */
 #ifndef EFSD_LOADING_H
@@ -37,7 +37,7 @@ struct fuse_req;
 
 #define EFSD_PAGE 4096u
 
-/* A page that was left out. */
+/* A page that was left out of the read-ahead. */
 struct efsd_signpost {
     uint8_t data[EFSD_PAGE];
     struct efsd *daemon;
@@ -56,15 +56,15 @@ struct efsd_loading {
     _Atomic pid_t tid; /* of the thread, as the kernel names it in requests; 0: none */
     _Atomic bool stop;
     pthread_mutex_t lock; /* guards the rest */
-    uint32_t node;        /* that is gone through; EFSD_ROOT: none */
-    pid_t reader;         /* who asked, when it was found */
-    uint64_t at;          /* the end of what he asked for last */
-    uint64_t until;       /* what was read ahead for him ends here */
-    uint64_t news;        /* requests so far, of his and of the thread's own */
-    uint64_t unanswered;  /* of them; also of those that were followed before */
-    uint64_t under_way;   /* bytes that the kernel was told to read ahead and that were not answered yet */
+    uint32_t node;        /* the file that is read; EFSD_ROOT: none */
+    pid_t reader;         /* the process that was found to read it */
+    uint64_t at;          /* the end of its last request */
+    uint64_t until;       /* the end of what was read ahead */
+    uint64_t news;        /* requests so far, the reader's and the thread's own */
+    uint64_t unanswered;  /* of them; also of earlier readers */
+    uint64_t under_way;   /* bytes asked of the kernel and not answered yet */
     pthread_cond_t answered;
-    pid_t refused; /* who was not of our memory cgroup when he was found last; 0: nobody */
+    pid_t refused; /* the last reader found that is not of our memory cgroup; 0: none */
     struct efsd_signpost signposts[EFSD_SIGNPOSTS];
     uint32_t next_signpost;
 };
@@ -79,14 +79,14 @@ void efsd_loading_free(struct efsd *daemon);
 
 /* Is the process id of a request that of our own thread? */
 bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid);
-/* A read for the page cache has come, of somebody else; scan: after a long run of them. true: it is of the one who is
- * followed, and efsd_loading_answered() is to be called for it. Any thread, never waits. */
+/* A read for the page cache that is not our own; scan: it ends a long run in order. true: it is of the reader that is
+ * helped, and efsd_loading_answered() must be called for it. Any thread, never waits. */
 bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_t offset, uint64_t bytes, bool scan);
 /* A read of our own has come. Any thread. */
 void efsd_loading_own_read(struct efsd *daemon);
-/* A read of our own was answered, or one of him who is followed. Any thread. */
+/* A read of our own, or of the reader that is helped, was answered. Any thread. */
 void efsd_loading_answered(struct efsd *daemon, bool own, uint64_t bytes);
-/* If it is for a page that was left out, and its bytes are here: answer it. Any thread. false: it was not. */
+/* Answer a read of a page that was left out, if its bytes are here; else false. Any thread. */
 bool efsd_loading_answer(struct efsd *daemon, struct fuse_req *req, uint32_t node, uint64_t offset, size_t bytes);
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * pagecache.h - what the kernel's page cache holds of the mount's files: measured, shown, and held below a limit.
  *
- * Files that are read through the page cache, or mapped, leave their pages there. The daemon learns of each fill by the
- * read request that it answers; a thread of its own asks cachestat(2) (Linux 6.5) what has stayed, and gives up what
- * was read longest ago where that is more than the option page_cache allows. What passthrough serves lies in the
- * daemon's own memory files, is in its budget, and is not counted here.
+ * Files that are read through the page cache, or mapped, leave their pages there. The daemon sees each fill as a read
+ * request. A thread of its own asks cachestat(2) (Linux 6.5) what is still there, and drops what was read longest ago
+ * where that is more than the option page_cache allows. What passthrough serves is in the daemon's memory files and in
+ * its budget, and not counted here.
  *
  * Why it cannot deadlock. The thread may wait for the daemon: its opens are answered by a receiving thread, and an
  * invalidation waits for pages that are being read, whose answers come from the engine's workers. Nobody waits for
@@ -49,7 +49,7 @@ struct efsd_pagecache_stats {
 #undef EFSD_PAGECACHE_FIELD
 };
 
-/* A piece of a file: the unit in which the page cache is watched and given up. */
+/* A piece of a file: the page cache is measured and dropped by these. */
 struct efsd_range {
     _Atomic uint64_t last_read;    /* the clock at its last read request; 0: none */
     _Atomic uint64_t filled_bytes; /* at most so much is resident: what was found last, and read since */
@@ -69,7 +69,7 @@ struct efsd_pagecache {
     uint32_t *order;       /* of ranges, to choose from */
     uint64_t before_clock; /* the clock at the round before this one: what was read later is young */
     uint64_t found_bytes;  /* by the last round, before it gave anything up */
-    int table_fd;          /* mountinfo: readable as an exception when mounts change; -1: not to be had */
+    int table_fd;          /* mountinfo: POLLPRI when mounts change; -1: not available */
 
     pthread_t thread;
     /* of both threads that open files of the mount: this one and that of loading.c */

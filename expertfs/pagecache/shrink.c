@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shrink.c - memory goes to those who use it better. What is read for the page cache is kept there in full; coded
- * chunks of the same experts below it are of use only when the page cache loses them, and then it would have lost less
- * had it had their memory: simulated with routing of gpt-oss-20b and a memory limit of half of the file, a page cache
- * with all of it misses 9 % of the bytes, beside chunks of the same size 32 %; and a miss costs more than its disk
- * read, in faults, copies and reclaim.
+ * shrink.c - memory goes where it saves more reads. What is read through the page cache is kept there decoded; coded
+ * chunks of the same experts in our pools help only after the page cache has dropped them, and it would have dropped
+ * less with their memory. Simulated with routing of gpt-oss-20b and a memory limit of half of the file: a page cache
+ * with all the memory misses 9 % of the bytes, one beside pools of the same size 32 %; and a miss costs more than its
+ * disk read, in faults, copies and reclaim.
  *
- * So under budget=auto, while reads come for the page cache and it has filled what memory there is (by the measure of
- * efs_auto_budget(): cgroups, or the machine), the daemon holds no more than what reads under way need. Where there is
- * memory that the page cache does not take, because its readers have limits of their own or little to read, the chunks
- * stay. As soon as experts are opened with leases, or read past the page cache, the budget is what it was.
+ * So under budget=auto, while reads come for the page cache and it fills the memory that there is (as measured by
+ * efs_auto_budget(): cgroups, or the machine), the pools keep only what reads under way need. Where the page cache
+ * leaves memory free, because its readers have limits of their own or little to read, the chunks stay. When experts are
+ * opened with leases, or read past the page cache, the budget is automatic again.
  */
 #include "shrink.h"
 
@@ -19,12 +19,12 @@
 #include "daemon.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define LOOK_BYTES (64 * MIB)  /* how often: a look takes less than 1 % of the time of reading so much */
+#define LOOK_BYTES (64 * MIB)  /* between two looks: one takes less than 1 % of the time of reading so much */
 #define LEAST_BYTES (96 * MIB) /* what is left to the pools: reads under way, and what the kernel reads ahead */
 #define DIRECT_SHARE 8u        /* more than this part past the page cache: the pools are in use */
 #define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
 
-/* Is there less memory than the page cache would take? Ours is not counted on either side. */
+/* Does the page cache fill the memory that there is? Ours is not counted on either side. */
 static bool pagecache_is_filled(const struct efsd *daemon)
 {
     struct efsd_pagecache_stats cache;
@@ -33,7 +33,7 @@ static bool pagecache_is_filled(const struct efsd *daemon)
     return cache.page_cache_bytes + there_is / SPARE_SHARE >= there_is;
 }
 
-/* Set the budget, and remember how the engine tells it. */
+/* Set the budget, and remember the text by which the engine shows it. */
 static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
@@ -49,7 +49,7 @@ static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
     }
 }
 
-/* Has so much been read since the budget was set that the page cache could have filled all memory that it was given? */
+/* Was enough read since the budget was set for the page cache to fill the memory that it got? */
 static bool shrink_had_time(const struct efsd *daemon)
 {
     return atomic_load(&daemon->shrink.cached_bytes) - daemon->shrink.set_bytes >= efsd_memory_bytes();

@@ -19,7 +19,7 @@ struct efsd_shrink {
     _Atomic bool small;            /* the budget is ours, and small */
     _Atomic bool looking;          /* guards the rest, and changes of small */
     uint64_t set_bytes;            /* cached_bytes when it was set last */
-    char budget[64];               /* what we set it to, as efs_get() tells it */
+    char budget[64];               /* what we set it to, as efs_get() shows it */
 };
 
 /* A read of a file: for the page cache, or past it. */

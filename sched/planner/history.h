@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history.h - what a workload's past says to the planner: how often each expert was asked for, and how skewed that is.
+ * history.h - the workload so far, for the planner: how often each expert was asked for, and how skewed that is.
  *
- * Three things, each plain data:
+ *     efs_history   counts of requests (ZipMoE 3.4, rank-based workload modelling): by expert, and by the rank that the
+ *                   expert had when it was asked for. The planner needs the counts by rank: they come from the ranking
+ *                   by which experts will be cached.
+ *     learner       counts a trace, with the ranks that the policy of policy.h gives from an empty start
+ *     efs_skew      inclusion probabilities by rank, from counts by rank, else by expert, else assumed
  *
- *     efs_history   counts of requests (ZipMoE 3.4, rank-based workload modelling): by expert, and by the rank at which
- *                   the expert was when it was asked for. The second is the list that the planner wants, as it comes
- *                   from the very ranking by which experts will be dispatched.
- *     learner       counts a trace, ranked by the policy of policy.h, which starts with nothing
- *     efs_skew      what follows from it: inclusion probabilities by rank, ready for the planner, of any of ranks,
- *                   counts alone, or nothing at all
- *
- * A daemon has two histories: one of all that it knows (earlier mounts, a trace), and one of what it saw since it last
- * planned, which drift is judged by; when it plans again the second is added to the first and cleared.
+ * A daemon has two histories: one of all that it knows (earlier mounts, a trace), and one since its last plan, by which
+ * drift is measured. When it plans again the second is added to the first and cleared.
  *
  * Pure; not thread-safe. A *pass* is one request of a layer.
  */
@@ -38,7 +35,7 @@ struct efs_history {
     uint32_t *counts;         /* [layers * experts] by expert: passes that asked for it; at most passes of its layer */
     uint32_t *at_rank;        /* [layers * experts] by rank: passes that asked for the expert at that rank */
     uint64_t *passes;         /* [layers] */
-    uint64_t *ranked;         /* [layers] of these, those whose ranks were told; at_rank rests on them */
+    uint64_t *ranked;         /* [layers] of these, those that came with ranks: the passes of at_rank */
     uint64_t sequences;       /* that were said to begin */
 };
 
@@ -58,7 +55,7 @@ int efs_history_request(struct efs_history *history, unsigned layer, const uint3
 int efs_history_add(struct efs_history *history, const struct efs_history *other);
 /* Make to, which was initialised with the same sizes, the same as from (-EINVAL: other sizes). */
 int efs_history_copy(struct efs_history *to, const struct efs_history *from);
-/* Old things count less: scale each layer down to at most that many passes; what it says stays the same. */
+/* Make old passes count less: scale each layer down to at most so many; its shares stay the same. */
 void efs_history_fade(struct efs_history *history, uint64_t most_passes);
 
 /* ---- from a trace ------------------------------------------------------------------------------------------- */
@@ -71,7 +68,7 @@ struct efs_history_learner;
 int efs_history_learner_new(struct efs_history *history, double chosen, const struct efs_policy_tuning *tuning,
                             struct efs_history_learner **learner);
 void efs_history_learner_free(struct efs_history_learner *learner); /* NULL is fine */
-/* A new sequence begins: counted; tell: the policy is told (else it finds out by itself, as it does by default). */
+/* A new sequence begins. tell: pass it on to the policy, which else detects it by itself. */
 void efs_history_learner_begin(struct efs_history_learner *learner, bool tell);
 /* As efs_history_request(). An expert twice is -EINVAL too. */
 int efs_history_learner_request(struct efs_history_learner *learner, unsigned layer, const uint32_t *experts,
@@ -100,9 +97,9 @@ struct efs_skew {
 /*
  * Each layer from what there is of it: ranks (if they rest on EFS_SKEW_RANKED passes, or on an eighth of all), else
  * counts, else the mean of the layers that have either, else the assumed skew. No rank is impossible: half a pass is
- * added to each. Sorted counts look more skewed than the workload is, as chance sorts too; what chance alone would
- * spread them is taken out. history NULL: the assumed skew of these layers and experts, for requests of chosen experts;
- * else these three are only taken when it is empty. -EINVAL: sizes out of range; -ENOMEM. To be freed by
+ * added to each. Sorted counts look more skewed than the workload is, since noise is sorted, too; what chance alone
+ * would spread them is taken out. history NULL: the assumed skew of these layers and experts, for requests of chosen
+ * experts; else these three are only taken when it is empty. -EINVAL: sizes out of range; -ENOMEM. To be freed by
  * efs_skew_free() also then.
  */
 int efs_skew_learn(struct efs_skew *skew, const struct efs_history *history, unsigned layers, unsigned experts,
@@ -116,9 +113,9 @@ void efs_skew_free(struct efs_skew *skew); /* a zeroed one is fine */
  * Only passes with ranks count; 0 when there are none.
  */
 double efs_history_drift(const struct efs_skew *planned, const struct efs_history *seen);
-#define EFS_DRIFT_REPLAN 0.1       /* from here on a new plan is worth it */
-#define EFS_DRIFT_LEAST_PASSES 256 /* of a layer, on average: earlier than that nothing is certain */
-/* Both together: whether to plan again. */
+#define EFS_DRIFT_REPLAN 0.1       /* from this drift on a new plan pays */
+#define EFS_DRIFT_LEAST_PASSES 256 /* of a layer, on average; with fewer, drift is noise */
+/* Is it time for a new plan, by both? */
 bool efs_history_drifted(const struct efs_skew *planned, const struct efs_history *seen, double threshold);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pools.h - from what a machine and a store cost, what the workload is like, and a budget, to the bytes of each pool.
+ * pools.h - the bytes of each pool, from the costs of machine and store, the skew of the workload and the budget.
  *
- * The one way to the planner (planner.h) of daemon and simulator alike. Pure; times in nanoseconds. Allocates scratch
+ * Daemon and simulator call the planner (planner.h) by this alone. Pure; times in nanoseconds. Allocates scratch
  * and frees it.
  */
 #ifndef EFS_POOLS_H

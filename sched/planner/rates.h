@@ -2,20 +2,20 @@
 /*
  * rates.h - what reads and decodes take, kept current from what is measured while a store is served.
  *
- * A profile is measured once, with nothing else running. What it says changes: a disk that is shared is slower for an
- * hour, decoding shares the memory with a runtime. So each burst of reads (from the first that finds the disk idle
- * until it is idle again) and each decode is put in here, and older ones fade:
+ * A profile is measured once, with nothing else running. While a store is served a shared disk may be slower for an
+ * hour, and a runtime takes memory bandwidth from decoding. So each burst of reads (from the first that finds the disk
+ * idle until it is idle again) and each decode is a sample, and older samples fade:
  *
- * - A burst takes its bytes over the bandwidth and a latency for each *wave* of it, which is what is begun before
- *   anything has ended: by least squares over the bursts. Its first read ends when it would if reads were done one
- * after the other, or as late as the last one if the disk serves all at once, or between: *together* is 0 to 1.
- * - A decode right after its read also verifies checksums: such decodes are counted apart from those of what was kept.
+ * - A burst takes its bytes over the bandwidth, and a latency for each *wave*, the reads begun before any has ended:
+ *   fitted by least squares over the bursts. Where a disk serves reads one after the other the first ends early, where
+ *   it serves all at once the first ends with the last: *together* is 0 to 1.
+ * - A decode right after its read verifies checksums, too, so it is counted apart from decodes of what was in memory.
  * - To run an expert takes a time for its weights and one for each of its tokens (p_n of ZipMoE 3.3): by least squares
  *   over the layers that were run. Experts that are run from the coded form are counted apart.
  *
- * What was measured first stands in for some bursts and bytes, so that few samples say little; a burst counts as at
- * most EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from what was
- * measured first: one bad sample never wrecks a plan. Pure: no clock, no lock. Rates are bytes a second.
+ * The profile counts as some bursts and bytes, so that few samples change little. A burst counts as at most
+ * EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from the profile: one bad
+ * sample spoils no plan. Pure: no clock, no lock. Rates are bytes a second.
  */
 #ifndef EFS_RATES_H
 #define EFS_RATES_H
@@ -60,7 +60,7 @@ struct efs_rates {
     double together, together_weight;
     double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
     struct efs_rates_runs run[EFS_RUNS];
-    uint64_t bursts, read_bytes, decoded_bytes; /* so far, nothing faded: how much is known */
+    uint64_t bursts, read_bytes, decoded_bytes; /* so far, not faded */
 };
 
 /* What they are now. */
@@ -73,9 +73,9 @@ struct efs_rates_now {
 };
 
 void efs_rates_init(struct efs_rates *rates, const struct efs_rates_start *start);
-/* Another profile; what was seen stays. Numbers that are none leave it as it is. */
+/* Another profile; samples stay. One that is out of bounds is ignored. */
 void efs_rates_from(struct efs_rates *rates, const struct efs_rates_start *start);
-/* A burst that has ended. Bursts that are longer than a request's count as one of such a length. */
+/* A burst that has ended. One longer than a request's counts as one of that length. */
 void efs_rates_burst(struct efs_rates *rates, const struct efs_rates_burst *burst);
 /* One worker has decoded raw bytes in so long. */
 void efs_rates_decode(struct efs_rates *rates, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns);

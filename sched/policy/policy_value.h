@@ -2,18 +2,17 @@
 /*
  * policy_value.h - what it is worth to keep an expert: an estimate of when its layer will ask for it again.
  *
- * The paper ranks experts by counts (rank.h). On real traces a request has a hot set of its own, and within it short
- * recency counts too: long counts lose to plain recency (LRU). On the gpt-oss-20b history the chance that an expert is
- * asked for soon is described well by a product,
+ * The paper ranks experts by counts (rank.h). On real traces each sequence has a hot set of its own, and recency within
+ * it matters: long-run counts do worse than LRU. On the gpt-oss-20b history the chance that an expert is asked for soon
+ * fits a product well,
  *
  *     p  ~  (its rate within the present request)^0.8  *  (passes since its last use)^-0.4,
  *
- * where the rate leans on the expert's long-run rate while the request is young. That a new request has begun is told
- * by the caller or seen: two passes in a row ask for experts that were much less likely than those of the passes
- * before.
+ * where the rate begins as the expert's long-run rate. "Request" is one sequence here. The caller says when a new one
+ * begins, or it is detected: two passes in a row ask for experts that were much less likely than those before.
  *
- * Whole numbers throughout but for the estimate that compares layers, so that the same requests give the same order
- * everywhere. A pass is one visit of a layer. Not thread-safe.
+ * Integers but for the estimate that compares layers, so that the same requests give the same order everywhere. A pass
+ * is one visit of a layer. Not thread-safe.
  */
 #ifndef EFS_POLICY_VALUE_H
 #define EFS_POLICY_VALUE_H
@@ -40,7 +39,7 @@ void efs_value_free(struct efs_value *value); /* NULL is fine */
 /* A layer asks for experts. True: a new request was seen to have begun (before the pass that just ended). */
 bool efs_value_request(struct efs_value *value, unsigned layer, const uint32_t *expert, unsigned count);
 
-/* A new request begins, says the caller: the rates of the last one are forgotten, the long-run ones are not. */
+/* A new request begins: its rates start again from the long-run ones. */
 void efs_value_begin(struct efs_value *value);
 
 /* Long-run counts of a layer from a trace or an earlier mount, made in passes visits of it. */
