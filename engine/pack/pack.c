@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
 #include "pack.h"
+#include "clock.h"
 #include "sized.h"
 #include "sys.h"
 
@@ -9,14 +10,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double pack_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 errint_t efs_pack_check_options(const struct efs_pack_options *options, struct efs_error *err)
 {
@@ -112,7 +105,7 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
                          struct efs_pack_report *report, struct efs_error *err)
 {
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
-    double began = pack_seconds();
+    uint64_t began = efs_now_ns();
     errint_t rc = efs_pack_check_options(options, err);
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
@@ -129,7 +122,7 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
         rc = efs_pack_check_place(src, out, j.source, err);
     if (rc == 0)
         rc = pack(&j, out, report, err);
-    report->seconds = pack_seconds() - began;
+    report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     efs_store_writer_close(&j.writer);
     efs_pack_source_close(j.source);
     if (j.has_state)

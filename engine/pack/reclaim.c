@@ -2,6 +2,7 @@
 /* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the order of the work, and what of it is left
  * when it ends early. */
 #include "reclaim.h"
+#include "clock.h"
 #include "sized.h"
 #include "source.h"
 #include "store.h"
@@ -14,14 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <time.h>
-
-static double reclaim_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err)
@@ -264,7 +257,7 @@ static errint_t reclaim_source(const char *src, const char *out, const struct ef
 {
     struct efs_reclaim r;
     struct efs_reclaim_need need;
-    double began = reclaim_seconds();
+    uint64_t began = efs_now_ns();
     errint_t rc = begin_new(&r, src, out, options, &need, err);
     if (rc == 0 && need.need_bytes > need.free_bytes)
         rc = efs_fail(err, -ENOSPC, "%s: may need %llu MiB of disk at a time, %llu MiB are free", out,
@@ -280,7 +273,7 @@ static errint_t reclaim_source(const char *src, const char *out, const struct ef
         if (rc < 0 && r.dir >= 0 && r.step_count == 0 && !r.journal_unsure)
             efs_reclaim_remove_folder(&r, NULL); /* nothing was freed */
     }
-    report->seconds = reclaim_seconds() - began;
+    report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     reclaim_end(&r);
     return rc;
 }
@@ -391,7 +384,7 @@ static errint_t reclaim_resume(const char *src, const char *out, const struct ef
                                struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
-    double began = reclaim_seconds();
+    uint64_t began = efs_now_ns();
     errint_t rc = open_again(&r, src, out, options, err);
     if (rc == 0 && is_named(&r)) {
         rc = finish_named(&r, report, err);
@@ -402,7 +395,7 @@ static errint_t reclaim_resume(const char *src, const char *out, const struct ef
         if (rc == 0)
             rc = go_on(&r, report, err);
     }
-    report->seconds = reclaim_seconds() - began;
+    report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     reclaim_end(&r);
     return rc;
 }
