@@ -3,6 +3,7 @@
 #include "top_sample.h"
 
 #include "clock.h"
+#include "lines.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -33,27 +34,15 @@ static errint_t control_read(const char *root, const char *name, char **text, st
     return rc;
 }
 
-/* Behind `name: ` at the begin of a line; NULL. */
-static const char *stat_value(const char *lines, const char *name)
-{
-    size_t bytes = strlen(name);
-    for (const char *line = lines; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, bytes) == 0 && strncmp(line + bytes, ": ", 2) == 0)
-            return line + bytes + 2;
-    }
-    return NULL;
-}
-
 uint64_t top_number(const char *lines, const char *name)
 {
-    const char *value = stat_value(lines, name);
+    const char *value = tools_line_value(lines, name);
     return value ? strtoull(value, NULL, 10) : 0;
 }
 
 const char *top_text(const char *lines, const char *name, char *text, size_t room)
 {
-    const char *value = stat_value(lines, name);
+    const char *value = tools_line_value(lines, name);
     snprintf(text, room, "%.*s", value ? (int)strcspn(value, "\n") : 0, value ? value : "");
     return text;
 }

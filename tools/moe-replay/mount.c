@@ -2,6 +2,8 @@
 /* mount.c - see mount.h. */
 #include "mount.h"
 
+#include "lines.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,16 +17,15 @@
 static bool value_of(const char *mountpoint, const char *file, const char *name, char *value, size_t room)
 {
     char path[4200], line[4200];
-    size_t bytes = strlen(name);
     bool found = false;
     snprintf(path, sizeof(path), "%s/.expertfs/%s", mountpoint, file);
     FILE *in = fopen(path, "re");
     while (in && !found && fgets(line, sizeof(line), in)) {
         line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, name, bytes) == 0 && strncmp(line + bytes, ": ", 2) == 0 && strlen(line + bytes + 2) < room) {
-            memcpy(value, line + bytes + 2, strlen(line + bytes + 2) + 1);
-            found = true;
-        }
+        const char *at = tools_line_value(line, name);
+        found = at && strlen(at) < room;
+        if (found)
+            strcpy(value, at);
     }
     if (in)
         fclose(in);

@@ -5,6 +5,8 @@
  */
 #include "reader.h"
 
+#include "lines.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -99,13 +101,10 @@ static void mount_release(struct replay_reader *reader)
 /* The number behind "name: "; false: there is no such line. */
 static bool value_of(const char *text, const char *name, uint64_t *value)
 {
-    size_t bytes = strlen(name);
-    for (const char *line = text; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
-        if (strncmp(line, name, bytes) == 0 && line[bytes] == ':') {
-            *value = strtoull(line + bytes + 1, NULL, 10);
-            return true;
-        }
-    return false;
+    const char *at = tools_line_value(text, name);
+    if (at)
+        *value = strtoull(at, NULL, 10);
+    return at != NULL;
 }
 
 static errint_t mount_count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
