@@ -69,7 +69,8 @@ inner_room sched planner policy schedule
 inner_room sched simulate policy schedule planner
 inner_room sched place
 inner_room sched predict
-rooms_known sched "policy schedule planner simulate place predict"
+inner_room sched prefetch
+rooms_known sched "policy schedule planner simulate place predict prefetch"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"

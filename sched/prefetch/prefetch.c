@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prefetch.c - see prefetch.h.
+ *
+ * An expert of a layer is a unit. Each unit has a state; each sequence has a list of wishes, and a unit is wanted as
+ * long as a wish names it. Lists are short, tens of guesses, and are gone through.
+ */
+#include "prefetch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS_MAX 1024u
+#define EXPERTS_MAX 4096u
+#define SEQUENCES_MAX 1024u
+#define GUESSES_MAX 4096u
+#define NEVER INT64_MAX
+
+enum unit_state {
+    UNIT_NONE,
+    UNIT_QUEUED,
+    UNIT_UNDER_WAY,
+    UNIT_CANCELLED, /* still under way, wanted by nobody */
+    UNIT_HELD
+};
+
+struct unit {
+    uint8_t state;
+    bool skipped; /* of this efs_prefetch_next */
+    uint64_t bytes;
+};
+
+struct wish {
+    uint32_t unit;
+    float worth;
+    int64_t due;
+};
+
+struct sequence {
+    bool used;
+    uint64_t id;
+    int64_t now, iteration;
+    uint64_t iteration_bytes;
+    unsigned count;
+    struct wish *wishes;
+};
+
+struct efs_prefetch {
+    struct efs_prefetch_config config;
+    struct unit *units;
+    struct sequence *sequences;
+    struct wish *wishes; /* of all sequences */
+    uint32_t *held;      /* [units] in any order */
+    size_t held_count;
+    uint64_t held_bytes, under_way_bytes;
+    struct efs_prefetch_action *actions; /* [units + 1]: a unit is in a call's at most once, but for the one read */
+    size_t action_count;
+    struct efs_prefetch_counts counts;
+};
+
+int efs_prefetch_new(const struct efs_prefetch_config *c, struct efs_prefetch **out)
+{
+    struct efs_prefetch *q;
+    size_t units = (size_t)c->layers * c->experts;
+
+    *out = NULL;
+    if (c->layers < 1 || c->layers > LAYERS_MAX || c->experts < 1 || c->experts > EXPERTS_MAX || c->sequences < 1 ||
+        c->sequences > SEQUENCES_MAX || c->guesses < 1 || c->guesses > GUESSES_MAX)
+        return -EINVAL;
+    q = calloc(1, sizeof(*q));
+    if (!q)
+        return -ENOMEM;
+    q->config = *c;
+    q->units = calloc(units, sizeof(*q->units));
+    q->sequences = calloc(c->sequences, sizeof(*q->sequences));
+    q->wishes = calloc((size_t)c->sequences * c->guesses, sizeof(*q->wishes));
+    q->held = calloc(units, sizeof(*q->held));
+    q->actions = calloc(units + 1, sizeof(*q->actions));
+    if (!q->units || !q->sequences || !q->wishes || !q->held || !q->actions) {
+        efs_prefetch_free(q);
+        return -ENOMEM;
+    }
+    for (unsigned s = 0; s < c->sequences; s++)
+        q->sequences[s].wishes = q->wishes + (size_t)s * c->guesses;
+    *out = q;
+    return 0;
+}
+
+void efs_prefetch_free(struct efs_prefetch *q)
+{
+    if (!q)
+        return;
+    free(q->units);
+    free(q->sequences);
+    free(q->wishes);
+    free(q->held);
+    free(q->actions);
+    free(q);
+}
+
+void efs_prefetch_counts(const struct efs_prefetch *q, struct efs_prefetch_counts *counts)
+{
+    *counts = q->counts;
+}
+
+/* ---- units and wishes ------------------------------------------------------------------------------------------- */
+
+static void act(struct efs_prefetch *q, uint32_t unit, enum efs_prefetch_what what)
+{
+    q->actions[q->action_count++] =
+        (struct efs_prefetch_action){(uint16_t)(unit / q->config.experts), (uint16_t)(unit % q->config.experts), what};
+}
+
+static void tell(struct efs_prefetch *q, const struct efs_prefetch_action **actions, size_t *count)
+{
+    *actions = q->actions;
+    *count = q->action_count;
+}
+
+/* Positions until somebody wants it, NEVER if nobody does. */
+static int64_t unit_due(const struct efs_prefetch *q, uint32_t unit)
+{
+    int64_t soonest = NEVER;
+
+    for (unsigned s = 0; s < q->config.sequences; s++) {
+        const struct sequence *sequence = &q->sequences[s];
+
+        for (unsigned i = 0; sequence->used && i < sequence->count; i++)
+            if (sequence->wishes[i].unit == unit && sequence->wishes[i].due - sequence->now < soonest)
+                soonest = sequence->wishes[i].due - sequence->now;
+    }
+    return soonest;
+}
+
+static void remove_wish(struct sequence *sequence, unsigned i)
+{
+    sequence->wishes[i] = sequence->wishes[--sequence->count];
+}
+
+static void remove_wishes(struct efs_prefetch *q, uint32_t unit)
+{
+    for (unsigned s = 0; s < q->config.sequences; s++)
+        for (unsigned i = q->sequences[s].used ? q->sequences[s].count : 0; i-- > 0;)
+            if (q->sequences[s].wishes[i].unit == unit)
+                remove_wish(&q->sequences[s], i);
+}
+
+static void hold(struct efs_prefetch *q, uint32_t unit)
+{
+    q->units[unit].state = UNIT_HELD;
+    q->held[q->held_count++] = unit;
+    q->held_bytes += q->units[unit].bytes;
+}
+
+/* It is not held any more. */
+static void release(struct efs_prefetch *q, uint32_t unit)
+{
+    size_t i = 0;
+
+    while (q->held[i] != unit)
+        i++;
+    q->held[i] = q->held[--q->held_count];
+    q->held_bytes -= q->units[unit].bytes;
+    q->units[unit].state = UNIT_NONE;
+}
+
+static void waste(struct efs_prefetch *q, uint32_t unit)
+{
+    q->counts.wasted++;
+    q->counts.wasted_bytes += q->units[unit].bytes;
+}
+
+/* Whose last wish is gone without it having been asked for. */
+static void abandon(struct efs_prefetch *q, uint32_t unit)
+{
+    switch (q->units[unit].state) {
+    case UNIT_QUEUED:
+        q->units[unit].state = UNIT_NONE;
+        q->counts.expired++;
+        break;
+    case UNIT_UNDER_WAY:
+        q->units[unit].state = UNIT_CANCELLED;
+        act(q, unit, EFS_PREFETCH_CANCEL);
+        break;
+    case UNIT_HELD:
+        release(q, unit);
+        waste(q, unit);
+        act(q, unit, EFS_PREFETCH_DROP);
+        break;
+    default:
+        break;
+    }
+}
+
+static struct sequence *find(struct efs_prefetch *q, uint64_t id)
+{
+    for (unsigned s = 0; s < q->config.sequences; s++)
+        if (q->sequences[s].used && q->sequences[s].id == id)
+            return &q->sequences[s];
+    return NULL;
+}
+
+static struct sequence *begin(struct efs_prefetch *q, uint64_t id)
+{
+    for (unsigned s = 0; s < q->config.sequences; s++) {
+        struct sequence *sequence = &q->sequences[s];
+
+        if (sequence->used)
+            continue;
+        sequence->used = true;
+        sequence->id = id;
+        sequence->count = 0;
+        sequence->iteration = -1;
+        sequence->iteration_bytes = 0;
+        return sequence;
+    }
+    return NULL;
+}
+
+static void advance(struct efs_prefetch *q, struct sequence *sequence, int64_t now)
+{
+    sequence->now = now;
+    if (now / q->config.layers != sequence->iteration) {
+        sequence->iteration = now / q->config.layers;
+        sequence->iteration_bytes = 0;
+    }
+}
+
+/* ---- offers ----------------------------------------------------------------------------------------------------- */
+
+/* Wishes that nothing was read for make room for the new ones. */
+static void drop_queued(struct efs_prefetch *q, struct sequence *sequence)
+{
+    for (unsigned i = sequence->count; i-- > 0;) {
+        uint32_t unit = sequence->wishes[i].unit;
+
+        if (q->units[unit].state != UNIT_QUEUED)
+            continue;
+        remove_wish(sequence, i);
+        q->counts.replaced++;
+        if (unit_due(q, unit) == NEVER)
+            q->units[unit].state = UNIT_NONE;
+    }
+}
+
+static struct wish *wish_of(struct sequence *sequence, uint32_t unit)
+{
+    for (unsigned i = 0; i < sequence->count; i++)
+        if (sequence->wishes[i].unit == unit)
+            return &sequence->wishes[i];
+    return NULL;
+}
+
+static void take_guess(struct efs_prefetch *q, struct sequence *sequence, const struct efs_prefetch_guess *guess)
+{
+    uint32_t unit = guess->layer * q->config.experts + guess->expert;
+    struct unit *u = &q->units[unit];
+    struct wish *wish = wish_of(sequence, unit);
+
+    if (guess->due <= sequence->now || u->state == UNIT_CANCELLED)
+        return;
+    if (!wish) {
+        if (sequence->count == q->config.guesses)
+            return;
+        wish = &sequence->wishes[sequence->count++];
+    }
+    *wish = (struct wish){unit, guess->worth, guess->due};
+    q->counts.offered++;
+    if (u->state == UNIT_NONE) {
+        u->state = UNIT_QUEUED;
+        u->bytes = guess->bytes;
+    }
+}
+
+static bool valid_guesses(const struct efs_prefetch *q, const struct efs_prefetch_guess *guesses, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (guesses[i].layer >= q->config.layers || guesses[i].expert >= q->config.experts ||
+            !(guesses[i].worth >= 0) || guesses[i].bytes < 1 || guesses[i].bytes > UINT64_C(1) << 40)
+            return false;
+    return true;
+}
+
+int efs_prefetch_offer(struct efs_prefetch *q, uint64_t id, int64_t now, const struct efs_prefetch_guess *guesses,
+                       unsigned count)
+{
+    struct sequence *sequence = find(q, id);
+
+    if (now < 0 || !valid_guesses(q, guesses, count) || (sequence && now < sequence->now))
+        return -EINVAL;
+    if (!sequence)
+        sequence = begin(q, id);
+    if (!sequence)
+        return -ENOSPC;
+    advance(q, sequence, now);
+    drop_queued(q, sequence);
+    for (unsigned i = 0; i < count; i++)
+        take_guess(q, sequence, &guesses[i]);
+    return 0;
+}
+
+/* ---- reads ------------------------------------------------------------------------------------------------------ */
+
+/* The queued wish that is worth most, of those not skipped; the one due sooner of equals. */
+static const struct wish *best_wish(struct efs_prefetch *q, struct sequence **whose)
+{
+    const struct wish *best = NULL;
+
+    for (unsigned s = 0; s < q->config.sequences; s++) {
+        struct sequence *sequence = &q->sequences[s];
+
+        for (unsigned i = 0; sequence->used && i < sequence->count; i++) {
+            const struct wish *wish = &sequence->wishes[i];
+            const struct unit *unit = &q->units[wish->unit];
+
+            if (unit->state != UNIT_QUEUED || unit->skipped || wish->due <= sequence->now ||
+                unit->bytes > q->config.iteration_bytes - sequence->iteration_bytes)
+                continue;
+            if (best && (wish->worth < best->worth ||
+                         (!(wish->worth > best->worth) && wish->due - sequence->now >= best->due - (*whose)->now)))
+                continue;
+            best = wish;
+            *whose = sequence;
+        }
+    }
+    return best;
+}
+
+/* The held unit that is due last, if that is later than due. */
+static bool latest_held(const struct efs_prefetch *q, int64_t due, uint32_t *unit)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < q->held_count; i++) {
+        int64_t held_due = unit_due(q, q->held[i]);
+
+        if (held_due > due) {
+            due = held_due;
+            *unit = q->held[i];
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* Bytes that held units due later have. */
+static uint64_t later_bytes(const struct efs_prefetch *q, int64_t due)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < q->held_count; i++)
+        if (unit_due(q, q->held[i]) > due)
+            bytes += q->units[q->held[i]].bytes;
+    return bytes;
+}
+
+/* Make room below the cap of what is held. false: only what is due sooner could make it. */
+static bool make_room(struct efs_prefetch *q, uint64_t bytes, int64_t due)
+{
+    uint64_t there = q->held_bytes + q->under_way_bytes, cap = q->config.held_bytes;
+    uint32_t victim;
+
+    if (bytes > cap || (there + bytes > cap && there + bytes - cap > later_bytes(q, due)))
+        return false;
+    while (q->held_bytes + q->under_way_bytes + bytes > cap && latest_held(q, due, &victim)) {
+        remove_wishes(q, victim);
+        release(q, victim);
+        waste(q, victim);
+        act(q, victim, EFS_PREFETCH_DROP);
+    }
+    return true;
+}
+
+static void issue(struct efs_prefetch *q, struct sequence *sequence, uint32_t unit)
+{
+    uint64_t bytes = q->units[unit].bytes;
+
+    q->units[unit].state = UNIT_UNDER_WAY;
+    q->under_way_bytes += bytes;
+    sequence->iteration_bytes += bytes;
+    q->counts.issued++;
+    q->counts.issued_bytes += bytes;
+    act(q, unit, EFS_PREFETCH_READ);
+}
+
+static void unskip(struct efs_prefetch *q)
+{
+    for (unsigned s = 0; s < q->config.sequences; s++)
+        for (unsigned i = 0; q->sequences[s].used && i < q->sequences[s].count; i++)
+            q->units[q->sequences[s].wishes[i].unit].skipped = false;
+}
+
+void efs_prefetch_next(struct efs_prefetch *q, const struct efs_prefetch_demand *demand,
+                       const struct efs_prefetch_action **actions, size_t *count)
+{
+    const struct wish *wish;
+    struct sequence *sequence = NULL;
+
+    q->action_count = 0;
+    while (!demand->waiting && !demand->under_way && (wish = best_wish(q, &sequence))) {
+        uint32_t unit = wish->unit;
+        uint64_t bytes = q->units[unit].bytes;
+        int64_t due = unit_due(q, unit);
+
+        if (q->under_way_bytes + bytes <= q->config.under_way_bytes && make_room(q, bytes, due)) {
+            issue(q, sequence, unit);
+            break;
+        }
+        q->units[unit].skipped = true;
+    }
+    unskip(q);
+    tell(q, actions, count);
+}
+
+void efs_prefetch_done(struct efs_prefetch *q, unsigned layer, unsigned expert, bool read,
+                       const struct efs_prefetch_action **actions, size_t *count)
+{
+    uint32_t unit = layer * q->config.experts + expert;
+    struct unit *u;
+
+    q->action_count = 0;
+    tell(q, actions, count);
+    if (layer >= q->config.layers || expert >= q->config.experts)
+        return;
+    u = &q->units[unit];
+    if (u->state != UNIT_UNDER_WAY && u->state != UNIT_CANCELLED) /* it was raised: demand's affair */
+        return;
+    q->under_way_bytes -= u->bytes;
+    if (u->state == UNIT_CANCELLED) {
+        u->state = UNIT_NONE;
+        if (read) {
+            waste(q, unit);
+            act(q, unit, EFS_PREFETCH_DROP);
+        } else {
+            q->counts.cancelled++;
+        }
+    } else if (read) {
+        hold(q, unit);
+    } else {
+        u->state = UNIT_NONE;
+        remove_wishes(q, unit);
+        q->counts.failed++;
+    }
+    tell(q, actions, count);
+}
+
+/* ---- what became of them ---------------------------------------------------------------------------------------- */
+
+static void ask(struct efs_prefetch *q, uint32_t unit)
+{
+    struct unit *u = &q->units[unit];
+
+    switch (u->state) {
+    case UNIT_QUEUED:
+        u->state = UNIT_NONE;
+        q->counts.unread++;
+        break;
+    case UNIT_UNDER_WAY:
+    case UNIT_CANCELLED:
+        u->state = UNIT_NONE;
+        q->under_way_bytes -= u->bytes;
+        q->counts.late++;
+        act(q, unit, EFS_PREFETCH_RAISE);
+        break;
+    case UNIT_HELD:
+        release(q, unit);
+        q->counts.used++;
+        break;
+    default:
+        return;
+    }
+    remove_wishes(q, unit);
+}
+
+/* Wishes that are due at `now` or before it, or all. */
+static void expire(struct efs_prefetch *q, struct sequence *sequence, int64_t now)
+{
+    for (unsigned i = sequence->count; i-- > 0;) {
+        uint32_t unit = sequence->wishes[i].unit;
+
+        if (sequence->wishes[i].due > now)
+            continue;
+        remove_wish(sequence, i);
+        if (unit_due(q, unit) == NEVER)
+            abandon(q, unit);
+    }
+}
+
+int efs_prefetch_asked(struct efs_prefetch *q, uint64_t id, int64_t now, unsigned layer, const uint16_t *experts,
+                       unsigned count, const struct efs_prefetch_action **actions, size_t *action_count)
+{
+    struct sequence *sequence = find(q, id);
+
+    q->action_count = 0;
+    tell(q, actions, action_count);
+    if (layer >= q->config.layers || now < 0 || (sequence && now < sequence->now))
+        return -EINVAL;
+    for (unsigned i = 0; i < count; i++)
+        if (experts[i] >= q->config.experts)
+            return -EINVAL;
+    for (unsigned i = 0; i < count; i++)
+        ask(q, layer * q->config.experts + experts[i]);
+    if (sequence) {
+        advance(q, sequence, now);
+        expire(q, sequence, now);
+    }
+    tell(q, actions, action_count);
+    return 0;
+}
+
+void efs_prefetch_end(struct efs_prefetch *q, uint64_t id, const struct efs_prefetch_action **actions, size_t *count)
+{
+    struct sequence *sequence = find(q, id);
+
+    q->action_count = 0;
+    if (sequence) {
+        expire(q, sequence, NEVER);
+        sequence->used = false;
+    }
+    tell(q, actions, count);
+}
+
+void efs_prefetch_lost(struct efs_prefetch *q, unsigned layer, unsigned expert)
+{
+    uint32_t unit = layer * q->config.experts + expert;
+
+    if (layer >= q->config.layers || expert >= q->config.experts || q->units[unit].state != UNIT_HELD)
+        return;
+    remove_wishes(q, unit);
+    release(q, unit);
+    waste(q, unit);
+}
