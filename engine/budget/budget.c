@@ -30,9 +30,9 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
 
 uint64_t efs_budget_now(struct efs *fs)
 {
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     uint64_t bytes = fs->options.budget_bytes;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return bytes;
 }
 
@@ -106,20 +106,18 @@ static void unpinned(struct efs_disk_request *request, errint_t error)
     (void)error;
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     struct efs *fs = r->fs;
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     efs_arena_drop(&fs->arena, request->segment);
     fs->segments_leaving--;
     r->busy = false;
-    efs_budget_retire(fs, &submit);
-    efs_warm_go_on(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    efs_full_retry(fs);
+    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    efs_again(fs, EFS_AGAIN_WARM);
+    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_unlock(fs);
     efs_active_end(fs);
 }
 
-void efs_budget_retire(struct efs *fs, struct efs_disk_request **submit)
+void efs_budget_retire(struct efs *fs)
 {
     struct efs_retirement *r = &fs->retirement;
     for (uint32_t i = 0; fs->segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
@@ -128,14 +126,14 @@ void efs_budget_retire(struct efs *fs, struct efs_disk_request **submit)
             continue;
         r->busy = true;
         r->fs = fs;
-        r->request = (struct efs_disk_request){.next = *submit, .segment = i, .complete = unpinned};
-        *submit = &r->request;
-        fs->active++;
+        r->request = (struct efs_disk_request){.segment = i, .complete = unpinned};
+        efs_defer_read(fs, &r->request);
+        efs_active_begin(fs);
     }
 }
 
 /* Choose the segment with the most free room and let it go. */
-static bool begin_retirement(struct efs *fs, struct efs_disk_request **submit)
+static bool begin_retirement(struct efs *fs)
 {
     uint32_t best = EFS_NONE;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
@@ -148,7 +146,7 @@ static bool begin_retirement(struct efs *fs, struct efs_disk_request **submit)
     fs->arena.segments[best].retiring = true;
     fs->segments_leaving++;
     efs_extents_leave_segment(fs, best);
-    efs_budget_retire(fs, submit);
+    efs_again(fs, EFS_AGAIN_SEGMENTS);
     return true;
 }
 
@@ -158,8 +156,7 @@ static uint64_t staying(const struct efs *fs)
     return fs->arena.segment_count - fs->segments_leaving;
 }
 
-errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use,
-                                 struct efs_disk_request **submit)
+errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
 {
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
@@ -177,17 +174,17 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
         if (fs->segments_leaving * segment >= excess)
             return -EAGAIN;
         bool above_plan = staying(fs) > needed(fs) && staying(fs) > fs->floor_segments;
-        if (above_plan && begin_retirement(fs, submit))
+        if (above_plan && begin_retirement(fs))
             continue;
         if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (staying(fs) > fs->floor_segments && begin_retirement(fs, submit))
+        if (staying(fs) > fs->floor_segments && begin_retirement(fs))
             continue;
         return fs->segments_leaving ? -EAGAIN : -ENOMEM;
     }
 }
 
-void efs_budget_shrink(struct efs *fs, struct efs_disk_request **submit)
+void efs_budget_shrink(struct efs *fs)
 {
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
@@ -198,11 +195,11 @@ void efs_budget_shrink(struct efs *fs, struct efs_disk_request **submit)
         if (fs->full_bytes < before || efs_full_evict_oldest(fs, false))
             continue;
         bool above_plan = staying(fs) > needed(fs);
-        if (above_plan && begin_retirement(fs, submit))
+        if (above_plan && begin_retirement(fs))
             continue;
         if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (staying(fs) <= fs->floor_segments || !begin_retirement(fs, submit))
+        if (staying(fs) <= fs->floor_segments || !begin_retirement(fs))
             return;
     }
 }
@@ -222,14 +219,12 @@ uint64_t efs_budget_wait(struct efs *fs)
 {
     const struct timespec pause = {0, SETTLE_NS};
     for (unsigned round = 0;; round++) {
-        struct efs_disk_request *submit = NULL;
-        pthread_mutex_lock(&fs->lock);
-        efs_budget_shrink(fs, &submit);
+        efs_lock(fs);
+        efs_budget_shrink(fs);
         uint64_t used = efs_budget_used(fs), budget = fs->options.budget_bytes;
         uint64_t over = used > budget ? used - budget : 0;
         bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && is_leaving(fs);
-        pthread_mutex_unlock(&fs->lock);
-        efs_disk_submit_all(fs, submit);
+        efs_unlock(fs);
         if (!wait)
             return over;
         nanosleep(&pause, NULL);

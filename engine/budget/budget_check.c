@@ -11,9 +11,9 @@
 static uint64_t can_take(struct efs *fs, uint64_t budget)
 {
     uint64_t segment = fs->arena.segment_bytes;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     uint64_t most = fs->fixed_bytes;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     most += (fs->store->sb.store_bytes / segment * 9 / 8 + 4) * segment;
     for (uint32_t e = 0; fs->options.full_pool && e < fs->store->expert_count; e++)
         most += efs_memfile_bytes(fs, e);

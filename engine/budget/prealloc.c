@@ -34,11 +34,11 @@ static bool take_segment(struct prealloc *p)
     uint32_t segment = fs->arena.newest;
     bool whole = true;
     atomic_store(&fs->arena.segments[segment].populating, true);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     for (size_t at = 0; whole && at < fs->arena.segment_bytes; at += EFS_ARENA_PART)
         whole = efs_arena_populate_part(&fs->arena, segment, at) == 0;
     efs_arena_populate_done(&fs->arena, segment, whole);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     p->over = p->over || !whole;
     return true;
 }
@@ -55,10 +55,10 @@ static bool take_memfile(struct prealloc *p)
     p->full_bytes -= bytes;
     p->next_expert = (p->next_expert + 1) % fs->store->expert_count;
     fs->full_bytes += bytes;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     struct efs_memfile *memfile = efs_memfile_new(&fs->memfiles, bytes);
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (memfile)
         efs_full_give_back(fs, memfile);
     else
@@ -70,12 +70,12 @@ static bool take_memfile(struct prealloc *p)
 static void *run(void *arg)
 {
     struct prealloc *p = arg;
-    pthread_mutex_lock(&p->fs->lock);
+    efs_lock(p->fs);
     while (take_segment(p))
         ;
     while (take_memfile(p))
         ;
-    pthread_mutex_unlock(&p->fs->lock);
+    efs_unlock(p->fs);
     return NULL;
 }
 
@@ -85,9 +85,9 @@ void efs_prealloc(struct efs *fs)
     unsigned long threads[EFS_WORKERS_MAX];
     unsigned count = 0;
     efs_plan_thread_wait(fs);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     p.full_bytes = (uint64_t)(fs->cache->tuning.ratio[EFS_POOL_F] * (double)fs->cache->pools_bytes);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     while (count + 1 < fs->options.workers && efs_thread_start(run, &p, "efs-prealloc", &threads[count]) == 0)
         count++;
     run(&p);

@@ -41,8 +41,8 @@ static void go_on(struct efs *fs)
     atomic_store(&fs->arena.segments[n->segment].populating, true);
     n->done = 0;
     n->job.run = populate;
-    fs->active++;
-    efs_workers_push_low(fs->workers, &n->job);
+    efs_active_begin(fs);
+    efs_defer_job(fs, &n->job, EFS_JOB_LOW);
 }
 
 void efs_prefault(struct efs *fs)
@@ -53,15 +53,13 @@ void efs_prefault(struct efs *fs)
 
 static void ended(struct efs *fs, struct efs_segment *s, bool whole)
 {
-    struct efs_disk_request *submit = NULL;
     efs_arena_populate_done(&fs->arena, (uint32_t)(s - fs->arena.segments), whole);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->next_segment.busy = false;
     if (whole)
         go_on(fs);
-    efs_budget_retire(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    efs_unlock(fs);
     efs_active_end(fs);
 }
 
@@ -71,9 +69,9 @@ static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = n->fs;
     struct efs_segment *s = &fs->arena.segments[n->segment];
     (void)scratch;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     bool stop = s->retiring || fs->closing;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     errint_t rc = stop ? -ECANCELED : efs_arena_populate_part(&fs->arena, n->segment, n->done);
     n->done += EFS_ARENA_PART;
     if (rc < 0 || n->done >= fs->arena.segment_bytes)

@@ -389,11 +389,11 @@ enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
 {
     uint32_t count = 0;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
         if (efs_cache_kept(fs, e) == EFS_POOL_F)
             numbers[count++] = e;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return count;
 }
 
@@ -419,7 +419,7 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     enum efs_pool p = pool_of_state(pool);
     if (p == EFS_POOL_M && pool != 'M')
         return -EINVAL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (r->policy)
         efs_policy_pool(r->policy, p, &state);
     const struct efs_pool_info own = {.capacity_bytes = state.capacity_bytes,
@@ -432,7 +432,7 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
                                       .demoted = state.demoted,
                                       .evicted = state.evicted,
                                       .saved_bytes = r->saved_bytes[p]};
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     efs_sized_out(info, bytes, &own, sizeof(own));
     return 0;
 }

@@ -96,9 +96,9 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
 /* ---- tuning (cache_tune.c) ---- */
 
 /* Cut the budget into pools by tuning.ratio; victims go. */
-void efs_cache_resize(struct efs *fs, struct efs_disk_request **submit);
+void efs_cache_resize(struct efs *fs);
 /* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
-void efs_cache_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit);
+void efs_cache_set_budget(struct efs *fs, uint64_t bytes);
 /* Another policy, or other tuning of it: a new machine takes over the cache state, counts, holds and pins. 0, -ENOMEM.
  */
 errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta);

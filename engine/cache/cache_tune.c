@@ -29,7 +29,7 @@ static uint64_t for_leases(const struct efs *fs, uint64_t available)
     return !fs->options.full_pool ? 0 : r->leased_peak_bytes < most ? r->leased_peak_bytes : most;
 }
 
-void efs_cache_resize(struct efs *fs, struct efs_disk_request **submit)
+void efs_cache_resize(struct efs *fs)
 {
     struct efs_cache *r = fs->cache;
     const struct efs_move *moves;
@@ -52,14 +52,16 @@ void efs_cache_resize(struct efs *fs, struct efs_disk_request **submit)
         efs_policy_resize(r->policy, capacity, NULL, &moves, &count);
         efs_cache_apply(fs, moves, count);
     }
-    efs_budget_shrink(fs, submit);
+    efs_budget_shrink(fs);
+    efs_again(fs, EFS_AGAIN_LEASES); /* there may be more room now */
+    efs_again(fs, EFS_AGAIN_CODED);
 }
 
-void efs_cache_set_budget(struct efs *fs, uint64_t bytes, struct efs_disk_request **submit)
+void efs_cache_set_budget(struct efs *fs, uint64_t bytes)
 {
     efs_budget_set(fs, bytes);
-    efs_cache_resize(fs, submit);
-    efs_extents_retry(fs, submit); /* there may be more room now */
+    efs_cache_resize(fs);
+    efs_again(fs, EFS_AGAIN_EXTENTS);
 }
 
 /* ---- another policy ---- */

@@ -47,11 +47,11 @@ void efs_demote(struct efs *fs, uint32_t expert)
         return;
     fs->cache->expert[expert].demoting = true;
     fs->full[expert].readers++;
-    fs->active++;
+    efs_active_begin(fs);
     d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
     if (!d->running) {
         d->running = true;
-        efs_workers_push_low(fs->workers, &d->job);
+        efs_defer_job(fs, &d->job, EFS_JOB_LOW);
     }
 }
 
@@ -71,8 +71,7 @@ bool efs_demotion_cancel(struct efs *fs)
         return false;
     }
     let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
-    if (--fs->active == 0)
-        pthread_cond_broadcast(&fs->quiet);
+    efs_active_end_locked(fs);
     return true;
 }
 
@@ -137,24 +136,22 @@ static const uint8_t *raw_of(const struct efs *fs, uint32_t expert, uint32_t ext
 /* Only where the smallest chunk pool is left beside it. */
 static bool reserve(struct efs *fs, uint64_t bytes)
 {
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     uint64_t least = fs->floor_segments * fs->arena.segment_bytes;
     bool room = fs->fixed_bytes + bytes + least <= fs->options.budget_bytes;
     if (room) {
         fs->fixed_bytes += bytes;
-        efs_budget_shrink(fs, &submit);
+        efs_budget_shrink(fs);
     }
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    efs_unlock(fs);
     return room;
 }
 
 static void unreserve(struct efs *fs, uint64_t bytes)
 {
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->fixed_bytes -= bytes;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
 }
 
 /* Its buffers come with the first demotion, and count in the budget from then on. */
@@ -184,27 +181,23 @@ static bool equip(struct efs_demotion *d)
 static void work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
-    struct efs_disk_request *submit = NULL;
-    struct efs_extent_waiter *ready = NULL;
     if (!equip(d))
         return;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     unsigned components = fs->closing || d->called_off ? 0 : wanted(&fs->extents[extent]);
     const uint8_t *raw = components ? raw_of(fs, d->expert, extent) : NULL;
     if (raw && efs_extent_place(fs, extent, components) == 0)
         fs->extents[extent].state = EFS_EXTENT_LOADING;
     else
         raw = NULL;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     if (!raw)
         return;
     bool good = make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents[extent], components) : 0);
-    pthread_mutex_lock(&fs->lock);
-    efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN, &ready, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_extent_push_waiters(fs, ready, 0);
-    efs_disk_submit_all(fs, submit);
+    efs_lock(fs);
+    efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
+    efs_unlock(fs);
 }
 
 /* ---- one expert after the other ---- */
@@ -220,15 +213,15 @@ static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_demotion *d = EFS_CONTAINER(job, struct efs_demotion, job);
     struct efs *fs = d->fs;
-    struct efs_disk_request *submit = NULL;
     bool ended = false;
     (void)scratch;
     if (d->working)
         work(d, d->extent++);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->called_off)) {
         finish(d);
-        efs_budget_shrink(fs, &submit); /* the budget may have become smaller meanwhile */
+        efs_budget_shrink(fs);           /* the budget may have become smaller meanwhile */
+        efs_again(fs, EFS_AGAIN_LEASES); /* the full form may be wanted for another */
         ended = true;
     }
     if (!d->working && d->count) {
@@ -240,15 +233,11 @@ static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
         d->working = true;
     }
     d->running = d->working;
-    bool more = d->running;
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    if (more)
-        efs_workers_push_low(fs->workers, &d->job);
-    if (ended) {
-        efs_full_retry(fs); /* the full form may be wanted for another */
+    if (d->running)
+        efs_defer_job(fs, &d->job, EFS_JOB_LOW);
+    efs_unlock(fs);
+    if (ended)
         efs_active_end(fs);
-    }
 }
 
 errint_t efs_demotion_build(struct efs *fs)

@@ -83,6 +83,8 @@ void efs_extent_delist(struct efs *fs, uint32_t extent);
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
 /* It has no users any more: what is damaged or in a segment that leaves goes. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
+/* Nobody will come back for it soon: it goes before others do and before the pool grows. */
+void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 /* It was used: it does not count as read ahead any more. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
 
@@ -103,16 +105,13 @@ enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what
 /* Blocks for these components, which the extent does not have. 0; -EAGAIN: others hold the memory; -ENOMEM: the system
  * has none and nothing will be freed. */
 errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components);
-/* What was under way for these components has ended: the extent has them, or they are freed again with an error.
- * Waiters are put on *ready or, if the extent is not whole yet, it is read on. -EAGAIN: they could not be made from
- * memory; read. */
-void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error,
-                       struct efs_extent_waiter **ready, struct efs_disk_request **submit);
-/* Begin to load what is missing of an extent that rests. 0: its reads were put on *submit. -EAGAIN: no room now.
+/* What was under way for these components has ended: the extent has them, or they are freed again with an error. Who
+ * waits is told or, if the extent is not whole yet, it is read on. -EAGAIN: they could not be made from memory; read.
+ */
+void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
+/* Begin to load what is missing of an extent that rests. 0: its reads are deferred. -EAGAIN: no room now.
  * -ENOMEM.
  */
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why, struct efs_disk_request **submit);
-/* Without lock: tell waiters that were taken off an extent. */
-void efs_extent_push_waiters(struct efs *fs, struct efs_extent_waiter *list, errint_t error);
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why);
 
 #endif

@@ -14,9 +14,9 @@ static errint_t damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bo
     efs_store_name_chunk(fs->store, x->object, shard, sm, place_text, sizeof(place_text));
     efs_log(fs, EFS_LOG_ERROR, "%s: %s; restore the store from a copy", place_text, how);
     efs_count(&fs->stats, chunks_damaged, 1);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     x->discard = true; /* read it again next time: the damage may be of memory or of the bus */
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return -EUCLEAN;
 }
 

@@ -236,12 +236,10 @@ void efs_extents_leave_segment(struct efs *fs, uint32_t segment)
 
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
-    pthread_mutex_lock(&fs->lock);
     struct efs_extent *x = &fs->extents[extent];
     if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
         efs_extent_set_passing(fs, x, false);
         x->evict_first = true;
         efs_extent_enlist(fs, extent);
     }
-    pthread_mutex_unlock(&fs->lock);
 }

@@ -17,18 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_whole(const struct efs_extent *x)
+static bool extent_is_whole(const struct efs_extent *x)
 {
     return x->state == EFS_EXTENT_REST && x->have == x->needs;
 }
 
-void efs_extent_push_waiters(struct efs *fs, struct efs_extent_waiter *list, errint_t error)
+/* All who wait for the extent are told. */
+static void extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
 {
-    while (list) {
-        struct efs_extent_waiter *w = list;
-        list = w->next;
+    struct efs_extent_waiter *w = x->waiters, *next;
+    for (x->waiters = NULL; w; w = next) {
+        next = w->next;
         w->error = error;
-        efs_workers_push(fs->workers, &w->job);
+        x->refs += error == 0;
+        efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
     }
 }
 
@@ -109,12 +111,9 @@ struct load {
     _Atomic errint_t error;
 };
 
-/* Lock held: the extent has, or has not, got what was under way. */
-void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error,
-                       struct efs_extent_waiter **ready, struct efs_disk_request **submit)
+void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error)
 {
     struct efs_extent *x = &fs->extents[extent];
-    struct efs_extent_waiter *waiters = x->waiters;
     uint32_t expert = fs->store->objects[x->object].group;
     bool kept = (components & x->keep) != 0;
     x->state = EFS_EXTENT_REST;
@@ -130,18 +129,16 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     efs_extent_enlist(fs, extent);
     if (error < 0 && kept)
         efs_cache_lost(fs, expert);
-    if (waiters && (error == 0 || error == -EAGAIN) && !is_whole(x)) {
-        efs_extent_wait_for_memory(
-            fs, extent); /* part of what is wanted is not there yet: read it as soon as there is room */
+    if (x->waiters && (error == 0 || error == -EAGAIN) && !extent_is_whole(x)) {
+        /* part of what is wanted is not there yet: read it as soon as there is room */
+        efs_extent_wait_for_memory(fs, extent);
     } else {
-        x->waiters = NULL;
-        for (struct efs_extent_waiter *w = waiters; w && error == 0; w = w->next)
-            x->refs++;
+        extent_tell_waiters(fs, x, error);
         efs_extent_released(fs, extent);
-        *ready = waiters;
     }
-    efs_extents_retry(fs, submit);
-    efs_budget_retire(fs, submit);
+    efs_again(fs, EFS_AGAIN_EXTENTS);
+    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    efs_again(fs, EFS_AGAIN_WARM);
 }
 
 static void load_done(struct load *load)
@@ -151,21 +148,16 @@ static void load_done(struct load *load)
     if (error < 0)
         efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
                 (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
-    struct efs_disk_request *submit = NULL;
-    struct efs_extent_waiter *ready = NULL;
     if (load->e.bytes)
         efs_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
     if (load->sm.bytes)
         efs_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->loads[load->why]--;
-    efs_extent_loaded(fs, load->extent, load->components, error, &ready, &submit);
+    efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->why == EFS_LOAD_WARM)
         efs_warm_ended(fs, load->extent, error);
-    efs_warm_go_on(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_extent_push_waiters(fs, ready, error);
-    efs_disk_submit_all(fs, submit);
+    efs_unlock(fs);
     free(load);
     efs_active_end(fs);
 }
@@ -188,20 +180,19 @@ static void sm_done(struct efs_disk_request *r, errint_t error)
     part_done(EFS_CONTAINER(r, struct load, sm), error);
 }
 
-static void request(struct efs_disk_request *r, uint64_t offset, size_t bytes, const struct efs_block *block,
-                    enum efs_load why, struct efs_disk_request **submit)
+static void load_read(struct load *load, struct efs_disk_request *r, uint64_t offset, size_t bytes,
+                      const struct efs_block *block)
 {
     r->offset = offset;
     r->bytes = bytes;
     r->data = block->data;
     r->segment = block->segment;
-    r->ahead = why != EFS_LOAD_WANTED;
-    r->spare_time = why == EFS_LOAD_WARM;
-    r->next = *submit;
-    *submit = r;
+    r->ahead = load->why != EFS_LOAD_WANTED;
+    r->spare_time = load->why == EFS_LOAD_WARM;
+    efs_defer_read(load->fs, r);
 }
 
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why, struct efs_disk_request **submit)
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 {
     struct efs_extent *x = &fs->extents[extent];
     unsigned components = x->needs & ~(unsigned)x->have;
@@ -223,28 +214,19 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why, str
     load->pending = (components & EFS_COMPONENT_E ? 1 : 0) + (components & EFS_COMPONENT_SM ? 1 : 0);
     load->e.complete = e_done;
     load->sm.complete = sm_done;
-    if (components & EFS_COMPONENT_SM)
-        request(&load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
-                efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm, why, submit);
     if (components & EFS_COMPONENT_E)
-        request(&load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
-                efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e, why, submit);
+        load_read(load, &load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
+                  efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e);
+    if (components & EFS_COMPONENT_SM)
+        load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
+                  efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
     x->state = EFS_EXTENT_LOADING;
-    fs->active++;
+    efs_active_begin(fs);
     fs->loads[why]++;
     if (why != EFS_LOAD_AHEAD && !x->passing_bytes)
         efs_prefault(fs);
-    efs_budget_retire(fs, submit); /* what went for it may have been the last of a segment that leaves */
+    efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
     return 0;
-}
-
-void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list)
-{
-    while (list) {
-        struct efs_disk_request *r = list;
-        list = r->next;
-        efs_disk_submit(fs->disk, r);
-    }
 }
 
 /* ---- waiting for memory ---- */
@@ -258,68 +240,38 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     fs->no_memory_tail = &x->next_no_memory;
 }
 
-/* Lock held: extents that waited for memory, in order, as far as there is room. */
-void efs_extents_retry(struct efs *fs, struct efs_disk_request **submit)
+/* In order, as far as there is room. */
+void efs_extents_retry(struct efs *fs)
 {
-    struct efs_disk_request *late = NULL, **tail = &late; /* keep the order of extents */
     while (fs->no_memory) {
         struct efs_extent *x = fs->no_memory;
-        struct efs_disk_request *mine = NULL;
-        errint_t rc =
-            fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_WANTED, &mine);
+        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_WANTED);
         if (rc == -EAGAIN)
             break;
         fs->no_memory = x->next_no_memory;
         if (!fs->no_memory)
             fs->no_memory_tail = &fs->no_memory;
         if (rc < 0) {
-            struct efs_extent_waiter *waiters = x->waiters;
-            x->waiters = NULL;
             x->state = EFS_EXTENT_REST;
-            efs_extent_push_waiters(fs, waiters, rc);
+            extent_tell_waiters(fs, x, rc);
         }
-        *tail = mine;
-        while (*tail)
-            tail = &(*tail)->next;
     }
-    *tail = *submit;
-    *submit = late;
 }
 
 /* ---- asking for extents ---- */
 
-static bool get(struct efs *fs, uint32_t extent, const enum efs_pace *pace, size_t bytes,
-                struct efs_extent_waiter *waiter)
-{
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
-    struct efs_extent_waiter *failed = NULL;
-    if (pace)
-        efs_extent_asked(fs, extent, *pace, bytes);
-    bool here = efs_extent_ask(fs, extent, waiter, &failed, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_extent_push_waiters(fs, failed, failed ? failed->error : 0);
-    efs_disk_submit_all(fs, submit);
-    return here;
-}
-
-bool efs_extent_get(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
-{
-    return get(fs, extent, NULL, 0, waiter);
-}
-
-bool efs_extent_get_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
                           struct efs_extent_waiter *waiter)
 {
-    return get(fs, extent, &pace, bytes, waiter);
+    efs_extent_asked(fs, extent, pace, bytes);
+    return efs_extent_ask(fs, extent, waiter);
 }
 
-bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter,
-                    struct efs_extent_waiter **failed, struct efs_disk_request **submit)
+bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents[extent];
     efs_extent_used(fs, x);
-    if (is_whole(x)) {
+    if (extent_is_whole(x)) {
         x->refs++;
         x->evict_first = false;
         efs_extent_enlist(fs, extent);
@@ -331,39 +283,38 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
     x->waiters = waiter;
     if (x->state != EFS_EXTENT_REST)
         return false;
-    errint_t rc = fs->closing     ? -ECANCELED
-                  : fs->no_memory ? -EAGAIN
-                                  : efs_extent_load(fs, extent, EFS_LOAD_WANTED, submit);
-    if (rc == -EAGAIN) {
+    errint_t rc = fs->closing ? -ECANCELED : fs->no_memory ? -EAGAIN : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
+    if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
-    } else if (rc < 0) {
-        x->waiters = NULL;
-        waiter->error = rc;
-        waiter->next = *failed;
-        *failed = waiter;
-    }
+    else if (rc < 0)
+        extent_tell_waiters(fs, x, rc);
     return false;
 }
 
-void efs_extent_put(struct efs *fs, uint32_t extent)
+void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
 {
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    if (used_up)
+        efs_extent_evict_first(fs, extent);
     if (--fs->extents[extent].refs == 0) {
         efs_extent_released(fs, extent);
-        efs_extents_retry(fs, &submit);
-        efs_budget_retire(fs, &submit);
-        efs_warm_go_on(fs, &submit);
+        efs_again(fs, EFS_AGAIN_EXTENTS);
+        efs_again(fs, EFS_AGAIN_SEGMENTS);
+        efs_again(fs, EFS_AGAIN_WARM);
     }
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+}
+
+void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
+{
+    efs_lock(fs);
+    efs_extent_unref(fs, extent, used_up);
+    efs_unlock(fs);
 }
 
 /* Never more than component of the pool's first segments ahead: what was read ahead must not push itself out. */
-static bool ahead(struct efs *fs, struct efs_extent *x, size_t bytes, struct efs_disk_request **submit)
+static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
     if (fs->no_memory || fs->closing || fs->ahead_bytes + bytes > fs->ahead_max_bytes ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_AHEAD, submit) < 0)
+        efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_AHEAD) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
     fs->ahead_bytes += bytes;
@@ -371,7 +322,7 @@ static bool ahead(struct efs *fs, struct efs_extent *x, size_t bytes, struct efs
     return true;
 }
 
-bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_request **submit)
+bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents[extent];
     if (x->state != EFS_EXTENT_REST || x->have == x->needs)
@@ -382,7 +333,7 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_r
     bool theirs = x->have == 0;
     if (theirs)
         efs_extent_set_passing(fs, x, true);
-    bool begun = ahead(fs, x, bytes, submit);
+    bool begun = extent_load_ahead(fs, x, bytes);
     if (theirs) {
         efs_extent_set_passing(fs, x, begun);
         x->streamed = begun;
@@ -395,14 +346,10 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_r
 void efs_group_ahead(struct efs *fs, uint32_t group)
 {
     const struct efs_disk_group *g = &fs->store->groups[group];
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
     for (uint32_t i = fs->object_extent[g->object_first]; i < fs->object_extent[g->object_first + g->object_count];
          i++) {
         struct efs_extent *x = &fs->extents[i];
         if (x->state == EFS_EXTENT_REST && x->have != x->needs)
-            ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have), &submit);
+            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have));
     }
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
 }

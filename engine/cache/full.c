@@ -74,11 +74,10 @@ bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_ki
     return *free_memfile(fs, bytes, use) != NULL;
 }
 
-struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use,
-                                     struct efs_disk_request **submit, errint_t *rc)
+struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, errint_t *rc)
 {
     if (efs_budget_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
-        efs_budget_shrink(fs, submit);
+        efs_budget_shrink(fs);
     uint32_t old = fs->evictable_full.oldest;
     if (efs_budget_used(fs) + bytes > fs->options.budget_bytes && !fs->free_memfiles && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
@@ -90,7 +89,7 @@ struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memf
             memfile->next = NULL;
             return memfile;
         }
-        *rc = efs_budget_reserve_full(fs, bytes, use, submit);
+        *rc = efs_budget_reserve_full(fs, bytes, use);
         if (*rc < 0)
             return NULL;
         if (efs_full_has_free_memfile(fs, bytes, use))
@@ -177,30 +176,22 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 {
     const uint8_t *data = NULL;
-    pthread_mutex_lock(&fs->lock);
     struct efs_full *f = &fs->full[expert];
     if (f->state == EFS_FULL_READY) {
         f->readers++;
         data = f->memfile->data;
         efs_lru_use(efs_full_list(fs, f), expert);
     }
-    pthread_mutex_unlock(&fs->lock);
     return data;
 }
 
 void efs_full_unpin(struct efs *fs, uint32_t expert)
 {
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
     assert(fs->full[expert].state == EFS_FULL_READY && fs->full[expert].readers > 0);
-    bool last = --fs->full[expert].readers == 0;
-    if (last)
-        efs_budget_shrink(fs, &submit); /* the budget may have become smaller meanwhile */
-    last = last && fs->lease_queue;
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    if (last)
-        efs_full_retry(fs);
+    if (--fs->full[expert].readers)
+        return;
+    efs_budget_shrink(fs); /* the budget may have become smaller meanwhile */
+    efs_again(fs, EFS_AGAIN_LEASES);
 }
 
 errint_t efs_full_build(struct efs *fs)

@@ -220,14 +220,6 @@ static void ffn_failed(struct ffn *f, errint_t error)
         f->error = error;
 }
 
-static void expert_over(struct ffn *f, struct efs_ffn_expert *e)
-{
-    e->over = true;
-    f->left--;
-    if (!f->plain)
-        efs_request_drop(f->request, e->index);
-}
-
 /* The last block of a phase is done; the lock is given up meanwhile. */
 static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
 {
@@ -242,13 +234,17 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
         rc = ffn_prepare(f, e);
     } else {
         rc = 1;
+        if (!f->plain) /* others may begin in what it gives back, which takes time and locks: ours is not held */
+            efs_request_drop(f->request, e->index);
     }
     pthread_mutex_lock(&f->lock);
     if (rc < 0)
         ffn_failed(f, rc);
     e->here = true;
-    if (rc == 1)
-        expert_over(f, e);
+    if (rc == 1) {
+        e->over = true;
+        f->left--;
+    }
     ffn_tell(f);
 }
 

@@ -15,47 +15,35 @@ struct setting {
     void (*get)(struct efs *fs, char *text, size_t room); /* lock held */
 };
 
-/* Lock held on entry: what is to be read or unpinned, and who may go on now. */
-static void tune_unlock_and_go_on(struct efs *fs, struct efs_disk_request *submit)
-{
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    if (fs->disk) {
-        efs_full_retry(fs);
-        efs_coded_retry(fs);
-    }
-}
-
 /* ---- budget ---- */
 
 static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     uint64_t bytes;
-    struct efs_disk_request *submit = NULL;
     errint_t rc = efs_tune_budget(value, &bytes, err);
     if (rc < 0)
         return rc;
     bool automatic = bytes == 0;
     if (automatic)
         bytes = efs_auto_budget();
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (automatic) /* what the pools have is ours to take again */
         bytes += (efs_budget_used(fs) - fs->fixed_bytes) / 2;
     uint64_t held = efs_budget_used(fs);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
         return rc;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     uint64_t floor = fs->fixed_bytes + fs->arena.segment_bytes;
     if (bytes < floor) {
-        pthread_mutex_unlock(&fs->lock);
+        efs_unlock(fs);
         return efs_fail(err, -ENOMEM, "a budget of %llu MiB is below the floor of %llu MiB",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
     }
     fs->budget_auto = automatic;
-    efs_cache_set_budget(fs, bytes, &submit);
+    efs_cache_set_budget(fs, bytes);
     efs_plan_thread_wake(fs);
-    tune_unlock_and_go_on(fs, submit);
+    efs_unlock(fs);
     uint64_t over = efs_budget_wait(fs);
     if (over_bytes)
         *over_bytes = over;
@@ -76,8 +64,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
     (void)held;
     if (rc < 0)
         return rc;
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     struct efs_cache_tuning *t = &fs->cache->tuning;
     t->pools = pools;
     double sum = 0;
@@ -87,9 +74,9 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
     for (unsigned p = 0; p < EFS_POOLS && sum == 0 && !t->fixed_plan; p++)
         if (pools & EFS_PLAN_POOL(p))
             sum = t->ratio[p] = 1;
-    efs_cache_resize(fs, &submit);
+    efs_cache_resize(fs);
     efs_plan_thread_wake(fs);
-    tune_unlock_and_go_on(fs, submit);
+    efs_unlock(fs);
     return 0;
 }
 
@@ -101,18 +88,17 @@ static void tune_get_pools(struct efs *fs, char *text, size_t room)
 static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     struct efs_tune_plan plan;
-    struct efs_disk_request *submit = NULL;
     errint_t rc = efs_tune_plan(value, &plan, err);
     (void)held;
     if (rc < 0)
         return rc;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->cache->tuning.fixed_plan = !plan.automatic;
     if (!plan.automatic)
         memcpy(fs->cache->tuning.ratio, plan.ratio, sizeof(plan.ratio));
-    efs_cache_resize(fs, &submit);
+    efs_cache_resize(fs);
     efs_plan_thread_wake(fs);
-    tune_unlock_and_go_on(fs, submit);
+    efs_unlock(fs);
     return 0;
 }
 
@@ -131,10 +117,10 @@ static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held,
     (void)held;
     if (rc < 0)
         return rc;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->cache->tuning.goal = goal;
     efs_plan_thread_wake(fs);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return 0;
 }
 
@@ -148,14 +134,13 @@ static void tune_get_goal(struct efs *fs, char *text, size_t room)
 static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta,
                                 struct efs_error *err)
 {
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     const struct efs_cache_tuning *t = &fs->cache->tuning;
     errint_t rc = efs_cache_set_policy(fs, kind ? *kind : t->policy, delta ? *delta : t->delta);
     if (rc == 0)
-        efs_cache_resize(fs, &submit);
+        efs_cache_resize(fs);
     efs_plan_thread_wake(fs);
-    tune_unlock_and_go_on(fs, submit);
+    efs_unlock(fs);
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
 }
 
@@ -199,9 +184,9 @@ static errint_t tune_set_schedule(struct efs *fs, const char *value, uint64_t *h
         kind = EFS_SCHEDULE_PAPER;
     else
         return efs_fail(err, -EINVAL, "schedule is best, request or paper");
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->schedule = kind;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return 0;
 }
 
@@ -248,9 +233,9 @@ errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
     const struct setting *s = setting_find(name);
     if (!s)
         return -ENODATA;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     s->get(fs, text, sizeof(text));
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     if (strlen(text) >= room)
         return -ERANGE;
     memcpy(value, text, strlen(text) + 1);
@@ -271,9 +256,9 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
     uint32_t layer = r->expert[expert].layer;
     uint32_t first = whole_layer ? r->layer_first[layer] : expert;
     uint32_t end = whole_layer ? r->layer_first[layer + 1] : expert + 1;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
         efs_cache_pin(fs, e, to);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return 0;
 }

@@ -26,6 +26,8 @@ struct efs_batch {
     uint32_t part_count, job_next;
     uint32_t shards; /* of all parts: as many jobs */
     struct batch_job *jobs;
+    uint32_t fetch_count;
+    struct efs_fetch **fetches;     /* while it is begun */
     struct efs_fetch_part *parts[]; /* in order of priority; NULL: done, its fetch may be gone */
 };
 
@@ -62,7 +64,8 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
 void efs_fetch_unref(struct efs_fetch *fetch)
 {
     for (uint32_t i = 0; i < fetch->part_count; i++)
-        efs_extent_put(fetch->fs, fetch->parts[i].waiter.extent);
+        if (fetch->parts[i].waiter.error == 0 && fetch->parts[i].batch)
+            efs_extent_unref(fetch->fs, fetch->parts[i].waiter.extent, false);
 }
 
 static void fetch_less(struct efs_fetch *fetch)
@@ -71,13 +74,18 @@ static void fetch_less(struct efs_fetch *fetch)
         fetch->ended(fetch);
 }
 
-static void batch_less(struct efs_batch *batch)
+static void batch_free(struct efs_batch *batch)
 {
-    if (atomic_fetch_sub(&batch->left, 1) != 1)
-        return;
     pthread_mutex_destroy(&batch->lock);
+    free(batch->fetches);
     free(batch->jobs);
     free(batch);
+}
+
+static void batch_less(struct efs_batch *batch)
+{
+    if (atomic_fetch_sub(&batch->left, 1) == 1)
+        batch_free(batch);
 }
 
 /* All of a part is done, or has failed. The fetch may be gone afterwards. */
@@ -88,12 +96,10 @@ static void part_done(struct efs_fetch_part *p)
     pthread_mutex_lock(&batch->lock);
     batch->parts[p->place] = NULL;
     pthread_mutex_unlock(&batch->lock);
-    if (p->waiter.error < 0) {
+    if (p->waiter.error < 0)
         fetch->error = p->waiter.error;
-    } else if (fetch->memfile) {
-        efs_extent_evict_first(fetch->fs, p->waiter.extent); /* the same bytes are full now */
-        efs_extent_put(fetch->fs, p->waiter.extent);
-    }
+    else if (fetch->memfile)
+        efs_extent_put(fetch->fs, p->waiter.extent, true); /* the same bytes are full now */
     fetch_less(fetch);
     batch_less(batch);
 }
@@ -172,134 +178,123 @@ static void waited(struct efs_job *job, struct efs_codec_scratch *scratch)
 
 /* ---- putting a batch together ---- */
 
-static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch **fetches, uint32_t count)
+static struct efs_batch *batch_alloc(uint32_t fetches, uint32_t parts, uint32_t shards)
 {
-    uint32_t parts = 0, shards = 0;
-    for (uint32_t f = 0; f < count; f++)
-        for (uint32_t i = 0; i < fetches[f]->part_count; i++, parts++)
-            shards += fetches[f]->parts[i].shards;
     struct efs_batch *batch = efs_sys_calloc(1, sizeof(*batch) + parts * sizeof(batch->parts[0]));
     if (!batch)
         return NULL;
     batch->jobs = efs_sys_calloc(shards + 1u, sizeof(*batch->jobs));
-    if (!batch->jobs) {
+    batch->fetches = efs_sys_calloc(fetches, sizeof(struct efs_fetch *));
+    if (!batch->jobs || !batch->fetches) {
+        free(batch->fetches);
+        free(batch->jobs);
         free(batch);
         return NULL;
     }
     pthread_mutex_init(&batch->lock, NULL);
+    return batch;
+}
+
+/* NULL: no memory, and the fetches are as they were. */
+static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
+{
+    uint32_t count = 0, parts = 0, shards = 0;
+    for (const struct efs_fetch *f = fetches; f; f = f->next, count++)
+        for (uint32_t i = 0; i < f->part_count; i++, parts++)
+            shards += f->parts[i].shards;
+    struct efs_batch *batch = batch_alloc(count, parts, shards);
+    if (!batch)
+        return NULL;
     batch->fs = fs;
-    batch->part_count = parts;
     batch->left = parts + 1;
-    uint32_t at = 0;
-    for (uint32_t f = 0; f < count; f++) {
-        fetches[f]->remaining = fetches[f]->part_count + 1;
-        for (uint32_t i = 0; i < fetches[f]->part_count; i++) {
-            struct efs_fetch_part *p = &fetches[f]->parts[i];
+    for (struct efs_fetch *f = fetches; f; f = f->next) {
+        batch->fetches[batch->fetch_count++] = f;
+        f->remaining = f->part_count + 1;
+        for (uint32_t i = 0; i < f->part_count; i++) {
+            struct efs_fetch_part *p = &f->parts[i];
             p->batch = batch;
             p->waiter.job.run = waited;
             p->waiter.error = 0;
-            batch->parts[at++] = p;
+            batch->parts[batch->part_count++] = p;
         }
     }
     return batch;
 }
 
-/* Lock held: ask for a part's extent, and keep its reads apart by component; what else is to be submitted is put on
- * *others. true: it is here. */
-static bool ask(struct efs *fs, struct efs_fetch_part *p, struct efs_extent_waiter **failed,
-                struct efs_disk_request **others)
+/* Lock held: ask for a part's extent. Its reads are not to be submitted as they come: they are taken off again, by
+ * component. true: it is here. */
+static bool part_ask(struct efs_fetch_part *p)
 {
-    struct efs_disk_request *mine = NULL;
+    struct efs *fs = p->batch->fs;
     const struct efs_extent *x = &fs->extents[p->waiter.extent];
-    bool here = efs_extent_ask(fs, p->waiter.extent, &p->waiter, failed, &mine);
-    for (struct efs_disk_request *next; mine; mine = next) {
-        next = mine->next;
-        if (mine->bytes == 0) { /* a segment that leaves */
-            mine->next = *others;
-            *others = mine;
-        } else {
-            p->read[mine->data == x->e.data ? 0 : 1] = mine;
-        }
-    }
+    struct efs_disk_request **before = fs->deferred.reads.tail;
+    bool here = efs_extent_ask(fs, p->waiter.extent, &p->waiter);
+    for (struct efs_disk_request *r = *before; r; r = r->next)
+        p->read[r->data == x->e.data ? 0 : 1] = r;
+    *before = NULL;
+    fs->deferred.reads.tail = before;
     return here;
 }
 
-/* Put a read of the part, if it needs one, at the end of a list. */
-static struct efs_disk_request **submit_read(struct efs_fetch_part *p, unsigned component,
-                                             struct efs_disk_request **tail)
+/* Lock held: the read of a component, if the part has one. */
+static void part_read(struct efs_fetch_part *p, unsigned component)
 {
     struct efs_disk_request *r = p->read[component];
-    if (!r)
-        return tail;
     p->read[component] = NULL;
-    r->next = NULL;
-    *tail = r;
-    return &r->next;
+    if (r)
+        efs_defer_read(p->batch->fs, r);
 }
 
-/* Lock held: everything is asked for in the order of reads. Parts that are here are put first in here[]. */
-static uint32_t ask_all(struct efs_batch *batch, const struct efs_order_plan *plan, struct efs_fetch_part **here,
-                        struct efs_extent_waiter **failed, struct efs_disk_request **submit)
+/* Lock held: everything is asked for in the order of reads. Parts that are here are put first in plan->here. */
+static uint32_t batch_ask(struct efs_batch *batch, const struct efs_order_plan *plan)
 {
-    struct efs_disk_request *others = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < batch->part_count; i++) {
         struct efs_fetch_part *p = plan->ask[i];
-        if (ask(batch->fs, p, failed, &others))
-            here[count++] = p;
+        if (part_ask(p))
+            plan->here[count++] = p;
         else
             p->fetch->from_disk = true;
     }
-    for (*submit = others; *submit;)
-        submit = &(*submit)->next;
     for (uint32_t i = 0; i < plan->read_count; i++)
-        submit = submit_read(plan->reads[i].part, plan->reads[i].sm, submit);
+        part_read(plan->reads[i].part, plan->reads[i].sm);
     for (uint32_t i = 0; i < batch->part_count; i++) /* what was there when the plan was made and is not any more */
         for (unsigned component = 0; component < 2; component++)
-            submit = submit_read(plan->ask[i], component, submit);
+            part_read(plan->ask[i], component);
     return count;
 }
 
-static void fail_all(struct efs_fetch **fetches, uint32_t count)
+static void fetch_fail_all(struct efs_fetch *fetches)
 {
-    for (uint32_t f = 0; f < count; f++) {
-        for (uint32_t i = 0; i < fetches[f]->part_count; i++)
-            fetches[f]->parts[i].batch = NULL; /* nothing was asked for */
-        fetches[f]->error = -ENOMEM;
-        fetches[f]->ended(fetches[f]);
+    for (struct efs_fetch *f = fetches, *next; f; f = next) {
+        next = f->next;
+        for (uint32_t i = 0; i < f->part_count; i++)
+            f->parts[i].batch = NULL; /* nothing was asked for */
+        f->error = -ENOMEM;
+        f->ended(f);
     }
 }
 
-void efs_fetch_submit(struct efs *fs, struct efs_fetch **fetches, uint32_t count)
+void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches)
 {
-    struct efs_batch *batch = batch_new(fs, fetches, count);
-    struct efs_order_plan *plan = batch ? efs_order_new(fs, batch->parts, batch->part_count, fetches, count) : NULL;
+    struct efs_batch *batch = batch_new(fs, fetches);
+    struct efs_order_plan *plan =
+        batch ? efs_order_new(fs, batch->parts, batch->part_count, batch->fetches, batch->fetch_count) : NULL;
     if (!plan) {
-        if (batch) {
-            batch->left = 1;
-            batch_less(batch);
-        }
-        fail_all(fetches, count);
+        if (batch)
+            batch_free(batch);
+        fetch_fail_all(fetches);
         return;
     }
     for (uint32_t i = 0; i < batch->part_count; i++)
         batch->parts[i]->place = i;
-    struct efs_extent_waiter *failed = NULL;
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
-    uint32_t here = ask_all(batch, plan, plan->here, &failed, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    while (failed) {
-        struct efs_extent_waiter *w = failed;
-        failed = w->next;
-        w->next = NULL;
-        efs_extent_push_waiters(fs, w, w->error);
-    }
-    efs_disk_submit_all(fs, submit);
+    efs_lock(fs);
+    uint32_t here = batch_ask(batch, plan);
+    efs_unlock(fs);
     for (uint32_t i = 0; i < here; i++)
         part_ready(plan->here[i]);
     efs_order_free(plan);
-    for (uint32_t f = 0; f < count; f++)
-        fetch_less(fetches[f]);
+    for (uint32_t f = 0; f < batch->fetch_count; f++)
+        fetch_less(batch->fetches[f]);
     batch_less(batch);
 }

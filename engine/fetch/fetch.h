@@ -26,6 +26,7 @@ struct efs_fetch_part {
 };
 
 struct efs_fetch {
+    struct efs_fetch *next; /* of those that are to be begun */
     struct efs *fs;
     uint32_t expert, tokens;
     struct efs_memfile *memfile; /* to be decoded into; NULL: the chunks are wanted, each extent stays referenced */
@@ -40,9 +41,9 @@ struct efs_fetch {
 
 /* Not begun yet; to be freed with free(). NULL: no memory. */
 struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert);
-/* Begin all of these (no lock held); each ends once. */
-void efs_fetch_submit(struct efs *fs, struct efs_fetch **fetches, uint32_t count);
-/* Give back the extents of a fetch without memfile that ended well. */
+/* Begin all of this list (no lock held); each ends once. */
+void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches);
+/* With lock held: give back the extents of a fetch without memfile, those that came. */
 void efs_fetch_unref(struct efs_fetch *fetch);
 
 #endif

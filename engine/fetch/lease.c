@@ -48,30 +48,34 @@ static void lease_begin(struct efs *fs, uint32_t expert)
     efs_cache_leased(fs);
 }
 
-void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answer)
+void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers)
 {
-    while (answer) {
-        struct efs_full_waiter *w = answer;
-        answer = w->next;
-        if (w->error < 0) {
+    for (struct efs_full_waiter *w = answers, *next; w; w = next) {
+        next = w->next;
+        if (w->error < 0)
             efs_count(&fs->stats, lease_errors, 1);
-            pthread_mutex_lock(&fs->lock);
-            efs_cache_release(fs, w->expert);
-            pthread_mutex_unlock(&fs->lock);
-        }
         w->done(w->arg, w->error, w->error < 0 ? NULL : &fs->lease_handles[w->expert]);
         free(w);
         efs_active_end(fs);
     }
 }
 
+/* Lock held: what became of it is told after the lock. */
+static void lease_answer_later(struct efs *fs, struct efs_full_waiter *w, errint_t error)
+{
+    w->error = error;
+    if (error < 0)
+        efs_cache_release(fs, w->expert);
+    efs_defer_answer(fs, w);
+}
+
 /* The expert was brought, or not. */
-static void filled(struct efs_fetch *fetch)
+static void lease_filled(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_full *f = &fs->full[fetch->expert];
     errint_t error = fetch->error;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     struct efs_full_waiter *waiters = f->waiters;
     assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile && fs->filling_count > 0);
     assert(fetch->memfile->kind != EFS_MEMFILE_SHOWN); /* it was written just now */
@@ -92,41 +96,39 @@ static void filled(struct efs_fetch *fetch)
         efs_full_give_back(fs, fetch->memfile);
         efs_cache_dropped_full(fs, fetch->expert);
     }
-    for (struct efs_full_waiter *w = waiters; w; w = w->next) {
-        w->error = error;
-        if (error == 0) {
+    for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
+        next = w->next;
+        if (error == 0)
             lease_begin(fs, fetch->expert);
-            if (w->next) /* all but one came while it was being filled */
-                efs_count(&fs->stats, leases_shared, 1);
-        }
+        if (error == 0 && next) /* all but one came while it was being filled */
+            efs_count(&fs->stats, leases_shared, 1);
+        lease_answer_later(fs, w, error);
     }
-    pthread_mutex_unlock(&fs->lock);
+    efs_again(fs, EFS_AGAIN_LEASES); /* an error, or an expert that nobody waited for, left room */
     if (error == 0 && fetch->from_disk)
         efs_count(&fs->stats, leases_m, 1);
     else if (error == 0)
         efs_count(&fs->stats, leases_c, 1);
+    efs_unlock(fs);
     free(fetch);
-    efs_lease_answer(fs, waiters);
-    efs_full_retry(fs); /* an error, or an expert that nobody waited for, left room */
 }
 
 /* ---- asking ---- */
 
-/* Lock held: a place for the expert. NULL: *rc says why. */
-static struct efs_fetch *admit(struct efs *fs, struct efs_full_waiter *w, struct efs_disk_request **submit,
-                               errint_t *rc)
+/* Lock held: a place for the expert, and its fetch is to begin. Else -errno, and nothing has changed. */
+static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
     struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
     enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->last_use : w->use;
-    *rc = -ENOMEM;
+    errint_t rc = -ENOMEM;
     if (fetch)
-        fetch->memfile = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, submit, rc);
+        fetch->memfile = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, &rc);
     if (!fetch || !fetch->memfile) {
         free(fetch);
-        return NULL;
+        return rc;
     }
     uint64_t file_bytes = efs_view_bytes(&fs->view, fs->view.expert_first + w->expert);
-    fetch->ended = filled;
+    fetch->ended = lease_filled;
     fetch->tokens = w->tokens;
     assert(fs->full[w->expert].state == EFS_FULL_NONE && !fs->full[w->expert].memfile && !fs->full[w->expert].waiters);
     fs->full[w->expert].state = EFS_FULL_FILLING;
@@ -136,14 +138,12 @@ static struct efs_fetch *admit(struct efs *fs, struct efs_full_waiter *w, struct
     fs->full[w->expert].waiters = w;
     if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
         fetch->error = -EIO;
-    *rc = 0;
-    return fetch;
+    efs_defer_fetch(fs, fetch, from_line);
+    return 0;
 }
 
-enum step { STEP_ANSWER, STEP_FILL, STEP_JOINED, STEP_NO_ROOM };
-
-static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch,
-                      struct efs_disk_request **submit)
+/* Lock held: it is answered, joins others or is brought; false: there is no room, it has to wait. */
+static bool lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
     struct efs_full *f = &fs->full[w->expert];
     errint_t rc = fs->closing ? -ECANCELED : 0;
@@ -151,50 +151,62 @@ static enum step step(struct efs *fs, struct efs_full_waiter *w, struct efs_fetc
     if (rc == 0 && f->state == EFS_FULL_READY) {
         lease_begin(fs, w->expert);
         efs_count(&fs->stats, leases_f, 1);
-        w->error = 0;
-        return STEP_ANSWER;
+        lease_answer_later(fs, w, 0);
+        return true;
     }
     if (rc == 0 && f->state == EFS_FULL_FILLING) {
         w->next = f->waiters;
         f->waiters = w;
-        return STEP_JOINED;
+        return true;
     }
     if (rc == 0)
-        *fetch = admit(fs, w, submit, &rc);
+        rc = lease_admit(fs, w, from_line);
     if (rc == 0)
-        return STEP_FILL;
+        return true;
     if (left)
         efs_cache_dropped_full(fs, w->expert);
     if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count + fs->filling_count > 0))
-        return STEP_NO_ROOM;
-    w->error = rc;
-    return STEP_ANSWER;
+        return false;
+    lease_answer_later(fs, w, rc);
+    return true;
 }
 
-void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch, struct efs_full_waiter **answer,
-                   struct efs_disk_request **submit)
+/* Lock held: the same for one that comes now. */
+static void lease_take_or_wait(struct efs *fs, struct efs_full_waiter *w)
 {
-    *fetch = NULL;
-    fs->active++;
-    switch (step(fs, w, fetch, submit)) {
-    case STEP_ANSWER:
-        w->next = *answer;
-        *answer = w;
-        break;
-    case STEP_NO_ROOM:
-        w->next = NULL;
-        *fs->lease_queue_tail = w;
-        fs->lease_queue_tail = &w->next;
-        efs_count(&fs->stats, lease_waits, 1);
-        efs_plan_thread_kick(fs);
-        break;
-    default:
-        break;
+    if (lease_take(fs, w, false))
+        return;
+    w->next = NULL;
+    *fs->lease_queue_tail = w;
+    fs->lease_queue_tail = &w->next;
+    efs_count(&fs->stats, lease_waits, 1);
+    efs_plan_thread_kick(fs);
+}
+
+void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
+{
+    efs_active_begin(fs);
+    lease_take_or_wait(fs, w);
+}
+
+void efs_leases_retry(struct efs *fs)
+{
+    for (uint32_t taken = 0; fs->lease_queue; taken++) {
+        struct efs_full_waiter *w = fs->lease_queue, *behind = w->next;
+        if (taken == GATHER_MAX) {
+            efs_again(fs, EFS_AGAIN_LEASES);
+            return;
+        }
+        if (!lease_take(fs, w, true))
+            return;
+        fs->lease_queue = behind;
+        if (!behind)
+            fs->lease_queue_tail = &fs->lease_queue;
     }
 }
 
-/* The expert's memfile gets its pages, the header of its file, and zeros after its end. No lock. */
-void efs_lease_prepare(struct efs_fetch *fetch)
+/* Without lock: the memory file gets its pages, the header of the expert's file, and zeros after its end. */
+static void lease_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
     uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
@@ -203,50 +215,19 @@ void efs_lease_prepare(struct efs_fetch *fetch)
     memset(fetch->memfile->data + file_bytes, 0, fetch->memfile->bytes - file_bytes);
 }
 
-static void run_fetches(struct efs *fs, struct efs_fetch **fetches, uint32_t count)
+void efs_lease_begin_all(struct efs *fs, struct efs_fetch *fetches)
 {
-    for (uint32_t i = 0; i < count; i++)
-        efs_lease_prepare(fetches[i]);
-    if (count)
-        efs_fetch_submit(fs, fetches, count);
-}
-
-/* Leases that waited for room, as many as there is room for. */
-void efs_full_retry(struct efs *fs)
-{
-    struct efs_fetch *fetches[GATHER_MAX];
-    uint32_t count;
-    do {
-        struct efs_full_waiter *answer = NULL;
-        struct efs_disk_request *submit = NULL;
-        count = 0;
-        pthread_mutex_lock(&fs->lock);
-        while (fs->lease_queue && count < GATHER_MAX) {
-            struct efs_full_waiter *w = fs->lease_queue, *behind = w->next;
-            enum step did = step(fs, w, &fetches[count], &submit);
-            if (did == STEP_NO_ROOM)
-                break;
-            fs->lease_queue = behind;
-            if (!behind)
-                fs->lease_queue_tail = &fs->lease_queue;
-            count += did == STEP_FILL;
-            if (did == STEP_ANSWER) {
-                w->next = answer;
-                answer = w;
-            }
-        }
-        pthread_mutex_unlock(&fs->lock);
-        efs_disk_submit_all(fs, submit);
-        efs_lease_answer(fs, answer);
-        run_fetches(fs, fetches, count);
-    } while (count == GATHER_MAX);
+    for (struct efs_fetch *f = fetches; f; f = f->next)
+        if (f->memfile)
+            lease_prepare(f);
+    efs_fetch_submit(fs, fetches);
 }
 
 /* ---- gathered leases ---- */
 
 /* Lock held: take leases of one layer off the gathered ones, each expert once, and tell the cache state of them
  * together. */
-static uint32_t take_layer(struct efs *fs, struct efs_full_waiter **taken)
+static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken)
 {
     uint32_t experts[GATHER_MAX], count = 0, layer = 0;
     for (struct efs_full_waiter **p = &fs->gathered; *p && count < GATHER_MAX;) {
@@ -272,27 +253,33 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs *fs = EFS_CONTAINER(job, struct efs, gather_job);
     struct efs_full_waiter *taken[GATHER_MAX];
-    struct efs_fetch *fetches[GATHER_MAX];
     uint32_t count;
     (void)scratch;
     do {
-        struct efs_full_waiter *answer = NULL;
-        struct efs_disk_request *submit = NULL;
-        uint32_t brought = 0;
-        pthread_mutex_lock(&fs->lock);
-        count = take_layer(fs, taken);
-        for (uint32_t i = 0; i < count; i++) {
-            fs->active--; /* efs_lease() has counted it */
-            efs_lease_ask(fs, taken[i], &fetches[brought], &answer, &submit);
-            brought += fetches[brought] != NULL;
-        }
+        efs_lock(fs);
+        count = gather_take_layer(fs, taken);
+        for (uint32_t i = 0; i < count; i++)
+            lease_take_or_wait(fs, taken[i]);
         fs->gathering = count > 0;
-        pthread_mutex_unlock(&fs->lock);
-        efs_disk_submit_all(fs, submit);
-        efs_lease_answer(fs, answer);
-        run_fetches(fs, fetches, brought);
+        efs_unlock(fs);
     } while (count);
     efs_active_end(fs);
+}
+
+/* Lock held: it is brought together with others that come about now. */
+static void lease_gather(struct efs *fs, struct efs_full_waiter *w)
+{
+    struct efs_full_waiter **tail = &fs->gathered;
+    while (*tail)
+        tail = &(*tail)->next;
+    w->next = NULL;
+    *tail = w;
+    efs_active_begin(fs);
+    if (fs->gathering)
+        return;
+    fs->gathering = true;
+    efs_active_begin(fs);
+    efs_defer_job(fs, &fs->gather_job, EFS_JOB_FIRST);
 }
 
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
@@ -310,60 +297,40 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
         return;
     }
     w->use = use;
-    struct efs_full_waiter *answer = NULL;
-    struct efs_disk_request *submit = NULL;
-    bool begin = false;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->last_use = use;
     fs->touches[info.expert.number]++;
     const struct efs_full *f = &fs->full[info.expert.number];
-    bool is_there = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use));
-    if (is_there) {
-        struct efs_fetch *none;
+    if (f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use))) {
         efs_cache_request(fs, &info.expert.number, NULL, 1, false);
-        efs_lease_ask(fs, w, &none, &answer, &submit);
-        assert(!none);
+        efs_lease_ask(fs, w);
     } else {
-        w->next = NULL;
-        struct efs_full_waiter **tail = &fs->gathered;
-        while (*tail)
-            tail = &(*tail)->next;
-        *tail = w;
-        fs->active++;
-        begin = !fs->gathering;
-        if (begin) {
-            fs->gathering = true;
-            fs->active++;
-        }
+        lease_gather(fs, w);
     }
-    pthread_mutex_unlock(&fs->lock);
-    if (begin)
-        efs_workers_push_first(fs->workers, &fs->gather_job);
-    efs_disk_submit_all(fs, submit);
-    efs_lease_answer(fs, answer);
+    efs_unlock(fs);
 }
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     struct efs_memfile *memfile = fs->full[lease->expert].memfile;
     assert(fs->full[lease->expert].leases > 0);
     errint_t rc = efs_memfile_show(&fs->memfiles, memfile);
     int fd = rc < 0 ? rc : memfile->fd;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return fd;
 }
 
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
     struct efs *fs = lease->fs;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     struct efs_memfile *memfile = fs->full[lease->expert].memfile;
     assert(fs->full[lease->expert].leases > 0);
     errint_t rc = efs_memfile_make_window(&fs->memfiles, memfile);
     *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return rc;
 }
 
@@ -376,8 +343,7 @@ void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
     struct efs_full *f = &fs->full[lease->expert];
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     assert(f->state == EFS_FULL_READY && f->leases > 0);
     bool last = --f->leases == 0;
     efs_cache_release(fs, lease->expert);
@@ -387,13 +353,11 @@ void efs_lease_release(struct efs_lease *lease)
         fs->leased_bytes -= f->memfile->bytes;
         fs->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
         if (efs_budget_used(fs) > fs->options.budget_bytes)
-            efs_budget_shrink(fs, &submit);
-        efs_extents_retry(fs, &submit); /* the chunk pool may grow again */
+            efs_budget_shrink(fs);
+        efs_again(fs, EFS_AGAIN_EXTENTS); /* the chunk pool may grow again */
+        efs_again(fs, EFS_AGAIN_LEASES);
     }
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    if (last)
-        efs_full_retry(fs);
+    efs_unlock(fs);
 }
 
 errint_t efs_leases_build(struct efs *fs)

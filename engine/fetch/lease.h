@@ -20,16 +20,13 @@ struct efs_full_waiter {
 
 /* Of any use. NULL: no memory. Free with free() if it was not asked for. */
 struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg);
-/*
- * Ask: *fetch is set where the expert must be brought now (for efs_fetch_submit()); w is put on *answer where it can be
- * told at once; else it waits. Counts as one thing under way (efs.active) until done.
- */
-void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w, struct efs_fetch **fetch, struct efs_full_waiter **answer,
-                   struct efs_disk_request **submit);
-/* Without lock: call done of all of these. */
-void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answer);
+/* Ask: it is answered at once, or when the expert was brought, or waits for room: all of it after the lock. Counts as
+ * one thing under way (efs.active) until done. */
+void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
-/* Without lock: what a fetch's memfd needs besides the extents, before efs_fetch_submit(). */
-void efs_lease_prepare(struct efs_fetch *fetch);
+/* Without lock, of efs_deferred_steps: call done of all of these; begin these as one batch, also those that are wanted
+ * coded. */
+void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers);
+void efs_lease_begin_all(struct efs *fs, struct efs_fetch *fetches);
 
 #endif

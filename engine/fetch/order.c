@@ -38,14 +38,14 @@ static enum efs_task_state state_of(unsigned found)
 static bool look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
 {
     bool reads = false;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t i = 0; i < count; i++) {
         const struct efs_extent *x = &fs->extents[parts[i]->waiter.extent];
         unsigned have = x->state == EFS_EXTENT_LOADING ? EFS_BOTH : x->have | (EFS_BOTH & ~(unsigned)x->needs);
         parts[i]->found = (uint8_t)have;
         reads = reads || have != EFS_BOTH;
     }
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return reads;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - a read request: cut into pieces, one an extent or a stretch of text; each piece is served from where its
- * bytes are. Pieces that are in memory are done at once on the calling thread; the others by a worker when their extent
- * has come. No piece waits while holding another's memory, so readers cannot block each other.
+ * read.c - a read request: cut into parts, one an extent; each part is served from where its bytes are. All are asked
+ * for in one turn with the lock. Parts that are in memory are done at once on the calling thread; the others by a
+ * worker when their extent has come. No part waits while holding another's memory, so readers cannot block each other.
  */
 #include "serve.h"
 
@@ -14,16 +14,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PARTS_AT_ONCE 64u    /* asked for in one turn with the lock */
 #define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
 
 struct read;
-struct piece {
+struct part { /* of one extent */
     struct efs_extent_waiter waiter;
     struct read *read;
-    struct piece *next_ready;
+    struct part *next;
     uint64_t begin; /* in the object */
     size_t bytes;
+    size_t stretch_bytes; /* of the object's stretch that begins with this part; 0: it is a later one of it */
+    bool pinned;          /* the expert, for all parts of that stretch */
+    uint32_t group;
     uint8_t *dst;
+    const uint8_t *full; /* the bytes, while the expert is pinned */
+};
+
+struct parts {
+    struct part *head, **tail;
 };
 
 struct read {
@@ -50,7 +59,7 @@ static void read_end(struct read *r)
     efs_active_end(fs);
 }
 
-static void piece_end(struct piece *p, errint_t error)
+static void part_end(struct part *p, errint_t error)
 {
     struct read *r = p->read;
     if (error < 0)
@@ -59,100 +68,103 @@ static void piece_end(struct piece *p, errint_t error)
     read_end(r);
 }
 
-static void piece_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct piece *p = EFS_CONTAINER(job, struct piece, waiter.job);
+    struct part *p = EFS_CONTAINER(job, struct part, waiter.job);
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
     if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->begin, p->bytes, p->dst, false, scratch);
-        efs_extent_put(fs, p->waiter.extent);
+        efs_extent_put(fs, p->waiter.extent, false);
     }
-    piece_end(p, rc);
+    part_end(p, rc);
 }
 
-/* A miss: the expert's other extents come too, unless the reader is going through the file anyway. */
-static void missed(struct efs *fs, uint32_t object, enum efs_pace pace)
+static void parts_free(struct parts *parts)
 {
-    uint32_t group = fs->store->objects[object].group;
-    if (group >= fs->store->expert_count || pace != EFS_PACE_RANDOM)
-        return;
-    if (fs->expert_bytes[group] <= efs_budget_now(fs) / WHOLE_EXPERT_SHARE)
-        efs_group_ahead(fs, group);
+    for (struct part *p = parts->head, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    parts->head = NULL;
 }
 
-/* An object's bytes: from the full pool if the expert is there, else extent by extent. Returns pieces that can run now.
- */
-static void read_object(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst, enum efs_pace pace,
-                        struct piece ***ready)
+static void parts_add(struct parts *parts, struct part *p)
+{
+    p->next = NULL;
+    *parts->tail = p;
+    parts->tail = &p->next;
+}
+
+/* ---- without lock, before: what the read consists of ---- */
+
+/* An object's bytes, extent by extent. */
+static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst,
+                         struct parts *parts)
 {
     struct efs *fs = r->fs;
     for (size_t done = 0; done < bytes;) {
         uint64_t begin = at->object_offset + done, end;
         uint32_t extent = efs_extent_at(fs, at->object, begin, &end);
         size_t n = end - begin < bytes - done ? (size_t)(end - begin) : bytes - done;
-        struct piece *p = efs_sys_calloc(1, sizeof(*p));
-        if (!p) {
-            r->error = -ENOMEM;
-            return;
-        }
-        *p = (struct piece){.read = r, .begin = begin, .bytes = n, .dst = dst + done};
+        struct part *p = efs_sys_calloc(1, sizeof(*p));
+        if (!p)
+            return -ENOMEM;
+        *p = (struct part){.read = r,
+                           .begin = begin,
+                           .bytes = n,
+                           .stretch_bytes = done == 0 ? bytes : 0,
+                           .group = fs->store->objects[at->object].group,
+                           .dst = dst + done};
         p->waiter.extent = extent;
-        p->waiter.job.run = piece_run;
-        atomic_fetch_add(&r->remaining, 1);
-        if (efs_extent_get_paced(fs, extent, pace, n, &p->waiter)) {
-            efs_count(&fs->stats, reads_c, 1);
-            **ready = p;
-            *ready = &p->next_ready;
-        } else {
-            efs_count(&fs->stats, reads_m, 1);
-            missed(fs, at->object, pace);
-        }
+        p->waiter.job.run = part_run;
+        parts_add(parts, p);
         done += n;
     }
+    return 0;
 }
 
-/* From the full pool: where the object stands in the expert's own file. */
-static bool read_full(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst)
+static errint_t read_header(const struct efs *fs, uint32_t file, uint64_t offset, size_t bytes, uint8_t *dst)
 {
-    struct efs *fs = r->fs;
-    uint32_t expert = fs->store->objects[at->object].group;
-    if (!fs->options.full_pool || expert >= fs->store->expert_count)
-        return false;
-    const uint8_t *data = efs_full_pin(fs, expert);
-    if (!data)
-        return false;
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(&fs->view, expert, parts), i = 0;
-    while (i < n && parts[i].object != at->object)
-        i++;
-    if (i < n)
-        memcpy(dst, data + parts[i].file_offset + at->object_offset, bytes);
-    efs_full_unpin(fs, expert);
-    if (i < n)
-        efs_count(&fs->stats, reads_f, 1);
-    return i < n;
-}
-
-static void read_header(struct read *r, uint32_t file, uint64_t offset, size_t bytes, uint8_t *dst)
-{
-    struct efs *fs = r->fs;
     uint32_t expert = file - fs->view.expert_first;
     char *header = efs_sys_malloc(fs->view.expert_header_bytes[expert]);
-    if (!header) {
-        r->error = -ENOMEM;
-        return;
-    }
+    if (!header)
+        return -ENOMEM;
     efs_view_expert_header(&fs->view, expert, header);
     memcpy(dst, header + offset, bytes);
     free(header);
+    return 0;
 }
 
-/* Lock held: what to do with the extents of a part of a file, in order, until one cannot. Where it ended. */
-typedef bool extent_fn(struct efs *fs, uint32_t extent, struct efs_disk_request **submit);
+/* What is text is read at once, what is of objects is cut in parts. */
+static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uint8_t *dst, struct parts *parts)
+{
+    struct efs *fs = r->fs;
+    errint_t rc = 0;
+    for (size_t at = 0; at < r->bytes && rc == 0;) {
+        struct efs_segment_at seg;
+        efs_view_at(&fs->view, file, offset + at, &seg);
+        size_t n = seg.bytes < r->bytes - at ? (size_t)seg.bytes : r->bytes - at;
+        if (seg.object != EFS_NONE) {
+            rc = read_cut(r, &seg, n, dst + at, parts);
+        } else {
+            efs_count(&fs->stats, reads_generated, 1);
+            if (seg.text)
+                memcpy(dst + at, seg.text, n);
+            else
+                rc = read_header(fs, file, offset + at, n, dst + at);
+        }
+        at += n;
+    }
+    return rc;
+}
 
-static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, extent_fn *visit,
-                            struct efs_disk_request **submit)
+/* ---- with lock held ---- */
+
+/* What to do with the extents of a range of a file, in order, until one cannot. Where it ended. */
+typedef bool extent_fn(struct efs *fs, uint32_t extent);
+
+static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, extent_fn *visit)
 {
     uint64_t size = efs_view_bytes(&fs->view, file), at = from;
     while (at < to && at < size) {
@@ -164,7 +176,7 @@ static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64
             uint32_t extent = efs_extent_at(fs, seg.object, seg.object_offset, &end);
             if (end - seg.object_offset < step)
                 step = end - seg.object_offset;
-            if (!visit(fs, extent, submit))
+            if (!visit(fs, extent))
                 break;
         }
         at += step;
@@ -172,9 +184,8 @@ static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64
     return at;
 }
 
-static bool pass(struct efs *fs, uint32_t extent, struct efs_disk_request **submit)
+static bool extent_pass(struct efs *fs, uint32_t extent)
 {
-    (void)submit;
     efs_extent_pass(fs, extent);
     return true;
 }
@@ -203,54 +214,111 @@ void efs_stream_free(struct efs_stream *stream)
 }
 
 /* Whose read is it, and how does he go through the file? group: of the first byte, or EFS_NONE. */
-static struct efs_step step_of(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
-                               uint32_t group)
+static struct efs_step read_note(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
+                                 uint32_t group)
 {
     struct efs_step step = {.pace = EFS_PACE_RANDOM};
     if (s && s->alone)
         step.pace = s->through ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
     if (!s || s->alone)
         return step;
-    pthread_mutex_lock(&fs->lock);
     efs_streams_note(&fs->streams, file, offset, len, group, s->through, &step);
     if (step.scan_begins)
-        each_extent(fs, file, step.scan_from, offset + len, pass, NULL);
-    pthread_mutex_unlock(&fs->lock);
+        each_extent(fs, file, step.scan_from, offset + len, extent_pass);
     return step;
 }
 
 /* Start loading what the reader will want next. */
 static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t file)
 {
-    struct efs_disk_request *submit = NULL;
     uint64_t from, to;
     if (step->pace == EFS_PACE_RANDOM || !step->serial)
         return;
-    pthread_mutex_lock(&fs->lock);
     if (efs_streams_ahead(&fs->streams, step, &from, &to))
-        efs_streams_went(&fs->streams, step, each_extent(fs, file, from, to, efs_extent_ahead_passing, &submit));
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+        efs_streams_went(&fs->streams, step, each_extent(fs, file, from, to, efs_extent_ahead_passing));
 }
 
-/* Bytes of an expert are asked for: its use counts, unless the reader goes through the whole file. */
-static void touch(struct efs *fs, const struct efs_segment_at *at, size_t bytes, enum efs_pace pace)
+/* An object's stretch begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
+ * not. */
+static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
 {
-    uint32_t expert = fs->store->objects[at->object].group;
-    if (expert >= fs->store->expert_count || pace == EFS_PACE_SCAN)
-        return;
-    pthread_mutex_lock(&fs->lock);
-    efs_cache_read(fs, expert, bytes);
-    pthread_mutex_unlock(&fs->lock);
+    if (!fs->options.full_pool || p->group >= fs->store->expert_count)
+        return NULL;
+    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+    uint32_t object = fs->extents[p->waiter.extent].object, n, i = 0;
+    const uint8_t *data = efs_full_pin(fs, p->group);
+    if (!data)
+        return NULL;
+    n = efs_view_expert_parts(&fs->view, p->group, parts);
+    while (i < n && parts[i].object != object)
+        i++;
+    if (i < n)
+        return data + parts[i].file_offset;
+    efs_full_unpin(fs, p->group);
+    return NULL;
 }
 
-static void run_ready(struct piece *ready)
+/* The part is asked for; one that is not here belongs to who waits for it. true: it is here. */
+static bool part_ask(struct efs *fs, struct part *p, enum efs_pace pace)
 {
-    while (ready) {
-        struct piece *p = ready;
-        ready = p->next_ready;
+    atomic_fetch_add(&p->read->remaining, 1);
+    uint32_t group = p->group;
+    if (efs_extent_ask_paced(fs, p->waiter.extent, pace, p->bytes, &p->waiter)) {
+        efs_count(&fs->stats, reads_c, 1);
+        return true;
+    }
+    efs_count(&fs->stats, reads_m, 1);
+    /* the expert's other extents come too, unless the reader is going through the file anyway */
+    if (group < fs->store->expert_count && pace == EFS_PACE_RANDOM &&
+        fs->expert_bytes[group] <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
+        efs_group_ahead(fs, group);
+    return false;
+}
+
+/* One turn with the lock for all parts, or for some of many; those that are here are put on *ready, as far as they are
+ * full on *full. */
+static void read_ask(struct efs *fs, struct parts *parts, enum efs_pace pace, struct parts *ready, struct parts *full)
+{
+    const uint8_t *data = NULL;
+    for (uint32_t n = 0; parts->head && (n < PARTS_AT_ONCE || (data && !parts->head->stretch_bytes)); n++) {
+        struct part *p = parts->head;
+        parts->head = p->next;
+        if (p->stretch_bytes) {
+            if (p->group < fs->store->expert_count && pace != EFS_PACE_SCAN) /* its use counts */
+                efs_cache_read(fs, p->group, p->stretch_bytes);
+            data = stretch_pin(fs, p);
+            efs_count(&fs->stats, reads_f, data != NULL);
+            p->pinned = data != NULL;
+        }
+        if (data) {
+            p->full = data + p->begin;
+            parts_add(full, p);
+        } else if (part_ask(fs, p, pace)) {
+            parts_add(ready, p);
+        }
+    }
+}
+
+/* ---- without lock, after ---- */
+
+static void read_copy(struct efs *fs, struct parts *full)
+{
+    for (struct part *p = full->head; p; p = p->next)
+        memcpy(p->dst, p->full, p->bytes);
+    efs_lock(fs);
+    for (struct part *p = full->head; p; p = p->next)
+        if (p->pinned)
+            efs_full_unpin(fs, p->group);
+    efs_unlock(fs);
+    parts_free(full);
+}
+
+static void read_run(struct parts *ready)
+{
+    for (struct part *p = ready->head, *next; p; p = next) {
+        next = p->next;
         if (efs_extent_decodes_inline(p->read->fs, p->waiter.extent))
-            piece_run(&p->waiter.job, NULL);
+            part_run(&p->waiter.job, NULL);
         else
             efs_workers_push(p->read->fs->workers, &p->waiter.job);
     }
@@ -277,31 +345,27 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     *r = (struct read){.fs = fs, .done = done, .arg = arg, .bytes = len, .remaining = 1};
     efs_active_begin(fs);
-    struct piece *ready = NULL, **tail = &ready;
+    struct parts parts = {NULL, &parts.head}, ready = {NULL, &ready.head}, full = {NULL, &full.head};
     struct efs_segment_at first;
     efs_view_at(&fs->view, file, offset, &first);
     uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
-    struct efs_step step = step_of(fs, stream, file, offset, len, group);
-    for (size_t at = 0; at < len && r->error == 0;) {
-        struct efs_segment_at seg;
-        efs_view_at(&fs->view, file, offset + at, &seg);
-        size_t n = seg.bytes < len - at ? (size_t)seg.bytes : len - at;
-        uint8_t *out = (uint8_t *)dst + at;
-        if (seg.object == EFS_NONE) {
-            efs_count(&fs->stats, reads_generated, 1);
-            if (seg.text)
-                memcpy(out, seg.text, n);
-            else
-                read_header(r, file, offset + at, n, out);
-        } else {
-            touch(fs, &seg, n, step.pace);
-            if (!read_full(r, &seg, n, out))
-                read_object(r, &seg, n, out, step.pace, &tail);
-        }
-        at += n;
+    errint_t rc = read_prepare(r, file, offset, dst, &parts);
+    if (rc < 0) {
+        r->error = rc;
+        parts_free(&parts);
     }
-    *tail = NULL;
+    efs_lock(fs);
+    struct efs_step step = read_note(fs, stream, file, offset, len, group);
+    read_ask(fs, &parts, step.pace, &ready, &full);
+    while (parts.head) { /* others have their turn */
+        efs_unlock(fs);
+        efs_lock(fs);
+        read_ask(fs, &parts, step.pace, &ready, &full);
+    }
     read_ahead(fs, &step, file);
-    run_ready(ready);
+    efs_unlock(fs);
+    if (full.head)
+        read_copy(fs, &full);
+    read_run(&ready);
     read_end(r);
 }

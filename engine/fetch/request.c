@@ -18,7 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-#define BRING_SHARE 4 /* a quarter of the budget */
+#define CODED_AT_ONCE 64u /* experts that begin as one batch */
+#define BRING_SHARE 4     /* a quarter of the budget */
 
 /* ---- what there is to tell ---- */
 
@@ -78,39 +79,25 @@ static bool has_room(const struct efs *fs, const struct efs_request_item *first)
     return fs->closing || fs->coded_bytes == 0 || fs->coded_bytes + bytes <= efs_budget_coded(fs);
 }
 
-/* Lock held: coded experts that there is room for now. */
-static uint32_t take_waiting(struct efs *fs, struct efs_fetch **fetches, uint32_t room)
+/* Lock held: coded experts that there is room for now begin. */
+static void coded_take(struct efs *fs, bool from_line)
 {
-    uint32_t count = 0;
-    while (fs->coded_waiting && count < room && has_room(fs, fs->coded_waiting)) {
+    for (uint32_t taken = 0; fs->coded_waiting && has_room(fs, fs->coded_waiting); taken++) {
         struct efs_request_item *item = fs->coded_waiting;
+        if (taken == CODED_AT_ONCE) {
+            efs_again(fs, EFS_AGAIN_CODED);
+            return;
+        }
         item->request->begun = true;
         fs->coded_waiting = item->next_waiting;
         fs->coded_bytes += item->bytes;
-        fetches[count++] = item->fetch;
+        efs_defer_fetch(fs, item->fetch, from_line);
     }
-    return count;
 }
 
 void efs_coded_retry(struct efs *fs)
 {
-    struct efs_fetch *fetches[64];
-    uint32_t count;
-    pthread_mutex_lock(&fs->lock);
-    fs->coded_again = true;
-    while (fs->coded_again && !fs->coded_retrying) { /* executing may end in here again: never deeper than once */
-        fs->coded_again = false;
-        count = take_waiting(fs, fetches, 64);
-        if (count == 0)
-            break;
-        fs->coded_retrying = true;
-        pthread_mutex_unlock(&fs->lock);
-        efs_fetch_submit(fs, fetches, count);
-        pthread_mutex_lock(&fs->lock);
-        fs->coded_retrying = false;
-        fs->coded_again = true;
-    }
-    pthread_mutex_unlock(&fs->lock);
+    coded_take(fs, true);
 }
 
 /* What an item holds is given back. It was HERE, or is told just now. */
@@ -120,15 +107,13 @@ static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fe
         efs_lease_release(lease);
     if (!fetch)
         return;
-    uint32_t expert = fetch->expert;
-    if (fetch->error == 0)
-        efs_fetch_unref(fetch);
-    free(fetch);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
+    efs_fetch_unref(fetch);
     fs->coded_bytes -= bytes;
-    efs_cache_release(fs, expert);
-    pthread_mutex_unlock(&fs->lock);
-    efs_coded_retry(fs);
+    efs_cache_release(fs, fetch->expert);
+    efs_again(fs, EFS_AGAIN_CODED);
+    efs_unlock(fs);
+    free(fetch);
 }
 
 /* An item is here, or failed. */
@@ -170,11 +155,6 @@ static void brought(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_request_item *item = fetch->owner;
-    if (fetch->error < 0) { /* some extents came all the same */
-        for (uint32_t i = 0; i < fetch->part_count; i++)
-            if (fetch->parts[i].waiter.error == 0 && fetch->parts[i].batch)
-                efs_extent_put(fs, fetch->parts[i].waiter.extent);
-    }
     arrived(item, fetch->error, NULL);
     efs_active_end(fs);
 }
@@ -216,7 +196,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     pthread_cond_init(&request->changed, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&request->lock, NULL);
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t i = 0; i < count; i++) {
         bool full = form == EFS_FORM_FULL ||
                     (form == EFS_FORM_ANY && fs->options.full_pool && fs->full[needs[i].expert].state != EFS_FULL_NONE);
@@ -225,7 +205,7 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
                                                       .tokens = needs[i].tokens,
                                                       .form = full ? EFS_FORM_FULL : EFS_FORM_CODED};
     }
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return request;
 }
 
@@ -233,14 +213,12 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
 struct start {
     uint32_t count;
     struct efs_full_waiter **waiters; /* full items */
-    struct efs_fetch **fetches;       /* to be executed */
     uint32_t *experts, *tokens;
 };
 
 static void start_free(struct start *s)
 {
     free(s->waiters);
-    free(s->fetches);
     free(s->experts);
 }
 
@@ -249,9 +227,8 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
     uint32_t count = request->count;
     *s = (struct start){.count = count,
                         .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
-                        .fetches = efs_sys_calloc(count, sizeof(struct efs_fetch *)),
                         .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t))};
-    bool good = s->waiters && s->fetches && s->experts;
+    bool good = s->waiters && s->experts;
     if (good)
         s->tokens = s->experts + count;
     for (uint32_t i = 0; good && i < count; i++) {
@@ -284,10 +261,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
 
 static void begin(struct efs *fs, struct efs_request *request, struct start *s)
 {
-    struct efs_full_waiter *answer = NULL;
-    struct efs_disk_request *submit = NULL;
-    uint32_t full = 0, all;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (request->done)
         fs->last_use = EFS_MEMFILE_WINDOW;
     for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
@@ -300,25 +274,17 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
             efs_cache_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
-            efs_lease_ask(fs, s->waiters[i], &s->fetches[full], &answer, &submit);
-            full += s->fetches[full] != NULL;
+            efs_lease_ask(fs, s->waiters[i]);
         } else {
             struct efs_request_item **tail = &fs->coded_waiting;
             while (*tail)
                 tail = &(*tail)->next_waiting;
             *tail = item;
-            fs->active++;
+            efs_active_begin(fs);
         }
     }
-    all = full + take_waiting(fs, s->fetches + full, s->count - full);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    for (uint32_t i = 0; i < full; i++)
-        efs_lease_prepare(s->fetches[i]);
-    if (all)
-        efs_fetch_submit(fs, s->fetches, all);
-    efs_lease_answer(fs, answer);
-    efs_coded_retry(fs); /* those before us in line may have taken our places in fetches */
+    coded_take(fs, false);
+    efs_unlock(fs);
 }
 
 /* What nobody has leased yet takes a share of the budget in full at most; the rest is brought coded. */

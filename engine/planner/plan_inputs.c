@@ -44,12 +44,12 @@ void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *p)
 /* Measuring takes memory for a moment: only where the budget has it to spare. */
 static bool reserve_for_measuring(struct efs *fs)
 {
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     bool room =
         efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
     if (room)
         fs->fixed_bytes += MEASURE_BYTES;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     return room;
 }
 
@@ -71,9 +71,9 @@ void efs_plan_thread_profile(struct efs_plan_thread *s)
     }
     if (source == EFS_PROFILE_ASSUMED && reserve_for_measuring(fs)) {
         errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, &profile, &err);
-        pthread_mutex_lock(&fs->lock);
+        efs_lock(fs);
         fs->fixed_bytes -= MEASURE_BYTES;
-        pthread_mutex_unlock(&fs->lock);
+        efs_unlock(fs);
         if (rc == 0) {
             source = EFS_PROFILE_MEASURED;
             if (efs_profile_save(&profile, &err) < 0)
@@ -82,13 +82,13 @@ void efs_plan_thread_profile(struct efs_plan_thread *s)
             efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
         }
     }
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (source != EFS_PROFILE_ASSUMED) {
         s->profile = profile;
         efs_estimator_profile(fs->estimator, &profile);
     }
     s->profile_source = source;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
 }
 
 /* ---- the history ---- */
@@ -141,11 +141,11 @@ void efs_plan_thread_save(struct efs_plan_thread *s)
         efs_history_free(&all);
         return;
     }
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     efs_history_copy(&all, &s->known);
     efs_history_add(&all, &s->seen);
     uint64_t saw = s->saw;
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     errint_t rc = saw != s->saved_saw ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
     if (rc == 0)
         s->saved_saw = saw;

@@ -79,33 +79,30 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
     struct efs_cache *r = fs->cache;
-    struct efs_disk_request *submit = NULL;
     struct efs_skew skew = {0};
     struct efs_pools plan = {0};
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     s->asked = false;
     efs_history_add(&s->known, &s->seen);
     efs_history_clear(&s->seen);
     efs_history_fade(&s->known, KNOWN_PASSES);
-    efs_cache_resize(fs, &submit); /* what is left for the pools, at the ratios of before */
+    efs_cache_resize(fs); /* what is left for the pools, at the ratios of before */
     struct efs_cache_tuning tuning = r->tuning;
     uint64_t bytes = r->pools_bytes;
     unsigned pools = pools_now(fs);
     const double chosen = r->config.chosen;
     const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    submit = NULL;
+    efs_unlock(fs);
     uint64_t begin = efs_now_ns();
     int rc = bytes && (pools || tuning.fixed_plan)
                  ? make_plan(s, &tuning, bytes, pools, chosen, product_ns, &skew, &plan)
                  : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (rc == 0 && !tuning.fixed_plan && !r->tuning.fixed_plan)
         memcpy(r->tuning.ratio, plan.ratio, sizeof(r->tuning.ratio));
     if (rc == 0) {
-        efs_cache_resize(fs, &submit);
+        efs_cache_resize(fs);
         efs_count(&fs->stats, plans, 1);
     }
     efs_skew_free(&s->skew);
@@ -116,9 +113,6 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
     s->goal = tuning.goal;
     s->planned_at = time(NULL);
     s->plan_ns = took;
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    efs_full_retry(fs);
-    efs_coded_retry(fs);
+    efs_unlock(fs);
     efs_warm_plan(fs, &s->known);
 }

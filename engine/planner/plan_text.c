@@ -81,7 +81,7 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
     FILE *out = open_memstream(text, bytes);
     if (!out)
         return -ENOMEM;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     if (memory)
         efs_arena_describe(&fs->arena, out);
     else if (!fs->plan_thread)
@@ -90,7 +90,7 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
         tell_plan(fs->plan_thread, out);
     else
         tell_profile(fs->plan_thread, out);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     if (fclose(out) == 0)
         return 0;
     free(*text);

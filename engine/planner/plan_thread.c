@@ -66,12 +66,10 @@ static bool is_short(const struct efs *fs)
 
 static void look_for_room(struct efs *fs)
 {
-    struct efs_disk_request *submit = NULL;
-    pthread_mutex_lock(&fs->lock);
-    efs_budget_shrink(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
-    efs_full_retry(fs);
+    efs_lock(fs);
+    efs_budget_shrink(fs);
+    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_unlock(fs);
 }
 
 static void *plan_thread_run(void *arg)
@@ -81,7 +79,7 @@ static void *plan_thread_run(void *arg)
     efs_plan_thread_profile(s);
     efs_plan_thread_plan(s);
     uint64_t saved = efs_now_ns();
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     s->planned = true;
     pthread_cond_broadcast(&s->first);
     while (!s->stop) {
@@ -91,7 +89,7 @@ static void *plan_thread_run(void *arg)
             pthread_cond_timedwait(&s->wake, &fs->lock, &until);
         bool look = is_short(fs);
         bool plan = !s->stop && (s->asked || has_drifted(s));
-        pthread_mutex_unlock(&fs->lock);
+        efs_unlock(fs);
         if (look)
             look_for_room(fs);
         if (plan) {
@@ -103,9 +101,9 @@ static void *plan_thread_run(void *arg)
             efs_plan_thread_save(s);
             saved = efs_now_ns();
         }
-        pthread_mutex_lock(&fs->lock);
+        efs_lock(fs);
     }
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     efs_plan_thread_save(s);
     return NULL;
 }
@@ -122,8 +120,7 @@ static void plan_thread_seed(struct efs_plan_thread *s)
 errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err)
 {
     if (!fs->cache->policy) {
-        struct efs_disk_request *none = NULL;
-        efs_cache_resize(fs, &none);
+        efs_cache_resize(fs);
         return 0;
     }
     struct efs_plan_thread *s = efs_sys_calloc(1, sizeof(*s));
@@ -145,8 +142,7 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     if (rc < 0)
         return rc;
     plan_thread_seed(s);
-    struct efs_disk_request *none = NULL;
-    efs_cache_resize(fs, &none);
+    efs_cache_resize(fs);
     rc = efs_thread_start(plan_thread_run, s, "efs-plan", &s->thread);
     s->started = rc == 0;
     return rc < 0 ? efs_fail(err, rc, "cannot start the planner: %s", strerror(-rc)) : 0;
@@ -158,10 +154,10 @@ void efs_plan_thread_stop(struct efs *fs)
     if (!s)
         return;
     if (s->started) {
-        pthread_mutex_lock(&fs->lock);
+        efs_lock(fs);
         s->stop = true;
         pthread_cond_signal(&s->wake);
-        pthread_mutex_unlock(&fs->lock);
+        efs_unlock(fs);
         pthread_join(s->thread, NULL);
         s->started = false;
     }
@@ -187,10 +183,10 @@ void efs_plan_thread_wait(struct efs *fs)
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s)
         return;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     while (s->started && !s->planned)
         pthread_cond_wait(&s->first, &fs->lock);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
 }
 
 void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t tokens, uint64_t all_ns)
@@ -200,12 +196,12 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
         return;
     efs_estimator_run(fs->estimator, form == EFS_FORM_FULL ? EFS_RUN_FULL : EFS_RUN_CODED, experts, tokens, all_ns);
     uint64_t ns = all_ns / experts;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     double *mean = &s->product_ns[form];
     if (*mean == 0)
         efs_plan_thread_wake(fs);
     *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
 }
 
 void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs)

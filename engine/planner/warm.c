@@ -66,10 +66,9 @@ static int by_share(const void *pa, const void *pb)
 void efs_warm_plan(struct efs *fs, const struct efs_history *history)
 {
     struct efs_warming *w = fs->warming;
-    struct efs_disk_request *submit = NULL;
     if (!w)
         return;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t e = 0; e < w->count; e++) {
         const struct efs_cache_expert *expert = &fs->cache->expert[e];
         uint64_t passes = history->passes[expert->layer];
@@ -82,9 +81,8 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
     qsort(w->order, w->count, sizeof(w->order[0]), by_share);
     w->at = w->extent = 0;
     w->planned = true;
-    efs_warm_go_on(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    efs_again(fs, EFS_AGAIN_WARM);
+    efs_unlock(fs);
 }
 
 /* Empty memory for that many bytes, within the plan, or room to have it. */
@@ -121,7 +119,7 @@ static uint32_t next_extent(const struct efs *fs, struct efs_warming *w)
     return EFS_NONE;
 }
 
-void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
+void efs_warm_go_on(struct efs *fs)
 {
     struct efs_warming *w = fs->warming;
     if (!w || !w->open || !w->planned)
@@ -134,7 +132,7 @@ void efs_warm_go_on(struct efs *fs, struct efs_disk_request **submit)
         unsigned missing = x->needs & ~(unsigned)x->have;
         uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_room(fs, x, EFS_COMPONENT_E) : 0) +
                          (missing & EFS_COMPONENT_SM ? efs_extent_room(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM, submit) < 0)
+        if (!has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
             return;
         efs_count(&fs->stats, warmed_extents, 1);
         w->extent++;
@@ -166,14 +164,12 @@ void efs_warm_ended(struct efs *fs, uint32_t extent, errint_t error)
 
 void efs_warm_begin(struct efs *fs)
 {
-    struct efs_disk_request *submit = NULL;
     if (!fs->warming)
         return;
     if (!fs->plan_thread)
         efs_log(fs, EFS_LOG_WARNING, "no policy keeps this store's experts, so that none are read ahead of requests");
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->warming->open = true;
-    efs_warm_go_on(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    efs_again(fs, EFS_AGAIN_WARM);
+    efs_unlock(fs);
 }

@@ -12,6 +12,7 @@
 #include "sys.h"
 #include "thread.h"
 #include "extent_core.h"
+#include "lease.h"
 #include "warm.h"
 
 #include <errno.h>
@@ -43,18 +44,35 @@ void efs_log(const struct efs *fs, enum efs_log_level level, const char *format,
 
 void efs_active_begin(struct efs *fs)
 {
-    pthread_mutex_lock(&fs->lock);
-    fs->active++;
-    pthread_mutex_unlock(&fs->lock);
+    atomic_fetch_add(&fs->active, 1);
 }
 
 void efs_active_end(struct efs *fs)
 {
-    pthread_mutex_lock(&fs->lock);
-    if (--fs->active == 0)
-        pthread_cond_broadcast(&fs->quiet);
+    unsigned active = atomic_load(&fs->active);
+    while (active > 1)
+        if (atomic_compare_exchange_weak(&fs->active, &active, active - 1))
+            return;
+    pthread_mutex_lock(&fs->lock); /* the last, while closing: efs_close() must not free the lock under us */
+    efs_active_end_locked(fs);
     pthread_mutex_unlock(&fs->lock);
 }
+
+void efs_active_end_locked(struct efs *fs)
+{
+    if (atomic_fetch_sub(&fs->active, 1) == 1)
+        pthread_cond_broadcast(&fs->quiet);
+}
+
+/* What follows from a turn with the lock, in this order: room for what waits for it first, and what nobody waits for
+ * after. */
+static const struct efs_deferred_steps steps = {.again = {[EFS_AGAIN_EXTENTS] = efs_extents_retry,
+                                                          [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
+                                                          [EFS_AGAIN_WARM] = efs_warm_go_on,
+                                                          [EFS_AGAIN_LEASES] = efs_leases_retry,
+                                                          [EFS_AGAIN_CODED] = efs_coded_retry},
+                                                .begin = efs_lease_begin_all,
+                                                .answer = efs_lease_answer};
 
 /* ---- sizes ---- */
 
@@ -265,6 +283,9 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
     fs->options = known;
+    fs->active = 1;
+    fs->steps = &steps;
+    efs_deferred_init(&fs->deferred);
     fs->memfiles.tmpfs = fs->memfiles.reading = fs->memory_left.machine = -1;
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
@@ -282,20 +303,20 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
 
 void efs_close(struct efs *fs)
 {
-    struct efs_disk_request *submit = NULL;
     if (!fs)
         return;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->closing = true;
-    efs_extents_retry(fs, &submit); /* cancels those that wait for memory */
-    pthread_mutex_unlock(&fs->lock);
-    efs_full_retry(fs); /* cancels leases that wait for room */
-    efs_coded_retry(fs);
+    efs_again(fs, EFS_AGAIN_EXTENTS); /* cancels those that wait */
+    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_again(fs, EFS_AGAIN_CODED);
+    efs_unlock(fs);
     efs_plan_thread_stop(fs);
-    pthread_mutex_lock(&fs->lock);
-    while (fs->active)
+    efs_lock(fs);
+    atomic_fetch_sub(&fs->active, 1); /* from now on the last that ends tells */
+    while (atomic_load(&fs->active))
         pthread_cond_wait(&fs->quiet, &fs->lock);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     stop(fs);
 }
 
@@ -308,15 +329,13 @@ const char *efs_cpu_path(void)
 
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
-    struct efs_disk_request *submit = NULL;
     errint_t rc = 0;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     fs->fixed_bytes += bytes;
     if (fs->options.budget_bytes < fs->fixed_bytes + fs->arena.segment_bytes)
         rc = below_floor(fs, fs->fixed_bytes, fs->fixed_bytes + fs->arena.segment_bytes, err);
-    efs_budget_shrink(fs, &submit);
-    pthread_mutex_unlock(&fs->lock);
-    efs_disk_submit_all(fs, submit);
+    efs_budget_shrink(fs);
+    efs_unlock(fs);
     return rc;
 }
 
@@ -347,10 +366,11 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
 void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 {
     struct efs_stats stats;
+    uint32_t inflight = atomic_load(&fs->active) - 1; /* first: when nothing was, the counters below are of all */
 #define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     stats.budget_bytes = fs->options.budget_bytes;
     stats.fixed_bytes = fs->fixed_bytes;
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
@@ -360,8 +380,8 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
     stats.full_experts = fs->full_ready_count;
     stats.leased_bytes = fs->leased_bytes;
     stats.leased_experts = fs->leased_count;
-    stats.inflight = fs->active;
-    pthread_mutex_unlock(&fs->lock);
+    stats.inflight = inflight;
+    efs_unlock(fs);
     efs_sized_out(out, bytes, &stats, sizeof(stats));
 }
 
@@ -385,7 +405,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
     uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)
         info.raw_bytes += fs->store->objects[o].bytes;
-    pthread_mutex_lock(&fs->lock);
+    efs_lock(fs);
     for (uint32_t x = fs->object_extent[first]; x < fs->object_extent[end]; x++)
         info.resident_bytes += (uint64_t)(fs->extents[x].e.granules + fs->extents[x].sm.granules) * EFS_GRANULE;
     const struct efs_full *f = &fs->full[expert];
@@ -394,7 +414,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
         info.resident_bytes += f->memfile->bytes;
     info.touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
     efs_cache_info(fs, expert, &info);
-    pthread_mutex_unlock(&fs->lock);
+    efs_unlock(fs);
     efs_sized_out(out, bytes, &info, sizeof(info));
     return 0;
 }

@@ -12,6 +12,7 @@
 #define EFS_SERVE_H
 
 #include "arena.h"
+#include "deferred.h"
 #include "disk.h"
 #include "layout.h"
 #include "expertfs.h"
@@ -113,7 +114,10 @@ struct efs {
     uint32_t *object_extent; /* first extent of each object; one more entry at the end */
     size_t extent_max_bytes; /* coded bytes of an extent at most (one shard at least) */
 
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* by efs_lock() and efs_unlock() */
+    struct efs_deferred deferred;
+    const struct efs_deferred_steps *steps;
+    bool lines_begin;     /* a thread begins what waited in a line */
     pthread_cond_t quiet; /* signalled when active reaches 0 while closing */
     struct efs_arena arena;
     struct efs_lru protected_extents, evictable_extents, passing_extents;
@@ -135,7 +139,6 @@ struct efs {
     bool gathering;                         /* the job is queued or runs */
     struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
     uint64_t coded_bytes;                   /* of those that are handed out or on their way */
-    bool coded_retrying, coded_again;       /* a thread looks for room for them; it is to look once more */
     uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfiles, free ones included */
     uint64_t floor_segments;                /* of the chunk pool: always left to it */
     uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
@@ -151,7 +154,7 @@ struct efs {
     uint64_t segments_leaving;       /* retiring */
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
-    unsigned active; /* loads and reads under way */
+    _Atomic unsigned active; /* loads, reads and leases under way, and one until it is closed */
     bool closing;
     _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint64_t *expert_bytes;    /* by expert: coded */
@@ -163,19 +166,10 @@ struct efs {
 /* How many there are with fs->extent_max_bytes, which is known first. */
 uint32_t efs_extents_count(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
-/* true: the extent is in memory and referenced; false: waiter->job comes later. */
-bool efs_extent_get(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-void efs_extent_put(struct efs *fs, uint32_t extent);
-/* The same with lock held, for several extents at once: waiters that cannot be served are put on *failed with their
- * error, reads on *submit. */
-bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter,
-                    struct efs_extent_waiter **failed, struct efs_disk_request **submit);
-/* The same for bytes of it and a reader of that pace: what a scan brings is in passing, what others ask for is not any
- * more. */
-bool efs_extent_get_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                          struct efs_extent_waiter *waiter);
-/* Start loading the extents of a group without waiting, as far as there is room for read-ahead. */
-void efs_group_ahead(struct efs *fs, uint32_t group);
+/* A reference goes. used_up: nobody will come back for it soon, so that it goes before others do and before the pool
+ * grows. _put() without lock, _unref() with lock held. */
+void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
+void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
 /* Raw bytes [begin, begin + bytes) of the extent's object, all inside the extent, into dst; the extent is referenced.
  * Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
@@ -190,6 +184,14 @@ bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent);
 uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
 uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* its first raw byte in the object */
 /* With lock held: */
+/* true: the extent is in memory and referenced; false: waiter->job comes later. */
+bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
+/* The same for bytes of it and a reader of that pace: what a scan brings is in passing, what others ask for is not any
+ * more. */
+bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+                          struct efs_extent_waiter *waiter);
+/* Start loading the extents of a group without waiting, as far as there is room for read-ahead. */
+void efs_group_ahead(struct efs *fs, uint32_t group);
 /* The components that the policy keeps of an expert's extents; 0: all of them become evictable. */
 void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: any extent has any. */
@@ -199,18 +201,15 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting f
  * none, IN_USE: all there are have users. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
-/* Lock held: start loading it for a stream. false: it has all the memory that streams may take. */
-bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent, struct efs_disk_request **submit);
-/* Lock held: it came for a stream, which has turned out to be a scan: it is in passing. */
+/* Start loading it for a stream. false: it has all the memory that streams may take. */
+bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
+/* It came for a stream, which has turned out to be a scan: it is in passing. */
 void efs_extent_pass(struct efs *fs, uint32_t extent);
 /* Drop the oldest kept extent without users, and tell the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
-void efs_extents_retry(struct efs *fs, struct efs_disk_request **submit);
-void efs_disk_submit_all(struct efs *fs, struct efs_disk_request *list);
-/* Without lock: nobody will come back for it soon, so that it goes before others do and before the pool grows. */
-void efs_extent_evict_first(struct efs *fs, uint32_t extent);
-/* Lock held: drop the extents of a segment that nobody uses; the rest goes when its users do. */
+void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS */
+/* Drop the extents of a segment that nobody uses; the rest goes when its users do. */
 void efs_extents_leave_segment(struct efs *fs, uint32_t segment);
 
 /* ---- budget.c ---- */
@@ -230,17 +229,16 @@ uint64_t efs_budget_coded(const struct efs *fs);
 /* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the
  * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN:
  * waiting leases are then tried again); -ENOMEM: everything is held. */
-errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use,
-                                 struct efs_disk_request **submit);
+errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
 /* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
  */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
 /* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
 uint64_t efs_budget_wait(struct efs *fs);
 /* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
-void efs_budget_shrink(struct efs *fs, struct efs_disk_request **submit);
-/* Segments that were to leave and are empty now: put their unpinning on *submit. */
-void efs_budget_retire(struct efs *fs, struct efs_disk_request **submit);
+void efs_budget_shrink(struct efs *fs);
+/* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
+void efs_budget_retire(struct efs *fs);
 
 /* ---- budget_check.c ---- */
 /* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
@@ -256,7 +254,7 @@ void efs_prefault(struct efs *fs);
 /* ---- full.c ---- */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
-/* If the expert is full: its bytes, held until efs_full_unpin(). Else NULL. Takes the lock. */
+/* With lock held: if the expert is full: its bytes, held until efs_full_unpin(). Else NULL. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
 void efs_full_unpin(struct efs *fs, uint32_t expert);
 /* With lock held: drop the oldest expert that nobody holds, of the evictable or of the kept ones. false: none. */
@@ -276,8 +274,7 @@ bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_ki
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* of its memory: whole pages */
 /* With lock held: a memfile of that size, not SHOWN, a free one or a new one within the budget: PRIVATE, or, if that is
  * the use, a WINDOW. NULL: *rc says why. */
-struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use,
-                                     struct efs_disk_request **submit, errint_t *rc);
+struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, errint_t *rc);
 /* With lock held: an expert's memory is free again: for the next one, or for the kernel. */
 void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile);
 /* The list of the kept or of the evictable that a READY expert stands in. */
@@ -289,14 +286,16 @@ void efs_prealloc(struct efs *fs); /* without lock, before anybody reads; waits 
 /* ---- lease.c ---- */
 errint_t efs_leases_build(struct efs *fs); /* -ENOMEM */
 void efs_leases_destroy(struct efs *fs);
-void efs_full_retry(struct efs *fs); /* without lock: waiting leases may have room now */
+void efs_leases_retry(struct efs *fs); /* EFS_AGAIN_LEASES, lock held: waiting leases may have room now */
 
 /* ---- request.c ---- */
-void efs_coded_retry(struct efs *fs); /* the same for coded experts */
+void efs_coded_retry(struct efs *fs); /* EFS_AGAIN_CODED: the same for coded experts */
 
-/* One more, one fewer thing under way; the last one wakes efs_close(). Without lock. */
+/* One more, one fewer thing under way: efs_close() waits for them. To end one is the last that is done with efs,
+ * without lock. */
 void efs_active_begin(struct efs *fs);
 void efs_active_end(struct efs *fs);
+void efs_active_end_locked(struct efs *fs);
 
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -316,7 +316,9 @@ static void test_second_read_from_memory(void **state)
     struct efs_stats a, b;
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    efs_stats(fs, &a, sizeof(a));
+    do /* the rest of the experts that were touched comes behind */
+        efs_stats(fs, &a, sizeof(a));
+    while (a.inflight);
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
     efs_stats(fs, &b, sizeof(b));

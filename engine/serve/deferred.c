@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* deferred.c - see deferred.h. */
+#include "serve.h"
+
+#include "fetch.h"
+#include "lease.h"
+
+#define LINES (1u << EFS_AGAIN_LEASES | 1u << EFS_AGAIN_CODED)
+
+void efs_deferred_init(struct efs_deferred *d)
+{
+    *d = (struct efs_deferred){0};
+    EFS_QUEUE_INIT(&d->reads);
+    for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
+        EFS_QUEUE_INIT(&d->jobs[order]);
+    EFS_QUEUE_INIT(&d->fetches);
+    EFS_QUEUE_INIT(&d->answers);
+}
+
+void efs_again(struct efs *fs, enum efs_again who)
+{
+    fs->deferred.again |= 1u << who;
+}
+
+void efs_defer_read(struct efs *fs, struct efs_disk_request *request)
+{
+    fs->deferred.any = true;
+    EFS_QUEUE_PUT(&fs->deferred.reads, request);
+}
+
+void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)
+{
+    fs->deferred.any = true;
+    EFS_QUEUE_PUT(&fs->deferred.jobs[order], job);
+}
+
+void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line)
+{
+    fs->deferred.any = true;
+    fs->deferred.from_lines |= from_line;
+    EFS_QUEUE_PUT(&fs->deferred.fetches, fetch);
+}
+
+void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter)
+{
+    fs->deferred.any = true;
+    EFS_QUEUE_PUT(&fs->deferred.answers, waiter);
+}
+
+/*
+ * Lock held: who is to look again does, until nothing new comes of it. One thread at a time begins what waited in a
+ * line: beginning may end at once, which lets the next of the line begin, and would go as deep as the line is long.
+ */
+static void deferred_look_again(struct efs *fs)
+{
+    for (;;) {
+        struct efs_deferred *d = &fs->deferred;
+        unsigned now = d->again & ~(fs->lines_begin || d->from_lines ? LINES : 0);
+        if (now == 0)
+            return;
+        d->again &= ~now;
+        for (unsigned who = 0; who < EFS_AGAIN_COUNT; who++)
+            if (now & 1u << who)
+                fs->steps->again[who](fs);
+    }
+}
+
+static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
+{
+    static void (*const push[])(struct efs_workers *, struct efs_job *) = {efs_workers_push_first, efs_workers_push,
+                                                                           efs_workers_push_low};
+    for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
+        for (struct efs_job *job = d->jobs[order].head, *next; job; job = next) {
+            next = job->next;
+            push[order](fs->workers, job);
+        }
+}
+
+/* No lock. */
+static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
+{
+    for (struct efs_disk_request *r = d->reads.head, *next; r; r = next) {
+        next = r->next;
+        efs_disk_submit(fs->disk, r);
+    }
+    deferred_push_jobs(fs, d);
+    if (d->fetches.head)
+        fs->steps->begin(fs, d->fetches.head);
+    if (d->answers.head)
+        fs->steps->answer(fs, d->answers.head);
+}
+
+void efs_lock(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+}
+
+/* Lock held on entry. true: what waited in a line was begun, and the lock is held again for the next in line. */
+static bool deferred_turn_ends(struct efs *fs)
+{
+    deferred_look_again(fs);
+    if (!fs->deferred.any) {
+        pthread_mutex_unlock(&fs->lock);
+        return false;
+    }
+    const struct efs_deferred d = fs->deferred;
+    efs_deferred_init(&fs->deferred);
+    fs->deferred.again = d.again; /* lines that another thread is at, or this one below */
+    if (d.from_lines) {
+        fs->lines_begin = true;
+        efs_active_begin(fs); /* all that begins may have ended when we come back */
+    }
+    pthread_mutex_unlock(&fs->lock);
+    deferred_work_off(fs, &d);
+    if (!d.from_lines)
+        return false;
+    pthread_mutex_lock(&fs->lock);
+    fs->lines_begin = false;
+    efs_active_end_locked(fs);
+    return true;
+}
+
+void efs_unlock(struct efs *fs)
+{
+    while (deferred_turn_ends(fs))
+        ;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * deferred.h - efs.lock, and what follows from a turn with it. Functions that hold the lock put what is to follow here;
+ * leaving the lock works it off, in one order, so that nobody has to know what his change means for others:
+ *
+ *   with the lock   who waits for what may have changed looks again (EFS_AGAIN_...), until nothing new comes of it
+ *   without         reads are submitted, jobs pushed, fetches begun, leases answered
+ *
+ * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
+ * another lock that these need.
+ */
+#ifndef EFS_DEFERRED_H
+#define EFS_DEFERRED_H
+
+#include <stdbool.h>
+
+struct efs;
+struct efs_disk_request;
+struct efs_fetch;
+struct efs_full_waiter;
+struct efs_job;
+
+/* A list that keeps the order in which its elements came, linked by their `next`. */
+#define EFS_QUEUE(type)                                                                                                \
+    struct {                                                                                                           \
+        type *head, **tail;                                                                                            \
+    }
+#define EFS_QUEUE_INIT(queue) ((queue)->head = NULL, (queue)->tail = &(queue)->head)
+#define EFS_QUEUE_PUT(queue, element)                                                                                  \
+    ((element)->next = NULL, *(queue)->tail = (element), (queue)->tail = &(element)->next)
+
+/* Who looks again, in this order. */
+enum efs_again {
+    EFS_AGAIN_EXTENTS,  /* extents that wait for memory */
+    EFS_AGAIN_SEGMENTS, /* segments that leave and may be empty now */
+    EFS_AGAIN_WARM,     /* warming: the disk may rest */
+    EFS_AGAIN_LEASES,   /* leases that wait for room */
+    EFS_AGAIN_CODED,    /* coded experts that do */
+    EFS_AGAIN_COUNT
+};
+
+enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* as workers.h has them */
+
+struct efs_deferred {
+    bool any;       /* of what follows but for again */
+    unsigned again; /* bits by enum efs_again */
+    EFS_QUEUE(struct efs_disk_request) reads;
+    EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
+    EFS_QUEUE(struct efs_fetch) fetches; /* begun as one batch */
+    EFS_QUEUE(struct efs_full_waiter) answers;
+    bool from_lines; /* some fetches are of leases or coded experts that waited */
+};
+
+/* What there is to do, set once by who knows all rooms (serve.c). */
+struct efs_deferred_steps {
+    void (*again[EFS_AGAIN_COUNT])(struct efs *fs); /* lock held */
+    void (*begin)(struct efs *fs, struct efs_fetch *fetches);
+    void (*answer)(struct efs *fs, struct efs_full_waiter *answers);
+};
+
+void efs_lock(struct efs *fs);
+void efs_unlock(struct efs *fs);
+
+/* With the lock held: */
+void efs_deferred_init(struct efs_deferred *deferred);
+void efs_again(struct efs *fs, enum efs_again who);
+void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
+void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
+void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line);
+void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter);
+
+#endif
