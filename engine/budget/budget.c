@@ -145,7 +145,7 @@ static bool begin_retirement(struct efs *fs)
         return false;
     fs->arena.segments[best].retiring = true;
     fs->segments_leaving++;
-    efs_extents_leave_segment(fs, best);
+    efs_again(fs, EFS_AGAIN_MOVE);
     efs_again(fs, EFS_AGAIN_SEGMENTS);
     return true;
 }

@@ -186,9 +186,7 @@ static void work(struct efs_demotion *d, uint32_t extent)
     efs_lock(fs);
     unsigned components = fs->closing || d->called_off ? 0 : wanted(&fs->extents[extent]);
     const uint8_t *raw = components ? raw_of(fs, d->expert, extent) : NULL;
-    if (raw && efs_extent_place(fs, extent, components) == 0)
-        fs->extents[extent].state = EFS_EXTENT_LOADING;
-    else
+    if (raw && efs_extent_place(fs, extent, components) < 0)
         raw = NULL;
     efs_unlock(fs);
     if (!raw)

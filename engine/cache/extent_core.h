@@ -81,8 +81,14 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent);
 void efs_extent_delist(struct efs *fs, uint32_t extent);
 /* Free components of an extent without users. */
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
-/* It has no users any more: what is damaged or in a segment that leaves goes. */
+/* The same, also of kept components: the cache state is told. */
+void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components);
+/* It has no users any more: what is damaged or in a segment that leaves goes, or moves. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
+/* What is evictable in segments that leave goes, but for what has users. */
+void efs_extents_drop_leaving(struct efs *fs);
+/* Components in segments that leave. */
+unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x);
 /* Nobody will come back for it soon: it goes before others do and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 /* It was used: it does not count as read ahead any more. */
@@ -102,13 +108,16 @@ enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
 enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what);
 
 /* ---- extent_load.c ---- */
-/* Blocks for these components, which the extent does not have. 0; -EAGAIN: others hold the memory; -ENOMEM: the system
- * has none and nothing will be freed. */
+/* Blocks for these components, which the extent does not have. 0: it is LOADING; -EAGAIN: others hold the memory;
+ * -ENOMEM: the system has none and nothing will be freed. */
 errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components);
 /* What was under way for these components has ended: the extent has them, or they are freed again with an error. Who
  * waits is told or, if the extent is not whole yet, it is read on. -EAGAIN: they could not be made from memory; read.
  */
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
+/* It is not LOADING any more, and who waits is told the error or 0 or, if it is not whole yet, it is read on: also for
+ * -EAGAIN. */
+void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
 /* Begin to load what is missing of an extent that rests. 0: its reads are deferred. -EAGAIN: no room now.
  * -ENOMEM.
  */

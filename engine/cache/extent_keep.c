@@ -9,8 +9,6 @@
 
 #include "cache.h"
 
-#include <string.h>
-
 static unsigned evictable_components(const struct efs_extent *x)
 {
     return x->have & ~(unsigned)x->keep;
@@ -66,8 +64,7 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
     efs_extent_enlist(fs, extent);
 }
 
-/* Kept components go after all: the cache state must be told. */
-static void give_up(struct efs *fs, uint32_t extent, unsigned components)
+void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components)
 {
     const struct efs_extent *x = &fs->extents[extent];
     bool kept = (x->have & x->keep & components) != 0;
@@ -117,7 +114,7 @@ bool efs_extents_evict_protected(struct efs *fs)
         for (uint32_t i = fs->protected_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->protected_extents, i)) {
             const struct efs_extent *x = &fs->extents[i];
             if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
-                give_up(fs, i, x->have);
+                efs_extent_give_up(fs, i, x->have);
                 efs_count(&fs->stats, evictions_c, 1);
                 return true;
             }
@@ -162,43 +159,10 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert)
 
 /* ---- segments that leave ---- */
 
-static unsigned components_in(const struct efs_extent *x, uint32_t segment)
-{
-    return (x->e.data && x->e.segment == segment ? EFS_COMPONENT_E : 0u) |
-           (x->sm.data && x->sm.segment == segment ? EFS_COMPONENT_SM : 0u);
-}
-
-static unsigned components_retiring(const struct efs *fs, const struct efs_extent *x)
+unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x)
 {
     return (x->e.data && fs->arena.segments[x->e.segment].retiring ? EFS_COMPONENT_E : 0u) |
            (x->sm.data && fs->arena.segments[x->sm.segment].retiring ? EFS_COMPONENT_SM : 0u);
-}
-
-/* A kept component moves to another segment, if evictable ones there can make room for it. */
-static bool move_component(struct efs *fs, struct efs_extent *x, unsigned component)
-{
-    struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm, to = {0};
-    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, block), efs_extent_room(fs, x, component),
-                               component == EFS_COMPONENT_SM, &to))
-        if (efs_extents_evict(fs, false) != EFS_EVICTED_ONE)
-            return false;
-    memcpy(to.data, block->data, efs_extent_span(fs, x, component));
-    efs_arena_free(&fs->arena, block);
-    *block = to;
-    return true;
-}
-
-/* Components of an extent without users must leave their segment. */
-static void leave(struct efs *fs, uint32_t extent, unsigned components)
-{
-    struct efs_extent *x = &fs->extents[extent];
-    efs_extent_delist(fs, extent); /* not to be evicted meanwhile */
-    for (unsigned component = EFS_COMPONENT_E; component <= EFS_COMPONENT_SM; component <<= 1)
-        if ((components & component & x->keep) && move_component(fs, x, component))
-            components &= ~component;
-    efs_extent_enlist(fs, extent);
-    if (components)
-        give_up(fs, extent, components);
 }
 
 void efs_extent_released(struct efs *fs, uint32_t extent)
@@ -206,32 +170,31 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
     struct efs_extent *x = &fs->extents[extent];
     if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->have == 0)
         return;
-    unsigned components = x->have & components_retiring(fs, x);
+    unsigned components = x->have & efs_extent_in_leaving(fs, x);
     if (x->discard)
-        give_up(fs, extent, x->have);
+        efs_extent_give_up(fs, extent, x->have);
     else if (components)
-        leave(fs, extent, components);
+        efs_again(fs, EFS_AGAIN_MOVE);
 }
 
-/* One that leaves may move others between the lists, hence from the start again each time: a segment has few. */
-static bool leave_one(struct efs *fs, const struct efs_lru *list, uint32_t segment)
+/* One that goes leaves the list, hence from the start again each time: a segment has few. */
+static bool drop_one_leaving(struct efs *fs, const struct efs_lru *list)
 {
     for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
         const struct efs_extent *x = &fs->extents[i];
-        unsigned components = x->refs == 0 ? components_in(x, segment) : 0;
+        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & evictable_components(x) : 0;
         if (components) {
-            leave(fs, i, components);
+            efs_extent_drop(fs, i, components);
             return true;
         }
     }
     return false;
 }
 
-void efs_extents_leave_segment(struct efs *fs, uint32_t segment)
+void efs_extents_drop_leaving(struct efs *fs)
 {
-    while (leave_one(fs, &fs->passing_extents, segment) || leave_one(fs, &fs->evictable_extents, segment) ||
-           leave_one(fs, &fs->protected_extents, segment))
-        ;
+    while (drop_one_leaving(fs, &fs->passing_extents) || drop_one_leaving(fs, &fs->evictable_extents))
+        efs_again(fs, EFS_AGAIN_SEGMENTS);
 }
 
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)

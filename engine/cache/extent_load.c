@@ -75,15 +75,19 @@ static void free_components(struct efs *fs, struct efs_extent *x, unsigned compo
 errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents[extent];
-    efs_extent_delist(fs, extent); /* what it has already must not be evicted for the rest */
+    enum efs_extent_state was = (enum efs_extent_state)x->state;
+    /* what it has already must not be evicted for the rest: it is in no list while it is LOADING, whatever the cache
+     * state is told of those who go for it */
+    x->state = EFS_EXTENT_LOADING;
+    efs_extent_delist(fs, extent);
     while (!alloc_components(fs, x, components))
         if (!more_memory(fs)) {
             free_components(fs, x, components);
             bool others = fs->arena.used_bytes != 0;
+            x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
         }
-    efs_extent_delist(fs, extent); /* its expert may have left the cache state for it, which puts it in a list again */
     return 0;
 }
 
@@ -96,13 +100,15 @@ static errint_t place_in_empty(struct efs *fs, uint32_t extent, unsigned compone
             free_components(fs, x, components);
             return -EAGAIN;
         }
+    x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
     return 0;
 }
 
 /* ---- reading ---- */
 
-struct load {
+struct efs_extent_load {
+    struct efs_extent_load *next; /* idle */
     struct efs_disk_request e, sm;
     struct efs *fs;
     uint32_t extent;
@@ -116,7 +122,6 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     struct efs_extent *x = &fs->extents[extent];
     uint32_t expert = fs->store->objects[x->object].group;
     bool kept = (components & x->keep) != 0;
-    x->state = EFS_EXTENT_REST;
     atomic_store(&x->checked, 0);
     if (error < 0) {
         efs_extent_used(fs, x);
@@ -126,9 +131,17 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         x->have |= (uint8_t)components;
         fs->extent_ready_count += x->have == x->needs;
     }
-    efs_extent_enlist(fs, extent);
+    efs_extent_rests(fs, extent, error);
     if (error < 0 && kept)
         efs_cache_lost(fs, expert);
+    efs_again(fs, EFS_AGAIN_WARM);
+}
+
+void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
+{
+    struct efs_extent *x = &fs->extents[extent];
+    x->state = EFS_EXTENT_REST;
+    efs_extent_enlist(fs, extent);
     if (x->waiters && (error == 0 || error == -EAGAIN) && !extent_is_whole(x)) {
         /* part of what is wanted is not there yet: read it as soon as there is room */
         efs_extent_wait_for_memory(fs, extent);
@@ -138,10 +151,9 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
     }
     efs_again(fs, EFS_AGAIN_EXTENTS);
     efs_again(fs, EFS_AGAIN_SEGMENTS);
-    efs_again(fs, EFS_AGAIN_WARM);
 }
 
-static void load_done(struct load *load)
+static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
     errint_t error = load->error;
@@ -157,12 +169,13 @@ static void load_done(struct load *load)
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->why == EFS_LOAD_WARM)
         efs_warm_ended(fs, load->extent, error);
+    load->next = fs->idle_loads;
+    fs->idle_loads = load;
     efs_unlock(fs);
-    free(load);
     efs_active_end(fs);
 }
 
-static void part_done(struct load *load, errint_t error)
+static void part_done(struct efs_extent_load *load, errint_t error)
 {
     if (error < 0)
         load->error = error;
@@ -172,15 +185,15 @@ static void part_done(struct load *load, errint_t error)
 
 static void e_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done(EFS_CONTAINER(r, struct load, e), error);
+    part_done(EFS_CONTAINER(r, struct efs_extent_load, e), error);
 }
 
 static void sm_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done(EFS_CONTAINER(r, struct load, sm), error);
+    part_done(EFS_CONTAINER(r, struct efs_extent_load, sm), error);
 }
 
-static void load_read(struct load *load, struct efs_disk_request *r, uint64_t offset, size_t bytes,
+static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, uint64_t offset, size_t bytes,
                       const struct efs_block *block)
 {
     r->offset = offset;
@@ -192,11 +205,31 @@ static void load_read(struct load *load, struct efs_disk_request *r, uint64_t of
     efs_defer_read(load->fs, r);
 }
 
+/* Under the lock, since only here is it known that one is needed. Those that ended are used again, so that hardly one
+ * is made once as many are under way as ever will be. */
+static struct efs_extent_load *load_new(struct efs *fs)
+{
+    struct efs_extent_load *load = fs->idle_loads;
+    if (!load)
+        return efs_sys_calloc(1, sizeof(*load));
+    fs->idle_loads = load->next;
+    return load;
+}
+
+void efs_extent_loads_free(struct efs *fs)
+{
+    for (struct efs_extent_load *load = fs->idle_loads, *next; load; load = next) {
+        next = load->next;
+        free(load);
+    }
+    fs->idle_loads = NULL;
+}
+
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 {
     struct efs_extent *x = &fs->extents[extent];
     unsigned components = x->needs & ~(unsigned)x->have;
-    struct load *load = efs_sys_calloc(1, sizeof(*load));
+    struct efs_extent_load *load = load_new(fs);
     if (!load)
         return -ENOMEM;
     errint_t rc =
@@ -204,23 +237,24 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     if (rc < 0) {
         if (rc != -EAGAIN && x->have == 0)
             efs_extent_set_passing(fs, x, false);
-        free(load);
+        load->next = fs->idle_loads;
+        fs->idle_loads = load;
         return rc;
     }
-    load->fs = fs;
-    load->extent = extent;
-    load->why = (uint8_t)why;
-    load->components = (uint8_t)components;
-    load->pending = (components & EFS_COMPONENT_E ? 1 : 0) + (components & EFS_COMPONENT_SM ? 1 : 0);
-    load->e.complete = e_done;
-    load->sm.complete = sm_done;
+    *load = (struct efs_extent_load){.fs = fs,
+                                     .extent = extent,
+                                     .why = (uint8_t)why,
+                                     .components = (uint8_t)components,
+                                     .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
+                                                (components & EFS_COMPONENT_SM ? 1 : 0),
+                                     .e.complete = e_done,
+                                     .sm.complete = sm_done};
     if (components & EFS_COMPONENT_E)
         load_read(load, &load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e);
     if (components & EFS_COMPONENT_SM)
         load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
-    x->state = EFS_EXTENT_LOADING;
     efs_active_begin(fs);
     fs->loads[why]++;
     if (why != EFS_LOAD_AHEAD && !x->passing_bytes)

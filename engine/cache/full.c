@@ -25,11 +25,12 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 
 /* ---- memory; lock held ---- */
 
+/* Its memory goes after the lock, a moment after it went from the count. */
 static void memfile_drop(struct efs *fs, struct efs_memfile *memfile)
 {
     assert(fs->full_bytes >= memfile->bytes);
     fs->full_bytes -= memfile->bytes;
-    efs_memfile_free(&fs->memfiles, memfile);
+    efs_defer_free(fs, memfile);
 }
 
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
@@ -39,8 +40,6 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
         struct efs_memfile *memfile = fs->free_memfiles;
         fs->free_memfiles = memfile->next;
         freed += memfile->bytes;
-        if (memfile->kind == EFS_MEMFILE_WINDOW)
-            efs_memfile_empty(memfile);
         memfile_drop(fs, memfile);
     }
 }
@@ -74,33 +73,28 @@ bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_ki
     return *free_memfile(fs, bytes, use) != NULL;
 }
 
-struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, errint_t *rc)
+errint_t efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
 {
+    *memfile = NULL;
     if (efs_budget_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
     uint32_t old = fs->evictable_full.oldest;
     if (efs_budget_used(fs) + bytes > fs->options.budget_bytes && !fs->free_memfiles && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
         efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
-    for (;;) {
-        struct efs_memfile **p = free_memfile(fs, bytes, use), *memfile = *p;
-        if (memfile) {
-            *p = memfile->next;
-            memfile->next = NULL;
-            return memfile;
-        }
-        *rc = efs_budget_reserve_full(fs, bytes, use);
-        if (*rc < 0)
-            return NULL;
-        if (efs_full_has_free_memfile(fs, bytes, use))
-            continue;
-        memfile = efs_memfile_new(&fs->memfiles, bytes);
-        if (memfile)
-            fs->full_bytes += bytes;
-        else
-            *rc = -ENOMEM;
-        return memfile;
+    struct efs_memfile **p = free_memfile(fs, bytes, use);
+    if (!*p) {
+        errint_t rc = efs_budget_reserve_full(fs, bytes, use);
+        if (rc < 0)
+            return rc;
+        p = free_memfile(fs, bytes, use);
     }
+    *memfile = *p;
+    if (*p)
+        *p = (*p)->next;
+    else
+        fs->full_bytes += bytes;
+    return 0;
 }
 
 /* ---- READY experts; lock held ---- */
@@ -209,11 +203,13 @@ errint_t efs_full_build(struct efs *fs)
 
 void efs_full_destroy(struct efs *fs)
 {
+    efs_lock(fs);
     for (uint32_t e = 0; fs->full && e < fs->store->expert_count; e++)
         if (fs->full[e].memfile)
             memfile_drop(fs, fs->full[e].memfile);
     efs_full_drop_free_memfiles(fs, UINT64_MAX);
     assert(fs->full_bytes == 0);
+    efs_unlock(fs);
     efs_memfiles_close(&fs->memfiles);
     efs_memory_left_close(&fs->memory_left);
     efs_leases_destroy(fs);

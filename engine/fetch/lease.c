@@ -69,6 +69,20 @@ static void lease_answer_later(struct efs *fs, struct efs_full_waiter *w, errint
     efs_defer_answer(fs, w);
 }
 
+/* Lock held: the expert is not being filled any more; who waited for that. */
+static struct efs_full_waiter *filling_ends(struct efs *fs, uint32_t expert, bool fresh)
+{
+    struct efs_full *f = &fs->full[expert];
+    struct efs_full_waiter *waiters = f->waiters;
+    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile && fs->filling_count > 0);
+    f->waiters = NULL;
+    f->state = EFS_FULL_NONE;
+    fs->filling_count--;
+    assert(!fresh || fs->fresh_bytes >= efs_memfile_bytes(fs, expert));
+    fs->fresh_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
+    return waiters;
+}
+
 /* The expert was brought, or not. */
 static void lease_filled(struct efs_fetch *fetch)
 {
@@ -76,28 +90,22 @@ static void lease_filled(struct efs_fetch *fetch)
     struct efs_full *f = &fs->full[fetch->expert];
     errint_t error = fetch->error;
     efs_lock(fs);
-    struct efs_full_waiter *waiters = f->waiters;
-    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile && fs->filling_count > 0);
     assert(fetch->memfile->kind != EFS_MEMFILE_SHOWN); /* it was written just now */
-    f->waiters = NULL;
-    fs->filling_count--;
-    if (!fetch->memfile->populated) {
-        assert(fs->fresh_bytes >= fetch->memfile->bytes);
-        fs->fresh_bytes -= fetch->memfile->bytes;
+    bool fresh = !fetch->memfile->populated;
+    struct efs_full_waiter *waiters = filling_ends(fs, fetch->expert, fresh);
+    if (fresh)
         fetch->memfile->populated = error == 0;
-    }
     if (error == 0) {
         f->memfile = fetch->memfile;
         f->state = EFS_FULL_READY;
         fs->full_ready_count++;
         efs_lru_insert(efs_full_list(fs, f), fetch->expert, true);
     } else {
-        f->state = EFS_FULL_NONE;
         efs_full_give_back(fs, fetch->memfile);
         efs_cache_dropped_full(fs, fetch->expert);
     }
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
-        next = w->next;
+        next = w->next_waiter;
         if (error == 0)
             lease_begin(fs, fetch->expert);
         if (error == 0 && next) /* all but one came while it was being filled */
@@ -115,31 +123,29 @@ static void lease_filled(struct efs_fetch *fetch)
 
 /* ---- asking ---- */
 
-/* Lock held: a place for the expert, and its fetch is to begin. Else -errno, and nothing has changed. */
+/* Lock held: a place for the expert, which is to be brought. Else -errno, and nothing has changed. */
 static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
-    struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
+    struct efs_full *f = &fs->full[w->expert];
     enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->last_use : w->use;
-    errint_t rc = -ENOMEM;
-    if (fetch)
-        fetch->memfile = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, &rc);
-    if (!fetch || !fetch->memfile) {
-        free(fetch);
+    errint_t rc = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
+    if (rc < 0)
         return rc;
-    }
-    uint64_t file_bytes = efs_view_bytes(&fs->view, fs->view.expert_first + w->expert);
-    fetch->ended = lease_filled;
-    fetch->tokens = w->tokens;
-    assert(fs->full[w->expert].state == EFS_FULL_NONE && !fs->full[w->expert].memfile && !fs->full[w->expert].waiters);
-    fs->full[w->expert].state = EFS_FULL_FILLING;
+    assert(f->state == EFS_FULL_NONE && !f->memfile && !f->waiters);
+    f->state = EFS_FULL_FILLING;
     fs->filling_count++;
-    fs->fresh_bytes += fetch->memfile->populated ? 0 : fetch->memfile->bytes;
-    w->next = NULL;
-    fs->full[w->expert].waiters = w;
-    if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
-        fetch->error = -EIO;
-    efs_defer_fetch(fs, fetch, from_line);
+    w->fresh = !w->memfile || !w->memfile->populated;
+    fs->fresh_bytes += w->fresh ? efs_memfile_bytes(fs, w->expert) : 0;
+    f->waiters = w;
+    w->next_waiter = NULL;
+    efs_defer_fill(fs, w, from_line);
     return 0;
+}
+
+/* Lock held: somebody will make room. */
+static bool lease_may_wait(const struct efs *fs)
+{
+    return fs->options.lease_wait && !fs->closing && fs->leased_count + fs->filling_count > 0;
 }
 
 /* Lock held: it is answered, joins others or is brought; false: there is no room, it has to wait. */
@@ -155,7 +161,7 @@ static bool lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line
         return true;
     }
     if (rc == 0 && f->state == EFS_FULL_FILLING) {
-        w->next = f->waiters;
+        w->next_waiter = f->waiters;
         f->waiters = w;
         return true;
     }
@@ -165,22 +171,27 @@ static bool lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line
         return true;
     if (left)
         efs_cache_dropped_full(fs, w->expert);
-    if (rc == -EAGAIN || (rc == -ENOMEM && fs->options.lease_wait && fs->leased_count + fs->filling_count > 0))
+    if (rc == -EAGAIN || (rc == -ENOMEM && lease_may_wait(fs)))
         return false;
     lease_answer_later(fs, w, rc);
     return true;
 }
 
-/* Lock held: the same for one that comes now. */
-static void lease_take_or_wait(struct efs *fs, struct efs_full_waiter *w)
+/* Lock held: it waits for room, in line. */
+static void lease_wait(struct efs *fs, struct efs_full_waiter *w)
 {
-    if (lease_take(fs, w, false))
-        return;
     w->next = NULL;
     *fs->lease_queue_tail = w;
     fs->lease_queue_tail = &w->next;
     efs_count(&fs->stats, lease_waits, 1);
     efs_plan_thread_kick(fs);
+}
+
+/* Lock held: lease_take() for one that comes now. */
+static void lease_take_or_wait(struct efs *fs, struct efs_full_waiter *w)
+{
+    if (!lease_take(fs, w, false))
+        lease_wait(fs, w);
 }
 
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
@@ -205,22 +216,70 @@ void efs_leases_retry(struct efs *fs)
     }
 }
 
-/* Without lock: the memory file gets its pages, the header of the expert's file, and zeros after its end. */
-static void lease_prepare(struct efs_fetch *fetch)
+/* ---- beginning, without lock ---- */
+
+/* The memory file gets its size and its pages, the header of the expert's file, and zeros after its end. */
+static void fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
     uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
+    if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
+        fetch->error = -EIO;
     efs_memfile_reserve(fetch->memfile);
     efs_view_expert_header(view, fetch->expert, (char *)fetch->memfile->data);
     memset(fetch->memfile->data + file_bytes, 0, fetch->memfile->bytes - file_bytes);
 }
 
-void efs_lease_begin_all(struct efs *fs, struct efs_fetch *fetches)
+/* There is no memory to begin with. Room that there is in the budget is not tried again at once: it would not help. */
+static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
 {
-    for (struct efs_fetch *f = fetches; f; f = f->next)
-        if (f->memfile)
-            lease_prepare(f);
-    efs_fetch_submit(fs, fetches);
+    efs_lock(fs);
+    struct efs_full_waiter *waiters = filling_ends(fs, expert, fresh);
+    if (memfile)
+        efs_full_give_back(fs, memfile);
+    else
+        fs->full_bytes -= efs_memfile_bytes(fs, expert);
+    efs_cache_dropped_full(fs, expert);
+    for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
+        next = w->next_waiter;
+        if (lease_may_wait(fs))
+            lease_wait(fs, w);
+        else
+            lease_answer_later(fs, w, -ENOMEM);
+    }
+    efs_unlock(fs);
+}
+
+/* NULL: it has failed. */
+static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *w)
+{
+    struct efs_memfile *memfile = w->memfile;
+    struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
+    if (fetch && !memfile)
+        memfile = efs_memfile_new(&fs->memfiles, efs_memfile_bytes(fs, w->expert));
+    if (!fetch || !memfile) {
+        free(fetch);
+        fill_fail(fs, w->expert, memfile, w->fresh);
+        return NULL;
+    }
+    fetch->memfile = memfile;
+    fetch->tokens = w->tokens;
+    fetch->ended = lease_filled;
+    fill_prepare(fetch);
+    return fetch;
+}
+
+void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches)
+{
+    struct efs_fetch *all = NULL, **tail = &all;
+    for (struct efs_full_waiter *w = fills, *next; w; w = next) {
+        next = w->next; /* of one that failed w may be gone */
+        *tail = fill_new(fs, w);
+        tail = *tail ? &(*tail)->next : tail;
+    }
+    *tail = fetches;
+    if (all)
+        efs_fetch_submit(fs, all);
 }
 
 /* ---- gathered leases ---- */
@@ -310,33 +369,30 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     efs_unlock(fs);
 }
 
+/* While it is leased an expert stays where it is: no lock is needed to see that. */
+static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
+{
+    return lease->fs->full[lease->expert].memfile;
+}
+
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    struct efs *fs = lease->fs;
-    efs_lock(fs);
-    struct efs_memfile *memfile = fs->full[lease->expert].memfile;
-    assert(fs->full[lease->expert].leases > 0);
-    errint_t rc = efs_memfile_show(&fs->memfiles, memfile);
-    int fd = rc < 0 ? rc : memfile->fd;
-    efs_unlock(fs);
-    return fd;
+    struct efs_memfile *memfile = lease_memfile(lease);
+    errint_t rc = efs_memfile_show(&lease->fs->memfiles, memfile);
+    return rc < 0 ? rc : memfile->fd;
 }
 
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
-    struct efs *fs = lease->fs;
-    efs_lock(fs);
-    struct efs_memfile *memfile = fs->full[lease->expert].memfile;
-    assert(fs->full[lease->expert].leases > 0);
-    errint_t rc = efs_memfile_make_window(&fs->memfiles, memfile);
+    struct efs_memfile *memfile = lease_memfile(lease);
+    errint_t rc = efs_memfile_make_window(&lease->fs->memfiles, memfile);
     *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
-    efs_unlock(fs);
     return rc;
 }
 
 const void *efs_lease_data(const struct efs_lease *lease)
 {
-    return lease->fs->full[lease->expert].memfile->data;
+    return lease_memfile(lease)->data;
 }
 
 void efs_lease_release(struct efs_lease *lease)

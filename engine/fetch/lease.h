@@ -10,10 +10,13 @@
 /* One who asks for a lease; owned by lease.c from efs_lease_ask() until done was called. Its expert is held in the
  * state already (efs_cache_request). */
 struct efs_full_waiter {
-    struct efs_full_waiter *next;
+    struct efs_full_waiter *next;        /* in a line, or among those that are to be begun or answered */
+    struct efs_full_waiter *next_waiter; /* for the same expert */
     uint32_t expert, tokens;
-    enum efs_memfile_kind use; /* PRIVATE: as it comes */
-    errint_t error;            /* with which done is to be called */
+    enum efs_memfile_kind use;   /* PRIVATE: as it comes */
+    errint_t error;              /* with which done is to be called */
+    struct efs_memfile *memfile; /* of the one that has its expert filled: taken for it; NULL: to be made */
+    bool fresh;                  /* it has no pages yet */
     efs_leased_fn *done;
     void *arg;
 };
@@ -27,6 +30,6 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 /* Without lock, of efs_deferred_steps: call done of all of these; begin these as one batch, also those that are wanted
  * coded. */
 void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers);
-void efs_lease_begin_all(struct efs *fs, struct efs_fetch *fetches);
+void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
 
 #endif

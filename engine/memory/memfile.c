@@ -21,7 +21,7 @@
 
 void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
 {
-    *memfiles = (struct efs_memfiles){.tmpfs = -1, .reading = -1};
+    *memfiles = (struct efs_memfiles){.tmpfs = -1, .reading = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!tmpfs)
         return;
     memfiles->tmpfs = efs_sys_huge_tmpfs();
@@ -58,6 +58,9 @@ static struct memfile_name name_of(const struct efs_memfile *memfile)
 
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
+    if (memfile->kind ==
+        EFS_MEMFILE_WINDOW) /* who keeps it mapped holds none of its memory any more, and reads zeros */
+        efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
     if (memfile->data)
         efs_sys_munmap(memfile->data, memfile->bytes);
     if (memfile->fd >= 0)
@@ -65,12 +68,6 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
     if (memfile->fd >= 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->memfd)
         efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile).text, 0);
     free(memfile);
-}
-
-void efs_memfile_empty(struct efs_memfile *memfile)
-{
-    assert(memfile->kind == EFS_MEMFILE_WINDOW);
-    efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
 }
 
 /* In the tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
@@ -146,7 +143,8 @@ static errint_t reading_only(struct efs_memfiles *memfiles, struct efs_memfile *
     return 0;
 }
 
-errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+/* memfiles->lock held. */
+static errint_t memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     if (memfile->kind != EFS_MEMFILE_PRIVATE)
         return memfile->kind == EFS_MEMFILE_SHOWN ? 0 : -EBUSY;
@@ -156,7 +154,7 @@ errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *mem
     return rc;
 }
 
-errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     if (memfile->kind != EFS_MEMFILE_PRIVATE)
         return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
@@ -167,5 +165,21 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
         rc = reading_only(memfiles, memfile, EFS_MEMFILE_WINDOW);
     if (rc == 0)
         memfile->window = ++memfiles->windows;
+    return rc;
+}
+
+errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    pthread_mutex_lock(&memfiles->lock);
+    errint_t rc = memfile_show(memfiles, memfile);
+    pthread_mutex_unlock(&memfiles->lock);
+    return rc;
+}
+
+errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+{
+    pthread_mutex_lock(&memfiles->lock);
+    errint_t rc = memfile_make_window(memfiles, memfile);
+    pthread_mutex_unlock(&memfiles->lock);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memfile.h - memory for full experts: files in memory, mapped. With efs.lock held unless said otherwise.
+ * memfile.h - memory for full experts: files in memory, mapped. Without efs.lock: each call is one or more of the
+ * system. A memory file is its owner's, who is one at a time; only showing it may be asked for by several at once.
  *
  * PRIVATE: nobody else has ever seen it. Filled, filled again for another expert, given back, as we like.
  *
@@ -16,6 +17,7 @@
 #ifndef EFS_MEMFILE_H
 #define EFS_MEMFILE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,18 +44,17 @@ struct efs_memfiles {
     int tmpfs, reading; /* the root of a tmpfs with huge pages, mounted nowhere, and of a clone of it that is read-only;
                            < 0: there is none, memfds do */
     _Atomic uint64_t named;
-    uint32_t windows; /* number given last to one of them */
+    pthread_mutex_t lock; /* guards windows, and kind while a memory file is shown */
+    uint32_t windows;     /* number given last to one of them */
 };
 
-/* tmpfs: try to have one. Without lock, before memfiles are made. */
+/* tmpfs: try to have one. Before memfiles are made. */
 void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs);
 void efs_memfiles_close(struct efs_memfiles *memfiles); /* after all memfiles were freed */
-/* A PRIVATE memfile of bytes (whole pages), which nobody has counted yet. NULL: no memory. Also without lock. */
+/* A PRIVATE memfile of bytes (whole pages), which nobody has counted yet. NULL: no memory. */
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
-/* Give its memory back. Also without lock. */
+/* Give its memory back, also that of a window which others keep mapped. */
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
-/* A WINDOW that is nobody's: who keeps it mapped holds none of its memory any more, and reads zeros. */
-void efs_memfile_empty(struct efs_memfile *memfile);
 /* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. 0 or -errno. */
 errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
 /* Show it as a file, or as a window: 0, also if it is that already; -EBUSY: it is the other, or cannot be it; -errno:
@@ -63,9 +64,9 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
 /* It is to be filled: have the pages that it lacks, as large as they can be, and leave it to the fill to clear each of
  * them. A fault gets huge pages and, after the last whole one, pages of 4 KiB: of an expert of 9 MiB and a header that
  * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. Where
- * that fails, faults do it. After efs_memfile_resize(). Without lock: takes some 20 us. */
+ * that fails, faults do it. After efs_memfile_resize(). Takes some 20 us. */
 void efs_memfile_reserve(struct efs_memfile *memfile);
-/* Have all its pages, whose content is anything then. PRIVATE. Without lock: may take a millisecond for each MiB. */
+/* Have all its pages, whose content is anything then. PRIVATE. May take a millisecond for each MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
 #endif

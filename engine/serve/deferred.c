@@ -13,6 +13,8 @@ void efs_deferred_init(struct efs_deferred *d)
     EFS_QUEUE_INIT(&d->reads);
     for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
         EFS_QUEUE_INIT(&d->jobs[order]);
+    EFS_QUEUE_INIT(&d->memfiles);
+    EFS_QUEUE_INIT(&d->fills);
     EFS_QUEUE_INIT(&d->fetches);
     EFS_QUEUE_INIT(&d->answers);
 }
@@ -39,6 +41,19 @@ void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line)
     fs->deferred.any = true;
     fs->deferred.from_lines |= from_line;
     EFS_QUEUE_PUT(&fs->deferred.fetches, fetch);
+}
+
+void efs_defer_fill(struct efs *fs, struct efs_full_waiter *waiter, bool from_line)
+{
+    fs->deferred.any = true;
+    fs->deferred.from_lines |= from_line;
+    EFS_QUEUE_PUT(&fs->deferred.fills, waiter);
+}
+
+void efs_defer_free(struct efs *fs, struct efs_memfile *memfile)
+{
+    fs->deferred.any = true;
+    EFS_QUEUE_PUT(&fs->deferred.memfiles, memfile);
 }
 
 void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter)
@@ -84,8 +99,12 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
         efs_disk_submit(fs->disk, r);
     }
     deferred_push_jobs(fs, d);
-    if (d->fetches.head)
-        fs->steps->begin(fs, d->fetches.head);
+    for (struct efs_memfile *m = d->memfiles.head, *next; m; m = next) {
+        next = m->next;
+        efs_memfile_free(&fs->memfiles, m);
+    }
+    if (d->fills.head || d->fetches.head)
+        fs->steps->begin(fs, d->fills.head, d->fetches.head);
     if (d->answers.head)
         fs->steps->answer(fs, d->answers.head);
 }

@@ -4,7 +4,8 @@
  * leaving the lock works it off, in one order, so that nobody has to know what his change means for others:
  *
  *   with the lock   who waits for what may have changed looks again (EFS_AGAIN_...), until nothing new comes of it
- *   without         reads are submitted, jobs pushed, fetches begun, leases answered
+ *   without         reads are submitted, jobs pushed, memory given back, full experts and fetches begun, leases
+ * answered
  *
  * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
  * another lock that these need.
@@ -19,6 +20,7 @@ struct efs_disk_request;
 struct efs_fetch;
 struct efs_full_waiter;
 struct efs_job;
+struct efs_memfile;
 
 /* A list that keeps the order in which its elements came, linked by their `next`. */
 #define EFS_QUEUE(type)                                                                                                \
@@ -32,6 +34,7 @@ struct efs_job;
 /* Who looks again, in this order. */
 enum efs_again {
     EFS_AGAIN_EXTENTS,  /* extents that wait for memory */
+    EFS_AGAIN_MOVE,     /* what nobody uses in segments that leave */
     EFS_AGAIN_SEGMENTS, /* segments that leave and may be empty now */
     EFS_AGAIN_WARM,     /* warming: the disk may rest */
     EFS_AGAIN_LEASES,   /* leases that wait for room */
@@ -46,7 +49,9 @@ struct efs_deferred {
     unsigned again; /* bits by enum efs_again */
     EFS_QUEUE(struct efs_disk_request) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
-    EFS_QUEUE(struct efs_fetch) fetches; /* begun as one batch */
+    EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed; in no count any more */
+    EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be brought: begun as one batch with ... */
+    EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
     bool from_lines; /* some fetches are of leases or coded experts that waited */
 };
@@ -54,7 +59,7 @@ struct efs_deferred {
 /* What there is to do, set once by who knows all rooms (serve.c). */
 struct efs_deferred_steps {
     void (*again[EFS_AGAIN_COUNT])(struct efs *fs); /* lock held */
-    void (*begin)(struct efs *fs, struct efs_fetch *fetches);
+    void (*begin)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
     void (*answer)(struct efs *fs, struct efs_full_waiter *answers);
 };
 
@@ -67,6 +72,8 @@ void efs_again(struct efs *fs, enum efs_again who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
 void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line);
+void efs_defer_fill(struct efs *fs, struct efs_full_waiter *waiter, bool from_line);
+void efs_defer_free(struct efs *fs, struct efs_memfile *memfile);
 void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter);
 
 #endif

@@ -67,6 +67,7 @@ void efs_active_end_locked(struct efs *fs)
 /* What follows from a turn with the lock, in this order: room for what waits for it first, and what nobody waits for
  * after. */
 static const struct efs_deferred_steps steps = {.again = {[EFS_AGAIN_EXTENTS] = efs_extents_retry,
+                                                          [EFS_AGAIN_MOVE] = efs_extents_move,
                                                           [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
                                                           [EFS_AGAIN_WARM] = efs_warm_go_on,
                                                           [EFS_AGAIN_LEASES] = efs_leases_retry,
@@ -261,6 +262,7 @@ static void stop(struct efs *fs)
     efs_estimator_free(fs->estimator);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
+    efs_extent_loads_free(fs);
     free(fs->extents);
     free(fs->object_extent);
     free(fs->touches);

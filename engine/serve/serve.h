@@ -86,6 +86,17 @@ struct efs_full {
     struct efs_link link; /* READY experts by last use, of the kept or of the evictable */
 };
 
+struct efs_extent_load;
+
+struct efs_extent_move { /* the component that moves out of a segment that leaves */
+    struct efs_job job;
+    struct efs *fs;
+    uint32_t extent;
+    enum efs_component component;
+    struct efs_block to;
+    bool busy;
+};
+
 struct efs_retirement { /* the segment that is being unpinned, to be returned */
     struct efs_disk_request request;
     struct efs *fs;
@@ -153,6 +164,8 @@ struct efs {
     bool budget_auto;                /* the user left the budget to us */
     uint64_t segments_leaving;       /* retiring */
     struct efs_retirement retirement;
+    struct efs_extent_move move;
+    struct efs_extent_load *idle_loads; /* that ended */
     struct efs_next_segment next_segment;
     _Atomic unsigned active; /* loads, reads and leases under way, and one until it is closed */
     bool closing;
@@ -209,8 +222,9 @@ void efs_extent_pass(struct efs *fs, uint32_t extent);
 bool efs_extents_evict_protected(struct efs *fs);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
 void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS */
-/* Drop the extents of a segment that nobody uses; the rest goes when its users do. */
-void efs_extents_leave_segment(struct efs *fs, uint32_t segment);
+void efs_extent_loads_free(struct efs *fs);
+/* EFS_AGAIN_MOVE: what nobody uses leaves the segments that leave: to others, if it is kept. */
+void efs_extents_move(struct efs *fs);
 
 /* ---- budget.c ---- */
 /* Without lock: the budget as it is now. efs_set() changes it under everybody's feet. */
@@ -272,9 +286,9 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
 /* With lock held: is there memory of that size that the next expert can take over as it is, for that use? */
 bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* of its memory: whole pages */
-/* With lock held: a memfile of that size, not SHOWN, a free one or a new one within the budget: PRIVATE, or, if that is
- * the use, a WINDOW. NULL: *rc says why. */
-struct efs_memfile *efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, errint_t *rc);
+/* With lock held: a place for a memfile of that size, not SHOWN: *memfile is a free one, PRIVATE or, if that is the
+ * use, a WINDOW; NULL: a new one is to be made and is counted already. As efs_budget_reserve_full() else. */
+errint_t efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
 /* With lock held: an expert's memory is free again: for the next one, or for the kernel. */
 void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile);
 /* The list of the kept or of the evictable that a READY expert stands in. */

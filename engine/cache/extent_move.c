@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * extent_move.c - what the policy keeps in a segment that leaves moves to another one, if evictable components there
+ * can make room for it: one at a time, by a worker, copied without the lock. An extent that moves is LOADING: nobody
+ * uses it, and who asks for it waits.
+ */
+#include "extent_core.h"
+
+#include "container.h"
+
+#include <string.h>
+
+static unsigned extent_keeps_in_leaving(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents[extent];
+    return x->refs == 0 ? efs_extent_in_leaving(fs, x) & x->keep : 0;
+}
+
+/* Room in another segment. */
+static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
+{
+    const struct efs_extent *x = &fs->extents[m->extent];
+    const struct efs_block *from = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
+    m->to = (struct efs_block){0};
+    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, from), efs_extent_room(fs, x, m->component),
+                               m->component == EFS_COMPONENT_SM, &m->to))
+        if (efs_extents_evict(fs, false) != EFS_EVICTED_ONE)
+            return false;
+    return true;
+}
+
+/* Lock held: the first of the list that is to move, EFS_NONE: none. Lists change with each that moves, so from their
+ * start each time. */
+static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
+{
+    uint32_t i = list->oldest;
+    while (i != EFS_NONE && !extent_keeps_in_leaving(fs, i))
+        i = efs_lru_newer(list, i);
+    return i;
+}
+
+/* Lock held: the next one begins to move; what finds no room goes. false: there is none. */
+static bool move_next(struct efs *fs)
+{
+    struct efs_extent_move *m = &fs->move;
+    while (!fs->closing && fs->segments_leaving) {
+        efs_extents_drop_leaving(fs); /* also what its expert has lost with one that went */
+        uint32_t extent = move_find(fs, &fs->protected_extents);
+        if (extent == EFS_NONE) /* one that is kept in part */
+            extent = move_find(fs, &fs->evictable_extents);
+        if (extent == EFS_NONE)
+            return false;
+        unsigned components = extent_keeps_in_leaving(fs, extent);
+        m->extent = extent;
+        m->component = components & EFS_COMPONENT_E ? EFS_COMPONENT_E : EFS_COMPONENT_SM;
+        fs->extents[extent].state = EFS_EXTENT_LOADING;
+        efs_extent_delist(fs, extent); /* it must not be evicted for itself */
+        if (move_find_room(fs, m))
+            return true;
+        fs->extents[extent].state = EFS_EXTENT_REST;
+        efs_extent_give_up(fs, extent, m->component);
+        efs_again(fs, EFS_AGAIN_SEGMENTS);
+    }
+    return false;
+}
+
+static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_extent_move *m = EFS_CONTAINER(job, struct efs_extent_move, job);
+    struct efs *fs = m->fs;
+    struct efs_extent *x = &fs->extents[m->extent];
+    struct efs_block *block = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
+    (void)scratch;
+    memcpy(m->to.data, block->data, efs_extent_span(fs, x, m->component));
+    efs_lock(fs);
+    efs_arena_free(&fs->arena, block);
+    *block = m->to;
+    efs_extent_rests(fs, m->extent, 0);
+    m->busy = move_next(fs);
+    bool ended = !m->busy;
+    if (m->busy)
+        efs_defer_job(fs, &m->job, EFS_JOB_NORMAL);
+    efs_unlock(fs);
+    if (ended)
+        efs_active_end(fs);
+}
+
+void efs_extents_move(struct efs *fs)
+{
+    struct efs_extent_move *m = &fs->move;
+    if (m->busy)
+        efs_extents_drop_leaving(fs);
+    if (m->busy || !move_next(fs))
+        return;
+    m->busy = true;
+    m->fs = fs;
+    m->job.run = move_run;
+    efs_active_begin(fs);
+    efs_defer_job(fs, &m->job, EFS_JOB_NORMAL);
+}
