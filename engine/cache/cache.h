@@ -99,9 +99,9 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
 void efs_cache_resize(struct efs *fs);
 /* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
 void efs_cache_set_budget(struct efs *fs, uint64_t bytes);
-/* Another policy, or other tuning of it: a new machine takes over the cache state, counts, holds and pins. 0, -ENOMEM.
- */
-errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta);
+/* Without lock: another policy, or other tuning of it; NULL: as it is. A new machine takes over the cache state,
+ * counts, holds and pins, and the pools are cut anew. 0, -ENOMEM. */
+errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta);
 /* pool F, C, or M: not pinned. */
 void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 

@@ -85,26 +85,39 @@ static void take_over(struct efs_cache *r, struct efs_policy *from, struct efs_p
     }
 }
 
-errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind, double delta)
+errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta)
 {
     struct efs_cache *r = fs->cache;
-    struct efs_policy *policy;
-    struct efs_policy_config config = r->config;
-    if (!r->policy)
-        return 0;
-    config.kind = kind;
-    config.tuning.published = delta >= 0;
-    config.tuning.delta = delta >= 0 ? delta : 0;
-    errint_t rc = efs_policy_new(&config, &policy);
-    if (rc < 0)
-        return rc;
-    take_over(r, r->policy, policy, r->ids);
-    efs_policy_free(r->policy);
-    r->policy = policy;
-    r->config = config;
-    r->tuning.policy = kind;
-    r->tuning.delta = delta;
-    return 0;
+    for (;;) {
+        struct efs_policy *from, *to;
+        efs_lock(fs);
+        from = r->policy;
+        struct efs_policy_config config = r->config;
+        double threshold = delta ? *delta : r->tuning.delta;
+        efs_unlock(fs);
+        if (!from)
+            return 0;
+        config.kind = kind ? *kind : config.kind;
+        config.tuning.published = threshold >= 0;
+        config.tuning.delta = threshold >= 0 ? threshold : 0;
+        errint_t rc = efs_policy_new(&config, &to);
+        if (rc < 0)
+            return rc;
+        efs_lock(fs);
+        bool done = r->policy == from; /* else another came between: once more, from that */
+        if (done) {
+            take_over(r, from, to, r->ids);
+            r->policy = to;
+            r->config = config;
+            r->tuning.policy = config.kind;
+            r->tuning.delta = threshold;
+            efs_cache_resize(fs);
+        }
+        efs_unlock(fs);
+        efs_policy_free(done ? from : to);
+        if (done)
+            return 0;
+    }
 }
 
 void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)

@@ -134,11 +134,8 @@ static void tune_get_goal(struct efs *fs, char *text, size_t room)
 static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta,
                                 struct efs_error *err)
 {
+    errint_t rc = efs_cache_set_policy(fs, kind, delta);
     efs_lock(fs);
-    const struct efs_cache_tuning *t = &fs->cache->tuning;
-    errint_t rc = efs_cache_set_policy(fs, kind ? *kind : t->policy, delta ? *delta : t->delta);
-    if (rc == 0)
-        efs_cache_resize(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
