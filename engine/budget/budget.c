@@ -39,7 +39,7 @@ uint64_t efs_budget_now(struct efs *fs)
 uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
 {
     uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
-    return fs->fixed_bytes + most * fs->arena.segment_bytes + fs->full_bytes;
+    return fs->fixed_bytes + most * fs->arena.segment_bytes + fs->full_bytes + fs->freeing_bytes;
 }
 
 uint64_t efs_budget_used(const struct efs *fs)
@@ -74,22 +74,24 @@ static bool memory_left(struct efs *fs, uint64_t bytes)
     return false;
 }
 
-bool efs_budget_reserve_segment(struct efs *fs)
+errint_t efs_budget_reserve_segment(struct efs *fs)
 {
-    uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes;
+    uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes, used;
     if (fs->arena.segment_count == fs->arena.segment_max)
-        return false;
-    while (efs_budget_used(fs) + bytes > budget) {
+        return -ENOMEM;
+    while ((used = efs_budget_used(fs)) + bytes > budget) {
         uint64_t before = fs->full_bytes;
+        if (used - fs->freeing_bytes + bytes <= budget)
+            return -EAGAIN;
         if (fs->arena.segment_count >= needed(fs))
-            return false;
+            return -ENOMEM;
         /* what the plan gives to chunks is taken back from experts that only happen to be full */
         bool kept = fs->arena.segment_count >= fs->planned_segments;
-        efs_full_drop_free_memfiles(fs, efs_budget_used(fs) + bytes - budget);
+        efs_full_drop_free_memfiles(fs, used - fs->freeing_bytes + bytes - budget);
         if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
-            return false;
+            return -ENOMEM;
     }
-    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes);
+    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes) ? 0 : -ENOMEM;
 }
 
 bool efs_budget_has_segment(const struct efs *fs)
@@ -161,12 +163,16 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t used = efs_budget_used_with(fs, fs->floor_segments);
+        uint64_t used = efs_budget_used_with(fs, fs->floor_segments) - fs->freeing_bytes;
         if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
             return 0;
         bool within = used + bytes <= budget;
+        if (within && used + fs->freeing_bytes + bytes > budget)
+            return -EBUSY;
         if (within && memory_left(fs, bytes))
             return 0;
+        if (within && fs->freeing_bytes >= bytes) /* the system will have it back */
+            return -EBUSY;
         uint64_t excess = within ? bytes : used + bytes - budget, before = fs->full_bytes;
         efs_full_drop_free_memfiles(fs, excess);
         if (fs->full_bytes < before)
@@ -188,7 +194,8 @@ void efs_budget_shrink(struct efs *fs)
 {
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
-        uint64_t used = efs_budget_used(fs), leaving = fs->segments_leaving * segment, before = fs->full_bytes;
+        uint64_t used = efs_budget_used(fs) - fs->freeing_bytes;
+        uint64_t leaving = fs->segments_leaving * segment, before = fs->full_bytes;
         if (used <= budget + leaving)
             return;
         efs_full_drop_free_memfiles(fs, used - budget - leaving);
@@ -207,7 +214,7 @@ void efs_budget_shrink(struct efs *fs)
 /* Something above the budget is on its way out: segments, experts that are only being copied from. */
 static bool is_leaving(const struct efs *fs)
 {
-    if (fs->segments_leaving)
+    if (fs->segments_leaving || fs->freeing_bytes)
         return true;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         if (efs_full_may_go(&fs->full[e]))

@@ -50,8 +50,9 @@ static bool more_memory(struct efs *fs)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
-    if (efs_budget_reserve_segment(fs) && efs_arena_grow(&fs->arena) == 0)
-        return true;
+    errint_t rc = efs_budget_reserve_segment(fs);
+    if (rc == -EAGAIN || (rc == 0 && efs_arena_grow(&fs->arena) == 0))
+        return rc == 0;
     enum efs_evicted evicted = efs_extents_evict(fs, false);
     if (evicted == EFS_EVICTED_NONE)
         return efs_extents_evict_protected(fs);
@@ -83,7 +84,7 @@ errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
     while (!alloc_components(fs, x, components))
         if (!more_memory(fs)) {
             free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0;
+            bool others = fs->arena.used_bytes != 0 || fs->freeing_bytes != 0;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;

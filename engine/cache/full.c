@@ -25,11 +25,12 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 
 /* ---- memory; lock held ---- */
 
-/* Its memory goes after the lock, a moment after it went from the count. */
+/* Its memory goes after the lock, and counts until then. */
 static void memfile_drop(struct efs *fs, struct efs_memfile *memfile)
 {
     assert(fs->full_bytes >= memfile->bytes);
     fs->full_bytes -= memfile->bytes;
+    fs->freeing_bytes += memfile->bytes;
     efs_defer_free(fs, memfile);
 }
 
@@ -40,6 +41,7 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
         struct efs_memfile *memfile = fs->free_memfiles;
         fs->free_memfiles = memfile->next;
         freed += memfile->bytes;
+        memfile->empty = memfile->kind == EFS_MEMFILE_WINDOW;
         memfile_drop(fs, memfile);
     }
 }

@@ -148,8 +148,9 @@ static bool lease_may_wait(const struct efs *fs)
     return fs->options.lease_wait && !fs->closing && fs->leased_count + fs->filling_count > 0;
 }
 
-/* Lock held: it is answered, joins others or is brought; false: there is no room, it has to wait. */
-static bool lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line)
+/* Lock held: it is answered, joins others or is brought: 0. -EAGAIN: there is no room, it has to wait; -EBUSY: for a
+ * moment. */
+static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
     struct efs_full *f = &fs->full[w->expert];
     errint_t rc = fs->closing ? -ECANCELED : 0;
@@ -158,31 +159,33 @@ static bool lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line
         lease_begin(fs, w->expert);
         efs_count(&fs->stats, leases_f, 1);
         lease_answer_later(fs, w, 0);
-        return true;
+        return 0;
     }
     if (rc == 0 && f->state == EFS_FULL_FILLING) {
         w->next_waiter = f->waiters;
         f->waiters = w;
-        return true;
+        return 0;
     }
     if (rc == 0)
         rc = lease_admit(fs, w, from_line);
     if (rc == 0)
-        return true;
+        return 0;
     if (left)
         efs_cache_dropped_full(fs, w->expert);
-    if (rc == -EAGAIN || (rc == -ENOMEM && lease_may_wait(fs)))
-        return false;
+    if (rc == -EAGAIN || rc == -EBUSY || (rc == -ENOMEM && lease_may_wait(fs)))
+        return rc == -EBUSY ? rc : -EAGAIN;
     lease_answer_later(fs, w, rc);
-    return true;
+    return 0;
 }
 
 /* Lock held: it waits for room, in line. */
-static void lease_wait(struct efs *fs, struct efs_full_waiter *w)
+static void lease_wait(struct efs *fs, struct efs_full_waiter *w, bool for_a_moment)
 {
     w->next = NULL;
     *fs->lease_queue_tail = w;
     fs->lease_queue_tail = &w->next;
+    if (for_a_moment)
+        return;
     efs_count(&fs->stats, lease_waits, 1);
     efs_plan_thread_kick(fs);
 }
@@ -190,8 +193,9 @@ static void lease_wait(struct efs *fs, struct efs_full_waiter *w)
 /* Lock held: lease_take() for one that comes now. */
 static void lease_take_or_wait(struct efs *fs, struct efs_full_waiter *w)
 {
-    if (!lease_take(fs, w, false))
-        lease_wait(fs, w);
+    errint_t rc = lease_take(fs, w, false);
+    if (rc < 0)
+        lease_wait(fs, w, rc == -EBUSY);
 }
 
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
@@ -208,7 +212,7 @@ void efs_leases_retry(struct efs *fs)
             efs_again(fs, EFS_AGAIN_LEASES);
             return;
         }
-        if (!lease_take(fs, w, true))
+        if (lease_take(fs, w, true) < 0)
             return;
         fs->lease_queue = behind;
         if (!behind)
@@ -243,7 +247,7 @@ static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfi
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
         if (lease_may_wait(fs))
-            lease_wait(fs, w);
+            lease_wait(fs, w, false);
         else
             lease_answer_later(fs, w, -ENOMEM);
     }

@@ -58,8 +58,7 @@ static struct memfile_name name_of(const struct efs_memfile *memfile)
 
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
-    if (memfile->kind ==
-        EFS_MEMFILE_WINDOW) /* who keeps it mapped holds none of its memory any more, and reads zeros */
+    if (memfile->empty)
         efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
     if (memfile->data)
         efs_sys_munmap(memfile->data, memfile->bytes);

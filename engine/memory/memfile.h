@@ -32,11 +32,12 @@ struct efs_memfile {
     enum efs_memfile_kind kind; /* changed by memfile.c alone */
     bool memfd;                 /* not of our tmpfs: sealed when it is shown; no window */
     bool populated;             /* all its pages are there */
-    int fd;                     /* PRIVATE: for writing. Else for reading, and for nothing else by whoever gets it */
-    uint32_t window;            /* WINDOW: its number */
-    uint64_t name;              /* PRIVATE, in the tmpfs */
-    uint8_t *data;              /* mapped; SHOWN: for reading */
-    size_t bytes;               /* whole pages */
+    bool empty;      /* WINDOW: when it is freed, who keeps it mapped loses its memory, too, and reads zeros */
+    int fd;          /* PRIVATE: for writing. Else for reading, and for nothing else by whoever gets it */
+    uint32_t window; /* WINDOW: its number */
+    uint64_t name;   /* PRIVATE, in the tmpfs */
+    uint8_t *data;   /* mapped; SHOWN: for reading */
+    size_t bytes;    /* whole pages */
 };
 
 /* Where memfiles are made; made once. */
@@ -53,7 +54,7 @@ void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs);
 void efs_memfiles_close(struct efs_memfiles *memfiles); /* after all memfiles were freed */
 /* A PRIVATE memfile of bytes (whole pages), which nobody has counted yet. NULL: no memory. */
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
-/* Give its memory back, also that of a window which others keep mapped. */
+/* Give its memory back. */
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. 0 or -errno. */
 errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);

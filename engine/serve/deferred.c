@@ -99,10 +99,6 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
         efs_disk_submit(fs->disk, r);
     }
     deferred_push_jobs(fs, d);
-    for (struct efs_memfile *m = d->memfiles.head, *next; m; m = next) {
-        next = m->next;
-        efs_memfile_free(&fs->memfiles, m);
-    }
     if (d->fills.head || d->fetches.head)
         fs->steps->begin(fs, d->fills.head, d->fetches.head);
     if (d->answers.head)
@@ -114,7 +110,19 @@ void efs_lock(struct efs *fs)
     pthread_mutex_lock(&fs->lock);
 }
 
-/* Lock held on entry. true: what waited in a line was begun, and the lock is held again for the next in line. */
+/* No lock. Bytes that have come free. */
+static uint64_t deferred_free(struct efs *fs, const struct efs_deferred *d)
+{
+    uint64_t bytes = 0;
+    for (struct efs_memfile *m = d->memfiles.head, *next; m; m = next) {
+        next = m->next;
+        bytes += m->bytes;
+        efs_memfile_free(&fs->memfiles, m);
+    }
+    return bytes;
+}
+
+/* Lock held on entry. true: it is held again, since memory came free or a line went on, and somebody may look again. */
 static bool deferred_turn_ends(struct efs *fs)
 {
     deferred_look_again(fs);
@@ -125,16 +133,23 @@ static bool deferred_turn_ends(struct efs *fs)
     const struct efs_deferred d = fs->deferred;
     efs_deferred_init(&fs->deferred);
     fs->deferred.again = d.again; /* lines that another thread is at, or this one below */
-    if (d.from_lines) {
-        fs->lines_begin = true;
+    bool again = d.from_lines || d.memfiles.head;
+    fs->lines_begin |= d.from_lines;
+    if (again)
         efs_active_begin(fs); /* all that begins may have ended when we come back */
-    }
     pthread_mutex_unlock(&fs->lock);
+    uint64_t freed = deferred_free(fs, &d);
     deferred_work_off(fs, &d);
-    if (!d.from_lines)
+    if (!again)
         return false;
     pthread_mutex_lock(&fs->lock);
-    fs->lines_begin = false;
+    if (d.from_lines)
+        fs->lines_begin = false;
+    if (freed) {
+        fs->freeing_bytes -= freed;
+        efs_again(fs, EFS_AGAIN_EXTENTS);
+        efs_again(fs, EFS_AGAIN_LEASES);
+    }
     efs_active_end_locked(fs);
     return true;
 }

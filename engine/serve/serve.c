@@ -378,7 +378,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;
     stats.chunk_extents = fs->extent_ready_count;
-    stats.full_pool_bytes = fs->full_bytes;
+    stats.full_pool_bytes = fs->full_bytes + fs->freeing_bytes;
     stats.full_experts = fs->full_ready_count;
     stats.leased_bytes = fs->leased_bytes;
     stats.leased_experts = fs->leased_count;

@@ -151,6 +151,7 @@ struct efs {
     struct efs_request_item *coded_waiting; /* coded experts that wait for others to be dropped */
     uint64_t coded_bytes;                   /* of those that are handed out or on their way */
     uint64_t fixed_bytes, full_bytes;       /* of the budget: never given back; memfiles, free ones included */
+    uint64_t freeing_bytes;                 /* memfiles that a thread gives back just now */
     uint64_t floor_segments;                /* of the chunk pool: always left to it */
     uint64_t planned_segments;              /* of the chunk pool: what the plan needs */
     struct efs_cache *cache;
@@ -233,16 +234,18 @@ uint64_t efs_budget_now(struct efs *fs);
 uint64_t efs_budget_used(const struct efs *fs);
 /* The same if the chunk pool had so many segments, should it have fewer. */
 uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
-/* Is there room for one more segment without taking it from a full expert? */
-bool efs_budget_reserve_segment(struct efs *fs);
+/* Make room for one more segment, without taking it from a full expert that is kept. 0; -EAGAIN: room is on its way;
+ * -ENOMEM. */
+errint_t efs_budget_reserve_segment(struct efs *fs);
 /* Is there room for one more segment as it is, within the plan, with nothing that must go? */
 bool efs_budget_has_segment(const struct efs *fs);
 /* Bytes of chunks that clients may hold at once: component of what the chunk pool has by the plan or, should the plan
  * give it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_budget_coded(const struct efs *fs);
 /* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the
- * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. Segments leave later (-EAGAIN:
- * waiting leases are then tried again); -ENOMEM: everything is held. */
+ * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. What goes leaves later
+ * (-EAGAIN: waiting leases are then tried again; -EBUSY: it is under way and takes a moment); -ENOMEM: everything is
+ * held. */
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
 /* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
  */
