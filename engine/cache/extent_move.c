@@ -13,7 +13,8 @@
 static unsigned extent_keeps_in_leaving(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents[extent];
-    return x->refs == 0 ? efs_extent_in_leaving(fs, x) & x->keep : 0;
+    /* one that waits for memory is in line for it, and moves when it has come */
+    return x->refs == 0 && x->state == EFS_EXTENT_REST ? efs_extent_in_leaving(fs, x) & x->keep : 0;
 }
 
 /* Room in another segment. */
