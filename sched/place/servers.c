@@ -246,7 +246,7 @@ static void begin_request(struct simulation *s, uint32_t server, double now_s)
     event_push(s, (struct event){now_s, server});
 }
 
-static void arrive(struct simulation *s)
+static void request_arrives(struct simulation *s)
 {
     size_t number = s->next_arrival++;
     const struct efs_servers_request *q = &s->requests[number];
@@ -285,7 +285,7 @@ static void end_request(struct simulation *s, uint32_t server, double now_s, str
 }
 
 /* One layer of a server's request, or its end. */
-static int handle(struct simulation *s, struct event event)
+static int event_handle(struct simulation *s, struct event event)
 {
     struct work *w = &s->work[event.server];
     struct efs_servers_bucket *bucket = bucket_at(s, event.at_s);
@@ -385,9 +385,9 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
             s.next_arrival < count && (s.heap_count == 0 || requests[s.next_arrival].arrival_s <= s.heap[0].at_s);
         rc = placement_now(&s, arrives ? requests[s.next_arrival].arrival_s : s.heap[0].at_s);
         if (rc == 0 && arrives)
-            arrive(&s);
+            request_arrives(&s);
         else if (rc == 0)
-            rc = handle(&s, event_pop(&s));
+            rc = event_handle(&s, event_pop(&s));
     }
     simulation_close(&s);
     return rc;

@@ -4,6 +4,7 @@
 #include "assign_command.h"
 #include "live.h"
 #include "mount.h"
+#include "place_command.h"
 #include "predictions.h"
 #include "replay.h"
 
@@ -458,6 +459,8 @@ int main(int argc, char **argv)
     argp_program_version_hook = print_version;
     if (argc > 1 && strcmp(argv[1], "assign") == 0)
         return replay_assign_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "place") == 0)
+        return replay_place_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "predict") == 0)
         return predict_main(argc - 1, argv + 1);
     replay_arguments_parse(argc, argv, &a);

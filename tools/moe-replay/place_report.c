@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* place_report.c - tables and pictures of moe-replay place. */
+#include "place_command.h"
+
+#include "draw.h"
+#include "size.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TIME_ROWS 12u /* of a table over time */
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static double mean_latency(const struct replay_place_run *run)
+{
+    return ratio(run->result.latency_s, (double)run->result.requests);
+}
+
+static double local_ratio(const struct replay_place_run *run)
+{
+    return ratio((double)run->result.local, (double)run->result.calls);
+}
+
+/* The run of a rule at the same point, or NULL. */
+static const struct replay_place_run *find_run(const struct replay_place_report *report,
+                                               const struct replay_place_run *beside, unsigned row)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_place_run *run = &report->runs[i];
+        if (run->row == row && run->point.servers == beside->point.servers && run->point.mbps == beside->point.mbps &&
+            run->point.skew == beside->point.skew)
+            return run;
+    }
+    return NULL;
+}
+
+static double over(const struct replay_place_report *report, const struct replay_place_run *run, unsigned row)
+{
+    const struct replay_place_run *other = find_run(report, run, row);
+    return other ? ratio(mean_latency(run), mean_latency(other)) : 0;
+}
+
+void replay_place_print_head(const struct replay_place_report *report)
+{
+    const struct replay_place_setup *s = report->setup;
+    const struct replay_tasks *tasks = report->tasks;
+    char expert[16], load[16];
+    printf("%u layers, %u of %u experts of %s; tasks:", tasks->layers, tasks->chosen, tasks->experts,
+           tools_size_print(s->expert_bytes, expert, sizeof(expert)));
+    for (uint32_t i = 0; i < tasks->count; i++)
+        printf("%s %s (%u sequences)", i ? "," : "", tasks->task[i].name, tasks->task[i].sequences);
+    printf("\nrequests of %u tokens at once and %u one by one, every %.0f s for %.0f s at each server%s; a graphics "
+           "processor holds %.0f %% of all experts and loads %s a second; reviews every %.0f s\n",
+           tasks->prompt, tasks->output, s->arrival_s, s->duration_s, s->switched ? ", tasks change at half time" : "",
+           100 * s->memory, tools_size_print((uint64_t)s->load_bytes_per_second, load, sizeof(load)), s->review_s);
+}
+
+void replay_place_print_table(const struct replay_place_report *report, size_t first)
+{
+    const struct replay_place_point *p = &report->runs[first].point;
+    printf("\n%u servers, %.0f Mbps, %.0f %% of the requests of a server's own task: %llu requests\n", p->servers,
+           p->mbps, 100 * p->skew, (unsigned long long)report->runs[first].result.requests);
+    printf("%-12s %10s %10s %10s %10s %8s %10s %8s %10s %10s %10s\n", "rule", "latency s", "over eplb", "over bound",
+           "95 % in s", "local %", "remote ms", "changes", "servers'", "plan ms", "simulate s");
+    for (size_t i = first; i < report->count; i++) {
+        const struct replay_place_run *run = &report->runs[i];
+        double least = 0, most = 0;
+        for (uint32_t n = 0; n < p->servers; n++) {
+            double s = ratio(run->result.server_latency_s[n], (double)run->result.server_requests[n]);
+            least = n == 0 || s < least ? s : least;
+            most = s > most ? s : most;
+        }
+        printf("%-12s %10.3f %10.3f %10.3f %10.3f %8.1f %10.3f %8llu %4.1f-%-5.1f %10.1f %10.2f\n",
+               replay_place_name(run->row), mean_latency(run), over(report, run, EFS_PLACE_EPLB),
+               over(report, run, REPLAY_PLACE_ALL_LOCAL), run->p95_s, 100 * local_ratio(run), 1e3 * run->remote_s,
+               (unsigned long long)run->result.changes, least, most, 1e3 * run->plan_s, run->simulate_s);
+    }
+}
+
+/* What was local in a part of the time. */
+static double local_between(const struct replay_place_run *run, double begin_s, double end_s, double bucket_s)
+{
+    double local = 0, calls = 0;
+    for (size_t i = (size_t)(begin_s / bucket_s); i < run->result.buckets && (double)i * bucket_s < end_s; i++) {
+        local += (double)run->result.bucket[i].local;
+        calls += (double)run->result.bucket[i].calls;
+    }
+    return ratio(local, calls);
+}
+
+void replay_place_print_time(const struct replay_place_report *report, size_t first)
+{
+    const struct replay_place_setup *s = report->setup;
+    double step_s = s->duration_s / TIME_ROWS;
+    printf("\nlocal %% in each twelfth of the time; tasks change in the middle\n");
+    for (size_t i = first; i < report->count; i++) {
+        printf("%-12s", replay_place_name(report->runs[i].row));
+        for (unsigned k = 0; k < TIME_ROWS; k++)
+            printf(" %5.1f", 100 * local_between(&report->runs[i], k * step_s, (k + 1) * step_s, s->machine.bucket_s));
+        printf("\n");
+    }
+}
+
+/* ---- pictures -------------------------------------------------------------------------------------------------------
+ */
+
+static void write_latency(const struct replay_place_report *report, FILE *out)
+{
+    fprintf(out, "rule\tservers\tmbps\tskew\tlatency s\tover eplb\tover all-local\tlocal %%\n");
+    for (unsigned row = 0; row < REPLAY_PLACE_ROWS; row++) {
+        bool any = false;
+        for (size_t i = 0; i < report->count; i++) {
+            const struct replay_place_run *run = &report->runs[i];
+            if (run->row != row)
+                continue;
+            any = true;
+            fprintf(out, "%s\t%u\t%.0f\t%.0f\t%.6f\t%.6f\t%.6f\t%.3f\n", replay_place_name(row), run->point.servers,
+                    run->point.mbps, 100 * run->point.skew, mean_latency(run), over(report, run, EFS_PLACE_EPLB),
+                    over(report, run, REPLAY_PLACE_ALL_LOCAL), 100 * local_ratio(run));
+        }
+        if (any)
+            fprintf(out, "\n\n");
+    }
+}
+
+static void write_local(const struct replay_place_report *report, FILE *out)
+{
+    double bucket_s = report->setup->machine.bucket_s;
+    fprintf(out, "minute\tlocal %%\n");
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_place_run *run = &report->runs[i];
+        for (size_t b = 0; b < run->result.buckets; b++)
+            if (run->result.bucket[b].calls)
+                fprintf(out, "%.2f\t%.3f\n", ((double)b + 0.5) * bucket_s / 60,
+                        100 * ratio((double)run->result.bucket[b].local, (double)run->result.bucket[b].calls));
+        fprintf(out, "\n\n");
+    }
+}
+
+/* The axis on which there is more than one point: its column and its name. */
+static unsigned find_axis(const struct replay_place_report *report, const char **name)
+{
+    const struct replay_place_point *first = &report->runs[0].point, *last = &report->runs[report->count - 1].point;
+    if (first->servers == last->servers && first->mbps != last->mbps) {
+        *name = "megabits a second";
+        return 3;
+    }
+    if (first->servers == last->servers && first->skew != last->skew) {
+        *name = "% of the requests of a server are of its own task";
+        return 4;
+    }
+    *name = "servers";
+    return 2;
+}
+
+static void write_script(const struct replay_place_report *report, FILE *out)
+{
+    const char *axis;
+    unsigned column = find_axis(report, &axis), block = 0;
+    fprintf(out,
+            "set terminal svg size 900,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
+            "set datafile separator '\\t'\nset output 'latency.svg'\n"
+            "set title 'Mean latency over that of EPLB; Prism as published: 0.694 (64 experts), 0.96 (8 experts)'\n"
+            "set xlabel '%s'\nset ylabel 'latency over that of EPLB'\n%s"
+            "plot 0.694 title 'published, 64 experts' with lines dashtype 2, "
+            "0.96 title 'published, 8 experts' with lines dashtype 3",
+            axis, column == 4 ? "" : "set logscale x 2\n");
+    for (unsigned row = 0; row < REPLAY_PLACE_ROWS; row++)
+        if (find_run(report, &report->runs[0], row))
+            fprintf(out, ", \\\n     'latency.tsv' index %u using %u:6 with linespoints title '%s'", block++, column,
+                    replay_place_name(row));
+    fprintf(out,
+            "\nunset logscale\nset output 'local.svg'\nset title 'Experts called that are held, %u servers'\n"
+            "set xlabel 'minutes'\nset ylabel '%%'\nset yrange [0:100]\nplot ",
+            report->runs[0].point.servers);
+    for (size_t i = 0; i < report->count && (i == 0 || report->runs[i].row > report->runs[i - 1].row); i++)
+        fprintf(out, "%s'local.tsv' index %zu using 1:2 with lines title '%s'", i ? ", \\\n     " : "", i,
+                replay_place_name(report->runs[i].row));
+    fprintf(out, "\n");
+}
+
+errint_t replay_place_plot(const struct replay_place_report *report, const char *directory, struct efs_error *err)
+{
+    FILE *latency = NULL, *local = NULL, *script = NULL;
+    errint_t rc = replay_draw_directory(directory, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "latency.tsv", &latency, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "local.tsv", &local, err);
+    if (rc == 0)
+        rc = replay_draw_create(directory, "place.gp", &script, err);
+    if (rc == 0) {
+        write_latency(report, latency);
+        write_local(report, local);
+        write_script(report, script);
+    }
+    rc = replay_draw_finish(latency, directory, rc, err);
+    rc = replay_draw_finish(local, directory, rc, err);
+    rc = replay_draw_finish(script, directory, rc, err);
+    return rc == 0 ? replay_draw_run(directory, "place.gp", err) : rc;
+}
