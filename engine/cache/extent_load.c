@@ -30,7 +30,8 @@ static void extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t e
         next = w->next;
         w->error = error;
         x->refs += error == 0;
-        efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
+        if (error < 0 || !w->loaded || !w->loaded(fs, w))
+            efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
     }
 }
 

@@ -149,28 +149,56 @@ static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
         part_done(p);
 }
 
-/* The extent is here: as many jobs as it has shards. */
-static void part_ready(struct efs_fetch_part *p)
+/* Is there something to be done with the part, now that its extent is here or has failed? */
+static bool part_has_work(const struct efs_fetch_part *p)
+{
+    return p->waiter.error == 0 && p->shards > 0 &&
+           (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent));
+}
+
+/* The extent is here: as many jobs as it has shards, which are to be pushed. */
+static struct batch_job *part_jobs(struct efs_fetch_part *p)
 {
     struct efs_batch *batch = p->batch;
-    bool as_it_is = !p->fetch->memfile && p->waiter.error == 0 && efs_extent_checked(batch->fs, p->waiter.extent);
-    if (p->waiter.error < 0 || p->shards == 0 || as_it_is) {
-        part_done(p);
-        return;
-    }
-    uint32_t count = p->shards;
     pthread_mutex_lock(&batch->lock);
     p->ready = true;
     struct batch_job *jobs = &batch->jobs[batch->job_next];
-    batch->job_next += count;
+    batch->job_next += p->shards;
     pthread_mutex_unlock(&batch->lock);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < p->shards; i++)
         jobs[i] = (struct batch_job){.job = {.run = take_one}, .batch = batch};
-        efs_workers_push(batch->fs->workers, &jobs[i].job);
-    }
+    return jobs;
 }
 
-static void waited(struct efs_job *job, struct efs_codec_scratch *scratch)
+/* The part may be gone afterwards. */
+static void part_ready(struct efs_fetch_part *p)
+{
+    if (!part_has_work(p)) {
+        part_done(p);
+        return;
+    }
+    struct efs_workers *workers = p->batch->fs->workers;
+    uint32_t count = p->shards;
+    struct batch_job *jobs = part_jobs(p);
+    for (uint32_t i = 0; i < count; i++)
+        efs_workers_push(workers, &jobs[i].job);
+}
+
+/* Lock held: decodes follow the load with nothing between. What ends the part is left to a job: it may call the user.
+ */
+static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
+{
+    struct efs_fetch_part *p = EFS_CONTAINER(waiter, struct efs_fetch_part, waiter);
+    if (!part_has_work(p))
+        return false;
+    uint32_t count = p->shards;
+    struct batch_job *jobs = part_jobs(p);
+    for (uint32_t i = 0; i < count; i++)
+        efs_defer_job(fs, &jobs[i].job, EFS_JOB_NORMAL);
+    return true;
+}
+
+static void part_waited(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     (void)scratch;
     part_ready(EFS_CONTAINER(job, struct efs_fetch_part, waiter.job));
@@ -213,7 +241,8 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
         for (uint32_t i = 0; i < f->part_count; i++) {
             struct efs_fetch_part *p = &f->parts[i];
             p->batch = batch;
-            p->waiter.job.run = waited;
+            p->waiter.job.run = part_waited;
+            p->waiter.loaded = part_loaded;
             p->waiter.error = 0;
             batch->parts[batch->part_count++] = p;
         }

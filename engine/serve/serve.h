@@ -71,6 +71,9 @@ enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_WARM, EFS_LOADS };
 struct efs_extent_waiter {
     struct efs_extent_waiter *next;
     struct efs_job job;
+    /* Lock held, not NULL where the extent being here means jobs of the waiter's own: it defers these, and its job is
+     * not pushed. false: the job is, as ever. */
+    bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
     errint_t error;
 };
