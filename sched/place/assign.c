@@ -110,7 +110,7 @@ void efs_assign_end(const struct efs_assign_state *state, struct efs_assign_sum 
     sum->makespan_ns = efs_assign_makespan(state);
 }
 
-int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order)
+int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted)
 {
     const struct efs_assign_problem *p = state->problem;
     for (uint32_t i = 0; i < p->experts; i++) {
@@ -122,7 +122,7 @@ int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint1
         }
         key[i] = most - least;
     }
-    uint32_t count = efs_assign_sorted(p, key, order);
+    uint32_t count = *sorted = efs_assign_sorted(p, key, order);
     for (uint32_t i = 0; i < count; i++)
         if (efs_assign_put_first_done(state, order[i]) < 0)
             return -ENOSPC;
@@ -134,10 +134,11 @@ int efs_assign_greedy(const struct efs_assign_problem *p, uint8_t *device, struc
     struct efs_assign_state state;
     uint64_t key[EFS_ASSIGN_EXPERTS_MAX];
     uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
+    uint32_t count;
     if (!efs_assign_valid(p))
         return -EINVAL;
     efs_assign_begin(&state, p, device);
-    int rc = efs_assign_greedy_start(&state, key, order);
+    int rc = efs_assign_greedy_start(&state, key, order, &count);
     if (rc == 0)
         efs_assign_end(&state, sum);
     return rc;

@@ -11,7 +11,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define LOOKS_MAX 6000u /* at moves and exchanges, of a start: some microseconds */
+/* At moves and exchanges, of a start: some microseconds. */
+#define LOOKS_MAX 6000u
+#define LOOKS_MAX_MANY 1200u /* on more than two devices, where sorting and the first start take most of the time */
 
 /* ---- all assignments of a few experts ------------------------------------------------------------------------ */
 
@@ -65,12 +67,12 @@ static uint64_t ratio_key(uint64_t ns0, uint64_t ns1)
 }
 
 /* Of all ways to cut the experts in order of the ratio, the one that ends first. What has no room goes to device 0. */
-static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order)
+static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted)
 {
     const struct efs_assign_problem *p = state->problem;
     for (uint32_t i = 0; i < p->experts; i++)
         key[i] = ratio_key(efs_assign_ns(p, 0, i), efs_assign_ns(p, 1, i));
-    uint32_t count = efs_assign_sorted(p, key, order), best = 0;
+    uint32_t count = *sorted = efs_assign_sorted(p, key, order), best = 0;
     uint64_t rest_ns = 0, taken_ns = 0, best_ns;
     for (uint32_t i = 0; i < count; i++)
         rest_ns += efs_assign_ns(p, 0, order[i]);
@@ -92,7 +94,7 @@ static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *
 }
 
 /* The expert first that takes longest on the device where it takes least. */
-static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order)
+static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted)
 {
     const struct efs_assign_problem *p = state->problem;
     int rc = 0;
@@ -101,7 +103,7 @@ static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t
         for (uint32_t d = 0; d < p->devices; d++)
             key[i] = efs_assign_ns(p, d, i) < key[i] ? efs_assign_ns(p, d, i) : key[i];
     }
-    uint32_t count = efs_assign_sorted(p, key, order);
+    uint32_t count = *sorted = efs_assign_sorted(p, key, order);
     for (uint32_t i = 0; rc == 0 && i < count; i++)
         rc = efs_assign_put_first_done(state, order[i]);
     return rc;
@@ -155,18 +157,18 @@ static void make_change(struct efs_assign_state *state, uint32_t last, const str
 static void make_level(struct efs_assign_state *state, const uint16_t *order, uint32_t count)
 {
     const struct efs_assign_problem *p = state->problem;
-    uint32_t looks = 0;
-    while (looks < LOOKS_MAX) {
+    uint32_t looks = 0, most = p->devices > 2 ? LOOKS_MAX_MANY : LOOKS_MAX;
+    while (looks < most) {
         uint32_t last = 0;
         for (uint32_t d = 1; d < p->devices; d++)
             last = state->ns[d] > state->ns[last] ? d : last;
         struct change best = {.ns = state->ns[last], .device = p->devices};
-        for (uint32_t i = 0; i < count && looks < LOOKS_MAX; i++) {
+        for (uint32_t i = 0; i < count && looks < most; i++) {
             if (state->device[order[i]] != last)
                 continue;
             looks += p->devices;
             look_at_moves(state, last, order[i], &best);
-            for (uint32_t j = 0; j < count && looks < LOOKS_MAX; j++)
+            for (uint32_t j = 0; j < count && looks < most; j++)
                 if (state->device[order[j]] != last) {
                     looks++;
                     look_at_exchange(state, last, order[i], order[j], &best);
@@ -192,28 +194,42 @@ static void keep_better(int rc, struct efs_assign_state *start, const uint16_t *
     efs_assign_end(start, sum);
 }
 
+/* Up to EFS_ASSIGN_FEW experts on two devices; more, or on another number: -E2BIG. */
+static int decide_few(struct efs_assign_state *state, uint64_t *key, uint16_t *order, struct efs_assign_sum *sum)
+{
+    if (state->problem->devices != 2)
+        return -E2BIG;
+    memset(key, 0, state->problem->experts * sizeof(*key));
+    uint32_t count = efs_assign_sorted(state->problem, key, order);
+    if (count > EFS_ASSIGN_FEW)
+        return -E2BIG;
+    int rc = try_all(state, order, count);
+    if (rc == 0)
+        efs_assign_end(state, sum);
+    return rc;
+}
+
 int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, struct efs_assign_sum *sum)
 {
     struct efs_assign_state state;
-    uint64_t key[EFS_ASSIGN_EXPERTS_MAX] = {0};
+    uint64_t key[EFS_ASSIGN_EXPERTS_MAX];
     uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
     uint8_t start[EFS_ASSIGN_EXPERTS_MAX];
+    uint32_t count = 0;
     bool known = false;
     if (!efs_assign_valid(p))
         return -EINVAL;
-    uint32_t count = efs_assign_sorted(p, key, order);
-    if (p->devices == 2 && count <= EFS_ASSIGN_FEW) {
-        efs_assign_begin(&state, p, device);
-        int rc = try_all(&state, order, count);
-        if (rc == 0)
-            efs_assign_end(&state, sum);
+    efs_assign_begin(&state, p, device);
+    int rc = decide_few(&state, key, order, sum);
+    if (rc != -E2BIG)
         return rc;
+    efs_assign_begin(&state, p, start);
+    rc = efs_assign_greedy_start(&state, key, order, &count);
+    keep_better(rc, &state, order, count, &known, device, sum);
+    if (p->devices == 2 || !known) { /* the time of a second start is better spent on the first where there are more */
+        efs_assign_begin(&state, p, start);
+        rc = p->devices == 2 ? split_start(&state, key, order, &count) : longest_start(&state, key, order, &count);
+        keep_better(rc, &state, order, count, &known, device, sum);
     }
-    efs_assign_begin(&state, p, start);
-    int rc = efs_assign_greedy_start(&state, key, order);
-    keep_better(rc, &state, order, count, &known, device, sum);
-    efs_assign_begin(&state, p, start);
-    rc = p->devices == 2 ? split_start(&state, key, order) : longest_start(&state, key, order);
-    keep_better(rc, &state, order, count, &known, device, sum);
     return known ? 0 : -ENOSPC;
 }

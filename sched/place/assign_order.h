@@ -45,8 +45,9 @@ static inline void efs_assign_take(struct efs_assign_state *state, uint32_t expe
 
 /* To the device that is done first then; -ENOSPC. */
 int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert);
-/* Algorithm 1 on a state that has begun; key and order are scratch for all experts. -ENOSPC. */
-int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order);
+/* Algorithm 1 on a state that has begun; key and order are scratch for all experts; order and
+ * *sorted are as efs_assign_sorted() left them. -ENOSPC. */
+int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted);
 uint64_t efs_assign_makespan(const struct efs_assign_state *state);
 void efs_assign_end(const struct efs_assign_state *state, struct efs_assign_sum *sum);
 

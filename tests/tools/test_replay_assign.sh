@@ -72,6 +72,7 @@ run 0 -q --cpu "$dir/cpu" --gpu "$dir/gpu" --coded --cpu-speed 2 --cached 100 --
 says '^cpu  *120.0'
 says '^greedy  *30.0'
 says '^batch 4: whole systems'
+says '^deciding for 256 experts on 8 devices'
 grep -q nan "$dir/out" && complain "numbers that are none: $(cat "$dir/out")"
 
 # Pictures

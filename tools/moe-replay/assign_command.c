@@ -235,6 +235,8 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
     }
     while (rc == 0 && report->batches < a->batches)
         rc = one_batch(a, &trace, &history, report, &progress, err);
+    if (rc == 0)
+        replay_assign_print_deciding();
     if (rc == 0 && a->plot)
         rc = replay_assign_plot(report, a->plot, err);
     efs_route_free(&trace);

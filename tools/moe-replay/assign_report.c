@@ -3,6 +3,8 @@
 #include "assign_report.h"
 #include "draw.h"
 
+#include "clock.h"
+#include "measure.h"
 #include "size.h"
 
 #include <stdio.h>
@@ -90,6 +92,39 @@ void replay_assign_print(const struct replay_assign_report *report)
     const struct replay_assign_batch *b = &report->batch[report->batches - 1];
     print_rules(b);
     print_systems(b);
+}
+
+/* ---- deciding for many devices ------------------------------------------------------------------------------------
+ */
+
+#define MANY_ROUNDS 501u
+
+void replay_assign_print_deciding(void)
+{
+    static uint64_t ns[EFS_ASSIGN_DEVICES_MAX * REPLAY_ASSIGN_MANY];
+    const struct efs_assign_problem problem = {
+        .experts = REPLAY_ASSIGN_MANY, .devices = EFS_ASSIGN_DEVICES_MAX, .ns = ns};
+    double greedy_us[MANY_ROUNDS], balanced_us[MANY_ROUNDS], greedy_ns = 0, balanced_ns = 0;
+    uint64_t seed = 1;
+    for (unsigned round = 0; round < MANY_ROUNDS; round++) {
+        struct efs_assign_sum greedy, balanced;
+        uint8_t device[REPLAY_ASSIGN_MANY];
+        for (size_t i = 0; i < sizeof(ns) / sizeof(ns[0]); i++)
+            ns[i] = 1000 + (uint64_t)(1e6 * tools_uniform(&seed));
+        uint64_t began = tools_now_ns();
+        efs_assign_greedy(&problem, device, &greedy);
+        uint64_t between = tools_now_ns();
+        efs_assign_balanced(&problem, device, &balanced);
+        balanced_us[round] = (double)(tools_now_ns() - between) / 1e3;
+        greedy_us[round] = (double)(between - began) / 1e3;
+        greedy_ns += (double)greedy.makespan_ns;
+        balanced_ns += (double)balanced.makespan_ns;
+    }
+    printf(
+        "\ndeciding for %u experts on %u devices, random times, medians of %u: greedy %.1f us, balanced %.1f us, whose "
+        "layer takes %.3f of that of greedy\n",
+        REPLAY_ASSIGN_MANY, EFS_ASSIGN_DEVICES_MAX, MANY_ROUNDS, tools_median(greedy_us, MANY_ROUNDS),
+        tools_median(balanced_us, MANY_ROUNDS), ratio(balanced_ns, greedy_ns));
 }
 
 /* ---- pictures -------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 
 #define REPLAY_ASSIGN_BATCHES 16u
 #define REPLAY_ASSIGN_SYSTEMS 16u
+#define REPLAY_ASSIGN_MANY 256u /* experts, of which deciding is timed by itself */
 
 /* The steps of DALI (Figure 19), its peers (Figure 12), ours. */
 extern const struct replay_assign_system replay_assign_systems[];
@@ -25,6 +26,8 @@ struct replay_assign_report {
 
 void replay_assign_print_head(const struct replay_assign_report *report);
 void replay_assign_print(const struct replay_assign_report *report); /* the last batch */
+/* What deciding takes for many experts on as many devices as there may be, here and now. */
+void replay_assign_print_deciding(void);
 /* assign.svg and steps.svg, with data and script. -ENOENT: there is no gnuplot. */
 errint_t replay_assign_plot(const struct replay_assign_report *report, const char *directory, struct efs_error *err);
 

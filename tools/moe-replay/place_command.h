@@ -41,10 +41,11 @@ errint_t replay_tasks_read(char *const *paths, uint32_t count, const uint32_t sh
 void replay_tasks_free(struct replay_tasks *tasks);
 
 /* Poisson arrivals at each server. With probability skew a request is of the server's own task, server n's being n
- * modulo the tasks (after switch_s, the next one), else of any. Freed by the caller; NULL: no memory. */
+ * modulo the tasks (after switch_s, the next one), else of any. planned_by: of the first half of the sequences, not of
+ * the other. Freed by the caller; NULL: no memory. */
 struct efs_servers_request *replay_tasks_requests(const struct replay_tasks *tasks, uint32_t servers, double skew,
-                                                  double arrival_s, double duration_s, double switch_s, uint64_t seed,
-                                                  size_t *count);
+                                                  double arrival_s, double duration_s, double switch_s, bool planned_by,
+                                                  uint64_t seed, size_t *count);
 
 /* ---- runs (place_run.c) ---- */
 
@@ -69,6 +70,7 @@ struct replay_place_point { /* where on the axes */
     uint32_t servers;
     double mbps, skew;
 };
+/* The row "ours" is the placement by time, by calls or Prism's: what a short run on the planned half serves faster. */
 struct replay_place_run {
     struct replay_place_point point;
     unsigned row;
@@ -79,7 +81,7 @@ struct replay_place_run {
 errint_t replay_place_run(const struct replay_place_setup *setup, const struct replay_tasks *tasks,
                           const struct replay_place_point *point, unsigned row, double remote_s,
                           struct replay_place_run *run, struct efs_error *err);
-/* What a call elsewhere takes longer, measured in a short run of Prism's placement. */
+/* What a call elsewhere takes longer, measured in a short run of Prism's placement on what is planned by. */
 errint_t replay_place_measure(const struct replay_place_setup *setup, const struct replay_tasks *tasks,
                               const struct replay_place_point *point, double *remote_s, struct efs_error *err);
 

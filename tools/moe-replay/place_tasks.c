@@ -140,14 +140,15 @@ static double random_unit(uint64_t *seed) /* (0, 1] */
 }
 
 static struct efs_servers_request make_request(const struct replay_tasks *tasks, uint32_t server, double at_s,
-                                               double skew, bool is_switched, uint64_t *seed)
+                                               double skew, bool is_switched, bool planned_by, uint64_t *seed)
 {
     uint32_t length = tasks->prompt + tasks->output, number = (server + is_switched) % tasks->count;
     if (random_unit(seed) > skew)
         number = (uint32_t)(random_next(seed) % tasks->count);
     const struct replay_task *task = &tasks->task[number];
     uint32_t half = task->sequences / 2;
-    const struct replay_sequence *q = &task->sequence[half + random_next(seed) % (task->sequences - half)];
+    const struct replay_sequence *q =
+        &task->sequence[planned_by ? random_next(seed) % half : half + random_next(seed) % (task->sequences - half)];
     uint64_t first = q->first + random_next(seed) % (q->tokens - length + 1);
     return (struct efs_servers_request){.arrival_s = at_s,
                                         .server = server,
@@ -165,8 +166,8 @@ static int compare_requests(const void *a, const void *b)
 }
 
 struct efs_servers_request *replay_tasks_requests(const struct replay_tasks *tasks, uint32_t servers, double skew,
-                                                  double arrival_s, double duration_s, double switch_s, uint64_t seed,
-                                                  size_t *count)
+                                                  double arrival_s, double duration_s, double switch_s, bool planned_by,
+                                                  uint64_t seed, size_t *count)
 {
     size_t room = 1024;
     struct efs_servers_request *all = calloc(room, sizeof(*all));
@@ -184,7 +185,7 @@ struct efs_servers_request *replay_tasks_requests(const struct replay_tasks *tas
                 if (!all)
                     return NULL;
             }
-            all[(*count)++] = make_request(tasks, n, at_s, skew, switch_s > 0 && at_s >= switch_s, &own);
+            all[(*count)++] = make_request(tasks, n, at_s, skew, switch_s > 0 && at_s >= switch_s, planned_by, &own);
         }
     }
     if (all)
