@@ -106,6 +106,7 @@ static void starter_given_up(void *arg, const char *reason)
 static void starter_ready(void *arg)
 {
     int *status_fd = arg;
+    efsd_log_started();
     if (*status_fd >= 0) {
         efsd_background_ready(*status_fd);
         *status_fd = -1;

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PLAN_WHOLE 1e-6 /* percent: what parts that sum to 100 may lack by rounding */
+
 struct setting {
     const char *name;
     errint_t (*set)(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err);
@@ -99,6 +101,12 @@ static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held,
     efs_cache_resize(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
+    double sum = 0;
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        sum += 100 * plan.ratio[p];
+    if (!plan.automatic && sum < 100 - PLAN_WHOLE)
+        efs_fail(err, 0, "plan=%.64s: the parts sum to %.6g, the other %.6g %% of the pools' memory stay empty", value,
+                 sum, 100 - sum);
     return 0;
 }
 

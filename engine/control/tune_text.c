@@ -95,7 +95,7 @@ errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_
         sum += made.ratio[pool];
     if (!made.automatic && (sum <= 0 || sum > 1 + 1e-9)) {
         return efs_fail(err, -EINVAL,
-                        "plan=%.64s: allowed are auto and shares in percent such as F=10,C=70,S=10,E=10, each pool at "
+                        "plan=%.64s: allowed are auto and shares in percent such as F=10:C=70:S=10:E=10, each pool at "
                         "most once, together more than 0 and at most 100",
                         text);
     }
@@ -169,7 +169,7 @@ void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t ro
         return;
     }
     const double *r = plan->ratio;
-    snprintf(text, room, "F=%.6g,C=%.6g,S=%.6g,E=%.6g", 100 * r[EFS_POOL_F], 100 * r[EFS_POOL_C], 100 * r[EFS_POOL_S],
+    snprintf(text, room, "F=%.6g:C=%.6g:S=%.6g:E=%.6g", 100 * r[EFS_POOL_F], 100 * r[EFS_POOL_C], 100 * r[EFS_POOL_S],
              100 * r[EFS_POOL_E]);
 }
 

@@ -196,8 +196,14 @@ static errint_t tune(struct efs *fs, struct efs_error *err)
                                     {"goal", o->goal},     {"delta", o->delta}, {"schedule", o->schedule}};
     errint_t rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
-        if (texts[i][1])
-            rc = efs_set(fs, texts[i][0], texts[i][1], NULL, err);
+        if (texts[i][1]) {
+            struct efs_error said = {.text = ""};
+            rc = efs_set(fs, texts[i][0], texts[i][1], NULL, &said);
+            if (rc < 0)
+                efs_fail(err, rc, "%s", said.text);
+            else if (said.text[0])
+                efs_log(fs, EFS_LOG_WARNING, "%s", said.text);
+        }
     return rc;
 }
 

@@ -12,7 +12,9 @@
 
 static struct {
     bool to_syslog;
-    pthread_mutex_t lock; /* guards last */
+    _Atomic bool starting; /* who started it waits at its terminal */
+    pthread_mutex_t lock;  /* guards last and held */
+    bool held;             /* libfuse's messages are kept, not written */
     char last[512];
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -35,13 +37,16 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
     }
     pthread_mutex_lock(&log_state.lock);
     snprintf(log_state.last, sizeof(log_state.last), "%s", line);
+    bool held = log_state.held;
     pthread_mutex_unlock(&log_state.lock);
-    log_write_line((int)level, line);
+    if (!held)
+        log_write_line((int)level, line);
 }
 
 void efsd_log_open(bool foreground)
 {
     log_state.to_syslog = !foreground;
+    log_state.starting = true;
     if (!foreground)
         openlog("expertfs", LOG_PID, LOG_DAEMON);
     fuse_set_log_func(log_from_fuse);
@@ -62,7 +67,22 @@ void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
     (void)arg;
     static const int priority[] = {
         [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
+    if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
+        fprintf(stderr, "expertfs: %s\n", line); /* else who asked for too much would only see it in the log */
     log_write_line(level <= EFS_LOG_INFO ? priority[level] : LOG_INFO, line);
+}
+
+void efsd_log_started(void)
+{
+    log_state.starting = false;
+}
+
+void efsd_log_hold_fuse(bool hold)
+{
+    pthread_mutex_lock(&log_state.lock);
+    log_state.held = hold;
+    log_state.last[0] = '\0';
+    pthread_mutex_unlock(&log_state.lock);
 }
 
 void efsd_log_last_fuse(char *text, size_t text_bytes)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.h - the daemon's messages: stderr in the foreground, syslog else. Process-wide, as syslog(3) itself is.
+ * log.h - the daemon's messages: stderr in the foreground, syslog else, where warnings go to stderr, too, until the
+ * mount is ready. Process-wide, as syslog(3) itself is.
  */
 #ifndef EFSD_LOG_H
 #define EFSD_LOG_H
@@ -13,7 +14,11 @@ void efsd_log_open(bool foreground);
 void efsd_log(enum efs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The form that struct efs_options wants. */
 void efsd_log_line(void *arg, enum efs_log_level level, const char *line);
-/* libfuse's last message since log_open, for the reason of a failed mount; "" when there was none. */
+/* The mount is ready: from now on the terminal is left alone. */
+void efsd_log_started(void);
+/* Keep libfuse's messages of a call that may fail, or write them again: the failure tells the last one, once. */
+void efsd_log_hold_fuse(bool hold);
+/* libfuse's last message since it was held, for the reason of a failed mount; "" when there was none. */
 void efsd_log_last_fuse(char *text, size_t text_bytes);
 
 #endif

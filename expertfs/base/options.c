@@ -229,18 +229,21 @@ static bool option_is_ignored(const char *name)
     return false;
 }
 
-static errint_t option_unknown(const char *name, struct efs_error *err)
+/* Is this a part of a plan that a comma cut off? */
+static bool option_is_part_of_plan(const struct efsd_options *options, const char *name, const char *value)
 {
-    char list[800] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
-        int n = snprintf(list + used, sizeof(list) - used, "%s%s%s%s", i ? ", " : "", table[i].name,
-                         table[i].values ? "=" : "", table[i].values ? table[i].values : "");
-        if (n > 0 && (size_t)n < sizeof(list) - used)
-            used += (size_t)n;
+    return value && options->plan && strchr(options->plan, '=') && strlen(name) == 1 && strchr("FCSEfcse", *name);
+}
+
+static errint_t option_unknown(const struct efsd_options *options, const char *name, const char *value,
+                               struct efs_error *err)
+{
+    if (option_is_part_of_plan(options, name, value)) {
+        return efs_fail(err, -EINVAL,
+                        "option plan: a comma ends it, its parts are joined by colons: plan=%.64s:%s=%.16s",
+                        options->plan, name, value);
     }
-    return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; allowed: %s, and those of mount(8) (ro, noauto, x-*, ...)",
-                    name, list);
+    return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; `expertfs --help` lists those that there are", name);
 }
 
 static errint_t options_take_one(struct efsd_options *options, char *item, struct efs_error *err)
@@ -251,7 +254,7 @@ static errint_t options_take_one(struct efsd_options *options, char *item, struc
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (strcmp(item, table[i].name) == 0)
             return option_take(options, &table[i], value, err);
-    return option_is_ignored(item) ? 0 : option_unknown(item, err);
+    return option_is_ignored(item) ? 0 : option_unknown(options, item, value, err);
 }
 
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)

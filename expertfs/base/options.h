@@ -47,8 +47,7 @@ void efsd_options_init(struct efsd_options *options);
 void efsd_options_free(struct efsd_options *options);
 /* Is this option (of those that the kernel's mount is given) among them? */
 bool efsd_options_mounts_with(const struct efsd_options *options, const char *name);
-/* Take one comma-separated list as -o has it. -EINVAL with the reason in err; for an unknown name the list of those
- * that are allowed. */
+/* Take one comma-separated list as -o has it. -EINVAL with the reason in err. */
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
 /* One line for each -o option: name, values, what it does. */
 void efsd_options_help(FILE *out);

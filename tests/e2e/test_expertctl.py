@@ -41,10 +41,13 @@ check("get of an expert", [line.split(": ")[0] for line in told.splitlines()] ==
       "bytes", "leases"], told)
 check("get of a layer", ctl("get", mount / "experts/L01").stdout == "pin: -\n")
 check("get of a file without any: nothing", ctl("get", mount / "config.json").stdout == "")
-result = ctl("set", mount.path, "policy=lru", "budget=64M", "plan=C=60,S=40")
+result = ctl("set", mount.path, "policy=lru", "budget=64M", "plan=C=60:S=40")
 check("set says nothing when all is set", result.returncode == 0 and not result.stdout + result.stderr, result)
 check("and it is", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
-      f"policy: lru\nbudget: {64 << 20}\nplan: F=0,C=60,S=40,E=0\n")
+      f"policy: lru\nbudget: {64 << 20}\nplan: F=0:C=60:S=40:E=0\n")
+result = ctl("set", mount.path, "plan=F=10:C=50")
+check("a plan that leaves a part of the pools' memory says so", result.returncode == 0 and "40 %" in result.stdout and
+      "sum to 60" in result.stdout, result)
 check("set of a pin", ctl("set", EXPERT, "pin=C").returncode == 0 and ctl("get", EXPERT, "pin").stdout == "C\n" and
       ctl("get", mount / "experts/L01", "pin").stdout == "mixed\n")
 check("set of a layer's", ctl("set", mount / "experts/L01", "pin=C").returncode == 0 and
@@ -62,7 +65,7 @@ print("-- errors")
 for arguments, status, says in (
         (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),
         (["set", mount.path, "budget=1M"], 1, "below the floor of"), (["set", mount.path, "budget="], 1, "8G"),
-        (["set", mount.path, "plan=F=90,C=90"], 1, "F=10,C=70"), (["set", mount.path, "budgets=1G"], 1, "budget pools plan"),
+        (["set", mount.path, "plan=F=90,C=90"], 1, "F=10:C=70"), (["set", mount.path, "budgets=1G"], 1, "budget pools plan"),
         (["set", mount.path, "answer=ok"], 1, "can only be read"), (["set", EXPERT, "rank=1"], 1, "can only be read"),
         (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "on the root"),
         (["set", "-r", mount.path, "budgets"], 1, "no budgets"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),

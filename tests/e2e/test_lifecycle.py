@@ -52,6 +52,11 @@ def background():
           os.readlink(f"/proc/{pid}/cwd") == "/" and os.getsid(pid) == pid)
     check("umount", detach(path).returncode == 0)
     check("the daemon is gone after it", wait_until(lambda: gone(pid)))
+    for options, says in (("plan=F=10:C=70", "the parts sum to 80, the other 20 %"), ("budget=900G", "is above the machine")):
+        result = run(expertfs, store, path, "-o", options)
+        check(f"-o {options} is taken, and its starter told what it means", result.returncode == 0 and
+              says in result.stderr and result.stderr.count("\n") == 1, result)
+        detach(path)
 
 
 def failures():
@@ -78,7 +83,7 @@ def failures():
         ("a file as mountpoint", 1, [store, file], "not a directory"),
         ("a budget below the floor", 1, [store, folder, "-o", "budget=1M"], "budget"),
         ("a budget between", 1, [store, folder, "-o", "budget=8M"], "budget"),
-        ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; allowed: budget='),
+        ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; `expertfs --help`'),
         ("a bad size", 2, [store, folder, "-o", "budget=lots"], "not a size"),
         ("an unknown flag", 2, ["-z", store, folder], "z"),
         ("no arguments", 2, [], "a store and a mountpoint are needed"),

@@ -68,7 +68,7 @@ print("-- setting")
 for name, value, becomes in (
         ("budget", "64M", str(64 << 20)), ("budget", "auto", "auto"), ("budget", "0.125G", str(128 << 20)),
         ("pools", "CSE", "CSE"), ("pools", "ec", "CE"), ("pools", "FCSE", "FCSE"),
-        ("plan", "C=50,S=25,E=25", "F=0,C=50,S=25,E=25"), ("plan", "C=100", "F=0,C=100,S=0,E=0"), ("plan", "auto", "auto"),
+        ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
         ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"),
@@ -115,7 +115,7 @@ for name, value, path, error, says in (
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
         ("budget", "1M", "", "ENOMEM", "floor"),
         ("pools", "XYZ", "", "EINVAL", "FCSE"), ("pools", "CC", "", "EINVAL", "FCSE"),
-        ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10,C=70"),
+        ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10:C=70"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
         ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
         ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"),
@@ -223,7 +223,7 @@ mount.unmount()
 print("-- options")
 mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,page_cache=4G")
 got = {name: get(name) for name in tunables}
-want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0,C=50,S=50,E=0", "goal": "makespan",
+want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
         "delta": "3", "schedule": "request", "page_cache": str(4 << 30)}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
@@ -231,7 +231,8 @@ remove("policy")
 check("and what removing goes back to", get("policy") == "lru")
 mount.stop()
 for options, status, says in (("policy=best", 2, "zipmoe|lru"), ("goal=x", 2, "io|makespan"), ("pools=XY", 1, "FCSE"),
-                              ("plan=C=200", 1, "100"), ("delta=x", 1, "from 0"), ("history=/no/such", 1, "/no/such")):
+                              ("plan=C=200", 1, "100"),
+                              ("plan=C=50,S=50", 2, "plan=C=50:S=50"), ("plan=C=50:S=20,pools=XY", 1, "FCSE"), ("delta=x", 1, "from 0"), ("history=/no/such", 1, "/no/such")):
     os.makedirs(scratch("refused"), exist_ok=True)
     result = run(program("expertfs"), "-f", store, scratch("refused"), "-o", options)
     check(f"{options}: exit {status}, and why", result.returncode == status and says in result.stderr, result)
