@@ -10,14 +10,13 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "control.h"
 #include "daemon.h"
 #include "export.h"
 #include "log.h"
+#include "mountpoint.h"
 #include "session.h"
 #include "starting.h"
 
@@ -27,21 +26,6 @@
 #define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
 #define NAME_BYTES 128u           /* for each file: tree and ranges (20,000 experts: 2.2 MiB) */
 #define MIB (UINT64_C(1) << 20)
-
-/* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
-static errint_t check_mountpoint(const char *path, struct efs_error *err)
-{
-    struct stat st;
-    struct statvfs fs;
-    if (stat(path, &st) || statvfs(path, &fs)) {
-        errint_t rc = -errno;
-        return rc == -ENOTCONN
-                   ? efs_fail(err, rc, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s",
-                              path, path)
-                   : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
-    }
-    return S_ISDIR(st.st_mode) ? 0 : efs_fail(err, -ENOTDIR, "%s: not a directory", path);
-}
 
 static unsigned default_threads(void)
 {
@@ -193,7 +177,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
     if (daemon->stop_fd < 0 || daemon->ended_fd < 0)
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
-    errint_t rc = check_mountpoint(daemon->options.mountpoint, err);
+    errint_t rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, err);
     if (!rc)
         rc = daemon_open_engine(daemon, err);
     if (!rc)

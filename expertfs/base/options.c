@@ -57,6 +57,7 @@ static const struct option table[] = {
     {"history", TAKE_STRING, AT(history), 0, "FILE", "plan from this routing trace (what earlier mounts counted)"},
     {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save profile and counts (default)"},
     {"nostate", TAKE_FLAG, AT(no_state), 0, NULL, "neither read nor save them"},
+    {"nonempty", TAKE_FLAG, AT(nonempty), 0, NULL, "mount also on a directory that is not empty"},
     {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the source in /proc/mounts (the store's path)"},
     {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type is fuse.NAME (expertfs)"},
     {"allow_other", TAKE_MOUNT, 0, 0, NULL, "other users may use the mount"},

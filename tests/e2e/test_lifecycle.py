@@ -266,6 +266,31 @@ def by_mount():
     check("an unknown option is refused by name", result.returncode != 0 and "budjet" in result.stderr, result)
 
 
+def over_something():
+    print("-- over another mount, over files")
+    path = scratch("over")
+    os.mkdir(path)
+    check("an empty directory", run(expertfs, store, path).returncode == 0)
+    result = run(expertfs, store, path)
+    check("a second mount on the same place is refused", result.returncode == 1 and f"{store} is mounted there already" in
+          result.stderr and "nonempty" in result.stderr and result.stderr.count("\n") == 1, result)
+    pid = daemon_of(path)
+    check("with nonempty it is not", run(expertfs, store, path, "-o", "nonempty").returncode == 0 and
+          daemon_of(path) != pid)
+    detach(path)
+    check("and leaves the first one", daemon_of(path) == pid)
+    detach(path)
+    check("nothing is left mounted", not is_mounted(path))
+    open(f"{path}/mine", "w").close()
+    result = run(expertfs, store, path)
+    check("a directory that is not empty is refused", result.returncode == 1 and "is not empty" in result.stderr and
+          "nonempty" in result.stderr and not is_mounted(path), result)
+    check("with nonempty it is not", run(expertfs, store, path, "-o", "nonempty").returncode == 0 and
+          not os.path.exists(f"{path}/mine"))
+    detach(path)
+    check("and the file is there again", os.listdir(path) == ["mine"])
+
+
 def unprivileged():
     print("-- as a user without privileges")
     result = as_nobody("""
@@ -293,5 +318,6 @@ unmounts()
 killed()
 two_mounts()
 by_mount()
+over_something()
 unprivileged()
 done()

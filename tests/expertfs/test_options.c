@@ -97,6 +97,7 @@ static void refused(void **state)
         {"lease=rea", "must be one of"},
         {"lease=readx", "must be one of"},
         {"nopassthrough=1", "takes no value"},
+        {"nonempty=1", "takes no value"},
         {"allow_other=yes", "takes no value"},
         {"fsname=", "needs a value"},
     };

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mountpoint.h - may a store be mounted here? */
+#ifndef EFSD_MOUNTPOINT_H
+#define EFSD_MOUNTPOINT_H
+
+#include "expertfs.h"
+
+/*
+ * path is absolute. Refused with the way out in err: what is not a directory, a mount whose daemon died, and, unless
+ * nonempty, a directory that holds something, which a mount would hide: another mount of a store, too. May block on
+ * the daemon of a mount that is there.
+ */
+errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err);
+#endif
