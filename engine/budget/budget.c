@@ -4,11 +4,11 @@
  * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment,
  * efs_budget_wait() and efs_budget_now().
  */
-#include "serve.h"
+#include "budget.h"
 
 #include "container.h"
 #include "cache.h"
-#include "warm.h"
+#include "extent.h"
 
 #include <errno.h>
 #include <time.h>
@@ -21,11 +21,11 @@
 
 void efs_budget_set(struct efs *fs, uint64_t bytes)
 {
-    uint64_t segment = fs->arena.segment_bytes, segments = (bytes - fs->fixed_bytes) / segment;
+    uint64_t segment = fs->arena.segment_bytes, segments = (bytes - fs->account.fixed_bytes) / segment;
     uint64_t floor = segments / FLOOR_SHARE;
     fs->options.budget_bytes = bytes;
-    fs->floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
-    fs->ahead_max_bytes = segments * segment / 2;
+    fs->account.floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
+    efs_extents_set_ahead(fs, segments * segment / 2);
 }
 
 uint64_t efs_budget_now(struct efs *fs)
@@ -39,7 +39,8 @@ uint64_t efs_budget_now(struct efs *fs)
 uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
 {
     uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
-    return fs->fixed_bytes + most * fs->arena.segment_bytes + fs->full_bytes + fs->freeing_bytes;
+    return fs->account.fixed_bytes + most * fs->arena.segment_bytes + fs->account.full_bytes +
+           fs->account.freeing_bytes;
 }
 
 uint64_t efs_budget_used(const struct efs *fs)
@@ -49,26 +50,27 @@ uint64_t efs_budget_used(const struct efs *fs)
 
 uint64_t efs_budget_coded(const struct efs *fs)
 {
-    uint64_t available = fs->options.budget_bytes > fs->fixed_bytes ? fs->options.budget_bytes - fs->fixed_bytes : 0;
-    uint64_t planned = fs->planned_segments * fs->arena.segment_bytes / 2;
+    uint64_t available =
+        fs->options.budget_bytes > fs->account.fixed_bytes ? fs->options.budget_bytes - fs->account.fixed_bytes : 0;
+    uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes / 2;
     return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
 }
 
 /* Segments that nobody else may take: what the plan needs, or what is handed out coded and some room beside it. */
-static uint64_t needed(const struct efs *fs)
+static uint64_t segments_needed(const struct efs *fs)
 {
-    uint64_t coded = fs->coded_bytes * 2 / fs->arena.segment_bytes + (fs->coded_bytes != 0);
-    return coded > fs->planned_segments ? coded : fs->planned_segments;
+    uint64_t coded = fs->account.coded_bytes * 2 / fs->arena.segment_bytes + (fs->account.coded_bytes != 0);
+    return coded > fs->account.planned_segments ? coded : fs->account.planned_segments;
 }
 
 /*
  * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
  * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
  */
-static bool memory_left(struct efs *fs, uint64_t bytes)
+static bool budget_memory_left(struct efs *fs, uint64_t bytes)
 {
     /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
-    if (efs_memory_left_for(&fs->memory_left, bytes + fs->fresh_bytes + fs->arena.segment_bytes))
+    if (efs_memory_left_for(&fs->budget->memory_left, bytes + fs->account.fresh_bytes + fs->arena.segment_bytes))
         return true;
     efs_count(&fs->stats, memory_short, 1);
     return false;
@@ -80,37 +82,38 @@ errint_t efs_budget_reserve_segment(struct efs *fs)
     if (fs->arena.segment_count == fs->arena.segment_max)
         return -ENOMEM;
     while ((used = efs_budget_used(fs)) + bytes > budget) {
-        uint64_t before = fs->full_bytes;
-        if (used - fs->freeing_bytes + bytes <= budget)
+        uint64_t before = fs->account.full_bytes;
+        if (used - fs->account.freeing_bytes + bytes <= budget)
             return -EAGAIN;
-        if (fs->arena.segment_count >= needed(fs))
+        if (fs->arena.segment_count >= segments_needed(fs))
             return -ENOMEM;
         /* what the plan gives to chunks is taken back from experts that only happen to be full */
-        bool kept = fs->arena.segment_count >= fs->planned_segments;
-        efs_full_drop_free_memfiles(fs, used - fs->freeing_bytes + bytes - budget);
-        if (fs->full_bytes == before && !efs_full_evict_oldest(fs, false) && !(kept && efs_full_evict_oldest(fs, true)))
+        bool kept = fs->arena.segment_count >= fs->account.planned_segments;
+        efs_full_drop_free_memfiles(fs, used - fs->account.freeing_bytes + bytes - budget);
+        if (fs->account.full_bytes == before && !efs_full_evict_oldest(fs, false) &&
+            !(kept && efs_full_evict_oldest(fs, true)))
             return -ENOMEM;
     }
-    return fs->arena.segment_count < fs->floor_segments || memory_left(fs, bytes) ? 0 : -ENOMEM;
+    return fs->arena.segment_count < fs->account.floor_segments || budget_memory_left(fs, bytes) ? 0 : -ENOMEM;
 }
 
 bool efs_budget_has_segment(const struct efs *fs)
 {
-    return fs->arena.segment_count < fs->planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
+    return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
            efs_budget_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes &&
-           efs_memory_left_for(&fs->memory_left, 2 * fs->arena.segment_bytes + fs->fresh_bytes);
+           efs_memory_left_for(&fs->budget->memory_left, 2 * fs->arena.segment_bytes + fs->account.fresh_bytes);
 }
 
 /* ---- a segment leaves: its extents go, then its registration, then its memory; one at a time ---- */
 
-static void unpinned(struct efs_disk_request *request, errint_t error)
+static void segment_unpinned(struct efs_disk_request *request, errint_t error)
 {
     (void)error;
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     struct efs *fs = r->fs;
     efs_lock(fs);
     efs_arena_drop(&fs->arena, request->segment);
-    fs->segments_leaving--;
+    fs->account.segments_leaving--;
     r->busy = false;
     efs_again(fs, EFS_AGAIN_SEGMENTS);
     efs_again(fs, EFS_AGAIN_WARM);
@@ -121,21 +124,21 @@ static void unpinned(struct efs_disk_request *request, errint_t error)
 
 void efs_budget_retire(struct efs *fs)
 {
-    struct efs_retirement *r = &fs->retirement;
-    for (uint32_t i = 0; fs->segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
+    struct efs_retirement *r = &fs->budget->retirement;
+    for (uint32_t i = 0; fs->account.segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
         if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
             !efs_arena_segment_empty(&fs->arena, i))
             continue;
         r->busy = true;
         r->fs = fs;
-        r->request = (struct efs_disk_request){.segment = i, .complete = unpinned};
+        r->request = (struct efs_disk_request){.segment = i, .complete = segment_unpinned};
         efs_defer_read(fs, &r->request);
         efs_active_begin(fs);
     }
 }
 
 /* Choose the segment with the most free room and let it go. */
-static bool begin_retirement(struct efs *fs)
+static bool segment_begin_leaving(struct efs *fs)
 {
     uint32_t best = EFS_NONE;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
@@ -146,16 +149,16 @@ static bool begin_retirement(struct efs *fs)
     if (best == EFS_NONE)
         return false;
     fs->arena.segments[best].retiring = true;
-    fs->segments_leaving++;
+    fs->account.segments_leaving++;
     efs_again(fs, EFS_AGAIN_MOVE);
     efs_again(fs, EFS_AGAIN_SEGMENTS);
     return true;
 }
 
 /* Segments that stay, when those that are leaving have left. */
-static uint64_t staying(const struct efs *fs)
+static uint64_t segments_staying(const struct efs *fs)
 {
-    return fs->arena.segment_count - fs->segments_leaving;
+    return fs->arena.segment_count - fs->account.segments_leaving;
 }
 
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
@@ -163,30 +166,31 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t used = efs_budget_used_with(fs, fs->floor_segments) - fs->freeing_bytes;
+        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - fs->account.freeing_bytes;
         if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
             return 0;
         bool within = used + bytes <= budget;
-        if (within && used + fs->freeing_bytes + bytes > budget)
+        if (within && used + fs->account.freeing_bytes + bytes > budget)
             return -EBUSY;
-        if (within && memory_left(fs, bytes))
+        if (within && budget_memory_left(fs, bytes))
             return 0;
-        if (within && fs->freeing_bytes >= bytes) /* the system will have it back */
+        if (within && fs->account.freeing_bytes >= bytes) /* the system will have it back */
             return -EBUSY;
-        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->full_bytes;
+        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->account.full_bytes;
         efs_full_drop_free_memfiles(fs, excess);
-        if (fs->full_bytes < before)
+        if (fs->account.full_bytes < before)
             continue;
-        if (fs->segments_leaving * segment >= excess)
+        if (fs->account.segments_leaving * segment >= excess)
             return -EAGAIN;
-        bool above_plan = staying(fs) > needed(fs) && staying(fs) > fs->floor_segments;
-        if (above_plan && begin_retirement(fs))
+        bool above_plan =
+            segments_staying(fs) > segments_needed(fs) && segments_staying(fs) > fs->account.floor_segments;
+        if (above_plan && segment_begin_leaving(fs))
             continue;
         if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (staying(fs) > fs->floor_segments && begin_retirement(fs))
+        if (segments_staying(fs) > fs->account.floor_segments && segment_begin_leaving(fs))
             continue;
-        return fs->segments_leaving ? -EAGAIN : -ENOMEM;
+        return fs->account.segments_leaving ? -EAGAIN : -ENOMEM;
     }
 }
 
@@ -194,30 +198,30 @@ void efs_budget_shrink(struct efs *fs)
 {
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
-        uint64_t used = efs_budget_used(fs) - fs->freeing_bytes;
-        uint64_t leaving = fs->segments_leaving * segment, before = fs->full_bytes;
+        uint64_t used = efs_budget_used(fs) - fs->account.freeing_bytes;
+        uint64_t leaving = fs->account.segments_leaving * segment, before = fs->account.full_bytes;
         if (used <= budget + leaving)
             return;
         efs_full_drop_free_memfiles(fs, used - budget - leaving);
-        if (fs->full_bytes < before || efs_full_evict_oldest(fs, false))
+        if (fs->account.full_bytes < before || efs_full_evict_oldest(fs, false))
             continue;
-        bool above_plan = staying(fs) > needed(fs);
-        if (above_plan && begin_retirement(fs))
+        bool above_plan = segments_staying(fs) > segments_needed(fs);
+        if (above_plan && segment_begin_leaving(fs))
             continue;
         if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (staying(fs) <= fs->floor_segments || !begin_retirement(fs))
+        if (segments_staying(fs) <= fs->account.floor_segments || !segment_begin_leaving(fs))
             return;
     }
 }
 
 /* Something above the budget is on its way out: segments, experts that are only being copied from. */
-static bool is_leaving(const struct efs *fs)
+static bool budget_is_leaving(const struct efs *fs)
 {
-    if (fs->segments_leaving || fs->freeing_bytes)
+    if (fs->account.segments_leaving || fs->account.freeing_bytes)
         return true;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_full_may_go(&fs->full[e]))
+        if (efs_full_may_go(efs_full_of(fs, e)))
             return true;
     return false;
 }
@@ -230,10 +234,40 @@ uint64_t efs_budget_wait(struct efs *fs)
         efs_budget_shrink(fs);
         uint64_t used = efs_budget_used(fs), budget = fs->options.budget_bytes;
         uint64_t over = used > budget ? used - budget : 0;
-        bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && is_leaving(fs);
+        bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && budget_is_leaving(fs);
         efs_unlock(fs);
         if (!wait)
             return over;
         nanosleep(&pause, NULL);
     }
+}
+
+errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
+{
+    *memfile = NULL;
+    if (efs_budget_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
+        efs_budget_shrink(fs);
+    uint32_t old = efs_full_oldest_evictable(fs);
+    if (efs_budget_used(fs) + bytes > fs->options.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
+        efs_memfile_bytes(fs, old) == bytes)
+        efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
+    *memfile = efs_full_take_free(fs, bytes, use);
+    errint_t rc = *memfile ? 0 : efs_budget_reserve_full(fs, bytes, use);
+    if (rc < 0 || *memfile)
+        return rc;
+    *memfile = efs_full_take_free(fs, bytes, use);
+    fs->account.full_bytes += *memfile ? 0 : bytes;
+    return 0;
+}
+
+void efs_budget_build(struct efs *fs)
+{
+    efs_memory_left_open(&fs->budget->memory_left);
+    fs->budget->built = true;
+}
+
+void efs_budget_destroy(struct efs *fs)
+{
+    if (fs->budget->built)
+        efs_memory_left_close(&fs->budget->memory_left);
 }

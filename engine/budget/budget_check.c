@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* budget_check.c - a budget that was asked for, beside the memory that there is: one above it ends with a killed
  * process. */
-#include "serve.h"
+#include "budget.h"
+#include "full.h"
 
 #include <errno.h>
 
 #define MIB (1ull << 20)
 
 /* What the budget can come to hold: no more than all of the store, coded and full, unless it is taken ahead. */
-static uint64_t can_take(struct efs *fs, uint64_t budget)
+static uint64_t budget_can_take(struct efs *fs, uint64_t budget)
 {
     uint64_t segment = fs->arena.segment_bytes;
     efs_lock(fs);
-    uint64_t most = fs->fixed_bytes;
+    uint64_t most = fs->account.fixed_bytes;
     efs_unlock(fs);
     most += (fs->store->sb.store_bytes / segment * 9 / 8 + 4) * segment;
     for (uint32_t e = 0; fs->options.full_pool && e < fs->store->expert_count; e++)
@@ -24,7 +25,7 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
 {
     struct efs_memory memory;
     efs_memory(&memory, sizeof(memory));
-    uint64_t take = can_take(fs, budget), available = memory.available_bytes + held;
+    uint64_t take = budget_can_take(fs, budget), available = memory.available_bytes + held;
     const char *whose = memory.cgroup ? "the memory cgroup's limit" : "the machine's memory";
     if (available > memory.limit_bytes)
         available = memory.limit_bytes;

@@ -6,11 +6,10 @@
  * Segments of the chunk pool and memory for full experts as the first plan has them, within the budget, by as many
  * threads as decode. Where the system has no more, the rest is taken when it is needed, as without this.
  */
-#include "serve.h"
+#include "budget.h"
 #include "thread.h"
 
 #include "cache.h"
-#include "plan_thread.h"
 #include "workers.h"
 
 #include <pthread.h>
@@ -24,12 +23,12 @@ struct prealloc {
 };
 
 /* Lock held on entry and return, not meanwhile. false: there is no more to take. */
-static bool take_segment(struct prealloc *p)
+static bool prealloc_take_segment(struct prealloc *p)
 {
     struct efs *fs = p->fs;
     uint32_t count = fs->arena.segment_count;
-    if (p->over || count >= fs->planned_segments || efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes ||
-        efs_arena_grow(&fs->arena) < 0)
+    if (p->over || count >= fs->account.planned_segments ||
+        efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes || efs_arena_grow(&fs->arena) < 0)
         return false;
     uint32_t segment = fs->arena.newest;
     bool whole = true;
@@ -44,36 +43,37 @@ static bool take_segment(struct prealloc *p)
 }
 
 /* The same for a full expert. */
-static bool take_memfile(struct prealloc *p)
+static bool prealloc_take_memfile(struct prealloc *p)
 {
     struct efs *fs = p->fs;
     if (p->over || !fs->options.full_pool || fs->store->expert_count == 0)
         return false;
     size_t bytes = efs_memfile_bytes(fs, p->next_expert);
-    if (bytes > p->full_bytes || efs_budget_used_with(fs, fs->planned_segments) + bytes > fs->options.budget_bytes)
+    if (bytes > p->full_bytes ||
+        efs_budget_used_with(fs, fs->account.planned_segments) + bytes > fs->options.budget_bytes)
         return false;
     p->full_bytes -= bytes;
     p->next_expert = (p->next_expert + 1) % fs->store->expert_count;
-    fs->full_bytes += bytes;
+    fs->account.full_bytes += bytes;
     efs_unlock(fs);
-    struct efs_memfile *memfile = efs_memfile_new(&fs->memfiles, bytes);
+    struct efs_memfile *memfile = efs_full_memfile_new(fs, bytes);
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
     efs_lock(fs);
     if (memfile)
         efs_full_give_back(fs, memfile);
     else
-        fs->full_bytes -= bytes;
+        fs->account.full_bytes -= bytes;
     p->over = p->over || !whole;
     return true;
 }
 
-static void *run(void *arg)
+static void *prealloc_run(void *arg)
 {
     struct prealloc *p = arg;
     efs_lock(p->fs);
-    while (take_segment(p))
+    while (prealloc_take_segment(p))
         ;
-    while (take_memfile(p))
+    while (prealloc_take_memfile(p))
         ;
     efs_unlock(p->fs);
     return NULL;
@@ -84,13 +84,12 @@ void efs_prealloc(struct efs *fs)
     struct prealloc p = {.fs = fs};
     unsigned long threads[EFS_WORKERS_MAX];
     unsigned count = 0;
-    efs_plan_thread_wait(fs);
     efs_lock(fs);
     p.full_bytes = (uint64_t)(fs->cache->tuning.ratio[EFS_POOL_F] * (double)fs->cache->pools_bytes);
     efs_unlock(fs);
-    while (count + 1 < fs->options.workers && efs_thread_start(run, &p, "efs-prealloc", &threads[count]) == 0)
+    while (count + 1 < fs->options.workers && efs_thread_start(prealloc_run, &p, "efs-prealloc", &threads[count]) == 0)
         count++;
-    run(&p);
+    prealloc_run(&p);
     for (unsigned i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
     if (p.over)

@@ -7,7 +7,7 @@
  * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job; no
  * more than some times what is in use, so that a store of which little is read stays small.
  */
-#include "serve.h"
+#include "budget.h"
 
 #include "container.h"
 #include "extent_core.h"
@@ -18,19 +18,18 @@
 #define AHEAD 4u       /* segments: about what a layer reads when nothing of it is there */
 #define AHEAD_TIMES 4u /* what is in use */
 
-static void populate(struct efs_job *job, struct efs_codec_scratch *scratch);
+static void prefault_populate(struct efs_job *job, struct efs_codec_scratch *scratch);
 
 /* Lock held: begin with the next segment, if one is called for. */
-static void go_on(struct efs *fs)
+static void prefault_go_on(struct efs *fs)
 {
-    struct efs_next_segment *n = &fs->next_segment;
+    struct efs_next_segment *n = &fs->budget->next_segment;
     uint64_t bytes = fs->arena.segment_bytes, used = fs->arena.used_bytes;
     uint64_t free_bytes = fs->arena.segment_count * bytes - used;
-    uint32_t oldest = fs->evictable_extents.oldest;
     if (n->busy || n->left == 0 || fs->closing || !fs->workers || free_bytes >= AHEAD * bytes ||
         free_bytes >= AHEAD_TIMES * used)
         return;
-    if (oldest != EFS_NONE && fs->extents[oldest].evict_first)
+    if (efs_extents_one_goes_first(fs))
         return; /* that goes before the pool grows */
     if (!efs_budget_has_segment(fs) || efs_arena_grow(&fs->arena) < 0)
         return;
@@ -40,30 +39,30 @@ static void go_on(struct efs *fs)
     n->segment = fs->arena.newest;
     atomic_store(&fs->arena.segments[n->segment].populating, true);
     n->done = 0;
-    n->job.run = populate;
+    n->job.run = prefault_populate;
     efs_active_begin(fs);
     efs_defer_job(fs, &n->job, EFS_JOB_LOW);
 }
 
 void efs_prefault(struct efs *fs)
 {
-    fs->next_segment.left = AHEAD;
-    go_on(fs);
+    fs->budget->next_segment.left = AHEAD;
+    prefault_go_on(fs);
 }
 
-static void ended(struct efs *fs, struct efs_segment *s, bool whole)
+static void prefault_ended(struct efs *fs, struct efs_segment *s, bool whole)
 {
     efs_arena_populate_done(&fs->arena, (uint32_t)(s - fs->arena.segments), whole);
     efs_lock(fs);
-    fs->next_segment.busy = false;
+    fs->budget->next_segment.busy = false;
     if (whole)
-        go_on(fs);
+        prefault_go_on(fs);
     efs_again(fs, EFS_AGAIN_SEGMENTS);
     efs_unlock(fs);
     efs_active_end(fs);
 }
 
-static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void prefault_populate(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_next_segment *n = EFS_CONTAINER(job, struct efs_next_segment, job);
     struct efs *fs = n->fs;
@@ -75,7 +74,7 @@ static void populate(struct efs_job *job, struct efs_codec_scratch *scratch)
     errint_t rc = stop ? -ECANCELED : efs_arena_populate_part(&fs->arena, n->segment, n->done);
     n->done += EFS_ARENA_PART;
     if (rc < 0 || n->done >= fs->arena.segment_bytes)
-        ended(fs, s, rc == 0);
+        prefault_ended(fs, s, rc == 0);
     else
         efs_workers_push_low(fs->workers, &n->job);
 }

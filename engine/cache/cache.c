@@ -5,7 +5,6 @@
 
 #include "record.h"
 #include "sized.h"
-#include "plan_thread.h"
 #include "sys.h"
 #include "extent_core.h"
 
@@ -23,12 +22,12 @@ static uint64_t granules(uint64_t bytes)
 }
 
 /* What an expert takes in each pool. A state that it cannot be in by itself (no E-chunks) takes a byte. */
-static void expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
+static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
 {
     uint64_t e = 0, sm = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        e += efs_extent_room(fs, &fs->extents[i], EFS_COMPONENT_E);
-        sm += efs_extent_room(fs, &fs->extents[i], EFS_COMPONENT_SM);
+        e += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_E);
+        sm += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_SM);
     }
     bytes[EFS_POOL_F] =
         fs->view.hidden ? e + sm + 1 : granules(efs_view_bytes(&fs->view, fs->view.expert_first + expert));
@@ -38,16 +37,17 @@ static void expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[E
 }
 
 /* Experts are sorted by (stack, layer): each run of the same is a layer of the policy. */
-static bool same_layer(const struct efs_store *store, const struct efs_disk_group *a, const struct efs_disk_group *b)
+static bool cache_same_layer(const struct efs_store *store, const struct efs_disk_group *a,
+                             const struct efs_disk_group *b)
 {
     return a->layer == b->layer && a->stack_bytes == b->stack_bytes &&
            memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) == 0;
 }
 
-static void lay_layers(struct efs_cache *r, const struct efs_store *store)
+static void cache_lay_layers(struct efs_cache *r, const struct efs_store *store)
 {
     for (uint32_t e = 0; e < store->expert_count; e++) {
-        if (e == 0 || !same_layer(store, &store->groups[e - 1], &store->groups[e]))
+        if (e == 0 || !cache_same_layer(store, &store->groups[e - 1], &store->groups[e]))
             r->layer_first[r->layers++] = e;
         struct efs_cache_expert *x = &r->expert[e];
         x->layer = r->layers - 1;
@@ -73,18 +73,20 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
         .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_MAKESPAN, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
     if (store->expert_count == 0)
         return 0;
+    r->touches = efs_sys_calloc(store->expert_count, sizeof(*r->touches));
     r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));
     r->expert = efs_sys_calloc(store->expert_count, sizeof(*r->expert));
     if (r->layer_first && r->expert)
-        lay_layers(r, store);
+        cache_lay_layers(r, store);
+    efs_record_layers(fs, r->layers, r->width, r->layer_first);
     r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
     r->placements = efs_sys_calloc(r->width + 1u, sizeof(*r->placements));
     r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));
     r->tokens = efs_sys_calloc(r->width + 1u, sizeof(*r->tokens));
-    if (!r->layer_first || !r->expert || !r->bytes || !r->placements || !r->ids || !r->tokens)
+    if (!r->touches || !r->layer_first || !r->expert || !r->bytes || !r->placements || !r->ids || !r->tokens)
         return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
     for (uint32_t e = 0; e < store->expert_count; e++)
-        expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
+        cache_expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
     r->config = (struct efs_policy_config){.kind = EFS_POLICY_ZIPMOE,
                                            .layers = r->layers,
                                            .experts = r->width,
@@ -112,13 +114,14 @@ void efs_cache_destroy(struct efs *fs)
     free(r->bytes);
     free(r->expert);
     free(r->layer_first);
+    free(r->touches);
     free(r);
     fs->cache = NULL;
 }
 
 /* ---- moves ---- */
 
-static unsigned components_of(enum efs_pool pool)
+static unsigned pool_components(enum efs_pool pool)
 {
     switch (pool) {
     case EFS_POOL_C:
@@ -133,12 +136,12 @@ static unsigned components_of(enum efs_pool pool)
 }
 
 /* Memory follows the cache state. */
-static void follow(struct efs *fs, uint32_t expert, enum efs_pool to)
+static void cache_follow(struct efs *fs, uint32_t expert, enum efs_pool to)
 {
-    efs_extents_keep(fs, expert, components_of(to));
+    efs_extents_keep(fs, expert, pool_components(to));
     if (fs->options.full_pool)
         efs_full_keep(fs, expert, to == EFS_POOL_F);
-    if (components_of(to))
+    if (pool_components(to))
         efs_demote(fs, expert);
 }
 
@@ -146,16 +149,16 @@ void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
     for (size_t i = 0; i < count; i++) {
-        follow(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
+        cache_follow(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
 }
 
-static void set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
+static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
     struct efs_cache *r = fs->cache;
     efs_policy_set(r->policy, r->expert[expert].layer, r->expert[expert].index, pool);
-    follow(fs, expert, pool);
+    cache_follow(fs, expert, pool);
 }
 
 void efs_cache_lost(struct efs *fs, uint32_t expert)
@@ -165,7 +168,7 @@ void efs_cache_lost(struct efs *fs, uint32_t expert)
         return;
     enum efs_pool pool = efs_cache_kept(fs, expert);
     if (pool != EFS_POOL_F && pool != EFS_POOL_M)
-        set_pool(fs, expert, EFS_POOL_M);
+        cache_set_pool(fs, expert, EFS_POOL_M);
 }
 
 void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
@@ -174,9 +177,9 @@ void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
     if (!fs->cache->policy)
         return;
     enum efs_pool pool = efs_cache_kept(fs, expert);
-    unsigned components = components_of(pool);
+    unsigned components = pool_components(pool);
     if (pool == EFS_POOL_F)
-        set_pool(fs, expert, EFS_POOL_M);
+        cache_set_pool(fs, expert, EFS_POOL_M);
     else if (components && (efs_extents_have(fs, expert, &some) & components) != components &&
              !efs_extents_loading(fs, expert))
         efs_cache_lost(fs, expert); /* it was to become chunks, and nothing has them */
@@ -184,7 +187,7 @@ void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
 
 /* ---- requests ---- */
 
-static enum efs_pool pool_of_state(char state)
+static enum efs_pool state_pool(char state)
 {
     switch (state) {
     case 'F':
@@ -201,11 +204,11 @@ static enum efs_pool pool_of_state(char state)
 }
 
 /* Count where an expert was found, and what that saved. */
-static void count_found(struct efs *fs, uint32_t expert)
+static void cache_count_found(struct efs *fs, uint32_t expert)
 {
     struct efs_cache *r = fs->cache;
     char state = efs_cache_state(fs, expert);
-    enum efs_pool pool = pool_of_state(state);
+    enum efs_pool pool = state_pool(state);
     const uint64_t *bytes = r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
     r->found[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
@@ -233,37 +236,37 @@ static void count_found(struct efs *fs, uint32_t expert)
 }
 
 /* It was to be kept full, but is not: it was asked for in coded form, or there was no room for it. */
-static void not_full(struct efs *fs, uint32_t expert)
+static void cache_not_full(struct efs *fs, uint32_t expert)
 {
     bool some;
     if (efs_cache_kept(fs, expert) == EFS_POOL_F)
-        set_pool(fs, expert, efs_extents_have(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
+        cache_set_pool(fs, expert, efs_extents_have(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
 }
 
 /* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
 static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
 {
-    if (target == EFS_POOL_F && !full && fs->full[expert].state != EFS_FULL_READY)
-        set_pool(fs, expert, EFS_POOL_C);
+    if (target == EFS_POOL_F && !full && fs->full->at[expert].state != EFS_FULL_READY)
+        cache_set_pool(fs, expert, EFS_POOL_C);
     else
-        follow(fs, expert, target);
+        cache_follow(fs, expert, target);
 }
 
 /* Experts of one layer, each once; they are held afterwards. */
-static void ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
+static void cache_ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
 {
     struct efs_cache *r = fs->cache;
     const struct efs_move *moves;
     size_t move_count;
     uint64_t begin = efs_now_ns();
-    efs_plan_thread_saw(fs, layer, r->ids, count);
+    fs->hooks->saw(fs, layer, r->ids, count);
     if (efs_policy_request(r->policy, layer, r->ids, count, r->placements) < 0)
         return;
     efs_policy_admit(r->policy, layer, r->placements, count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
     if (++r->requests % LEASES_LOOK == 0) { /* what was leased at once long ago is not kept free for ever */
         if (r->leased_lately_bytes < r->leased_peak_bytes)
-            efs_plan_thread_wake(fs);
+            efs_again(fs, EFS_AGAIN_PLAN);
         r->leased_peak_bytes = r->leased_lately_bytes;
         r->leased_lately_bytes = 0;
     }
@@ -285,14 +288,14 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
                 efs_policy_pin(r->policy, x->layer, x->index);
             continue;
         }
-        count_found(fs, experts[i]);
+        cache_count_found(fs, experts[i]);
         r->tokens[fresh] = tokens ? tokens[i] : 1;
         r->ids[fresh++] = x->index;
     }
     if (fresh)
         efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
     if (fresh && r->policy)
-        ask(fs, r->expert[experts[0]].layer, fresh, true);
+        cache_ask(fs, r->expert[experts[0]].layer, fresh, true);
 }
 
 void efs_cache_release(struct efs *fs, uint32_t expert)
@@ -302,8 +305,8 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
     if (!fs->cache->policy)
         return;
     efs_policy_unpin(fs->cache->policy, x->layer, x->index);
-    if (x->holds == 0 && fs->full[expert].state == EFS_FULL_NONE)
-        not_full(fs, expert);
+    if (x->holds == 0 && fs->full->at[expert].state == EFS_FULL_NONE)
+        cache_not_full(fs, expert);
 }
 
 void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)
@@ -320,7 +323,7 @@ bool efs_cache_held(const struct efs *fs, uint32_t expert)
  * A pass ends when readers come back to a layer well before the one that they had reached. Inside one, an expert is
  * used once more when more of it was read than there is.
  */
-static bool is_another_use(struct efs_cache *r, uint32_t expert, uint64_t bytes)
+static bool cache_is_another_use(struct efs_cache *r, uint32_t expert, uint64_t bytes)
 {
     struct efs_cache_expert *x = &r->expert[expert];
     if (x->layer + 2 <= r->pass_layer || (r->layers <= 2 && x->layer < r->pass_layer))
@@ -339,19 +342,19 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     struct efs_cache *r = fs->cache;
     struct efs_cache_expert *x = &r->expert[expert];
-    if (!is_another_use(r, expert, bytes))
+    if (!cache_is_another_use(r, expert, bytes))
         return;
-    atomic_fetch_add_explicit(&fs->touches[expert], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&fs->cache->touches[expert], 1, memory_order_relaxed);
     if (x->announced) {
         x->announced = false;
         return;
     }
-    count_found(fs, expert);
+    cache_count_found(fs, expert);
     r->ids[0] = x->index;
     efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
     if (!r->policy)
         return;
-    ask(fs, x->layer, 1, false);
+    cache_ask(fs, x->layer, 1, false);
     efs_policy_unpin(r->policy, x->layer, x->index);
 }
 
@@ -360,12 +363,12 @@ void efs_cache_leased(struct efs *fs)
 {
     struct efs_cache *r = fs->cache;
     if (r->leases++ == 0)
-        efs_plan_thread_wake(fs); /* from now on F makes sense */
-    if (fs->leased_evictable_bytes > r->leased_lately_bytes)
-        r->leased_lately_bytes = fs->leased_evictable_bytes;
-    if (fs->leased_evictable_bytes > r->leased_peak_bytes) {
-        r->leased_peak_bytes = fs->leased_evictable_bytes;
-        efs_plan_thread_wake(fs);
+        efs_again(fs, EFS_AGAIN_PLAN); /* from now on F makes sense */
+    if (fs->full->leased_evictable_bytes > r->leased_lately_bytes)
+        r->leased_lately_bytes = fs->full->leased_evictable_bytes;
+    if (fs->full->leased_evictable_bytes > r->leased_peak_bytes) {
+        r->leased_peak_bytes = fs->full->leased_evictable_bytes;
+        efs_again(fs, EFS_AGAIN_PLAN);
     }
 }
 
@@ -374,7 +377,7 @@ void efs_cache_leased(struct efs *fs)
 char efs_cache_state(const struct efs *fs, uint32_t expert)
 {
     bool some;
-    if (fs->full[expert].state == EFS_FULL_READY)
+    if (fs->full->at[expert].state == EFS_FULL_READY)
         return 'F';
     unsigned have = efs_extents_have(fs, expert, &some);
     return have == EFS_BOTH ? 'C' : have == EFS_COMPONENT_SM ? 'S' : have == EFS_COMPONENT_E ? 'E' : some ? 'P' : 'M';
@@ -416,7 +419,7 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
 {
     const struct efs_cache *r = fs->cache;
     struct efs_policy_pool state = {0};
-    enum efs_pool p = pool_of_state(pool);
+    enum efs_pool p = state_pool(pool);
     if (p == EFS_POOL_M && pool != 'M')
         return -EINVAL;
     efs_lock(fs);

@@ -16,7 +16,8 @@
 
 #include "planner.h"
 #include "policy.h"
-#include "serve.h"
+#include "extent.h"
+#include "full.h"
 
 /* How the pools are to be chosen. */
 struct efs_cache_tuning {
@@ -40,6 +41,7 @@ struct efs_cache_expert {  /* by expert number */
 struct efs_cache {
     struct efs_policy *policy; /* NULL: the store has no experts */
     struct efs_policy_config config;
+    _Atomic uint64_t *touches; /* by expert: how often it was asked for */
     uint32_t layers, width;
     uint32_t *layer_first; /* [layers + 1]: expert numbers */
     uint64_t (*bytes)[EFS_POOLS];
@@ -95,12 +97,8 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
 
 /* ---- tuning (cache_tune.c) ---- */
 
-/* Cut the budget into pools by tuning.ratio; victims go. */
-void efs_cache_resize(struct efs *fs);
-/* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
-void efs_cache_set_budget(struct efs *fs, uint64_t bytes);
 /* Without lock: another policy, or other tuning of it; NULL: as it is. A new machine takes over the cache state,
- * counts, holds and pins, and the pools are cut anew. 0, -ENOMEM. */
+ * counts, holds and pins; the pools are to be cut anew (efs_budget_cut). 0, -ENOMEM. */
 errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta);
 /* pool F, C, or M: not pinned. */
 void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);

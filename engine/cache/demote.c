@@ -30,7 +30,7 @@ struct efs_demotion {
     uint8_t *e, *sm;
 };
 
-static unsigned wanted(const struct efs_extent *x)
+static unsigned demotion_wants(const struct efs_extent *x)
 {
     return x->state == EFS_EXTENT_REST ? x->keep & ~(unsigned)x->have : 0;
 }
@@ -38,15 +38,15 @@ static unsigned wanted(const struct efs_extent *x)
 void efs_demote(struct efs *fs, uint32_t expert)
 {
     struct efs_demotion *d = fs->demotion;
-    if (!d || fs->closing || fs->cache->expert[expert].demoting || fs->full[expert].state != EFS_FULL_READY)
+    if (!d || fs->closing || fs->cache->expert[expert].demoting || fs->full->at[expert].state != EFS_FULL_READY)
         return;
     bool any = false;
     for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
-        any = any || wanted(&fs->extents[x]);
+        any = any || demotion_wants(&fs->extents->at[x]);
     if (!any)
         return;
     fs->cache->expert[expert].demoting = true;
-    fs->full[expert].readers++;
+    fs->full->at[expert].readers++;
     efs_active_begin(fs);
     d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
     if (!d->running) {
@@ -56,10 +56,10 @@ void efs_demote(struct efs *fs, uint32_t expert)
 }
 
 /* Lock held: the full form is not needed any more. */
-static void let_go(struct efs *fs, uint32_t expert)
+static void demotion_let_go(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].demoting = false;
-    fs->full[expert].readers--;
+    fs->full->at[expert].readers--;
 }
 
 bool efs_demotion_cancel(struct efs *fs)
@@ -70,7 +70,7 @@ bool efs_demotion_cancel(struct efs *fs)
             d->called_off = d->working;
         return false;
     }
-    let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
+    demotion_let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
     efs_active_end_locked(fs);
     return true;
 }
@@ -78,14 +78,14 @@ bool efs_demotion_cancel(struct efs *fs)
 /* ---- making chunks ---- */
 
 /* Space after a chunk up to where the next one may begin is zero in the store, too. */
-static void put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
+static void demotion_put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
     memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
 }
 
-static bool make_shard(struct efs_demotion *d, const struct efs_extent *x, uint32_t shard, unsigned components,
-                       const uint8_t *raw)
+static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent *x, uint32_t shard, unsigned components,
+                                const uint8_t *raw)
 {
     struct efs *fs = d->fs;
     const struct efs_disk_shard *s = &fs->store->shards[shard];
@@ -101,61 +101,61 @@ static bool make_shard(struct efs_demotion *d, const struct efs_extent *x, uint3
     if (components & EFS_COMPONENT_E) {
         if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
             return false;
-        put_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
+        demotion_put_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
     }
     if (components & EFS_COMPONENT_SM) {
         if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
             return false;
-        put_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
+        demotion_put_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
     }
     return true;
 }
 
-static bool make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
+static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
 {
     struct efs *fs = d->fs;
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
     bool good = true;
     for (uint32_t i = 0; good && i < x->shard_count; i++)
-        good = make_shard(d, x, x->shard_first + i, components, raw + i * shard_bytes);
+        good = demotion_make_shard(d, x, x->shard_first + i, components, raw + i * shard_bytes);
     return good;
 }
 
 /* Where the extent's raw bytes are in the full expert. */
-static const uint8_t *raw_of(const struct efs *fs, uint32_t expert, uint32_t extent)
+static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32_t extent)
 {
     struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
     uint32_t n = efs_view_expert_parts(&fs->view, expert, parts);
     for (uint32_t i = 0; i < n; i++)
-        if (parts[i].object == fs->extents[extent].object)
-            return fs->full[expert].memfile->data + parts[i].file_offset + efs_extent_begin(fs, extent);
+        if (parts[i].object == fs->extents->at[extent].object)
+            return fs->full->at[expert].memfile->data + parts[i].file_offset + efs_extent_begin(fs, extent);
     return NULL;
 }
 
 /* Only where the smallest chunk pool is left beside it. */
-static bool reserve(struct efs *fs, uint64_t bytes)
+static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
     efs_lock(fs);
-    uint64_t least = fs->floor_segments * fs->arena.segment_bytes;
-    bool room = fs->fixed_bytes + bytes + least <= fs->options.budget_bytes;
+    uint64_t least = fs->account.floor_segments * fs->arena.segment_bytes;
+    bool room = fs->account.fixed_bytes + bytes + least <= fs->options.budget_bytes;
     if (room) {
-        fs->fixed_bytes += bytes;
-        efs_budget_shrink(fs);
+        fs->account.fixed_bytes += bytes;
+        efs_again(fs, EFS_AGAIN_BUDGET);
     }
     efs_unlock(fs);
     return room;
 }
 
-static void unreserve(struct efs *fs, uint64_t bytes)
+static void demotion_unreserve(struct efs *fs, uint64_t bytes)
 {
     efs_lock(fs);
-    fs->fixed_bytes -= bytes;
+    fs->account.fixed_bytes -= bytes;
     efs_unlock(fs);
 }
 
 /* Its buffers come with the first demotion, and count in the budget from then on. */
-static bool equip(struct efs_demotion *d)
+static bool demotion_equip(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
     uint32_t n = fs->store->sb.shard_elements;
@@ -165,7 +165,7 @@ static bool equip(struct efs_demotion *d)
     for (unsigned f = 0; f < EFS_FORMAT_COUNT; f++)
         if (efs_shard_sm_bound((enum efs_format)f, n) > sm)
             sm = efs_shard_sm_bound((enum efs_format)f, n);
-    if (!reserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n)))
+    if (!demotion_reserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n)))
         return false;
     d->e = efs_sys_malloc(e);
     d->sm = efs_sys_malloc(sm);
@@ -174,25 +174,25 @@ static bool equip(struct efs_demotion *d)
     free(d->e);
     free(d->sm);
     d->e = d->sm = NULL;
-    unreserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n));
+    demotion_unreserve(fs, e + sm + efs_codec_scratch_encoding_bytes(n));
     return false;
 }
 
-static void work(struct efs_demotion *d, uint32_t extent)
+static void demotion_work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
-    if (!equip(d))
+    if (!demotion_equip(d))
         return;
     efs_lock(fs);
-    unsigned components = fs->closing || d->called_off ? 0 : wanted(&fs->extents[extent]);
-    const uint8_t *raw = components ? raw_of(fs, d->expert, extent) : NULL;
+    unsigned components = fs->closing || d->called_off ? 0 : demotion_wants(&fs->extents->at[extent]);
+    const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
     if (raw && efs_extent_place(fs, extent, components) < 0)
         raw = NULL;
     efs_unlock(fs);
     if (!raw)
         return;
-    bool good = make_extent(d, extent, components, raw);
-    efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents[extent], components) : 0);
+    bool good = demotion_make_extent(d, extent, components, raw);
+    efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
     efs_lock(fs);
     efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
     efs_unlock(fs);
@@ -201,24 +201,24 @@ static void work(struct efs_demotion *d, uint32_t extent)
 /* ---- one expert after the other ---- */
 
 /* Lock held: the expert is through; what could not be made is lost when the full form goes. */
-static void finish(struct efs_demotion *d)
+static void demotion_finish(struct efs_demotion *d)
 {
-    let_go(d->fs, d->expert);
+    demotion_let_go(d->fs, d->expert);
     d->working = d->called_off = false;
 }
 
-static void run(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_demotion *d = EFS_CONTAINER(job, struct efs_demotion, job);
     struct efs *fs = d->fs;
     bool ended = false;
     (void)scratch;
     if (d->working)
-        work(d, d->extent++);
+        demotion_work(d, d->extent++);
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->called_off)) {
-        finish(d);
-        efs_budget_shrink(fs);           /* the budget may have become smaller meanwhile */
+        demotion_finish(d);
+        efs_again(fs, EFS_AGAIN_BUDGET); /* the budget may have become smaller meanwhile */
         efs_again(fs, EFS_AGAIN_LEASES); /* the full form may be wanted for another */
         ended = true;
     }
@@ -244,7 +244,7 @@ errint_t efs_demotion_build(struct efs *fs)
     if (!d)
         return -ENOMEM;
     d->fs = fs;
-    d->job.run = run;
+    d->job.run = demotion_run;
     d->queue = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(*d->queue));
     return d->queue ? 0 : -ENOMEM;
 }

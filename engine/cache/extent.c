@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extent.c - what an extent consists of, and where it stands. See serve.h for what an extent is. */
+/* extent.c - what an extent consists of, and where it stands. See extent.h for what an extent is. */
 #include "extent_core.h"
 
 #include "codec_table.h"
@@ -12,18 +12,18 @@
 #include <string.h>
 
 /* Is there less than a page between the end of a chunk and the next one? */
-static bool near(uint64_t end, uint64_t next)
+static bool chunk_is_near(uint64_t end, uint64_t next)
 {
     return next >= end && next - end < EFS_ALIGN;
 }
 
 /* Does shard b follow a on disk, E after E and SM after SM? A chunk without bytes follows only its like. */
-static bool follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
+static bool shard_follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
 {
     if ((a->e_bytes == 0) != (b->e_bytes == 0) || (a->sm_bytes == 0) != (b->sm_bytes == 0))
         return false;
-    return (a->e_bytes == 0 || near(a->e_offset + a->e_bytes, b->e_offset)) &&
-           (a->sm_bytes == 0 || near(a->sm_offset + a->sm_bytes, b->sm_offset));
+    return (a->e_bytes == 0 || chunk_is_near(a->e_offset + a->e_bytes, b->e_offset)) &&
+           (a->sm_bytes == 0 || chunk_is_near(a->sm_offset + a->sm_bytes, b->sm_offset));
 }
 
 /* How many shards from `first` on make one extent. */
@@ -32,9 +32,9 @@ static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end
     const struct efs_disk_shard *s = fs->store->shards;
     uint64_t bytes = efs_page_up(s[first].e_bytes) + efs_page_up(s[first].sm_bytes);
     uint32_t n = 1;
-    while (first + n < end && n < EFS_EXTENT_SHARDS && follows(&s[first + n - 1], &s[first + n])) {
+    while (first + n < end && n < EFS_EXTENT_SHARDS && shard_follows(&s[first + n - 1], &s[first + n])) {
         bytes += efs_page_up(s[first + n].e_bytes) + efs_page_up(s[first + n].sm_bytes);
-        if (bytes > fs->extent_max_bytes)
+        if (bytes > fs->extents->max_bytes)
             break;
         n++;
     }
@@ -42,7 +42,7 @@ static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end
 }
 
 /* One pass to count, one to fill extents and the first extent of each object. */
-static uint32_t lay_extents(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
+static uint32_t extents_lay(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
 {
     uint32_t n = 0;
     for (uint32_t o = 0; o < fs->store->object_count; o++) {
@@ -67,24 +67,77 @@ static uint32_t lay_extents(const struct efs *fs, struct efs_extent *extents, ui
     return n;
 }
 
-uint32_t efs_extents_count(const struct efs *fs)
+uint32_t efs_extents_size(struct efs *fs, size_t max_bytes)
 {
-    return lay_extents(fs, NULL, NULL);
+    if (max_bytes != fs->extents->max_bytes) {
+        fs->extents->max_bytes = max_bytes;
+        fs->extents->count = extents_lay(fs, NULL, NULL);
+    }
+    return fs->extents->count;
+}
+
+uint64_t efs_extents_table_bytes(const struct efs *fs)
+{
+    return (uint64_t)fs->extents->count * sizeof(struct efs_extent) +
+           (uint64_t)fs->store->object_count * sizeof(uint32_t) + (uint64_t)fs->store->expert_count * sizeof(uint64_t);
+}
+
+void efs_extents_set_window(struct efs *fs, uint64_t bytes)
+{
+    fs->extents->streams.window = bytes;
+}
+
+void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes)
+{
+    fs->extents->ahead_max_bytes = max_bytes;
+}
+
+struct efs_streams *efs_extents_streams(struct efs *fs)
+{
+    return &fs->extents->streams;
+}
+
+uint32_t efs_extents_ready(const struct efs *fs)
+{
+    return fs->extents->ready_count;
+}
+
+bool efs_extents_are_quiet(const struct efs *fs)
+{
+    return !fs->extents->no_memory && fs->extents->loads[EFS_LOAD_WANTED] == 0 &&
+           fs->extents->loads[EFS_LOAD_AHEAD] == 0;
+}
+
+uint32_t efs_extents_warming(const struct efs *fs)
+{
+    return fs->extents->loads[EFS_LOAD_WARM];
 }
 
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
 {
-    fs->extents = efs_sys_calloc(fs->extent_count + 1u, sizeof(*fs->extents));
-    fs->object_extent = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
-    if (!fs->extents || !fs->object_extent)
+    fs->extents->at = efs_sys_calloc(fs->extents->count + 1u, sizeof(*fs->extents->at));
+    fs->extents->object_first = efs_sys_calloc(fs->store->object_count + 1u, sizeof(uint32_t));
+    fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
+    if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
-    efs_ask_huge(fs->extents, (fs->extent_count + (size_t)1) * sizeof(*fs->extents));
-    lay_extents(fs, fs->extents, fs->object_extent);
-    efs_lru_init(&fs->protected_extents, &fs->extents[0].link, sizeof(struct efs_extent));
-    efs_lru_init(&fs->evictable_extents, &fs->extents[0].link, sizeof(struct efs_extent));
-    efs_lru_init(&fs->passing_extents, &fs->extents[0].link, sizeof(struct efs_extent));
-    fs->no_memory_tail = &fs->no_memory;
+    efs_ask_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
+    extents_lay(fs, fs->extents->at, fs->extents->object_first);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
+            fs->extents->expert_bytes[e] += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
+    efs_lru_init(&fs->extents->protected, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->passing, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    fs->extents->no_memory_tail = &fs->extents->no_memory;
     return 0;
+}
+
+void efs_extents_destroy(struct efs *fs)
+{
+    efs_extent_loads_free(fs);
+    free(fs->extents->expert_bytes);
+    free(fs->extents->object_first);
+    free(fs->extents->at);
 }
 
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object)
@@ -95,28 +148,29 @@ uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object)
 
 uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     return (x->shard_first - fs->store->objects[x->object].shard_first) * efs_object_shard_bytes(fs, x->object);
 }
 
 uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end)
 {
     uint32_t shard = fs->store->objects[object].shard_first + (uint32_t)(offset / efs_object_shard_bytes(fs, object));
-    uint32_t low = fs->object_extent[object], high = fs->object_extent[object + 1];
+    uint32_t low = fs->extents->object_first[object], high = fs->extents->object_first[object + 1];
     while (high - low > 1) {
         uint32_t mid = low + (high - low) / 2;
-        if (fs->extents[mid].shard_first <= shard)
+        if (fs->extents->at[mid].shard_first <= shard)
             low = mid;
         else
             high = mid;
     }
-    *end = low + 1 < fs->object_extent[object + 1] ? efs_extent_begin(fs, low + 1) : fs->store->objects[object].bytes;
+    *end = low + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, low + 1)
+                                                           : fs->store->objects[object].bytes;
     return low;
 }
 
 bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     for (uint32_t i = 0; i < x->shard_count; i++) {
         uint32_t codec = fs->store->shards[x->shard_first + i].codec;
         if (!efs_codec_of(codec)->decode_range)

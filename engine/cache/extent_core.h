@@ -6,7 +6,7 @@
 #ifndef EFS_EXTENT_CORE_H
 #define EFS_EXTENT_CORE_H
 
-#include "serve.h"
+#include "extent.h"
 
 static inline const struct efs_disk_shard *efs_extent_first_shard(const struct efs *fs, const struct efs_extent *x)
 {
@@ -63,13 +63,13 @@ static inline size_t efs_extent_room(const struct efs *fs, const struct efs_exte
 /* The extents of an expert: the first, and the one after its last. */
 static inline uint32_t efs_expert_extent_first(const struct efs *fs, uint32_t expert)
 {
-    return fs->object_extent[fs->store->groups[expert].object_first];
+    return fs->extents->object_first[fs->store->groups[expert].object_first];
 }
 
 static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expert)
 {
     const struct efs_disk_group *g = &fs->store->groups[expert];
-    return fs->object_extent[g->object_first + g->object_count];
+    return fs->extents->object_first[g->object_first + g->object_count];
 }
 
 /* Raw bytes of a whole shard of the object. */
@@ -118,6 +118,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 /* It is not LOADING any more, and who waits is told the error or 0 or, if it is not whole yet, it is read on: also for
  * -EAGAIN. */
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
+void efs_extent_loads_free(struct efs *fs);
 /* Begin to load what is missing of an extent that rests. 0: its reads are deferred. -EAGAIN: no room now.
  * -ENOMEM.
  */

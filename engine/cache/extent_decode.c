@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-static errint_t damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bool sm, const char *how)
+static errint_t shard_damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bool sm, const char *how)
 {
     char place_text[1500];
     efs_store_name_chunk(fs->store, x->object, shard, sm, place_text, sizeof(place_text));
@@ -20,7 +20,7 @@ static errint_t damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bo
     return -EUCLEAN;
 }
 
-static struct efs_shard_view view_of(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
+static struct efs_shard_view shard_view(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
 {
     const struct efs_disk_shard *s = &fs->store->shards[shard];
     const struct efs_disk_object *object = &fs->store->objects[x->object];
@@ -35,16 +35,16 @@ static struct efs_shard_view view_of(const struct efs *fs, const struct efs_exte
     };
 }
 
-static errint_t check_shard(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
+static errint_t shard_check(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
 {
     uint64_t bit = 1ull << (shard - x->shard_first);
     if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
         return 0;
     const struct efs_disk_shard *s = &fs->store->shards[shard];
     if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
-        return damaged(fs, x, shard, false, "checksum differs");
+        return shard_damaged(fs, x, shard, false, "checksum differs");
     if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
-        return damaged(fs, x, shard, true, "checksum differs");
+        return shard_damaged(fs, x, shard, true, "checksum differs");
     atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
     efs_count(&fs->stats, chunks_checked, (v->e != NULL) + (v->sm != NULL));
     return 0;
@@ -52,26 +52,26 @@ static errint_t check_shard(struct efs *fs, struct efs_extent *x, uint32_t shard
 
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard)
 {
-    struct efs_extent *x = &fs->extents[extent];
-    struct efs_shard_view v = view_of(fs, x, x->shard_first + shard);
-    return check_shard(fs, x, x->shard_first + shard, &v);
+    struct efs_extent *x = &fs->extents->at[extent];
+    struct efs_shard_view v = shard_view(fs, x, x->shard_first + shard);
+    return shard_check(fs, x, x->shard_first + shard, &v);
 }
 
 bool efs_extent_checked(const struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     uint64_t all = x->shard_count < 64 ? (1ull << x->shard_count) - 1 : UINT64_MAX;
     return atomic_load_explicit(&x->checked, memory_order_acquire) == all;
 }
 
 bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t shard)
 {
-    return atomic_load_explicit(&fs->extents[extent].checked, memory_order_relaxed) & 1ull << shard;
+    return atomic_load_explicit(&fs->extents->at[extent].checked, memory_order_relaxed) & 1ull << shard;
 }
 
 /* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
-static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst, bool stream,
-                             struct efs_codec_scratch *scratch)
+static errint_t shard_decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst,
+                                   bool stream, struct efs_codec_scratch *scratch)
 {
     size_t size = efs_format_bytes(v->format);
     while (bytes > 0) {
@@ -98,19 +98,19 @@ static errint_t decode_bytes(const struct efs_shard_view *v, uint64_t begin, siz
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
                            struct efs_codec_scratch *scratch)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object), start_ns = efs_now_ns();
     errint_t rc = 0;
     for (size_t done = 0; done < bytes && rc == 0;) {
         uint64_t at = begin + done, in = at % shard_bytes;
         uint32_t shard = fs->store->objects[x->object].shard_first + (uint32_t)(at / shard_bytes);
         size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
-        struct efs_shard_view v = view_of(fs, x, shard);
-        rc = check_shard(fs, x, shard, &v);
+        struct efs_shard_view v = shard_view(fs, x, shard);
+        rc = shard_check(fs, x, shard, &v);
         if (rc == 0) {
-            rc = decode_bytes(&v, in, n, (uint8_t *)dst + done, stream, scratch);
+            rc = shard_decode_bytes(&v, in, n, (uint8_t *)dst + done, stream, scratch);
             if (rc == -EUCLEAN)
-                rc = damaged(fs, x, shard, false, "code is not well formed");
+                rc = shard_damaged(fs, x, shard, false, "code is not well formed");
         }
         done += n;
     }

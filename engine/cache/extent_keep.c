@@ -9,45 +9,45 @@
 
 #include "cache.h"
 
-static unsigned evictable_components(const struct efs_extent *x)
+static unsigned extent_evictable_components(const struct efs_extent *x)
 {
     return x->have & ~(unsigned)x->keep;
 }
 
 void efs_extent_delist(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (x->list == EFS_LIST_PROTECTED)
-        efs_lru_remove(&fs->protected_extents, extent);
+        efs_lru_remove(&fs->extents->protected, extent);
     else if (x->list != EFS_LIST_NONE)
-        efs_lru_remove(x->list == EFS_LIST_PASSING ? &fs->passing_extents : &fs->evictable_extents, extent);
+        efs_lru_remove(x->list == EFS_LIST_PASSING ? &fs->extents->passing : &fs->extents->evictable, extent);
     x->list = EFS_LIST_NONE;
 }
 
 void efs_extent_enlist(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_delist(fs, extent);
     if (x->have == 0 || x->state == EFS_EXTENT_LOADING)
         return;
-    bool evictable = evictable_components(x) != 0;
+    bool evictable = extent_evictable_components(x) != 0;
     x->evict_first = x->evict_first && evictable;
     x->list = !evictable ? EFS_LIST_PROTECTED : x->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_EVICTABLE;
-    efs_lru_insert(!evictable         ? &fs->protected_extents
-                   : x->passing_bytes ? &fs->passing_extents
-                                      : &fs->evictable_extents,
+    efs_lru_insert(!evictable         ? &fs->extents->protected
+                   : x->passing_bytes ? &fs->extents->passing
+                                      : &fs->extents->evictable,
                    extent, !x->evict_first);
 }
 
 void efs_extent_used(struct efs *fs, struct efs_extent *x)
 {
-    fs->ahead_bytes -= x->ahead_bytes;
+    fs->extents->ahead_bytes -= x->ahead_bytes;
     x->ahead_bytes = 0;
 }
 
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     bool whole = x->have == x->needs;
     efs_extent_used(fs, x);
     if (components & EFS_COMPONENT_E)
@@ -55,7 +55,7 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
     if (components & EFS_COMPONENT_SM)
         efs_arena_free(&fs->arena, &x->sm);
     if (whole && (x->have & components))
-        fs->extent_ready_count--;
+        fs->extents->ready_count--;
     x->have &= (uint8_t)~components;
     if (x->have == 0) {
         x->discard = x->evict_first = x->streamed = false;
@@ -66,7 +66,7 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
 
 void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components)
 {
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     bool kept = (x->have & x->keep & components) != 0;
     efs_extent_drop(fs, extent, components);
     efs_count(&fs->stats, kept_lost, kept);
@@ -74,14 +74,14 @@ void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components)
         efs_cache_lost(fs, fs->store->objects[x->object].group);
 }
 
-static enum efs_evicted evict_evictable(struct efs *fs, bool only_evict_first)
+static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->evictable_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->evictable_extents, i)) {
-        if (only_evict_first && !fs->extents[i].evict_first)
+    for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
+        if (only_evict_first && !fs->extents->at[i].evict_first)
             return EFS_EVICTED_NONE;
-        if (fs->extents[i].refs == 0) {
-            efs_extent_drop(fs, i, evictable_components(&fs->extents[i]));
+        if (fs->extents->at[i].refs == 0) {
+            efs_extent_drop(fs, i, extent_evictable_components(&fs->extents->at[i]));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
         }
@@ -94,11 +94,11 @@ static enum efs_evicted evict_evictable(struct efs *fs, bool only_evict_first)
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 {
     if (only_evict_first)
-        return evict_evictable(fs, true);
+        return extents_evict_evictable(fs, true);
     enum efs_evicted passed = efs_extents_evict_passing(fs, EFS_PASSING_LEFT), evictable;
     if (passed == EFS_EVICTED_ONE)
         return passed;
-    evictable = evict_evictable(fs, false);
+    evictable = extents_evict_evictable(fs, false);
     if (evictable == EFS_EVICTED_ONE)
         return evictable;
     enum efs_evicted ahead = efs_extents_evict_passing(fs, EFS_PASSING_READ);
@@ -111,8 +111,8 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 bool efs_extents_evict_protected(struct efs *fs)
 {
     for (unsigned held = 0; held < 2; held++)
-        for (uint32_t i = fs->protected_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->protected_extents, i)) {
-            const struct efs_extent *x = &fs->extents[i];
+        for (uint32_t i = fs->extents->protected.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->protected, i)) {
+            const struct efs_extent *x = &fs->extents->at[i];
             if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
                 efs_extent_give_up(fs, i, x->have);
                 efs_count(&fs->stats, evictions_c, 1);
@@ -125,7 +125,7 @@ bool efs_extents_evict_protected(struct efs *fs)
 void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent *x = &fs->extents[i];
+        struct efs_extent *x = &fs->extents->at[i];
         uint8_t keep = (uint8_t)(components & x->needs);
         if (x->keep != keep) {
             x->keep = keep;
@@ -140,7 +140,7 @@ unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some)
 {
     unsigned all = EFS_BOTH, any = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        const struct efs_extent *x = &fs->extents[i];
+        const struct efs_extent *x = &fs->extents->at[i];
         unsigned have = x->state == EFS_EXTENT_REST ? x->have : 0;
         all &= have | (EFS_BOTH & ~(unsigned)x->needs);
         any |= have;
@@ -152,7 +152,7 @@ unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some)
 bool efs_extents_loading(const struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
-        if (fs->extents[i].state != EFS_EXTENT_REST)
+        if (fs->extents->at[i].state != EFS_EXTENT_REST)
             return true;
     return false;
 }
@@ -167,7 +167,7 @@ unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x)
 
 void efs_extent_released(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->have == 0)
         return;
     unsigned components = x->have & efs_extent_in_leaving(fs, x);
@@ -178,11 +178,11 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
 }
 
 /* One that goes leaves the list, hence from the start again each time: a segment has few. */
-static bool drop_one_leaving(struct efs *fs, const struct efs_lru *list)
+static bool extent_drop_one_leaving(struct efs *fs, const struct efs_lru *list)
 {
     for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
-        const struct efs_extent *x = &fs->extents[i];
-        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & evictable_components(x) : 0;
+        const struct efs_extent *x = &fs->extents->at[i];
+        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & extent_evictable_components(x) : 0;
         if (components) {
             efs_extent_drop(fs, i, components);
             return true;
@@ -193,16 +193,39 @@ static bool drop_one_leaving(struct efs *fs, const struct efs_lru *list)
 
 void efs_extents_drop_leaving(struct efs *fs)
 {
-    while (drop_one_leaving(fs, &fs->passing_extents) || drop_one_leaving(fs, &fs->evictable_extents))
+    while (extent_drop_one_leaving(fs, &fs->extents->passing) || extent_drop_one_leaving(fs, &fs->extents->evictable))
         efs_again(fs, EFS_AGAIN_SEGMENTS);
 }
 
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
         efs_extent_set_passing(fs, x, false);
         x->evict_first = true;
         efs_extent_enlist(fs, extent);
     }
+}
+
+bool efs_extents_one_goes_first(const struct efs *fs)
+{
+    uint32_t oldest = fs->extents->evictable.oldest;
+    return oldest != EFS_NONE && fs->extents->at[oldest].evict_first;
+}
+
+void efs_extent_evict_early(struct efs *fs, uint32_t extent)
+{
+    struct efs_lru *evictable = &fs->extents->evictable;
+    const struct efs_extent *x = &fs->extents->at[extent];
+    uint32_t behind = EFS_NONE;
+    if (x->list != EFS_LIST_EVICTABLE || x->refs != 0 || x->evict_first)
+        return;
+    efs_lru_remove(evictable, extent);
+    for (uint32_t i = evictable->oldest; i != EFS_NONE && fs->extents->at[i].evict_first;
+         i = efs_lru_newer(evictable, i))
+        behind = i;
+    if (behind == EFS_NONE)
+        efs_lru_insert(evictable, extent, false);
+    else
+        efs_lru_insert_newer(evictable, extent, behind);
 }

@@ -11,7 +11,6 @@
 #include "record.h"
 #include "cache.h"
 #include "sys.h"
-#include "warm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ static void extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t e
 
 /* ---- memory ---- */
 
-static bool alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
+static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigned component)
 {
     struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
     const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
@@ -47,11 +46,11 @@ static bool alloc_component(struct efs *fs, struct efs_extent *x, unsigned compo
 
 /* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
  * when all memory is kept the oldest of that. */
-static bool more_memory(struct efs *fs)
+static bool extents_more_memory(struct efs *fs)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
-    errint_t rc = efs_budget_reserve_segment(fs);
+    errint_t rc = fs->hooks->reserve_segment(fs);
     if (rc == -EAGAIN || (rc == 0 && efs_arena_grow(&fs->arena) == 0))
         return rc == 0;
     enum efs_evicted evicted = efs_extents_evict(fs, false);
@@ -60,13 +59,13 @@ static bool more_memory(struct efs *fs)
     return evicted == EFS_EVICTED_ONE;
 }
 
-static bool alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
+static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
 {
-    return (!(components & EFS_COMPONENT_E) || alloc_component(fs, x, EFS_COMPONENT_E)) &&
-           (!(components & EFS_COMPONENT_SM) || alloc_component(fs, x, EFS_COMPONENT_SM));
+    return (!(components & EFS_COMPONENT_E) || extent_alloc_component(fs, x, EFS_COMPONENT_E)) &&
+           (!(components & EFS_COMPONENT_SM) || extent_alloc_component(fs, x, EFS_COMPONENT_SM));
 }
 
-static void free_components(struct efs *fs, struct efs_extent *x, unsigned components)
+static void extent_free_components(struct efs *fs, struct efs_extent *x, unsigned components)
 {
     if (components & EFS_COMPONENT_E)
         efs_arena_free(&fs->arena, &x->e);
@@ -76,16 +75,16 @@ static void free_components(struct efs *fs, struct efs_extent *x, unsigned compo
 
 errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     enum efs_extent_state was = (enum efs_extent_state)x->state;
     /* what it has already must not be evicted for the rest: it is in no list while it is LOADING, whatever the cache
      * state is told of those who go for it */
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
-    while (!alloc_components(fs, x, components))
-        if (!more_memory(fs)) {
-            free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->freeing_bytes != 0;
+    while (!extent_alloc_components(fs, x, components))
+        if (!extents_more_memory(fs)) {
+            extent_free_components(fs, x, components);
+            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
@@ -94,12 +93,12 @@ errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
 }
 
 /* The same in memory that is empty: nothing goes for it. */
-static errint_t place_in_empty(struct efs *fs, uint32_t extent, unsigned components)
+static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned components)
 {
-    struct efs_extent *x = &fs->extents[extent];
-    while (!alloc_components(fs, x, components))
-        if (!efs_budget_has_segment(fs) || efs_arena_grow(&fs->arena) < 0) {
-            free_components(fs, x, components);
+    struct efs_extent *x = &fs->extents->at[extent];
+    while (!extent_alloc_components(fs, x, components))
+        if (!fs->hooks->has_segment(fs) || efs_arena_grow(&fs->arena) < 0) {
+            extent_free_components(fs, x, components);
             return -EAGAIN;
         }
     x->state = EFS_EXTENT_LOADING;
@@ -121,17 +120,17 @@ struct efs_extent_load {
 
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     uint32_t expert = fs->store->objects[x->object].group;
     bool kept = (components & x->keep) != 0;
     atomic_store(&x->checked, 0);
     if (error < 0) {
         efs_extent_used(fs, x);
-        free_components(fs, x, components);
+        extent_free_components(fs, x, components);
         efs_extent_set_passing(fs, x, x->passing_bytes && x->have);
     } else {
         x->have |= (uint8_t)components;
-        fs->extent_ready_count += x->have == x->needs;
+        fs->extents->ready_count += x->have == x->needs;
     }
     efs_extent_rests(fs, extent, error);
     if (error < 0 && kept)
@@ -141,7 +140,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     x->state = EFS_EXTENT_REST;
     efs_extent_enlist(fs, extent);
     if (x->waiters && (error == 0 || error == -EAGAIN) && !extent_is_whole(x)) {
@@ -155,6 +154,14 @@ void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
     efs_again(fs, EFS_AGAIN_SEGMENTS);
 }
 
+void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
+                       uint64_t end_ns)
+{
+    uint32_t expert = fs->store->objects[fs->extents->at[extent].object].group;
+    if (expert < fs->store->expert_count)
+        efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
+}
+
 static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
@@ -163,21 +170,21 @@ static void load_done(struct efs_extent_load *load)
         efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
                 (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
     if (load->e.bytes)
-        efs_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
+        efs_extent_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
     if (load->sm.bytes)
-        efs_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
+        efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
     efs_lock(fs);
-    fs->loads[load->why]--;
+    fs->extents->loads[load->why]--;
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->why == EFS_LOAD_WARM)
-        efs_warm_ended(fs, load->extent, error);
-    load->next = fs->idle_loads;
-    fs->idle_loads = load;
+        fs->hooks->warmed(fs, load->extent, error);
+    load->next = fs->extents->idle_loads;
+    fs->extents->idle_loads = load;
     efs_unlock(fs);
     efs_active_end(fs);
 }
 
-static void part_done(struct efs_extent_load *load, errint_t error)
+static void load_part_done(struct efs_extent_load *load, errint_t error)
 {
     if (error < 0)
         load->error = error;
@@ -185,14 +192,14 @@ static void part_done(struct efs_extent_load *load, errint_t error)
         load_done(load);
 }
 
-static void e_done(struct efs_disk_request *r, errint_t error)
+static void load_e_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done(EFS_CONTAINER(r, struct efs_extent_load, e), error);
+    load_part_done(EFS_CONTAINER(r, struct efs_extent_load, e), error);
 }
 
-static void sm_done(struct efs_disk_request *r, errint_t error)
+static void load_sm_done(struct efs_disk_request *r, errint_t error)
 {
-    part_done(EFS_CONTAINER(r, struct efs_extent_load, sm), error);
+    load_part_done(EFS_CONTAINER(r, struct efs_extent_load, sm), error);
 }
 
 static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, uint64_t offset, size_t bytes,
@@ -211,36 +218,36 @@ static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, 
  * is made once as many are under way as ever will be. */
 static struct efs_extent_load *load_new(struct efs *fs)
 {
-    struct efs_extent_load *load = fs->idle_loads;
+    struct efs_extent_load *load = fs->extents->idle_loads;
     if (!load)
         return efs_sys_calloc(1, sizeof(*load));
-    fs->idle_loads = load->next;
+    fs->extents->idle_loads = load->next;
     return load;
 }
 
 void efs_extent_loads_free(struct efs *fs)
 {
-    for (struct efs_extent_load *load = fs->idle_loads, *next; load; load = next) {
+    for (struct efs_extent_load *load = fs->extents->idle_loads, *next; load; load = next) {
         next = load->next;
         free(load);
     }
-    fs->idle_loads = NULL;
+    fs->extents->idle_loads = NULL;
 }
 
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->needs & ~(unsigned)x->have;
     struct efs_extent_load *load = load_new(fs);
     if (!load)
         return -ENOMEM;
     errint_t rc =
-        why == EFS_LOAD_WARM ? place_in_empty(fs, extent, components) : efs_extent_place(fs, extent, components);
+        why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components) : efs_extent_place(fs, extent, components);
     if (rc < 0) {
         if (rc != -EAGAIN && x->have == 0)
             efs_extent_set_passing(fs, x, false);
-        load->next = fs->idle_loads;
-        fs->idle_loads = load;
+        load->next = fs->extents->idle_loads;
+        fs->extents->idle_loads = load;
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,
@@ -249,8 +256,8 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
                                                 (components & EFS_COMPONENT_SM ? 1 : 0),
-                                     .e.complete = e_done,
-                                     .sm.complete = sm_done};
+                                     .e.complete = load_e_done,
+                                     .sm.complete = load_sm_done};
     if (components & EFS_COMPONENT_E)
         load_read(load, &load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e);
@@ -258,9 +265,9 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
         load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
     efs_active_begin(fs);
-    fs->loads[why]++;
+    fs->extents->loads[why]++;
     if (why != EFS_LOAD_AHEAD && !x->passing_bytes)
-        efs_prefault(fs);
+        efs_again(fs, EFS_AGAIN_PREFAULT);
     efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
     return 0;
 }
@@ -269,24 +276,24 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     x->state = EFS_EXTENT_NO_MEMORY;
     x->next_no_memory = NULL;
-    *fs->no_memory_tail = x;
-    fs->no_memory_tail = &x->next_no_memory;
+    *fs->extents->no_memory_tail = x;
+    fs->extents->no_memory_tail = &x->next_no_memory;
 }
 
 /* In order, as far as there is room. */
 void efs_extents_retry(struct efs *fs)
 {
-    while (fs->no_memory) {
-        struct efs_extent *x = fs->no_memory;
-        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_WANTED);
+    while (fs->extents->no_memory) {
+        struct efs_extent *x = fs->extents->no_memory;
+        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_WANTED);
         if (rc == -EAGAIN)
             break;
-        fs->no_memory = x->next_no_memory;
-        if (!fs->no_memory)
-            fs->no_memory_tail = &fs->no_memory;
+        fs->extents->no_memory = x->next_no_memory;
+        if (!fs->extents->no_memory)
+            fs->extents->no_memory_tail = &fs->extents->no_memory;
         if (rc < 0) {
             x->state = EFS_EXTENT_REST;
             extent_tell_waiters(fs, x, rc);
@@ -305,7 +312,7 @@ bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, s
 
 bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_used(fs, x);
     if (extent_is_whole(x)) {
         x->refs++;
@@ -319,7 +326,9 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
     x->waiters = waiter;
     if (x->state != EFS_EXTENT_REST)
         return false;
-    errint_t rc = fs->closing ? -ECANCELED : fs->no_memory ? -EAGAIN : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
+    errint_t rc = fs->closing              ? -ECANCELED
+                  : fs->extents->no_memory ? -EAGAIN
+                                           : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
     else if (rc < 0)
@@ -331,7 +340,7 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
 {
     if (used_up)
         efs_extent_evict_first(fs, extent);
-    if (--fs->extents[extent].refs == 0) {
+    if (--fs->extents->at[extent].refs == 0) {
         efs_extent_released(fs, extent);
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_SEGMENTS);
@@ -349,18 +358,18 @@ void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
 /* Never more than component of the pool's first segments ahead: what was read ahead must not push itself out. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
-    if (fs->no_memory || fs->closing || fs->ahead_bytes + bytes > fs->ahead_max_bytes ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents), EFS_LOAD_AHEAD) < 0)
+    if (fs->extents->no_memory || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
+        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_AHEAD) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
-    fs->ahead_bytes += bytes;
+    fs->extents->ahead_bytes += bytes;
     efs_count(&fs->stats, readahead_extents, 1);
     return true;
 }
 
 bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (x->state != EFS_EXTENT_REST || x->have == x->needs)
         return true;
     size_t bytes = efs_extent_span(fs, x, x->needs & ~(unsigned)x->have);
@@ -374,7 +383,7 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent)
         efs_extent_set_passing(fs, x, begun);
         x->streamed = begun;
         x->passed_bytes = 0;
-        x->passing_clock = fs->streams.clock;
+        x->passing_clock = fs->extents->streams.clock;
     }
     return begun;
 }
@@ -382,9 +391,9 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent)
 void efs_group_ahead(struct efs *fs, uint32_t group)
 {
     const struct efs_disk_group *g = &fs->store->groups[group];
-    for (uint32_t i = fs->object_extent[g->object_first]; i < fs->object_extent[g->object_first + g->object_count];
-         i++) {
-        struct efs_extent *x = &fs->extents[i];
+    for (uint32_t i = fs->extents->object_first[g->object_first];
+         i < fs->extents->object_first[g->object_first + g->object_count]; i++) {
+        struct efs_extent *x = &fs->extents->at[i];
         if (x->state == EFS_EXTENT_REST && x->have != x->needs)
             extent_load_ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have));
     }

@@ -12,7 +12,7 @@
 
 static unsigned extent_keeps_in_leaving(const struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     /* one that waits for memory is in line for it, and moves when it has come */
     return x->refs == 0 && x->state == EFS_EXTENT_REST ? efs_extent_in_leaving(fs, x) & x->keep : 0;
 }
@@ -20,7 +20,7 @@ static unsigned extent_keeps_in_leaving(const struct efs *fs, uint32_t extent)
 /* Room in another segment. */
 static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
 {
-    const struct efs_extent *x = &fs->extents[m->extent];
+    const struct efs_extent *x = &fs->extents->at[m->extent];
     const struct efs_block *from = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     m->to = (struct efs_block){0};
     while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, from), efs_extent_room(fs, x, m->component),
@@ -43,22 +43,22 @@ static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
 /* Lock held: the next one begins to move; what finds no room goes. false: there is none. */
 static bool move_next(struct efs *fs)
 {
-    struct efs_extent_move *m = &fs->move;
-    while (!fs->closing && fs->segments_leaving) {
+    struct efs_extent_move *m = &fs->extents->move;
+    while (!fs->closing && fs->account.segments_leaving) {
         efs_extents_drop_leaving(fs); /* also what its expert has lost with one that went */
-        uint32_t extent = move_find(fs, &fs->protected_extents);
+        uint32_t extent = move_find(fs, &fs->extents->protected);
         if (extent == EFS_NONE) /* one that is kept in part */
-            extent = move_find(fs, &fs->evictable_extents);
+            extent = move_find(fs, &fs->extents->evictable);
         if (extent == EFS_NONE)
             return false;
         unsigned components = extent_keeps_in_leaving(fs, extent);
         m->extent = extent;
         m->component = components & EFS_COMPONENT_E ? EFS_COMPONENT_E : EFS_COMPONENT_SM;
-        fs->extents[extent].state = EFS_EXTENT_LOADING;
+        fs->extents->at[extent].state = EFS_EXTENT_LOADING;
         efs_extent_delist(fs, extent); /* it must not be evicted for itself */
         if (move_find_room(fs, m))
             return true;
-        fs->extents[extent].state = EFS_EXTENT_REST;
+        fs->extents->at[extent].state = EFS_EXTENT_REST;
         efs_extent_give_up(fs, extent, m->component);
         efs_again(fs, EFS_AGAIN_SEGMENTS);
     }
@@ -69,7 +69,7 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_extent_move *m = EFS_CONTAINER(job, struct efs_extent_move, job);
     struct efs *fs = m->fs;
-    struct efs_extent *x = &fs->extents[m->extent];
+    struct efs_extent *x = &fs->extents->at[m->extent];
     struct efs_block *block = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     (void)scratch;
     memcpy(m->to.data, block->data, efs_extent_span(fs, x, m->component));
@@ -88,7 +88,7 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 
 void efs_extents_move(struct efs *fs)
 {
-    struct efs_extent_move *m = &fs->move;
+    struct efs_extent_move *m = &fs->extents->move;
     if (m->busy)
         efs_extents_drop_leaving(fs);
     if (m->busy || !move_next(fs))

@@ -14,35 +14,37 @@
 
 void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
 {
-    fs->passing_bytes -= x->passing_bytes;
+    fs->extents->passing_bytes -= x->passing_bytes;
     x->passing_bytes = passing && !x->keep ? (uint32_t)efs_extent_span(fs, x, x->needs) : 0;
-    fs->passing_bytes += x->passing_bytes;
+    fs->extents->passing_bytes += x->passing_bytes;
 }
 
-static uint64_t raw_bytes(const struct efs *fs, uint32_t extent)
+static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
 {
-    uint32_t object = fs->extents[extent].object;
-    uint64_t end = extent + 1 < fs->object_extent[object + 1] ? efs_extent_begin(fs, extent + 1)
-                                                              : fs->store->objects[object].bytes;
+    uint32_t object = fs->extents->at[extent].object;
+    uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
+                                                                      : fs->store->objects[object].bytes;
     return end - efs_extent_begin(fs, extent);
 }
 
 /* Its reader, or a thread of his, will still come. */
-static bool is_awaited(const struct efs *fs, uint32_t extent)
+static bool extent_is_awaited(const struct efs *fs, uint32_t extent)
 {
-    const struct efs_extent *x = &fs->extents[extent];
-    if (!x->ahead_bytes && x->passed_bytes >= raw_bytes(fs, extent))
+    const struct efs_extent *x = &fs->extents->at[extent];
+    if (!x->ahead_bytes && x->passed_bytes >= extent_raw_bytes(fs, extent))
         return false;
-    uint64_t windows = (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->streams.live ? fs->streams.live : 1);
-    return fs->streams.clock - x->passing_clock <= windows * fs->streams.window;
+    uint64_t windows =
+        (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->extents->streams.live ? fs->extents->streams.live : 1);
+    return fs->extents->streams.clock - x->passing_clock <= windows * fs->extents->streams.window;
 }
 
 enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->passing_extents.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->passing_extents, i)) {
-        const struct efs_extent *x = &fs->extents[i];
-        bool goes = what == EFS_PASSING_ALL || (what == EFS_PASSING_READ && !x->ahead_bytes) || !is_awaited(fs, i);
+    for (uint32_t i = fs->extents->passing.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->passing, i)) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        bool goes =
+            what == EFS_PASSING_ALL || (what == EFS_PASSING_READ && !x->ahead_bytes) || !extent_is_awaited(fs, i);
         if (x->refs == 0 && goes) {
             efs_extent_drop(fs, i, x->have & ~(unsigned)x->keep);
             efs_count(&fs->stats, evictions_c, 1);
@@ -55,8 +57,8 @@ enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what
 
 bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted)
 {
-    uint64_t quota = efs_streams_quota(&fs->streams);
-    while (fs->passing_bytes + bytes > quota)
+    uint64_t quota = efs_streams_quota(&fs->extents->streams);
+    while (fs->extents->passing_bytes + bytes > quota)
         if (efs_extents_evict_passing(fs, EFS_PASSING_LEFT) != EFS_EVICTED_ONE &&
             (!wanted || efs_extents_evict_passing(fs, EFS_PASSING_READ) != EFS_EVICTED_ONE))
             return false;
@@ -65,7 +67,7 @@ bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted)
 
 void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (x->have == 0 && x->state == EFS_EXTENT_REST) {
         x->streamed = pace != EFS_PACE_RANDOM;
         x->passed_bytes = 0;
@@ -78,12 +80,12 @@ void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_
         efs_extent_set_passing(fs, x, false);
     }
     x->passed_bytes = x->passed_bytes + bytes < UINT32_MAX ? x->passed_bytes + (uint32_t)bytes : UINT32_MAX;
-    x->passing_clock = fs->streams.clock;
+    x->passing_clock = fs->extents->streams.clock;
 }
 
 void efs_extent_pass(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent *x = &fs->extents[extent];
+    struct efs_extent *x = &fs->extents->at[extent];
     if (!x->streamed || x->passing_bytes || (x->have == 0 && x->state == EFS_EXTENT_REST))
         return;
     efs_extent_set_passing(fs, x, true);

@@ -7,7 +7,7 @@
  * never change. Memory that nobody else has seen, and windows, are kept for the next expert of their size, so that
  * their pages need no zeroing. What was shown as a file goes back to the kernel, and the next expert gets fresh memory.
  */
-#include "serve.h"
+#include "full.h"
 
 #include "cache.h"
 #include "sys.h"
@@ -26,40 +26,41 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 /* ---- memory; lock held ---- */
 
 /* Its memory goes after the lock, and counts until then. */
-static void memfile_drop(struct efs *fs, struct efs_memfile *memfile)
+static void full_memfile_drop(struct efs *fs, struct efs_memfile *memfile)
 {
-    assert(fs->full_bytes >= memfile->bytes);
-    fs->full_bytes -= memfile->bytes;
-    fs->freeing_bytes += memfile->bytes;
-    efs_defer_free(fs, memfile);
+    assert(fs->account.full_bytes >= memfile->bytes);
+    fs->account.full_bytes -= memfile->bytes;
+    fs->account.freeing_bytes += memfile->bytes;
+    fs->deferred.memfile_bytes += memfile->bytes;
+    EFS_DEFER(fs, memfiles, memfile);
 }
 
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
 {
     uint64_t freed = 0;
-    while (fs->free_memfiles && freed < bytes) {
-        struct efs_memfile *memfile = fs->free_memfiles;
-        fs->free_memfiles = memfile->next;
+    while (fs->full->free && freed < bytes) {
+        struct efs_memfile *memfile = fs->full->free;
+        fs->full->free = memfile->next;
         freed += memfile->bytes;
         memfile->empty = memfile->kind == EFS_MEMFILE_WINDOW;
-        memfile_drop(fs, memfile);
+        full_memfile_drop(fs, memfile);
     }
 }
 
 void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile)
 {
     if (memfile->kind == EFS_MEMFILE_SHOWN) {
-        memfile_drop(fs, memfile);
+        full_memfile_drop(fs, memfile);
         return;
     }
-    memfile->next = fs->free_memfiles;
-    fs->free_memfiles = memfile;
+    memfile->next = fs->full->free;
+    fs->full->free = memfile;
 }
 
 /* Where in the list of free memfiles the best one of that size for the use hangs; *NULL: nowhere. */
-static struct efs_memfile **free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
+static struct efs_memfile **full_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    struct efs_memfile **found = NULL, **p = &fs->free_memfiles;
+    struct efs_memfile **found = NULL, **p = &fs->full->free;
     for (; *p; p = &(*p)->next) {
         assert((*p)->kind != EFS_MEMFILE_SHOWN);
         if ((*p)->bytes == bytes && (*p)->kind == use)
@@ -72,52 +73,46 @@ static struct efs_memfile **free_memfile(struct efs *fs, size_t bytes, enum efs_
 
 bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    return *free_memfile(fs, bytes, use) != NULL;
+    return *full_free_memfile(fs, bytes, use) != NULL;
 }
 
-errint_t efs_memfile_take(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
+struct efs_memfile *efs_full_take_free(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    *memfile = NULL;
-    if (efs_budget_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
-        efs_budget_shrink(fs);
-    uint32_t old = fs->evictable_full.oldest;
-    if (efs_budget_used(fs) + bytes > fs->options.budget_bytes && !fs->free_memfiles && old != EFS_NONE &&
-        efs_memfile_bytes(fs, old) == bytes)
-        efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
-    struct efs_memfile **p = free_memfile(fs, bytes, use);
-    if (!*p) {
-        errint_t rc = efs_budget_reserve_full(fs, bytes, use);
-        if (rc < 0)
-            return rc;
-        p = free_memfile(fs, bytes, use);
-    }
-    *memfile = *p;
-    if (*p)
-        *p = (*p)->next;
-    else
-        fs->full_bytes += bytes;
-    return 0;
+    struct efs_memfile **p = full_free_memfile(fs, bytes, use), *memfile = *p;
+    if (memfile)
+        *p = memfile->next;
+    return memfile;
+}
+
+bool efs_full_has_free(const struct efs *fs)
+{
+    return fs->full->free != NULL;
+}
+
+uint32_t efs_full_oldest_evictable(const struct efs *fs)
+{
+    return fs->full->evictable.oldest;
 }
 
 /* ---- READY experts; lock held ---- */
 
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *f)
 {
-    return f->kept ? &fs->protected_full : &fs->evictable_full;
+    return f->kept ? &fs->full->protected : &fs->full->evictable;
 }
 
 void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
 {
-    struct efs_full *f = &fs->full[expert];
+    struct efs_full *f = &fs->full->at[expert];
     if (f->kept == kept)
         return;
     if (f->state == EFS_FULL_READY)
         efs_lru_remove(efs_full_list(fs, f), expert);
     f->kept = kept;
     if (f->leases && kept)
-        fs->leased_evictable_bytes -= f->memfile->bytes;
+        fs->full->leased_evictable_bytes -= f->memfile->bytes;
     else if (f->leases)
-        fs->leased_evictable_bytes += f->memfile->bytes;
+        fs->full->leased_evictable_bytes += f->memfile->bytes;
     if (f->state == EFS_FULL_READY)
         efs_lru_insert(efs_full_list(fs, f), expert, true);
 }
@@ -128,25 +123,25 @@ bool efs_full_may_go(const struct efs_full *f)
 }
 
 /* It is READY and nobody's. */
-static void leave(struct efs *fs, uint32_t expert)
+static void full_leave(struct efs *fs, uint32_t expert)
 {
-    struct efs_full *f = &fs->full[expert];
+    struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY && f->leases == 0 && f->readers == 0 && !f->waiters && f->memfile);
-    assert(fs->full_ready_count > 0);
+    assert(fs->full->ready_count > 0);
     efs_lru_remove(efs_full_list(fs, f), expert);
     efs_full_give_back(fs, f->memfile);
     f->memfile = NULL;
     f->state = EFS_FULL_NONE;
-    fs->full_ready_count--;
+    fs->full->ready_count--;
 }
 
 bool efs_full_evict_oldest(struct efs *fs, bool kept)
 {
-    const struct efs_lru *list = kept ? &fs->protected_full : &fs->evictable_full;
+    const struct efs_lru *list = kept ? &fs->full->protected : &fs->full->evictable;
     for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
-        if (fs->full[e].leases || fs->full[e].readers)
+        if (fs->full->at[e].leases || fs->full->at[e].readers)
             continue;
-        leave(fs, e);
+        full_leave(fs, e);
         efs_count(&fs->stats, evictions_f, 1);
         efs_cache_dropped_full(fs, e);
         return true;
@@ -162,9 +157,9 @@ bool efs_full_must_leave(const struct efs_full *f, enum efs_memfile_kind use)
 
 bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use)
 {
-    if (!efs_full_must_leave(&fs->full[expert], use))
+    if (!efs_full_must_leave(&fs->full->at[expert], use))
         return false;
-    leave(fs, expert);
+    full_leave(fs, expert);
     efs_count(&fs->stats, leases_moved, 1);
     return true;
 }
@@ -172,7 +167,7 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 {
     const uint8_t *data = NULL;
-    struct efs_full *f = &fs->full[expert];
+    struct efs_full *f = &fs->full->at[expert];
     if (f->state == EFS_FULL_READY) {
         f->readers++;
         data = f->memfile->data;
@@ -183,37 +178,138 @@ const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 
 void efs_full_unpin(struct efs *fs, uint32_t expert)
 {
-    assert(fs->full[expert].state == EFS_FULL_READY && fs->full[expert].readers > 0);
-    if (--fs->full[expert].readers)
+    assert(fs->full->at[expert].state == EFS_FULL_READY && fs->full->at[expert].readers > 0);
+    if (--fs->full->at[expert].readers)
         return;
-    efs_budget_shrink(fs); /* the budget may have become smaller meanwhile */
+    efs_again(fs, EFS_AGAIN_BUDGET); /* it may have become smaller meanwhile */
     efs_again(fs, EFS_AGAIN_LEASES);
+}
+
+/* ---- leased, filled ---- */
+
+void efs_full_lease(struct efs *fs, uint32_t expert)
+{
+    struct efs_full_pool *pool = fs->full;
+    struct efs_full *f = &pool->at[expert];
+    if (f->leases++ == 0) {
+        pool->leased_count++;
+        pool->leased_bytes += f->memfile->bytes;
+        pool->leased_evictable_bytes += f->kept ? 0 : f->memfile->bytes;
+    }
+    efs_lru_use(efs_full_list(fs, f), expert);
+}
+
+bool efs_full_unlease(struct efs *fs, uint32_t expert)
+{
+    struct efs_full_pool *pool = fs->full;
+    struct efs_full *f = &pool->at[expert];
+    assert(f->state == EFS_FULL_READY && f->leases > 0);
+    if (--f->leases)
+        return false;
+    assert(pool->leased_count > 0 && pool->leased_bytes >= f->memfile->bytes);
+    pool->leased_count--;
+    pool->leased_bytes -= f->memfile->bytes;
+    pool->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
+    return true;
+}
+
+bool efs_full_any_held(const struct efs *fs)
+{
+    return fs->full->leased_count + fs->full->filling_count > 0;
+}
+
+void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh)
+{
+    struct efs_full *f = &fs->full->at[expert];
+    assert(f->state == EFS_FULL_NONE && !f->memfile && !f->waiters);
+    f->state = EFS_FULL_FILLING;
+    f->waiters = waiter;
+    fs->full->filling_count++;
+    fs->account.fresh_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
+}
+
+struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter)
+{
+    struct efs_full *f = &fs->full->at[expert];
+    struct efs_full_waiter *before = f->waiters;
+    assert(f->state == EFS_FULL_FILLING);
+    f->waiters = waiter;
+    return before;
+}
+
+struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
+{
+    struct efs_full *f = &fs->full->at[expert];
+    struct efs_full_waiter *waiters = f->waiters;
+    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile);
+    assert(fs->full->filling_count > 0);
+    assert(!fresh || fs->account.fresh_bytes >= efs_memfile_bytes(fs, expert));
+    fs->account.fresh_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
+    fs->full->filling_count--;
+    f->waiters = NULL;
+    f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;
+    f->memfile = memfile;
+    if (memfile) {
+        fs->full->ready_count++;
+        efs_lru_insert(efs_full_list(fs, f), expert, true);
+    }
+    return waiters;
+}
+
+void efs_full_stats(const struct efs *fs, struct efs_stats *stats)
+{
+    stats->full_pool_bytes = fs->account.full_bytes + fs->account.freeing_bytes;
+    stats->full_experts = fs->full->ready_count;
+    stats->leased_bytes = fs->full->leased_bytes;
+    stats->leased_experts = fs->full->leased_count;
+}
+
+struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes)
+{
+    return efs_memfile_new(&fs->full->memfiles, bytes);
+}
+
+void efs_full_memfiles_free(struct efs *fs, struct efs_memfile *memfiles)
+{
+    for (struct efs_memfile *m = memfiles, *next; m; m = next) {
+        next = m->next;
+        efs_memfile_free(&fs->full->memfiles, m);
+    }
+}
+
+errint_t efs_full_show(struct efs *fs, uint32_t expert)
+{
+    return efs_memfile_show(&fs->full->memfiles, fs->full->at[expert].memfile);
+}
+
+errint_t efs_full_make_window(struct efs *fs, uint32_t expert)
+{
+    return efs_memfile_make_window(&fs->full->memfiles, fs->full->at[expert].memfile);
 }
 
 errint_t efs_full_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
-    fs->full = efs_sys_calloc(count + 1u, sizeof(*fs->full));
-    if (!fs->full)
+    fs->full->at = efs_sys_calloc(count + 1u, sizeof(*fs->full->at));
+    if (!fs->full->at)
         return -ENOMEM;
-    efs_memfiles_open(&fs->memfiles, fs->options.full_pool);
-    efs_memory_left_open(&fs->memory_left);
-    efs_lru_init(&fs->protected_full, &fs->full[0].link, sizeof(struct efs_full));
-    efs_lru_init(&fs->evictable_full, &fs->full[0].link, sizeof(struct efs_full));
-    return efs_leases_build(fs);
+    efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool);
+    efs_lru_init(&fs->full->protected, &fs->full->at[0].link, sizeof(struct efs_full));
+    efs_lru_init(&fs->full->evictable, &fs->full->at[0].link, sizeof(struct efs_full));
+    return 0;
 }
 
 void efs_full_destroy(struct efs *fs)
 {
+    if (!fs->full->at)
+        return;
     efs_lock(fs);
-    for (uint32_t e = 0; fs->full && e < fs->store->expert_count; e++)
-        if (fs->full[e].memfile)
-            memfile_drop(fs, fs->full[e].memfile);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (fs->full->at[e].memfile)
+            full_memfile_drop(fs, fs->full->at[e].memfile);
     efs_full_drop_free_memfiles(fs, UINT64_MAX);
-    assert(fs->full_bytes == 0);
+    assert(fs->account.full_bytes == 0);
     efs_unlock(fs);
-    efs_memfiles_close(&fs->memfiles);
-    efs_memory_left_close(&fs->memory_left);
-    efs_leases_destroy(fs);
-    free(fs->full);
+    efs_memfiles_close(&fs->full->memfiles);
+    free(fs->full->at);
 }

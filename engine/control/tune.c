@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the cache and the plan thread. */
+#include "budget.h"
 #include "cache.h"
 #include "plan_thread.h"
 #include "tune_text.h"
@@ -30,20 +31,20 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
         bytes = efs_auto_budget();
     efs_lock(fs);
     if (automatic) /* what the pools have is ours to take again */
-        bytes += (efs_budget_used(fs) - fs->fixed_bytes) / 2;
+        bytes += (efs_budget_used(fs) - fs->account.fixed_bytes) / 2;
     uint64_t held = efs_budget_used(fs);
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
         return rc;
     efs_lock(fs);
-    uint64_t floor = fs->fixed_bytes + fs->arena.segment_bytes;
+    uint64_t floor = fs->account.fixed_bytes + fs->arena.segment_bytes;
     if (bytes < floor) {
         efs_unlock(fs);
         return efs_fail(err, -ENOMEM, "a budget of %llu MiB is below the floor of %llu MiB",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
     }
     fs->budget_auto = automatic;
-    efs_cache_set_budget(fs, bytes);
+    efs_budget_change(fs, bytes);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     uint64_t over = efs_budget_wait(fs);
@@ -76,7 +77,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
     for (unsigned p = 0; p < EFS_POOLS && sum == 0 && !t->fixed_plan; p++)
         if (pools & EFS_PLAN_POOL(p))
             sum = t->ratio[p] = 1;
-    efs_cache_resize(fs);
+    efs_budget_cut(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     return 0;
@@ -98,7 +99,7 @@ static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held,
     fs->cache->tuning.fixed_plan = !plan.automatic;
     if (!plan.automatic)
         memcpy(fs->cache->tuning.ratio, plan.ratio, sizeof(plan.ratio));
-    efs_cache_resize(fs);
+    efs_budget_cut(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     double sum = 0;
@@ -144,6 +145,7 @@ static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind
 {
     errint_t rc = efs_cache_set_policy(fs, kind, delta);
     efs_lock(fs);
+    efs_budget_cut(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;

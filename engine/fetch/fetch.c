@@ -5,7 +5,6 @@
 #include "container.h"
 #include "estimator.h"
 #include "order.h"
-#include "record.h"
 #include "cache.h"
 #include "sys.h"
 #include "extent_core.h"
@@ -38,7 +37,7 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
     struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
     uint32_t n = efs_view_expert_parts(&fs->view, expert, parts), count = 0, at = 0;
     for (uint32_t i = 0; i < n; i++)
-        count += fs->object_extent[parts[i].object + 1] - fs->object_extent[parts[i].object];
+        count += efs_object_extent_end(fs, parts[i].object) - efs_object_extent_first(fs, parts[i].object);
     struct efs_fetch *fetch = efs_sys_calloc(1, sizeof(*fetch) + count * sizeof(fetch->parts[0]));
     if (!fetch)
         return NULL;
@@ -47,7 +46,8 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
     fetch->tokens = 1;
     fetch->part_count = count;
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t x = fs->object_extent[parts[i].object]; x < fs->object_extent[parts[i].object + 1]; x++) {
+        for (uint32_t x = efs_object_extent_first(fs, parts[i].object); x < efs_object_extent_end(fs, parts[i].object);
+             x++) {
             struct efs_fetch_part *p = &fetch->parts[at++];
             uint64_t begin = efs_extent_begin(fs, x), end;
             efs_extent_at(fs, parts[i].object, begin, &end);
@@ -56,7 +56,7 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
             p->file_offset = parts[i].file_offset + begin;
             p->object_offset = begin;
             p->bytes = (size_t)(end - begin);
-            p->shards = fs->extents[x].shard_count;
+            p->shards = efs_extent(fs, x)->shard_count;
         }
     return fetch;
 }
@@ -106,7 +106,7 @@ static void part_done(struct efs_fetch_part *p)
 
 /* ---- decoding ---- */
 
-static void decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_scratch *scratch)
+static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_scratch *scratch)
 {
     struct efs *fs = p->fetch->fs;
     if (!p->fetch->memfile) { /* the chunks are what is wanted */
@@ -115,7 +115,7 @@ static void decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_sc
             p->fetch->error = bad;
         return;
     }
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, fs->extents[p->waiter.extent].object);
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, efs_extent(fs, p->waiter.extent)->object);
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
@@ -123,7 +123,7 @@ static void decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_sc
     errint_t rc = efs_extent_decode(fs, p->waiter.extent, p->object_offset + begin, n,
                                     p->fetch->memfile->data + p->file_offset + begin, true, scratch);
     end = efs_now_ns();
-    efs_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
+    efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)
         efs_estimator_decode(fs->estimator, fresh ? EFS_DECODE_FRESH : EFS_DECODE_KEPT, n, end - start);
     if (rc < 0)
@@ -131,7 +131,7 @@ static void decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_sc
 }
 
 /* A worker is free: the first shard available in order of priority. There is one for each job. */
-static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void batch_take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_batch *batch = EFS_CONTAINER(job, struct batch_job, job)->batch;
     struct efs_fetch_part *p = NULL;
@@ -141,7 +141,7 @@ static void take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
             p = batch->parts[i];
     uint32_t shard = p->next_shard++;
     pthread_mutex_unlock(&batch->lock);
-    decode(p, shard, scratch);
+    part_decode(p, shard, scratch);
     pthread_mutex_lock(&batch->lock);
     bool last = ++p->done_shards == p->shards;
     pthread_mutex_unlock(&batch->lock);
@@ -166,7 +166,7 @@ static struct batch_job *part_jobs(struct efs_fetch_part *p)
     batch->job_next += p->shards;
     pthread_mutex_unlock(&batch->lock);
     for (uint32_t i = 0; i < p->shards; i++)
-        jobs[i] = (struct batch_job){.job = {.run = take_one}, .batch = batch};
+        jobs[i] = (struct batch_job){.job = {.run = batch_take_one}, .batch = batch};
     return jobs;
 }
 
@@ -255,7 +255,7 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
 static bool part_ask(struct efs_fetch_part *p)
 {
     struct efs *fs = p->batch->fs;
-    const struct efs_extent *x = &fs->extents[p->waiter.extent];
+    const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
     struct efs_disk_request **before = fs->deferred.reads.tail;
     bool here = efs_extent_ask(fs, p->waiter.extent, &p->waiter);
     for (struct efs_disk_request *r = *before; r; r = r->next)

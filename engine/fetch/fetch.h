@@ -6,7 +6,8 @@
 #ifndef EFS_FETCH_H
 #define EFS_FETCH_H
 
-#include "serve.h"
+#include "extent.h"
+#include "full.h"
 
 struct efs_batch;
 struct efs_fetch;

@@ -9,6 +9,7 @@
 #include "container.h"
 #include "expertfs-private.h"
 
+#include "budget.h"
 #include "cache.h"
 #include "plan_thread.h"
 #include "sys.h"
@@ -39,12 +40,7 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_l
 /* Lock held: one more lease on a READY expert. */
 static void lease_begin(struct efs *fs, uint32_t expert)
 {
-    if (fs->full[expert].leases++ == 0) {
-        fs->leased_count++;
-        fs->leased_bytes += fs->full[expert].memfile->bytes;
-        fs->leased_evictable_bytes += fs->full[expert].kept ? 0 : fs->full[expert].memfile->bytes;
-    }
-    efs_lru_use(efs_full_list(fs, &fs->full[expert]), expert);
+    efs_full_lease(fs, expert);
     efs_cache_leased(fs);
 }
 
@@ -54,7 +50,7 @@ void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers)
         next = w->next;
         if (w->error < 0)
             efs_count(&fs->stats, lease_errors, 1);
-        w->done(w->arg, w->error, w->error < 0 ? NULL : &fs->lease_handles[w->expert]);
+        w->done(w->arg, w->error, w->error < 0 ? NULL : &fs->leases->handles[w->expert]);
         free(w);
         efs_active_end(fs);
     }
@@ -66,41 +62,21 @@ static void lease_answer_later(struct efs *fs, struct efs_full_waiter *w, errint
     w->error = error;
     if (error < 0)
         efs_cache_release(fs, w->expert);
-    efs_defer_answer(fs, w);
-}
-
-/* Lock held: the expert is not being filled any more; who waited for that. */
-static struct efs_full_waiter *filling_ends(struct efs *fs, uint32_t expert, bool fresh)
-{
-    struct efs_full *f = &fs->full[expert];
-    struct efs_full_waiter *waiters = f->waiters;
-    assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile && fs->filling_count > 0);
-    f->waiters = NULL;
-    f->state = EFS_FULL_NONE;
-    fs->filling_count--;
-    assert(!fresh || fs->fresh_bytes >= efs_memfile_bytes(fs, expert));
-    fs->fresh_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
-    return waiters;
+    EFS_DEFER(fs, answers, w);
 }
 
 /* The expert was brought, or not. */
 static void lease_filled(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
-    struct efs_full *f = &fs->full[fetch->expert];
     errint_t error = fetch->error;
     efs_lock(fs);
     assert(fetch->memfile->kind != EFS_MEMFILE_SHOWN); /* it was written just now */
     bool fresh = !fetch->memfile->populated;
-    struct efs_full_waiter *waiters = filling_ends(fs, fetch->expert, fresh);
     if (fresh)
         fetch->memfile->populated = error == 0;
-    if (error == 0) {
-        f->memfile = fetch->memfile;
-        f->state = EFS_FULL_READY;
-        fs->full_ready_count++;
-        efs_lru_insert(efs_full_list(fs, f), fetch->expert, true);
-    } else {
+    struct efs_full_waiter *waiters = efs_full_filled(fs, fetch->expert, error == 0 ? fetch->memfile : NULL, fresh);
+    if (error < 0) {
         efs_full_give_back(fs, fetch->memfile);
         efs_cache_dropped_full(fs, fetch->expert);
     }
@@ -126,33 +102,29 @@ static void lease_filled(struct efs_fetch *fetch)
 /* Lock held: a place for the expert, which is to be brought. Else -errno, and nothing has changed. */
 static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
-    struct efs_full *f = &fs->full[w->expert];
-    enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->last_use : w->use;
-    errint_t rc = efs_memfile_take(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
+    enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->leases->last_use : w->use;
+    errint_t rc = efs_budget_take_memfile(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
     if (rc < 0)
         return rc;
-    assert(f->state == EFS_FULL_NONE && !f->memfile && !f->waiters);
-    f->state = EFS_FULL_FILLING;
-    fs->filling_count++;
     w->fresh = !w->memfile || !w->memfile->populated;
-    fs->fresh_bytes += w->fresh ? efs_memfile_bytes(fs, w->expert) : 0;
-    f->waiters = w;
     w->next_waiter = NULL;
-    efs_defer_fill(fs, w, from_line);
+    efs_full_fill(fs, w->expert, w, w->fresh);
+    fs->deferred.from_lines |= from_line;
+    EFS_DEFER(fs, fills, w);
     return 0;
 }
 
 /* Lock held: somebody will make room. */
 static bool lease_may_wait(const struct efs *fs)
 {
-    return fs->options.lease_wait && !fs->closing && fs->leased_count + fs->filling_count > 0;
+    return fs->options.lease_wait && !fs->closing && efs_full_any_held(fs);
 }
 
 /* Lock held: it is answered, joins others or is brought: 0. -EAGAIN: there is no room, it has to wait; -EBUSY: for a
  * moment. */
 static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
-    struct efs_full *f = &fs->full[w->expert];
+    const struct efs_full *f = efs_full_of(fs, w->expert);
     errint_t rc = fs->closing ? -ECANCELED : 0;
     bool left = rc == 0 && efs_full_leave_for(fs, w->expert, w->use);
     if (rc == 0 && f->state == EFS_FULL_READY) {
@@ -162,8 +134,7 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
         return 0;
     }
     if (rc == 0 && f->state == EFS_FULL_FILLING) {
-        w->next_waiter = f->waiters;
-        f->waiters = w;
+        w->next_waiter = efs_full_join(fs, w->expert, w);
         return 0;
     }
     if (rc == 0)
@@ -182,8 +153,9 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
 static void lease_wait(struct efs *fs, struct efs_full_waiter *w, bool for_a_moment)
 {
     w->next = NULL;
-    *fs->lease_queue_tail = w;
-    fs->lease_queue_tail = &w->next;
+    *fs->leases->queue_tail = w;
+    fs->leases->queue_tail = &w->next;
+    fs->leases_waiting++;
     if (for_a_moment)
         return;
     efs_count(&fs->stats, lease_waits, 1);
@@ -206,17 +178,18 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
 
 void efs_leases_retry(struct efs *fs)
 {
-    for (uint32_t taken = 0; fs->lease_queue; taken++) {
-        struct efs_full_waiter *w = fs->lease_queue, *behind = w->next;
+    for (uint32_t taken = 0; fs->leases->queue; taken++) {
+        struct efs_full_waiter *w = fs->leases->queue, *behind = w->next;
         if (taken == GATHER_MAX) {
             efs_again(fs, EFS_AGAIN_LEASES);
             return;
         }
         if (lease_take(fs, w, true) < 0)
             return;
-        fs->lease_queue = behind;
+        fs->leases->queue = behind;
+        fs->leases_waiting--;
         if (!behind)
-            fs->lease_queue_tail = &fs->lease_queue;
+            fs->leases->queue_tail = &fs->leases->queue;
     }
 }
 
@@ -238,11 +211,11 @@ static void fill_prepare(struct efs_fetch *fetch)
 static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
 {
     efs_lock(fs);
-    struct efs_full_waiter *waiters = filling_ends(fs, expert, fresh);
+    struct efs_full_waiter *waiters = efs_full_filled(fs, expert, NULL, fresh);
     if (memfile)
         efs_full_give_back(fs, memfile);
     else
-        fs->full_bytes -= efs_memfile_bytes(fs, expert);
+        fs->account.full_bytes -= efs_memfile_bytes(fs, expert);
     efs_cache_dropped_full(fs, expert);
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
@@ -260,7 +233,7 @@ static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *
     struct efs_memfile *memfile = w->memfile;
     struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
     if (fetch && !memfile)
-        memfile = efs_memfile_new(&fs->memfiles, efs_memfile_bytes(fs, w->expert));
+        memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, w->expert));
     if (!fetch || !memfile) {
         free(fetch);
         fill_fail(fs, w->expert, memfile, w->fresh);
@@ -293,7 +266,7 @@ void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct e
 static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken)
 {
     uint32_t experts[GATHER_MAX], count = 0, layer = 0;
-    for (struct efs_full_waiter **p = &fs->gathered; *p && count < GATHER_MAX;) {
+    for (struct efs_full_waiter **p = &fs->leases->gathered; *p && count < GATHER_MAX;) {
         struct efs_full_waiter *w = *p;
         bool take = count == 0 || fs->cache->expert[w->expert].layer == layer;
         for (uint32_t i = 0; i < count && take; i++)
@@ -314,7 +287,7 @@ static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken
 
 static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs *fs = EFS_CONTAINER(job, struct efs, gather_job);
+    struct efs *fs = EFS_CONTAINER(job, struct efs_leases, gather_job)->fs;
     struct efs_full_waiter *taken[GATHER_MAX];
     uint32_t count;
     (void)scratch;
@@ -323,7 +296,7 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         count = gather_take_layer(fs, taken);
         for (uint32_t i = 0; i < count; i++)
             lease_take_or_wait(fs, taken[i]);
-        fs->gathering = count > 0;
+        fs->leases->gathering = count > 0;
         efs_unlock(fs);
     } while (count);
     efs_active_end(fs);
@@ -332,17 +305,17 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 /* Lock held: it is brought together with others that come about now. */
 static void lease_gather(struct efs *fs, struct efs_full_waiter *w)
 {
-    struct efs_full_waiter **tail = &fs->gathered;
+    struct efs_full_waiter **tail = &fs->leases->gathered;
     while (*tail)
         tail = &(*tail)->next;
     w->next = NULL;
     *tail = w;
     efs_active_begin(fs);
-    if (fs->gathering)
+    if (fs->leases->gathering)
         return;
-    fs->gathering = true;
+    fs->leases->gathering = true;
     efs_active_begin(fs);
-    efs_defer_job(fs, &fs->gather_job, EFS_JOB_FIRST);
+    efs_defer_job(fs, &fs->leases->gather_job, EFS_JOB_FIRST);
 }
 
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
@@ -361,9 +334,9 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     }
     w->use = use;
     efs_lock(fs);
-    fs->last_use = use;
-    fs->touches[info.expert.number]++;
-    const struct efs_full *f = &fs->full[info.expert.number];
+    fs->leases->last_use = use;
+    fs->cache->touches[info.expert.number]++;
+    const struct efs_full *f = efs_full_of(fs, info.expert.number);
     if (f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use))) {
         efs_cache_request(fs, &info.expert.number, NULL, 1, false);
         efs_lease_ask(fs, w);
@@ -376,20 +349,19 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 /* While it is leased an expert stays where it is: no lock is needed to see that. */
 static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 {
-    return lease->fs->full[lease->expert].memfile;
+    return efs_full_of(lease->fs, lease->expert)->memfile;
 }
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    struct efs_memfile *memfile = lease_memfile(lease);
-    errint_t rc = efs_memfile_show(&lease->fs->memfiles, memfile);
-    return rc < 0 ? rc : memfile->fd;
+    errint_t rc = efs_full_show(lease->fs, lease->expert);
+    return rc < 0 ? rc : lease_memfile(lease)->fd;
 }
 
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
 {
-    struct efs_memfile *memfile = lease_memfile(lease);
-    errint_t rc = efs_memfile_make_window(&lease->fs->memfiles, memfile);
+    const struct efs_memfile *memfile = lease_memfile(lease);
+    errint_t rc = efs_full_make_window(lease->fs, lease->expert);
     *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
     return rc;
 }
@@ -402,18 +374,11 @@ const void *efs_lease_data(const struct efs_lease *lease)
 void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
-    struct efs_full *f = &fs->full[lease->expert];
     efs_lock(fs);
-    assert(f->state == EFS_FULL_READY && f->leases > 0);
-    bool last = --f->leases == 0;
+    bool last = efs_full_unlease(fs, lease->expert);
     efs_cache_release(fs, lease->expert);
     if (last) {
-        assert(fs->leased_count > 0 && fs->leased_bytes >= f->memfile->bytes);
-        fs->leased_count--;
-        fs->leased_bytes -= f->memfile->bytes;
-        fs->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
-        if (efs_budget_used(fs) > fs->options.budget_bytes)
-            efs_budget_shrink(fs);
+        efs_again(fs, EFS_AGAIN_BUDGET);  /* it may have become smaller meanwhile */
         efs_again(fs, EFS_AGAIN_EXTENTS); /* the chunk pool may grow again */
         efs_again(fs, EFS_AGAIN_LEASES);
     }
@@ -423,18 +388,19 @@ void efs_lease_release(struct efs_lease *lease)
 errint_t efs_leases_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
-    fs->lease_handles = efs_sys_calloc(count + 1u, sizeof(*fs->lease_handles));
-    if (!fs->lease_handles)
+    fs->leases->handles = efs_sys_calloc(count + 1u, sizeof(*fs->leases->handles));
+    if (!fs->leases->handles)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++)
-        fs->lease_handles[e] = (struct efs_lease){fs, e};
-    fs->lease_queue_tail = &fs->lease_queue;
-    fs->gather_job.run = gather_run;
+        fs->leases->handles[e] = (struct efs_lease){fs, e};
+    fs->leases->fs = fs;
+    fs->leases->queue_tail = &fs->leases->queue;
+    fs->leases->gather_job.run = gather_run;
     return 0;
 }
 
 void efs_leases_destroy(struct efs *fs)
 {
-    free(fs->lease_handles);
-    fs->lease_handles = NULL;
+    free(fs->leases->handles);
+    fs->leases->handles = NULL;
 }

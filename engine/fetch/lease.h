@@ -7,6 +7,17 @@
 
 #include "fetch.h"
 
+struct efs_leases {
+    struct efs *fs;
+    struct efs_lease *handles;                   /* by expert */
+    struct efs_full_waiter *queue, **queue_tail; /* those that wait for room: fs->leases_waiting */
+    struct efs_full_waiter *gathered;            /* those that are to be brought together */
+    struct efs_job gather_job;
+    bool gathering;                         /* the job is queued or runs */
+    enum efs_memfile_kind last_use;         /* that a lease was asked for: SHOWN or WINDOW */
+    struct efs_request_item *coded_waiting; /* coded experts that do: fs->coded_waiting (request.c) */
+};
+
 /* One who asks for a lease; owned by lease.c from efs_lease_ask() until done was called. Its expert is held in the
  * state already (efs_cache_request). */
 struct efs_full_waiter {
@@ -27,7 +38,14 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_l
  * one thing under way (efs.active) until done. */
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
-/* Without lock, of efs_deferred_steps: call done of all of these; begin these as one batch, also those that are wanted
+void efs_leases_retry(struct efs *fs); /* EFS_AGAIN_LEASES: waiting leases may have room now */
+void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: the same for coded experts (request.c) */
+
+/* Without lock, before there are threads and after. -ENOMEM. */
+errint_t efs_leases_build(struct efs *fs);
+void efs_leases_destroy(struct efs *fs);
+
+/* Without lock, of efs_hooks: call done of all of these; begin these as one batch, also those that are wanted
  * coded. */
 void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers);
 void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);

@@ -40,7 +40,7 @@ static bool look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
     bool reads = false;
     efs_lock(fs);
     for (uint32_t i = 0; i < count; i++) {
-        const struct efs_extent *x = &fs->extents[parts[i]->waiter.extent];
+        const struct efs_extent *x = efs_extent(fs, parts[i]->waiter.extent);
         unsigned have = x->state == EFS_EXTENT_LOADING ? EFS_BOTH : x->have | (EFS_BOTH & ~(unsigned)x->needs);
         parts[i]->found = (uint8_t)have;
         reads = reads || have != EFS_BOTH;
@@ -57,7 +57,7 @@ static uint64_t clip(double ns)
 static void describe(const struct efs *fs, const struct efs_plan_thread_costs *costs, const struct efs_fetch_part *p,
                      struct efs_task_tensor *t)
 {
-    const struct efs_extent *x = &fs->extents[p->waiter.extent];
+    const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
     const struct efs_disk_shard *first = &fs->store->shards[x->shard_first];
     double e = 0, sm = 0;
     for (uint32_t s = 0; s < x->shard_count; s++) {

@@ -4,7 +4,7 @@
  * for in one turn with the lock. Parts that are in memory are done at once on the calling thread; the others by a
  * worker when their extent has come. No part waits while holding another's memory, so readers cannot block each other.
  */
-#include "serve.h"
+#include "extent.h"
 
 #include "container.h"
 #include "cache.h"
@@ -222,7 +222,7 @@ static struct efs_step read_note(struct efs *fs, const struct efs_stream *s, uin
         step.pace = s->through ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
     if (!s || s->alone)
         return step;
-    efs_streams_note(&fs->streams, file, offset, len, group, s->through, &step);
+    efs_streams_note(efs_extents_streams(fs), file, offset, len, group, s->through, &step);
     if (step.scan_begins)
         each_extent(fs, file, step.scan_from, offset + len, extent_pass);
     return step;
@@ -234,8 +234,8 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
     uint64_t from, to;
     if (step->pace == EFS_PACE_RANDOM || !step->serial)
         return;
-    if (efs_streams_ahead(&fs->streams, step, &from, &to))
-        efs_streams_went(&fs->streams, step, each_extent(fs, file, from, to, efs_extent_ahead_passing));
+    if (efs_streams_ahead(efs_extents_streams(fs), step, &from, &to))
+        efs_streams_went(efs_extents_streams(fs), step, each_extent(fs, file, from, to, efs_extent_ahead_passing));
 }
 
 /* An object's stretch begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
@@ -245,7 +245,7 @@ static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
         return NULL;
     struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t object = fs->extents[p->waiter.extent].object, n, i = 0;
+    uint32_t object = efs_extent(fs, p->waiter.extent)->object, n, i = 0;
     const uint8_t *data = efs_full_pin(fs, p->group);
     if (!data)
         return NULL;
@@ -270,7 +270,7 @@ static bool part_ask(struct efs *fs, struct part *p, enum efs_pace pace)
     efs_count(&fs->stats, reads_m, 1);
     /* the expert's other extents come too, unless the reader is going through the file anyway */
     if (group < fs->store->expert_count && pace == EFS_PACE_RANDOM &&
-        fs->expert_bytes[group] <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
+        efs_expert_coded_bytes(fs, group) <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
     return false;
 }

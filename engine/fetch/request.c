@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "lease.h"
 #include "request_core.h"
+#include "budget.h"
 #include "cache.h"
 #include "sys.h"
 
@@ -76,22 +77,24 @@ static bool has_room(const struct efs *fs, const struct efs_request_item *first)
     uint64_t bytes = first->bytes;
     for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
         bytes += i->request == first->request ? i->bytes : 0;
-    return fs->closing || fs->coded_bytes == 0 || fs->coded_bytes + bytes <= efs_budget_coded(fs);
+    return fs->closing || fs->account.coded_bytes == 0 || fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
 }
 
 /* Lock held: coded experts that there is room for now begin. */
 static void coded_take(struct efs *fs, bool from_line)
 {
-    for (uint32_t taken = 0; fs->coded_waiting && has_room(fs, fs->coded_waiting); taken++) {
-        struct efs_request_item *item = fs->coded_waiting;
+    for (uint32_t taken = 0; fs->leases->coded_waiting && has_room(fs, fs->leases->coded_waiting); taken++) {
+        struct efs_request_item *item = fs->leases->coded_waiting;
         if (taken == CODED_AT_ONCE) {
             efs_again(fs, EFS_AGAIN_CODED);
             return;
         }
         item->request->begun = true;
-        fs->coded_waiting = item->next_waiting;
-        fs->coded_bytes += item->bytes;
-        efs_defer_fetch(fs, item->fetch, from_line);
+        fs->leases->coded_waiting = item->next_waiting;
+        fs->coded_waiting--;
+        fs->account.coded_bytes += item->bytes;
+        fs->deferred.from_lines |= from_line;
+        EFS_DEFER(fs, fetches, item->fetch);
     }
 }
 
@@ -109,7 +112,7 @@ static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fe
         return;
     efs_lock(fs);
     efs_fetch_unref(fetch);
-    fs->coded_bytes -= bytes;
+    fs->account.coded_bytes -= bytes;
     efs_cache_release(fs, fetch->expert);
     efs_again(fs, EFS_AGAIN_CODED);
     efs_unlock(fs);
@@ -198,8 +201,8 @@ static struct efs_request *request_new(struct efs *fs, const struct efs_need *ne
     pthread_mutex_init(&request->lock, NULL);
     efs_lock(fs);
     for (uint32_t i = 0; i < count; i++) {
-        bool full = form == EFS_FORM_FULL ||
-                    (form == EFS_FORM_ANY && fs->options.full_pool && fs->full[needs[i].expert].state != EFS_FULL_NONE);
+        bool full = form == EFS_FORM_FULL || (form == EFS_FORM_ANY && fs->options.full_pool &&
+                                              efs_full_of(fs, needs[i].expert)->state != EFS_FULL_NONE);
         request->items[i] = (struct efs_request_item){.request = request,
                                                       .expert = needs[i].expert,
                                                       .tokens = needs[i].tokens,
@@ -243,7 +246,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
             good = item->fetch != NULL;
-            item->bytes = fs->expert_bytes[item->expert];
+            item->bytes = efs_expert_coded_bytes(fs, item->expert);
         }
         if (good && item->fetch) {
             item->fetch->owner = item;
@@ -263,23 +266,24 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
 {
     efs_lock(fs);
     if (request->done)
-        fs->last_use = EFS_MEMFILE_WINDOW;
+        fs->leases->last_use = EFS_MEMFILE_WINDOW;
     for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
         efs_cache_announce(fs, s->experts[i], false);
     efs_cache_request(fs, s->experts, s->tokens, s->count, true);
     for (uint32_t i = 0; i < s->count; i++) {
         struct efs_request_item *item = &request->items[i];
-        fs->touches[item->expert]++;
+        fs->cache->touches[item->expert]++;
         if (request->bring)
             efs_cache_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
             efs_lease_ask(fs, s->waiters[i]);
         } else {
-            struct efs_request_item **tail = &fs->coded_waiting;
+            struct efs_request_item **tail = &fs->leases->coded_waiting;
             while (*tail)
                 tail = &(*tail)->next_waiting;
             *tail = item;
+            fs->coded_waiting++;
             efs_active_begin(fs);
         }
     }

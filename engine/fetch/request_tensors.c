@@ -29,8 +29,8 @@ static bool item_alloc(struct efs_request_item *item, const struct efs_expert_pa
 static void tell_shards(const struct efs *fs, uint32_t object, struct efs_coded_shard *out)
 {
     const struct efs_disk_object *o = &fs->store->objects[object];
-    for (uint32_t x = fs->object_extent[object]; x < fs->object_extent[object + 1]; x++) {
-        const struct efs_extent *extent = &fs->extents[x];
+    for (uint32_t x = efs_object_extent_first(fs, object); x < efs_object_extent_end(fs, object); x++) {
+        const struct efs_extent *extent = efs_extent(fs, x);
         const struct efs_disk_shard *first = efs_extent_first_shard(fs, extent);
         for (uint32_t i = 0; i < extent->shard_count; i++) {
             const struct efs_disk_shard *s = first + i;

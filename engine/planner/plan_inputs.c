@@ -2,6 +2,8 @@
 /* plan_inputs.c - see plan_thread_core.h: what is known of the machine and of the workload. */
 #include "plan_thread_core.h"
 
+#include "budget.h"
+
 #include "counts.h"
 #include "estimator.h"
 #include "route.h"
@@ -48,7 +50,7 @@ static bool reserve_for_measuring(struct efs *fs)
     bool room =
         efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
     if (room)
-        fs->fixed_bytes += MEASURE_BYTES;
+        fs->account.fixed_bytes += MEASURE_BYTES;
     efs_unlock(fs);
     return room;
 }
@@ -72,7 +74,7 @@ void efs_plan_thread_profile(struct efs_plan_thread *s)
     if (source == EFS_PROFILE_ASSUMED && reserve_for_measuring(fs)) {
         errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, &profile, &err);
         efs_lock(fs);
-        fs->fixed_bytes -= MEASURE_BYTES;
+        fs->account.fixed_bytes -= MEASURE_BYTES;
         efs_unlock(fs);
         if (rc == 0) {
             source = EFS_PROFILE_MEASURED;

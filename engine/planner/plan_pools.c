@@ -2,6 +2,8 @@
 /* plan_pools.c - see plan_thread_core.h: from what is known to the pools. */
 #include "plan_thread_core.h"
 
+#include "budget.h"
+
 #include "estimator.h"
 #include "warm.h"
 
@@ -86,7 +88,7 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
     efs_history_add(&s->known, &s->seen);
     efs_history_clear(&s->seen);
     efs_history_fade(&s->known, KNOWN_PASSES);
-    efs_cache_resize(fs); /* what is left for the pools, at the ratios of before */
+    efs_budget_cut(fs); /* what is left for the pools, at the ratios of before */
     struct efs_cache_tuning tuning = r->tuning;
     uint64_t bytes = r->pools_bytes;
     unsigned pools = pools_now(fs);
@@ -102,7 +104,7 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
     if (rc == 0 && !tuning.fixed_plan && !r->tuning.fixed_plan)
         memcpy(r->tuning.ratio, plan.ratio, sizeof(r->tuning.ratio));
     if (rc == 0) {
-        efs_cache_resize(fs);
+        efs_budget_cut(fs);
         efs_count(&fs->stats, plans, 1);
     }
     efs_skew_free(&s->skew);

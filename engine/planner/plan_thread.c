@@ -2,6 +2,8 @@
 /* plan_thread.c - see plan_thread.h. */
 #include "plan_thread_core.h"
 
+#include "budget.h"
+
 #include "estimator.h"
 #include "sys.h"
 #include "thread.h"
@@ -61,7 +63,7 @@ static bool has_drifted(struct efs_plan_thread *s)
 /* Leases wait for room, or what was held when the budget became smaller is still above it. */
 static bool is_short(const struct efs *fs)
 {
-    return fs->lease_queue || efs_budget_used(fs) > fs->options.budget_bytes;
+    return fs->leases_waiting || efs_budget_used(fs) > fs->options.budget_bytes;
 }
 
 static void look_for_room(struct efs *fs)
@@ -120,7 +122,7 @@ static void plan_thread_seed(struct efs_plan_thread *s)
 errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err)
 {
     if (!fs->cache->policy) {
-        efs_cache_resize(fs);
+        efs_budget_cut(fs);
         return 0;
     }
     struct efs_plan_thread *s = efs_sys_calloc(1, sizeof(*s));
@@ -142,7 +144,7 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     if (rc < 0)
         return rc;
     plan_thread_seed(s);
-    efs_cache_resize(fs);
+    efs_budget_cut(fs);
     rc = efs_thread_start(plan_thread_run, s, "efs-plan", &s->thread);
     s->started = rc == 0;
     return rc < 0 ? efs_fail(err, rc, "cannot start the planner: %s", strerror(-rc)) : 0;

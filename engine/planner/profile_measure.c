@@ -10,6 +10,7 @@
 #include "container.h"
 #include "expertfs-private.h"
 #include "codec.h"
+#include "kernels.h"
 #include "disk.h"
 #include "clock.h"
 #include "stats.h"
@@ -514,7 +515,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     if (store->expert_count == 0)
         return efs_fail(err, -ENOENT, "%s: the store has no experts to measure", store->path);
     profile->workers = workers;
-    snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_path());
+    snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_name());
     clock_gettime(CLOCK_REALTIME, &now);
     profile->measured_at = now.tv_sec;
     describe_store(&m);

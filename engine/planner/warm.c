@@ -5,6 +5,7 @@
 #include "warm.h"
 
 #include "history.h"
+#include "budget.h"
 #include "cache.h"
 #include "sys.h"
 #include "extent_core.h"
@@ -53,7 +54,7 @@ uint64_t efs_warm_bytes(const struct efs_options *options, const struct efs_stor
 }
 
 /* Of experts that are expected alike, layers get theirs evenly. */
-static int by_share(const void *pa, const void *pb)
+static int warm_by_share(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
     if (a->share != b->share)
@@ -78,7 +79,7 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
                                          .layer = expert->layer,
                                          .index = expert->index};
     }
-    qsort(w->order, w->count, sizeof(w->order[0]), by_share);
+    qsort(w->order, w->count, sizeof(w->order[0]), warm_by_share);
     w->at = w->extent = 0;
     w->planned = true;
     efs_again(fs, EFS_AGAIN_WARM);
@@ -86,9 +87,9 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
 }
 
 /* Empty memory for that many bytes, within the plan, or room to have it. */
-static bool has_empty(const struct efs *fs, uint64_t bytes)
+static bool warm_has_empty(const struct efs *fs, uint64_t bytes)
 {
-    uint64_t segment = fs->arena.segment_bytes, planned = fs->planned_segments * segment;
+    uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
     uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
     if (after > planned - planned / FREE_SHARE)
         return false;
@@ -96,22 +97,22 @@ static bool has_empty(const struct efs *fs, uint64_t bytes)
 }
 
 /* Nobody waits for the disk or for memory, and none is on its way out. */
-static bool all_rests(const struct efs *fs)
+static bool warm_all_rests(const struct efs *fs)
 {
-    return !fs->closing && !fs->no_memory && !fs->lease_queue && !fs->coded_waiting && fs->segments_leaving == 0 &&
-           fs->loads[EFS_LOAD_WANTED] == 0 && fs->loads[EFS_LOAD_AHEAD] == 0;
+    return !fs->closing && efs_extents_are_quiet(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
+           fs->account.segments_leaving == 0;
 }
 
 /* The next extent that is not here; EFS_NONE: there is no more. */
-static uint32_t next_extent(const struct efs *fs, struct efs_warming *w)
+static uint32_t warm_next_extent(const struct efs *fs, struct efs_warming *w)
 {
     for (; w->at < w->count; w->at++, w->extent = 0) {
         const uint32_t expert = w->order[w->at].expert;
-        if (fs->full[expert].state != EFS_FULL_NONE)
+        if (efs_full_of(fs, expert)->state != EFS_FULL_NONE)
             continue;
         uint32_t first = efs_expert_extent_first(fs, expert), end = efs_expert_extent_end(fs, expert);
         for (; first + w->extent < end; w->extent++) {
-            const struct efs_extent *x = &fs->extents[first + w->extent];
+            const struct efs_extent *x = efs_extent(fs, first + w->extent);
             if (x->state == EFS_EXTENT_REST && x->have != x->needs)
                 return first + w->extent;
         }
@@ -124,42 +125,27 @@ void efs_warm_go_on(struct efs *fs)
     struct efs_warming *w = fs->warming;
     if (!w || !w->open || !w->planned)
         return;
-    while (all_rests(fs) && fs->loads[EFS_LOAD_WARM] < AT_ONCE) {
-        uint32_t extent = next_extent(fs, w);
+    while (warm_all_rests(fs) && efs_extents_warming(fs) < AT_ONCE) {
+        uint32_t extent = warm_next_extent(fs, w);
         if (extent == EFS_NONE)
             return;
-        const struct efs_extent *x = &fs->extents[extent];
+        const struct efs_extent *x = efs_extent(fs, extent);
         unsigned missing = x->needs & ~(unsigned)x->have;
         uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_room(fs, x, EFS_COMPONENT_E) : 0) +
                          (missing & EFS_COMPONENT_SM ? efs_extent_room(fs, x, EFS_COMPONENT_SM) : 0);
-        if (!has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
+        if (!warm_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
             return;
         efs_count(&fs->stats, warmed_extents, 1);
         w->extent++;
     }
 }
 
-/* Behind those that go before the pool grows, and before all others. */
-static void first_to_go(struct efs *fs, uint32_t extent)
-{
-    struct efs_lru *evictable = &fs->evictable_extents;
-    uint32_t behind = EFS_NONE;
-    efs_lru_remove(evictable, extent);
-    for (uint32_t i = evictable->oldest; i != EFS_NONE && fs->extents[i].evict_first; i = efs_lru_newer(evictable, i))
-        behind = i;
-    if (behind == EFS_NONE)
-        efs_lru_insert(evictable, extent, false);
-    else
-        efs_lru_insert_newer(evictable, extent, behind);
-}
-
 void efs_warm_ended(struct efs *fs, uint32_t extent, errint_t error)
 {
-    const struct efs_extent *x = &fs->extents[extent];
     if (error < 0)
         fs->warming->at = fs->warming->count;
-    else if (x->list == EFS_LIST_EVICTABLE && x->refs == 0 && !x->evict_first)
-        first_to_go(fs, extent);
+    else
+        efs_extent_evict_early(fs, extent);
 }
 
 void efs_warm_begin(struct efs *fs)

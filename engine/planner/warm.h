@@ -10,7 +10,7 @@
 #ifndef EFS_WARM_H
 #define EFS_WARM_H
 
-#include "serve.h"
+#include "efs.h"
 
 struct efs_history;
 

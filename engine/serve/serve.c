@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve.c - start and stop serving a store; what it can tell of itself. */
-#include "serve.h"
+#include "budget.h"
 
 #include "kernels.h"
 #include "record.h"
@@ -9,6 +9,7 @@
 #include "schedule.h"
 #include "sized.h"
 #include "plan_thread.h"
+#include "container.h"
 #include "sys.h"
 #include "thread.h"
 #include "extent_core.h"
@@ -30,50 +31,59 @@
 #define HUGE_PAGE (2 * MIB)
 #define SEGMENTS_MAX 16384 /* memfiles of registered buffers */
 
-void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
+/* A store and what its rooms have for themselves: memory of one piece. */
+struct served {
+    struct efs efs;
+    struct efs_extents extents;
+    struct efs_full_pool full;
+    struct efs_budget budget;
+    struct efs_leases leases;
+};
+
+/* What follows from a turn with the lock, in this order: room is made and given to who waits for it first, what nobody
+ * waits for comes after. */
+static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_shrink,
+                                                 [EFS_AGAIN_EXTENTS] = efs_extents_retry,
+                                                 [EFS_AGAIN_MOVE] = efs_extents_move,
+                                                 [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
+                                                 [EFS_AGAIN_PREFAULT] = efs_prefault,
+                                                 [EFS_AGAIN_WARM] = efs_warm_go_on,
+                                                 [EFS_AGAIN_LEASES] = efs_leases_retry,
+                                                 [EFS_AGAIN_CODED] = efs_coded_retry,
+                                                 [EFS_AGAIN_PLAN] = efs_plan_thread_wake},
+                                       .reserve_segment = efs_budget_reserve_segment,
+                                       .has_segment = efs_budget_has_segment,
+                                       .saw = efs_plan_thread_saw,
+                                       .warmed = efs_warm_ended,
+                                       .free_memfiles = efs_full_memfiles_free,
+                                       .begin = efs_lease_begin_all,
+                                       .answer = efs_lease_answer};
+
+static struct efs *served_new(const struct efs_options *options)
 {
-    char line[2048];
-    va_list args;
-    if (!fs->options.log)
-        return;
-    va_start(args, format);
-    vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    fs->options.log(fs->options.log_arg, level, line);
+    struct served *s = efs_sys_calloc(1, sizeof(*s));
+    if (!s)
+        return NULL;
+    struct efs *fs = &s->efs;
+    fs->extents = &s->extents;
+    fs->full = &s->full;
+    fs->budget = &s->budget;
+    fs->leases = &s->leases;
+    fs->options = *options;
+    fs->hooks = &hooks;
+    fs->active = 1;
+    efs_deferred_init(&fs->deferred);
+    pthread_mutex_init(&fs->lock, NULL);
+    pthread_cond_init(&fs->quiet, NULL);
+    return fs;
 }
 
-void efs_active_begin(struct efs *fs)
+static void served_free(struct efs *fs)
 {
-    atomic_fetch_add(&fs->active, 1);
+    pthread_cond_destroy(&fs->quiet);
+    pthread_mutex_destroy(&fs->lock);
+    free(EFS_CONTAINER(fs, struct served, efs));
 }
-
-void efs_active_end(struct efs *fs)
-{
-    unsigned active = atomic_load(&fs->active);
-    while (active > 1)
-        if (atomic_compare_exchange_weak(&fs->active, &active, active - 1))
-            return;
-    pthread_mutex_lock(&fs->lock); /* the last, while closing: efs_close() must not free the lock under us */
-    efs_active_end_locked(fs);
-    pthread_mutex_unlock(&fs->lock);
-}
-
-void efs_active_end_locked(struct efs *fs)
-{
-    if (atomic_fetch_sub(&fs->active, 1) == 1)
-        pthread_cond_broadcast(&fs->quiet);
-}
-
-/* What follows from a turn with the lock, in this order: room for what waits for it first, and what nobody waits for
- * after. */
-static const struct efs_deferred_steps steps = {.again = {[EFS_AGAIN_EXTENTS] = efs_extents_retry,
-                                                          [EFS_AGAIN_MOVE] = efs_extents_move,
-                                                          [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
-                                                          [EFS_AGAIN_WARM] = efs_warm_go_on,
-                                                          [EFS_AGAIN_LEASES] = efs_leases_retry,
-                                                          [EFS_AGAIN_CODED] = efs_coded_retry},
-                                                .begin = efs_lease_begin_all,
-                                                .answer = efs_lease_answer};
 
 /* ---- sizes ---- */
 
@@ -101,9 +111,8 @@ static uint64_t fixed_bytes(const struct efs *fs)
     uint64_t threads =
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
-           s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES +
-           (uint64_t)fs->extent_count * sizeof(struct efs_extent) + (uint64_t)s->object_count * sizeof(uint32_t) +
-           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 4 * sizeof(uint64_t)) +
+           s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
+           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
            efs_warm_bytes(&fs->options, s) + efs_record_bytes();
 }
@@ -119,11 +128,8 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
     segment = segment < budget / SEGMENTS_MAX ? budget / SEGMENTS_MAX : segment;
     segment = round_up(segment, HUGE_PAGE);
     uint64_t most = segment / 4 < EXTENT_BYTES_MAX ? segment / 4 : EXTENT_BYTES_MAX;
-    if (most != fs->extent_max_bytes) {
-        fs->extent_max_bytes = most;
-        fs->extent_count = efs_extents_count(fs);
-    }
-    fs->fixed_bytes = fixed_bytes(fs);
+    efs_extents_size(fs, most);
+    fs->account.fixed_bytes = fixed_bytes(fs);
     return segment;
 }
 
@@ -144,7 +150,7 @@ static uint64_t floor_budget(struct efs *fs)
     while (least < floor) {
         least = floor;
         uint64_t segment = size_extents(fs, least);
-        floor = round_up(fs->fixed_bytes + segment, MIB);
+        floor = round_up(fs->account.fixed_bytes + segment, MIB);
     }
     return least;
 }
@@ -152,18 +158,18 @@ static uint64_t floor_budget(struct efs *fs)
 static errint_t size_pools(struct efs *fs, struct efs_error *err)
 {
     uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
-    if (budget < fs->fixed_bytes + segment) {
+    if (budget < fs->account.fixed_bytes + segment) {
         uint64_t floor = floor_budget(fs);
-        return below_floor(fs, fs->fixed_bytes, floor, err);
+        return below_floor(fs, fs->account.fixed_bytes, floor, err);
     }
-    uint64_t most = (budget - fs->fixed_bytes) / segment;
+    uint64_t most = (budget - fs->account.fixed_bytes) / segment;
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
-    fs->planned_segments = most;
+    fs->account.planned_segments = most;
     uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
     fs->options.readahead_bytes = ahead < room ? ahead : room;
-    fs->streams.window = fs->options.readahead_bytes;
+    efs_extents_set_window(fs, fs->options.readahead_bytes);
     /* the budget may be raised later: as many segments as the whole store could fill; an object's two components may
      * begin and end inside of pages that others use, too */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;
@@ -175,21 +181,8 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     return 0;
 }
 
-static errint_t count_experts(struct efs *fs)
-{
-    uint32_t n = fs->store->expert_count;
-    fs->touches = efs_sys_calloc(n + 1u, sizeof(*fs->touches));
-    fs->expert_bytes = efs_sys_calloc(n + 1u, sizeof(*fs->expert_bytes));
-    if (!fs->touches || !fs->expert_bytes)
-        return -ENOMEM;
-    for (uint32_t e = 0; e < n; e++)
-        for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
-            fs->expert_bytes[e] += efs_extent_span(fs, &fs->extents[x], EFS_BOTH);
-    return 0;
-}
-
 /* What the caller wants tuned from the start. */
-static errint_t tune(struct efs *fs, struct efs_error *err)
+static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
     const char *const texts[][2] = {{"policy", o->policy}, {"pools", o->pools}, {"plan", o->plan},
@@ -209,7 +202,7 @@ static errint_t tune(struct efs *fs, struct efs_error *err)
 
 /* ---- open and close ---- */
 
-static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
+static errint_t served_start(struct efs *fs, const char *path, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, &fs->store, err);
     if (rc == 0)
@@ -231,7 +224,8 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
         rc = efs_extents_build(fs, err);
     if (rc < 0)
         return rc;
-    if (count_experts(fs) < 0 || efs_full_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
+    efs_budget_build(fs);
+    if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
         efs_warm_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     if (!fs->budget_auto && (rc = efs_budget_check(fs, fs->options.budget_bytes, 0, err)) < 0)
@@ -239,7 +233,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
     rc = efs_estimator_new(&fs->estimator) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
                                                : efs_cache_build(fs, err);
     if (rc == 0)
-        rc = tune(fs, err);
+        rc = served_tune(fs, err);
     if (rc < 0)
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
@@ -254,7 +248,7 @@ static errint_t start(struct efs *fs, const char *path, struct efs_error *err)
     return efs_plan_thread_start(fs, fs->options.history_path, err);
 }
 
-static void stop(struct efs *fs)
+static void served_stop(struct efs *fs)
 {
     efs_plan_thread_stop(fs);
     efs_disk_stop(fs->disk);
@@ -263,21 +257,17 @@ static void stop(struct efs *fs)
     efs_demotion_destroy(fs);
     efs_warm_destroy(fs);
     efs_full_destroy(fs);
+    efs_leases_destroy(fs);
+    efs_budget_destroy(fs);
     efs_cache_destroy(fs);
     efs_record_destroy(fs);
     efs_estimator_free(fs->estimator);
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
-    efs_extent_loads_free(fs);
-    free(fs->extents);
-    free(fs->object_extent);
-    free(fs->touches);
-    free(fs->expert_bytes);
+    efs_extents_destroy(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);
-    pthread_cond_destroy(&fs->quiet);
-    pthread_mutex_destroy(&fs->lock);
-    free(fs);
+    served_free(fs);
 }
 
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
@@ -287,23 +277,18 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
     errint_t rc = efs_sized_in("efs_options", options, &known, sizeof(known), err);
     if (rc < 0)
         return rc;
-    struct efs *fs = efs_sys_calloc(1, sizeof(*fs));
+    struct efs *fs = served_new(&known);
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
-    fs->options = known;
-    fs->active = 1;
-    fs->steps = &steps;
-    efs_deferred_init(&fs->deferred);
-    fs->memfiles.tmpfs = fs->memfiles.reading = fs->memory_left.machine = -1;
-    pthread_mutex_init(&fs->lock, NULL);
-    pthread_cond_init(&fs->quiet, NULL);
-    rc = start(fs, store_path, err);
+    rc = served_start(fs, store_path, err);
     if (rc < 0) {
-        stop(fs);
+        served_stop(fs);
         return rc;
     }
-    if (fs->options.prealloc)
+    if (fs->options.prealloc) {
+        efs_plan_thread_wait(fs);
         efs_prealloc(fs);
+    }
     efs_warm_begin(fs);
     *out = fs;
     return 0;
@@ -325,7 +310,7 @@ void efs_close(struct efs *fs)
     while (atomic_load(&fs->active))
         pthread_cond_wait(&fs->quiet, &fs->lock);
     efs_unlock(fs);
-    stop(fs);
+    served_stop(fs);
 }
 
 /* ---- what it tells ---- */
@@ -339,9 +324,9 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
     errint_t rc = 0;
     efs_lock(fs);
-    fs->fixed_bytes += bytes;
-    if (fs->options.budget_bytes < fs->fixed_bytes + fs->arena.segment_bytes)
-        rc = below_floor(fs, fs->fixed_bytes, fs->fixed_bytes + fs->arena.segment_bytes, err);
+    fs->account.fixed_bytes += bytes;
+    if (fs->options.budget_bytes < fs->account.fixed_bytes + fs->arena.segment_bytes)
+        rc = below_floor(fs, fs->account.fixed_bytes, fs->account.fixed_bytes + fs->arena.segment_bytes, err);
     efs_budget_shrink(fs);
     efs_unlock(fs);
     return rc;
@@ -380,14 +365,11 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 #undef COPY
     efs_lock(fs);
     stats.budget_bytes = fs->options.budget_bytes;
-    stats.fixed_bytes = fs->fixed_bytes;
+    stats.fixed_bytes = fs->account.fixed_bytes;
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;
-    stats.chunk_extents = fs->extent_ready_count;
-    stats.full_pool_bytes = fs->full_bytes + fs->freeing_bytes;
-    stats.full_experts = fs->full_ready_count;
-    stats.leased_bytes = fs->leased_bytes;
-    stats.leased_experts = fs->leased_count;
+    stats.chunk_extents = efs_extents_ready(fs);
+    efs_full_stats(fs, &stats);
     stats.inflight = inflight;
     efs_unlock(fs);
     efs_sized_out(out, bytes, &stats, sizeof(stats));
@@ -409,18 +391,18 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
     efs_view_expert_name(&fs->view, expert, info.name, sizeof(info.name));
     if (!fs->view.hidden)
         info.file = fs->view.expert_first + expert;
-    info.coded_bytes = fs->expert_bytes[expert];
+    info.coded_bytes = efs_expert_coded_bytes(fs, expert);
     uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)
         info.raw_bytes += fs->store->objects[o].bytes;
     efs_lock(fs);
-    for (uint32_t x = fs->object_extent[first]; x < fs->object_extent[end]; x++)
-        info.resident_bytes += (uint64_t)(fs->extents[x].e.granules + fs->extents[x].sm.granules) * EFS_GRANULE;
-    const struct efs_full *f = &fs->full[expert];
+    for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
+        info.resident_bytes += (uint64_t)(efs_extent(fs, x)->e.granules + efs_extent(fs, x)->sm.granules) * EFS_GRANULE;
+    const struct efs_full *f = efs_full_of(fs, expert);
     info.leases = f->leases;
     if (f->memfile)
         info.resident_bytes += f->memfile->bytes;
-    info.touches = atomic_load_explicit(&fs->touches[expert], memory_order_relaxed);
+    info.touches = atomic_load_explicit(&fs->cache->touches[expert], memory_order_relaxed);
     efs_cache_info(fs, expert, &info);
     efs_unlock(fs);
     efs_sized_out(out, bytes, &info, sizeof(info));

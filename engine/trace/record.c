@@ -2,7 +2,7 @@
 /* record.c - see record.h. */
 #include "record_core.h"
 
-#include "cache.h"
+#include "efs.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -33,18 +33,25 @@ void efs_record_destroy(struct efs *fs)
     fs->record = NULL;
 }
 
-void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
-                uint64_t end_ns)
+void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width, const uint32_t *layer_first)
+{
+    struct efs_record *r = fs->record;
+    r->layers = layers;
+    r->width = width;
+    r->layer_first = layer_first;
+}
+
+void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
+                uint64_t begin_ns, uint64_t end_ns)
 {
     struct efs_record *r = fs->record;
     static _Thread_local int32_t thread; /* gettid(2) is a system call */
-    if (fs->store->objects[fs->extents[extent].object].group >= fs->store->expert_count)
-        return;
     if (!thread)
         thread = (int32_t)gettid();
     pthread_mutex_lock(&r->lock);
     r->operation[r->operations++ % EFS_RECORD_OPERATIONS] = (struct efs_recorded_operation){.begin_ns = begin_ns,
                                                                                             .end_ns = end_ns,
+                                                                                            .expert = expert,
                                                                                             .extent = extent,
                                                                                             .shard = (uint16_t)shard,
                                                                                             .kind = (uint8_t)kind,
@@ -56,7 +63,7 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
                         bool named)
 {
     struct efs_record *r = fs->record;
-    if (count > UINT16_MAX || layer > UINT16_MAX || fs->cache->width > UINT16_MAX + 1u)
+    if (count > UINT16_MAX || layer > UINT16_MAX || r->width > UINT16_MAX + 1u)
         return; /* of a model that a trace does not take */
     pthread_mutex_lock(&r->lock);
     r->request[r->requests++ % EFS_RECORD_REQUESTS] =
@@ -86,11 +93,9 @@ static void tell_operations(const struct efs *fs, const struct efs_record *r, FI
     uint64_t from = r->operations > EFS_RECORD_OPERATIONS ? r->operations - EFS_RECORD_OPERATIONS : 0;
     for (uint64_t i = from; i < r->operations; i++) {
         const struct efs_recorded_operation *o = &r->operation[i % EFS_RECORD_OPERATIONS];
-        uint32_t expert = fs->store->objects[fs->extents[o->extent].object].group;
         char name[64];
-        efs_view_expert_name(&fs->view, expert, name, sizeof(name));
-        fprintf(out, "%-8s %-24s %6u %6u %16llu %16llu %8d\n", kinds[o->kind], name,
-                o->extent - fs->object_extent[fs->store->groups[expert].object_first], o->shard,
+        efs_view_expert_name(&fs->view, o->expert, name, sizeof(name));
+        fprintf(out, "%-8s %-24s %6u %6u %16llu %16llu %8d\n", kinds[o->kind], name, o->extent, o->shard,
                 (unsigned long long)o->begin_ns, (unsigned long long)o->end_ns, o->thread);
     }
 }
@@ -98,10 +103,9 @@ static void tell_operations(const struct efs *fs, const struct efs_record *r, FI
 /* "at_ns layer: expert*tokens ...", the numbers as the checkpoint has them. */
 static void tell_requests(const struct efs *fs, const struct efs_record *r, FILE *out)
 {
-    const struct efs_cache *state = fs->cache;
     for (uint64_t i = efs_record_oldest(r); i < r->requests; i++) {
         const struct efs_recorded_request *q = &r->request[i % EFS_RECORD_REQUESTS];
-        uint32_t first = state->layer_first[q->layer];
+        uint32_t first = r->layer_first[q->layer];
         fprintf(out, "%llu %u %u:", (unsigned long long)q->at_ns, q->layer, fs->store->groups[first].layer);
         for (uint32_t n = 0; n < q->count; n++)
             fprintf(out, " %u*%u", fs->store->groups[first + r->id[(q->first + n) % EFS_RECORD_IDS]].expert,

@@ -17,11 +17,13 @@ errint_t efs_record_build(struct efs *fs); /* -ENOMEM */
 void efs_record_destroy(struct efs *fs);
 uint64_t efs_record_bytes(void); /* that it holds */
 
-/* An operation on an extent of an expert took place on the calling thread, or ended on it, at these times of
- * efs_now_ns().
- */
-void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
-                uint64_t end_ns);
+/* Layers of experts, each with its first one's number and one number more; width: experts of the largest. They outlive
+ * the record. Before there are threads. */
+void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width, const uint32_t *layer_first);
+/* An operation on an extent of an expert, counted from its first, took place on the calling thread, or ended on it, at
+ * these times of efs_now_ns(). */
+void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
+                uint64_t begin_ns, uint64_t end_ns);
 /* A request of a layer and its experts (numbers of the cache state), each once; tokens NULL: one each. named: they were
  * named together; else they are what leases or reads came for, and more of the same layer may follow. */
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,

@@ -13,7 +13,7 @@
 
 struct efs_recorded_operation {
     uint64_t begin_ns, end_ns;
-    uint32_t extent;
+    uint32_t expert, extent;
     uint16_t shard;
     uint8_t kind;
     int32_t thread;
@@ -28,6 +28,8 @@ struct efs_recorded_request {
 
 struct efs_record {
     pthread_mutex_t lock;
+    uint32_t layers, width;
+    const uint32_t *layer_first;        /* [layers + 1] */
     uint64_t operations, requests, ids; /* so far */
     struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
     struct efs_recorded_request request[EFS_RECORD_REQUESTS];

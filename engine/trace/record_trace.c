@@ -14,7 +14,7 @@
  */
 #include "record_core.h"
 
-#include "cache.h"
+#include "efs.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -197,7 +197,7 @@ static uint8_t *put_records(const struct passes *all, uint32_t layers, const uin
 
 static errint_t write_trace(const struct efs *fs, const struct passes *all, char **data, size_t *bytes)
 {
-    const struct efs_cache *state = fs->cache;
+    const struct efs_record *state = fs->record;
     char name[NAME_MAX_BYTES];
     size_t name_bytes = name_of(fs->store->path, name);
     size_t record = 4 + 2 * (size_t)state->layers * all->chosen;
@@ -225,7 +225,7 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
 
 errint_t efs_record_trace(const struct efs *fs, const struct efs_record *record, char **data, size_t *bytes)
 {
-    const struct efs_cache *state = fs->cache;
+    const struct efs_record *state = fs->record;
     size_t cells = (size_t)state->layers * state->width;
     struct passes all = {.used = 0};
     errint_t rc = 0;

@@ -44,9 +44,8 @@ rooms_known() { # $1 engine, sched or expertfs, $2 the rooms that have a rule
         [[ " $2 " == *" $(basename "$room") "* ]] || complain "$room: no rule says what it may include"
     done
 }
-# Rooms of the engine, each with those below it whose headers it may include. What serves a store is one knot still: its
-# rooms share struct efs (serve/serve.h).
-served='trace cache budget fetch planner control serve'
+# Rooms of the engine, each with those below it whose headers it may include. Of what serves a store, lowest first.
+served='core trace cache budget planner fetch control serve'
 below_served='base store source memory io view'
 engine_room() { inner_room engine "$@"; }
 engine_room base
@@ -57,10 +56,26 @@ engine_room memory base store
 engine_room io base store memory
 engine_room view base store
 engine_room client base source
+lower=$below_served
 for room in $served; do
-    engine_room "$room" $below_served $served
+    engine_room "$room" $lower
+    lower="$lower $room"
 done
-engine_room compute $below_served $served
+engine_room compute $lower
+# What a room has for itself is behind a pointer of struct efs, and nobody else goes there.
+owner_of() { # ROOM FIELD
+    local line
+    while IFS= read -r line; do complain "$line: only engine/$1/ may touch fs->$2"; done < <(
+        grep -nE "fs->$2->" $(find engine -name '*.[ch]' ! -path "engine/$1/*"))
+}
+owner_of cache extents
+owner_of cache full
+owner_of cache demotion
+owner_of budget budget
+owner_of planner warming
+owner_of planner plan_thread
+owner_of fetch leases
+owner_of trace record
 rooms_known engine "base store source pack memory io view client compute $served"
 # Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
 inner_room sched policy
@@ -132,6 +147,26 @@ for room in $expertfs_rooms; do
     while read -r symbol owner; do
         [[ " $room $(expertfs_below "$room") " == *" $owner "* ]] || complain "expertfs/$room/ uses $symbol of expertfs/$owner/"
     done < <(join <(objects_of "expertfs/$room" | xargs -r nm -u | awk '$1 == "U" { print $2 }' | sort -u) <(echo "$defined"))
+done
+# What a room of the engine calls is its own, or of a room that it may include.
+declare -A room_of
+while read -r object symbol; do
+    object=${object#*/obj/engine/}
+    room_of[$symbol]=${object%%/*}
+done < <(nm -A --defined-only $(find "${BUILD:-build}/obj/engine" -name '*.o' 2>/dev/null) /dev/null 2>/dev/null |
+    awk '$2 ~ /[TDBR]/ { sub(/:.*/, "", $1); print $1, $3 }')
+calls() { # ROOM, rooms that it may call
+    local room=$1 object symbol owner
+    while read -r object symbol; do
+        owner=${room_of[$symbol]:-$room}
+        [ "$owner" = "$room" ] || [[ " $* " == *" $owner "* ]] || complain "$object: calls $symbol of engine/$owner/"
+    done < <(nm -A -u $(find "${BUILD:-build}/obj/engine/$room" -name '*.o' 2>/dev/null) /dev/null 2>/dev/null |
+        awk '{ sub(/:.*/, "", $1); print $1, $NF }' | grep ' efs_')
+}
+lower=$below_served
+for room in $served; do
+    calls "$room" $lower
+    lower="$lower $room"
 done
 # Every source file says under which licence it is.
 for file in $(git ls-files '*.c' '*.h' '*.py' 2>/dev/null); do

@@ -13,6 +13,8 @@
 #ifndef EFS_DEFERRED_H
 #define EFS_DEFERRED_H
 
+#include "expertfs.h"
+
 #include <stdbool.h>
 
 struct efs;
@@ -33,12 +35,15 @@ struct efs_memfile;
 
 /* Who looks again, in this order. */
 enum efs_again {
+    EFS_AGAIN_BUDGET,   /* what is above the budget goes */
     EFS_AGAIN_EXTENTS,  /* extents that wait for memory */
     EFS_AGAIN_MOVE,     /* what nobody uses in segments that leave */
     EFS_AGAIN_SEGMENTS, /* segments that leave and may be empty now */
+    EFS_AGAIN_PREFAULT, /* something was wanted that was not there: the pool may soon want more segments */
     EFS_AGAIN_WARM,     /* warming: the disk may rest */
     EFS_AGAIN_LEASES,   /* leases that wait for room */
     EFS_AGAIN_CODED,    /* coded experts that do */
+    EFS_AGAIN_PLAN,     /* what a plan depends on has changed */
     EFS_AGAIN_COUNT
 };
 
@@ -49,16 +54,25 @@ struct efs_deferred {
     unsigned again; /* bits by enum efs_again */
     EFS_QUEUE(struct efs_disk_request) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
-    EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed; in no count any more */
+    EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed */
+    uint64_t memfile_bytes;                  /* that they have */
     EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be brought: begun as one batch with ... */
     EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
     bool from_lines; /* some fetches are of leases or coded experts that waited */
 };
 
-/* What there is to do, set once by who knows all rooms (serve.c). */
-struct efs_deferred_steps {
-    void (*again[EFS_AGAIN_COUNT])(struct efs *fs); /* lock held */
+/* What the rooms ask of those above them, set once by who knows all rooms (serve.c). With lock held but for the last
+ * three. */
+struct efs_hooks {
+    void (*again[EFS_AGAIN_COUNT])(struct efs *fs);
+    /* efs_budget_reserve_segment(), efs_budget_has_segment() */
+    errint_t (*reserve_segment)(struct efs *fs);
+    bool (*has_segment)(const struct efs *fs);
+    /* a layer asks for these (numbers in the policy's layer); before the policy hears of it */
+    void (*saw)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+    void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of warming has ended */
+    void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
     void (*begin)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
     void (*answer)(struct efs *fs, struct efs_full_waiter *answers);
 };
@@ -71,9 +85,7 @@ void efs_deferred_init(struct efs_deferred *deferred);
 void efs_again(struct efs *fs, enum efs_again who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
-void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line);
-void efs_defer_fill(struct efs *fs, struct efs_full_waiter *waiter, bool from_line);
-void efs_defer_free(struct efs *fs, struct efs_memfile *memfile);
-void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter);
+/* Rooms put what is of their own types on these by EFS_DEFER; bytes: of memory files. */
+#define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUT(&(fs)->deferred.queue, element))
 
 #endif

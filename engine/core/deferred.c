@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deferred.c - see deferred.h. */
-#include "serve.h"
-
-#include "fetch.h"
-#include "lease.h"
+#include "efs.h"
 
 #define LINES (1u << EFS_AGAIN_LEASES | 1u << EFS_AGAIN_CODED)
 
@@ -36,32 +33,6 @@ void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order
     EFS_QUEUE_PUT(&fs->deferred.jobs[order], job);
 }
 
-void efs_defer_fetch(struct efs *fs, struct efs_fetch *fetch, bool from_line)
-{
-    fs->deferred.any = true;
-    fs->deferred.from_lines |= from_line;
-    EFS_QUEUE_PUT(&fs->deferred.fetches, fetch);
-}
-
-void efs_defer_fill(struct efs *fs, struct efs_full_waiter *waiter, bool from_line)
-{
-    fs->deferred.any = true;
-    fs->deferred.from_lines |= from_line;
-    EFS_QUEUE_PUT(&fs->deferred.fills, waiter);
-}
-
-void efs_defer_free(struct efs *fs, struct efs_memfile *memfile)
-{
-    fs->deferred.any = true;
-    EFS_QUEUE_PUT(&fs->deferred.memfiles, memfile);
-}
-
-void efs_defer_answer(struct efs *fs, struct efs_full_waiter *waiter)
-{
-    fs->deferred.any = true;
-    EFS_QUEUE_PUT(&fs->deferred.answers, waiter);
-}
-
 /*
  * Lock held: who is to look again does, until nothing new comes of it. One thread at a time begins what waited in a
  * line: beginning may end at once, which lets the next of the line begin, and would go as deep as the line is long.
@@ -76,7 +47,7 @@ static void deferred_look_again(struct efs *fs)
         d->again &= ~now;
         for (unsigned who = 0; who < EFS_AGAIN_COUNT; who++)
             if (now & 1u << who)
-                fs->steps->again[who](fs);
+                fs->hooks->again[who](fs);
     }
 }
 
@@ -94,32 +65,22 @@ static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
 /* No lock. */
 static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
 {
+    if (d->memfiles.head) /* before others are made */
+        fs->hooks->free_memfiles(fs, d->memfiles.head);
     for (struct efs_disk_request *r = d->reads.head, *next; r; r = next) {
         next = r->next;
         efs_disk_submit(fs->disk, r);
     }
     deferred_push_jobs(fs, d);
     if (d->fills.head || d->fetches.head)
-        fs->steps->begin(fs, d->fills.head, d->fetches.head);
+        fs->hooks->begin(fs, d->fills.head, d->fetches.head);
     if (d->answers.head)
-        fs->steps->answer(fs, d->answers.head);
+        fs->hooks->answer(fs, d->answers.head);
 }
 
 void efs_lock(struct efs *fs)
 {
     pthread_mutex_lock(&fs->lock);
-}
-
-/* No lock. Bytes that have come free. */
-static uint64_t deferred_free(struct efs *fs, const struct efs_deferred *d)
-{
-    uint64_t bytes = 0;
-    for (struct efs_memfile *m = d->memfiles.head, *next; m; m = next) {
-        next = m->next;
-        bytes += m->bytes;
-        efs_memfile_free(&fs->memfiles, m);
-    }
-    return bytes;
 }
 
 /* Lock held on entry. true: it is held again, since memory came free or a line went on, and somebody may look again. */
@@ -138,15 +99,14 @@ static bool deferred_turn_ends(struct efs *fs)
     if (again)
         efs_active_begin(fs); /* all that begins may have ended when we come back */
     pthread_mutex_unlock(&fs->lock);
-    uint64_t freed = deferred_free(fs, &d);
     deferred_work_off(fs, &d);
     if (!again)
         return false;
     pthread_mutex_lock(&fs->lock);
     if (d.from_lines)
         fs->lines_begin = false;
-    if (freed) {
-        fs->freeing_bytes -= freed;
+    if (d.memfiles.head) {
+        fs->account.freeing_bytes -= d.memfile_bytes;
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_LEASES);
     }

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* budget.h - one budget for all that is held, and who gives way to whom in it. */
+#ifndef EFS_BUDGET_H
+#define EFS_BUDGET_H
+
+#include "efs.h"
+#include "memfile.h"
+#include "memory_left.h"
+
+struct efs_retirement { /* the segment that is being unpinned, to be returned */
+    struct efs_disk_request request;
+    struct efs *fs;
+    bool busy;
+};
+
+struct efs_next_segment { /* of the chunk pool, whose pages are being made */
+    struct efs_job job;
+    struct efs *fs;
+    uint32_t segment;
+    size_t done;
+    unsigned left; /* to be made after it */
+    bool busy;
+};
+
+struct efs_budget {
+    bool built;
+    struct efs_memory_left memory_left;
+    struct efs_retirement retirement;
+    struct efs_next_segment next_segment;
+};
+
+/* ---- budget.c ---- */
+/* Without lock: the budget as it is now. efs_set() changes it under everybody's feet. */
+uint64_t efs_budget_now(struct efs *fs);
+/* With lock held: */
+uint64_t efs_budget_used(const struct efs *fs);
+/* The same if the chunk pool had so many segments, should it have fewer. */
+uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
+/* Make room for one more segment, without taking it from a full expert that is kept. 0; -EAGAIN: room is on its way;
+ * -ENOMEM. */
+errint_t efs_budget_reserve_segment(struct efs *fs);
+/* Is there room for one more segment as it is, within the plan, with nothing that must go? */
+bool efs_budget_has_segment(const struct efs *fs);
+/* Bytes of chunks that clients may hold at once: component of what the chunk pool has by the plan or, should the plan
+ * give it little, a quarter of the budget, for which full experts give way. */
+uint64_t efs_budget_coded(const struct efs *fs);
+/* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the
+ * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. What goes leaves later
+ * (-EAGAIN: waiting leases are then tried again; -EBUSY: it is under way and takes a moment); -ENOMEM: everything is
+ * held. */
+errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
+/* A place for a memfile of that size, not SHOWN: *memfile is a free one, PRIVATE or, if that is the
+ * use, a WINDOW; NULL: a new one is to be made and is counted already. As efs_budget_reserve_full() else. */
+errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
+/* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
+ */
+void efs_budget_set(struct efs *fs, uint64_t bytes);
+/* Cut the budget into pools by the tuning of the cache state; victims go. */
+void efs_budget_cut(struct efs *fs);
+/* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
+void efs_budget_change(struct efs *fs, uint64_t bytes);
+/* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
+uint64_t efs_budget_wait(struct efs *fs);
+/* EFS_AGAIN_BUDGET: the budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
+void efs_budget_shrink(struct efs *fs);
+/* Without lock, before there are threads and after. */
+void efs_budget_build(struct efs *fs);
+void efs_budget_destroy(struct efs *fs);
+/* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
+void efs_budget_retire(struct efs *fs);
+
+/* ---- budget_check.c ---- */
+/* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
+ * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
+ * here, and the store is large enough to take it. A budget above what is available now is told in the log. */
+errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
+
+/* ---- prefault.c ---- */
+/* EFS_AGAIN_PREFAULT: something was wanted that was not there. If the chunk pool will soon want more segments, have
+ * their pages ready. */
+void efs_prefault(struct efs *fs);
+
+/* ---- prealloc.c ---- */
+void efs_prealloc(struct efs *fs); /* without lock, before anybody reads, and after the first plan */
+
+#endif

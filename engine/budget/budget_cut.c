@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * budget_cut.c - the budget cut into pools.
+ *
+ * The budget is: what is fixed, a segment or two for chunks on their way, as much as leases on experts outside of F
+ * held at once, lately, and the rest for the pools. F is memory files; C, S and E share the chunk pool, of which blocks
+ * of differing sizes leave some unused.
+ */
+#include "budget.h"
+
+#include "cache.h"
+
+#define PASSING_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
+#define CHUNK_FILL 0.97  /* of the chunk pool can be used, as blocks do not fit seamlessly */
+#define LEASED_SHARE 2   /* leases may take component of the pools' memory before they must wait for it */
+#define RATIO_ROUND (1.0 + 1e-9)
+
+static uint64_t cut_less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* What is kept free for full experts that are leased but not kept. */
+static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
+{
+    const struct efs_cache *r = fs->cache;
+    uint64_t most = available / LEASED_SHARE;
+    return !fs->options.full_pool ? 0 : r->leased_peak_bytes < most ? r->leased_peak_bytes : most;
+}
+
+void efs_budget_cut(struct efs *fs)
+{
+    struct efs_cache *r = fs->cache;
+    const struct efs_move *moves;
+    size_t count;
+    uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->options.budget_bytes, fs->account.fixed_bytes);
+    uint64_t leases = cut_for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
+    r->pools_bytes = cut_less(available, passing * segment + leases);
+    uint64_t capacity[EFS_POOLS], chunks = 0;
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        double bytes = r->tuning.ratio[p] * (double)r->pools_bytes;
+        capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
+        chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
+    }
+    fs->account.planned_segments = (chunks + segment - 1) / segment + passing;
+    if (fs->account.planned_segments * segment > available)
+        fs->account.planned_segments = available / segment;
+    if (fs->account.planned_segments < fs->account.floor_segments)
+        fs->account.planned_segments = fs->account.floor_segments;
+    if (r->policy) {
+        efs_policy_resize(r->policy, capacity, NULL, &moves, &count);
+        efs_cache_apply(fs, moves, count);
+    }
+    efs_budget_shrink(fs);
+    efs_again(fs, EFS_AGAIN_LEASES); /* there may be more room now */
+    efs_again(fs, EFS_AGAIN_CODED);
+}
+
+void efs_budget_change(struct efs *fs, uint64_t bytes)
+{
+    efs_budget_set(fs, bytes);
+    efs_budget_cut(fs);
+    efs_again(fs, EFS_AGAIN_EXTENTS);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* account.h - what of the one budget is taken, and what is set aside. Guarded by efs.lock. */
+#ifndef EFS_ACCOUNT_H
+#define EFS_ACCOUNT_H
+
+#include <stdint.h>
+
+struct efs_account {
+    uint64_t fixed_bytes;      /* never given back: tables, threads, buffers */
+    uint64_t full_bytes;       /* memory files, free ones included */
+    uint64_t freeing_bytes;    /* memory files that a thread gives back just now */
+    uint64_t fresh_bytes;      /* of memory files that are being filled and have no pages yet */
+    uint64_t coded_bytes;      /* of coded experts that are handed out or on their way */
+    uint64_t floor_segments;   /* of the chunk pool: always left to it */
+    uint64_t planned_segments; /* of the chunk pool: what the plan needs */
+    uint64_t segments_leaving; /* retiring */
+};
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* active.c - see efs.h: what is under way, and what is told. */
+#include "efs.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
+{
+    char line[2048];
+    va_list args;
+    if (!fs->options.log)
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    fs->options.log(fs->options.log_arg, level, line);
+}
+
+void efs_active_begin(struct efs *fs)
+{
+    atomic_fetch_add(&fs->active, 1);
+}
+
+void efs_active_end(struct efs *fs)
+{
+    unsigned active = atomic_load(&fs->active);
+    while (active > 1)
+        if (atomic_compare_exchange_weak(&fs->active, &active, active - 1))
+            return;
+    pthread_mutex_lock(&fs->lock); /* the last, while closing: efs_close() must not free the lock under us */
+    efs_active_end_locked(fs);
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_active_end_locked(struct efs *fs)
+{
+    if (atomic_fetch_sub(&fs->active, 1) == 1)
+        pthread_cond_broadcast(&fs->quiet);
+}
