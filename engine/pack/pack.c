@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +51,33 @@ errint_t efs_pack_check_place(const char *src, const char *out, const struct efs
     free(parent);
     free(from);
     free(to);
+    return rc;
+}
+
+errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
+                                const struct efs_pack_options *options, struct efs_error *err)
+{
+    if (!options->weights || catalog->tensor_count)
+        return 0;
+    char magic[sizeof(EFS_MAGIC) - 1], *path = NULL;
+    bool store = false;
+    for (size_t i = 0; i < catalog->file_count && !store; i++) {
+        free(path);
+        if (asprintf(&path, "%s/%s", catalog->root, catalog->files[i].path) < 0)
+            return efs_fail(err, -ENOMEM, "%s: no memory", src);
+        int fd = efs_sys_open(path, O_RDONLY | O_NONBLOCK, 0);
+        store = fd >= 0 && efs_sys_pread_all(fd, magic, sizeof(magic), 0) == 0 &&
+                memcmp(magic, EFS_MAGIC, sizeof(magic)) == 0;
+        if (fd >= 0)
+            efs_sys_close(fd);
+    }
+    errint_t rc =
+        store ? efs_fail(err, -ENODATA, "%s: is a store already; expertfs mounts it, expertctl unpack unpacks it", path)
+              : efs_fail(err, -ENODATA,
+                         "%s: no weights found: no safetensors or GGUF file with tensors; --any packs it all "
+                         "the same",
+                         src);
+    free(path);
     return rc;
 }
 
@@ -110,7 +138,12 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
     if (existing >= 0) {
+        struct stat st;
+        bool directory = efs_sys_fstat(existing, &st) == 0 && S_ISDIR(st.st_mode);
         efs_sys_close(existing);
+        if (directory)
+            return efs_fail(err, -EISDIR, "%s: is a directory; OUT is the store's own name, such as %s/model.efs", out,
+                            out);
         return efs_fail(err, -EEXIST, "%s: exists already; --force replaces it", out);
     }
     if (rc == 0)
@@ -119,9 +152,16 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
         return rc;
     rc = efs_pack_source_open(&j.catalog, &j.source, err);
     if (rc == 0)
+        rc = efs_pack_check_weights(src, &j.catalog, options, err);
+    if (rc == 0)
         rc = efs_pack_check_place(src, out, j.source, err);
     if (rc == 0)
         rc = pack(&j, out, report, err);
+    if (rc == -ENOSPC && err) {
+        const struct efs_error why = *err;
+        efs_fail(err, rc, "%.800s; the store of %llu MiB of files may take as much", why.text,
+                 (unsigned long long)((j.plan.source_bytes >> 20) + 1));
+    }
     report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     efs_store_writer_close(&j.writer);
     efs_pack_source_close(j.source);

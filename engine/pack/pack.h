@@ -34,6 +34,10 @@
 /* A run ends before EFS_RUN_BYTES raw bytes, and before its chunks could take more memory than this. */
 #define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
 
+/* Do the options ask for weights, and there are none? -ENODATA: err says what src is. */
+errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
+                                const struct efs_pack_options *options, struct efs_error *err);
+
 /* ---- plan --------------------------------------------------------------------------------------------------- */
 
 /* Where an object's bytes begin. */

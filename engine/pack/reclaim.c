@@ -233,7 +233,9 @@ static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *ou
         rc = efs_pack_check_options(options, err);
     if (rc == 0)
         rc = check_earlier(r, err);
-    return rc == 0 ? efs_reclaim_prepare(r, src, need, err) : rc;
+    if (rc == 0)
+        rc = efs_reclaim_prepare(r, src, need, err);
+    return rc == 0 ? efs_pack_check_weights(src, &r->catalog, options, err) : rc;
 }
 
 errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,

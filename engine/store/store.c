@@ -138,6 +138,16 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
     const struct stat *st = &store->seen;
     store->fd = efs_regular_open_path(store->path, &store->seen, err);
+    if (store->fd == -EISDIR) { /* what users have in place of a store is the checkpoint, or the mount */
+        char *config = NULL;
+        int fd = asprintf(&config, "%s/.expertfs/config", store->path) < 0 ? -ENOMEM : efs_sys_open(config, O_PATH, 0);
+        free(config);
+        if (fd >= 0)
+            efs_sys_close(fd);
+        return efs_fail(err, -EISDIR, "%s: not a regular file but a directory; %s", store->path,
+                        fd >= 0 ? "of a mount, `expertctl get` and `expertctl top` tell"
+                                : "pack a checkpoint first, with mkexpertfs");
+    }
     if (store->fd < 0)
         return store->fd;
     if ((uint64_t)st->st_size < sizeof(store->sb))

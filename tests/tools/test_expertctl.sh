@@ -26,6 +26,7 @@ for command in info verify unpack; do
     run 2 $command --unknown "$dir/m.efs"
     run 2 $command a b c
     run 0 --help
+    run 0 -h
     says "^  $command "
 done
 run 0 --version
@@ -82,7 +83,7 @@ warns 'cut'
 # Interrupted: exit 130, nothing left
 mkdir "$dir/large"
 truncate -s 4G "$dir/large/zeros.bin"
-"$mkexpertfs" -q --codec lz4 "$dir/large" "$dir/large.efs" || complain "4 GiB of zeros: exit $?"
+"$mkexpertfs" -q --any --codec lz4 "$dir/large" "$dir/large.efs" || complain "4 GiB of zeros: exit $?"
 interrupted() { # COMMAND...: SIGINT after ever shorter times, until it comes before the end of the work
     for delay in 0.1 0.07 0.05 0.03 0.02 0.015 0.01; do
         timeout --preserve-status -s INT $delay "$expertctl" "$@" 2>/dev/null

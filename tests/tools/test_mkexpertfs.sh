@@ -90,6 +90,17 @@ fails 1 "$dir/model-1" /proc/x.efs
 fails 1 "$dir/model-1" "$dir/stores"
 fails 1 "$dir/model-1" "$dir/stores/2.efs"
 grep -q -- --force "$dir/err" || complain "an existing store: the message does not name --force"
+grep -q -- 'own name, such as' <("$mkexpertfs" "$dir/model-1" "$dir/stores" 2>&1) || complain "a directory as OUT: what to do is not said"
+mkdir "$dir/nonsense" && echo abc >"$dir/nonsense/a.txt"
+for source in "$dir/nonsense" "$dir/nonsense/a.txt"; do
+    fails 1 "$source" "$dir/stores/x.efs"
+    grep -q 'no weights found.*--any' "$dir/err" || complain "$source: $(cat "$dir/err")"
+done
+pack --any "$dir/nonsense" "$dir/stores/any.efs"
+fails 1 "$dir/stores/2.efs" "$dir/stores/x.efs"
+grep -q 'is a store already' "$dir/err" || complain "a store into a store: $(cat "$dir/err")"
+fails 1 Qwen/Qwen3-30B-A3B "$dir/x.efs"
+grep -q 'hf download Qwen/Qwen3-30B-A3B' "$dir/err" || complain "the name of a model: $(cat "$dir/err")"
 printf 'GGUF\377\377\377\377' >"$dir/dense/bad.gguf"
 fails 1 "$dir/dense" "$dir/stores/x.efs"
 [ ! -e "$dir/stores/x.efs" ] || complain "a failed run made a store"
@@ -98,7 +109,7 @@ fails 1 "$dir/dense" "$dir/stores/x.efs"
 mkdir "$dir/large" "$dir/into"
 truncate -s 64G "$dir/large/zeros.bin" # holes: no disk, but seconds of work
 for signal in INT TERM HUP; do
-    timeout --preserve-status -s $signal 0.4 "$mkexpertfs" -q "$dir/large" "$dir/into/x.efs" 2>"$dir/err"
+    timeout --preserve-status -s $signal 0.4 "$mkexpertfs" -q --any "$dir/large" "$dir/into/x.efs" 2>"$dir/err"
     status=$?
     [ $status = 130 ] || complain "SIG$signal: exit $status"
     grep -q interrupted "$dir/err" || complain "SIG$signal: $(cat "$dir/err")"
@@ -111,7 +122,7 @@ full_disk() { # in a mount namespace of its own
 }
 if result=$(full_disk -m) || result=$(full_disk -rm); then
     [ "$result" = "exit 1, left: " ] || complain "full disk: $result"
-    grep -q 'No space left' "$dir/err" || complain "full disk: $(cat "$dir/err")"
+    grep -q 'No space left.*may take' "$dir/err" || complain "full disk: $(cat "$dir/err")"
 else
     echo "no mount namespace here: the full disk is not tested"
 fi

@@ -103,8 +103,9 @@ static void doctor_fuse(struct doctor *d)
 {
     int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        tell(d, WRONG, "fuse", "/dev/fuse: %s; load the module (modprobe fuse), in a container pass the device",
-             strerror(errno));
+        tell(d, WRONG, "fuse", "/dev/fuse: %s; %s, in a container pass the device", strerror(errno),
+             errno == EACCES || errno == EPERM ? "let users open it (as root: chmod 666 /dev/fuse)"
+                                               : "load the module (modprobe fuse)");
     else
         tell(d, GOOD, "fuse", "/dev/fuse can be opened");
     if (fd >= 0)

@@ -41,7 +41,8 @@ int main(int argc, char **argv)
     tools_surroundings();
     argp_err_exit_status = CTL_USAGE;
     argp_program_version_hook = print_version;
-    if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "help") == 0)) {
+    if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "-h") == 0 ||
+                 strcmp(word, "help") == 0)) {
         print_help(stdout);
         return CTL_OK;
     }

@@ -107,7 +107,7 @@ static void gantt_write_script(const struct tools_operations *g, const char *ter
 errint_t gantt_draw(const struct tools_operations *g, const char *terminal, const char *path, struct efs_error *err)
 {
     signal(SIGPIPE, SIG_IGN); /* a gnuplot that is not there, or that ends, tells it by its status */
-    FILE *out = popen("gnuplot", "we");
+    FILE *out = popen("command -v gnuplot >/dev/null || exit 127; exec gnuplot", "we");
     if (!out)
         return efs_fail(err, -errno, "gnuplot: %s", strerror(errno));
     gantt_write_script(g, terminal, path, out);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXIT_USAGE = 2 };
 
@@ -38,7 +39,8 @@ enum {
     OPT_RESUME,
     OPT_UNDO,
     OPT_DRY_RUN,
-    OPT_STEP
+    OPT_STEP,
+    OPT_ANY
 };
 
 static const struct argp_option options[] = {
@@ -51,6 +53,7 @@ static const struct argp_option options[] = {
      "elements",
      0},
     {"force", 'f', NULL, 0, "Replace OUT if it exists", 0},
+    {"any", OPT_ANY, NULL, 0, "Pack SRC also if there are no weights in it", 0},
     {"verify", OPT_VERIFY, NULL, 0, "Decode everything and compare it with SRC before OUT appears", 0},
     {"reclaim", OPT_RECLAIM, NULL, 0,
      "Pack SRC in its own place, for a disk that cannot hold both: SRC is freed as OUT grows, and removed", 0},
@@ -113,6 +116,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case 'f':
         a->options.force = true;
         return 0;
+    case OPT_ANY:
+        a->options.weights = false;
+        return 0;
     case OPT_VERIFY:
         a->options.verify = true;
         return 0;
@@ -165,6 +171,13 @@ static void print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "mkexpertfs (expertfs) %s\n", efs_version());
 }
 
+/* NAME/NAME, as models are called where they are downloaded from. */
+static bool is_hub_name(const char *src)
+{
+    const char *slash = src ? strchr(src, '/') : NULL;
+    return slash && slash > src && slash[1] && !strchr(slash + 1, '/') && *src != '.' && *src != '~';
+}
+
 static int report_failure(const struct arguments *a, errint_t rc, const struct efs_error *err)
 {
     bool interrupted = rc == -ECANCELED && tools_interrupted();
@@ -173,6 +186,11 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
         fprintf(stderr, "mkexpertfs: interrupted%s\n", left ? "" : "; nothing was left behind");
     else
         fprintf(stderr, "mkexpertfs: %s\n", err->text[0] ? err->text : strerror(-rc));
+    if (rc == -ENOENT && is_hub_name(a->src) && access(a->src, F_OK) < 0)
+        fprintf(stderr,
+                "mkexpertfs: SRC is a directory or file of this machine; `hf download %s --local-dir DIR` gets a model "
+                "of that name from the Hugging Face Hub\n",
+                a->src);
     if (left)
         reclaim_tell_left(a->out);
     return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
@@ -192,7 +210,7 @@ int main(int argc, char **argv)
         NULL,
         NULL,
         NULL};
-    struct arguments a = {.options = {.size = sizeof(a.options)}};
+    struct arguments a = {.options = {.size = sizeof(a.options), .weights = true}};
     struct efs_pack_report report;
     struct efs_error err = {""};
     struct tools_progress progress;
