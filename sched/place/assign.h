@@ -47,10 +47,11 @@ struct efs_assign_sum {
 int efs_assign_greedy(const struct efs_assign_problem *problem, uint8_t *device, struct efs_assign_sum *sum);
 
 /*
- * Ours. Up to EFS_ASSIGN_FEW experts on two devices: all assignments are tried. Else Algorithm 1, and on two devices
- * the split by the ratio of times, too (the best that whole experts allow of the optimum with divided ones), each made
- * better by moving an expert off the device that is done last, or exchanging it for another, while that helps. Never
- * worse than Algorithm 1. Work is bounded: 256 experts on 8 devices are decided in some 20 microseconds.
+ * Ours. Algorithm 1, and on two devices the split by the ratio of times, too (the best that whole experts allow of the
+ * optimum with divided ones), each made better by moving an expert off the device that is done last, or exchanging it
+ * for another, while that helps. Then, on two devices, a tree of assignments is searched by branch and bound: the
+ * optimum up to EFS_ASSIGN_FEW experts, and of more as far as its limit goes. Never worse than Algorithm 1. Work is
+ * bounded: 256 experts on 8 devices are decided in some 20 microseconds.
  */
 #define EFS_ASSIGN_FEW 10u
 int efs_assign_balanced(const struct efs_assign_problem *problem, uint8_t *device, struct efs_assign_sum *sum);

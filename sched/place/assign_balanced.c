@@ -3,8 +3,8 @@
  * assign_balanced.c - better than Algorithm 1 in the time that a layer has for deciding.
  *
  * Where Algorithm 1 loses: it takes the experts with the largest difference first, which are those that belong on the
- * faster device, and has none left to level with at the end. A few experts are tried out; of more, two starts are made
- * level by moves and exchanges from the device that is done last.
+ * faster device, and has none left to level with at the end. Here starts are made level by moves and exchanges from the
+ * device that is done last; on two devices a tree of assignments is then searched for a better one.
  */
 #include "assign_order.h"
 
@@ -15,46 +15,79 @@
 #define LOOKS_MAX 6000u
 #define LOOKS_MAX_MANY 1200u /* on more than two devices, where sorting and the first start take most of the time */
 
-/* ---- all assignments of a few experts ------------------------------------------------------------------------ */
+/* ---- a tree of assignments to two devices ---------------------------------------------------------------------- */
 
-struct few {
+#define NODES_MAX 2100u /* some microseconds; all assignments of EFS_ASSIGN_FEW experts have fewer */
+_Static_assert((2u << EFS_ASSIGN_FEW) <= NODES_MAX, "few experts are tried in all ways");
+
+/*
+ * Better than what is known, expert by expert. For any weight w from 0 to 1 no makespan is below w times the time of
+ * device 0 and 1 - w times that of device 1; with w from the fractional optimum that is a close bound when each expert
+ * that is left takes the smaller of both. Those with most to lose by the other device are decided first, so that what
+ * is left at the leaves are those that do not matter much where they are.
+ */
+struct tree {
     const struct efs_assign_problem *problem;
-    const uint16_t *order;
-    uint32_t count;
+    uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
+    double rest_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: what order[at...] add to the bound at least */
+    uint32_t count, nodes;
+    double weight;
     uint64_t best_ns, room_bytes[2];
-    uint32_t best; /* bit i: order[i] is on device 1 */
+    uint8_t *device, *now; /* the best; as far as it was decided */
     bool found;
 };
 
-static void few_from(struct few *f, uint32_t at, uint32_t chosen, uint64_t ns0, uint64_t ns1, uint64_t bytes0,
-                     uint64_t bytes1)
+static void tree_from(struct tree *t, uint32_t at, const uint64_t ns[2], const uint64_t room_bytes[2])
 {
-    uint64_t makespan_ns = ns0 > ns1 ? ns0 : ns1;
-    if (f->found && makespan_ns >= f->best_ns)
+    const struct efs_assign_problem *p = t->problem;
+    uint64_t makespan_ns = ns[0] > ns[1] ? ns[0] : ns[1];
+    double bound_ns = t->weight * (double)ns[0] + (1 - t->weight) * (double)ns[1] + t->rest_ns[at];
+    if (t->nodes == NODES_MAX || makespan_ns >= t->best_ns || bound_ns * (1 - 1e-9) >= (double)t->best_ns)
         return;
-    if (at == f->count) {
-        f->found = true;
-        f->best = chosen;
-        f->best_ns = makespan_ns;
+    t->nodes++;
+    if (at == t->count) {
+        t->found = true;
+        t->best_ns = makespan_ns;
+        memcpy(t->device, t->now, p->experts);
         return;
     }
-    const struct efs_assign_problem *p = f->problem;
-    uint32_t i = f->order[at];
-    uint64_t more0 = efs_assign_bytes(p, 0, i), more1 = efs_assign_bytes(p, 1, i);
-    if (more1 <= f->room_bytes[1] - bytes1)
-        few_from(f, at + 1, chosen | 1u << at, ns0, ns1 + efs_assign_ns(p, 1, i), bytes0, bytes1 + more1);
-    if (more0 <= f->room_bytes[0] - bytes0)
-        few_from(f, at + 1, chosen, ns0 + efs_assign_ns(p, 0, i), ns1, bytes0 + more0, bytes1);
+    uint32_t i = t->order[at];
+    uint32_t first = (1 - t->weight) * (double)efs_assign_ns(p, 1, i) <= t->weight * (double)efs_assign_ns(p, 0, i);
+    for (unsigned k = 0; k < 2; k++) {
+        uint32_t d = k ? 1 - first : first;
+        if (efs_assign_bytes(p, d, i) > room_bytes[d])
+            continue;
+        uint64_t ns_then[2] = {ns[0], ns[1]}, room_then[2] = {room_bytes[0], room_bytes[1]};
+        ns_then[d] += efs_assign_ns(p, d, i);
+        room_then[d] -= efs_assign_bytes(p, d, i);
+        t->now[i] = (uint8_t)d;
+        tree_from(t, at + 1, ns_then, room_then);
+    }
 }
 
-static int try_all(struct efs_assign_state *state, const uint16_t *order, uint32_t count)
+/* device and best_ns: what is known, which changes if something better is found. */
+static bool search_tree(const struct efs_assign_problem *p, double weight, uint64_t *key, uint64_t best_ns,
+                        uint8_t *device)
 {
-    struct few f = {.problem = state->problem, .order = order, .count = count};
-    memcpy(f.room_bytes, state->room_bytes, sizeof(f.room_bytes));
-    few_from(&f, 0, 0, 0, 0, 0, 0);
-    for (uint32_t i = 0; f.found && i < count; i++)
-        efs_assign_put(state, order[i], f.best >> i & 1);
-    return f.found ? 0 : -ENOSPC;
+    uint8_t now[EFS_ASSIGN_EXPERTS_MAX];
+    const uint64_t none[2] = {0, 0};
+    struct tree t = {.problem = p, .weight = weight, .best_ns = best_ns, .device = device, .now = now};
+    for (uint32_t i = 0; i < p->experts; i++) {
+        double differ = weight * (double)efs_assign_ns(p, 0, i) - (1 - weight) * (double)efs_assign_ns(p, 1, i);
+        key[i] = (uint64_t)(differ < 0 ? -differ : differ);
+    }
+    memset(now, EFS_ASSIGN_NONE, p->experts);
+    t.count = efs_assign_sorted(p, key, t.order);
+    t.rest_ns[t.count] = 0;
+    for (uint32_t at = t.count; at-- > 0;) {
+        double here = weight * (double)efs_assign_ns(p, 0, t.order[at]);
+        double there = (1 - weight) * (double)efs_assign_ns(p, 1, t.order[at]);
+        t.rest_ns[at] = t.rest_ns[at + 1] + (here < there ? here : there);
+    }
+    for (uint32_t d = 0; d < 2; d++)
+        t.room_bytes[d] = p->room_bytes ? p->room_bytes[d] : UINT64_MAX;
+    tree_from(&t, 0, none, t.room_bytes);
+    return t.found;
 }
 
 /* ---- starts ------------------------------------------------------------------------------------------------- */
@@ -67,7 +100,7 @@ static uint64_t ratio_key(uint64_t ns0, uint64_t ns1)
 }
 
 /* Of all ways to cut the experts in order of the ratio, the one that ends first. What has no room goes to device 0. */
-static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted)
+static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted, double *weight)
 {
     const struct efs_assign_problem *p = state->problem;
     for (uint32_t i = 0; i < p->experts; i++)
@@ -83,6 +116,11 @@ static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *
         uint64_t makespan_ns = rest_ns > taken_ns ? rest_ns : taken_ns;
         best = makespan_ns < best_ns ? i + 1 : best;
         best_ns = makespan_ns < best_ns ? makespan_ns : best_ns;
+    }
+    if (count > 0) { /* the expert at the cut costs the same on both devices */
+        uint32_t at = order[best < count ? best : count - 1];
+        double ns0 = (double)efs_assign_ns(p, 0, at), ns1 = (double)efs_assign_ns(p, 1, at);
+        *weight = ns1 / (ns0 + ns1);
     }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t d = i < best && efs_assign_bytes(p, 1, order[i]) <= state->room_bytes[1];
@@ -194,21 +232,6 @@ static void keep_better(int rc, struct efs_assign_state *start, const uint16_t *
     efs_assign_end(start, sum);
 }
 
-/* Up to EFS_ASSIGN_FEW experts on two devices; more, or on another number: -E2BIG. */
-static int decide_few(struct efs_assign_state *state, uint64_t *key, uint16_t *order, struct efs_assign_sum *sum)
-{
-    if (state->problem->devices != 2)
-        return -E2BIG;
-    memset(key, 0, state->problem->experts * sizeof(*key));
-    uint32_t count = efs_assign_sorted(state->problem, key, order);
-    if (count > EFS_ASSIGN_FEW)
-        return -E2BIG;
-    int rc = try_all(state, order, count);
-    if (rc == 0)
-        efs_assign_end(state, sum);
-    return rc;
-}
-
 int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, struct efs_assign_sum *sum)
 {
     struct efs_assign_state state;
@@ -216,20 +239,20 @@ int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, str
     uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
     uint8_t start[EFS_ASSIGN_EXPERTS_MAX];
     uint32_t count = 0;
+    double weight = 0.5;
     bool known = false;
     if (!efs_assign_valid(p))
         return -EINVAL;
-    efs_assign_begin(&state, p, device);
-    int rc = decide_few(&state, key, order, sum);
-    if (rc != -E2BIG)
-        return rc;
     efs_assign_begin(&state, p, start);
-    rc = efs_assign_greedy_start(&state, key, order, &count);
+    int rc = efs_assign_greedy_start(&state, key, order, &count);
     keep_better(rc, &state, order, count, &known, device, sum);
     if (p->devices == 2 || !known) { /* the time of a second start is better spent on the first where there are more */
         efs_assign_begin(&state, p, start);
-        rc = p->devices == 2 ? split_start(&state, key, order, &count) : longest_start(&state, key, order, &count);
+        rc = p->devices == 2 ? split_start(&state, key, order, &count, &weight)
+                             : longest_start(&state, key, order, &count);
         keep_better(rc, &state, order, count, &known, device, sum);
     }
+    if (p->devices == 2 && search_tree(p, weight, key, known ? sum->makespan_ns : UINT64_MAX, device))
+        return efs_assign_sum(p, device, sum);
     return known ? 0 : -ENOSPC;
 }
