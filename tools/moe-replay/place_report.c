@@ -165,7 +165,7 @@ static void write_script(const struct replay_place_report *report, FILE *out)
     fprintf(out,
             "set terminal svg size 900,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
             "set datafile separator '\\t'\nset output 'latency.svg'\n"
-            "set title 'Mean latency over that of EPLB; Prism as published: 0.694 (64 experts), 0.96 (8 experts)'\n"
+            "set title 'Mean latency; published: Prism over EPLB'\nset yrange [0:2]\n"
             "set xlabel '%s'\nset ylabel 'latency over that of EPLB'\n%s"
             "plot 0.694 title 'published, 64 experts' with lines dashtype 2, "
             "0.96 title 'published, 8 experts' with lines dashtype 3",
