@@ -72,7 +72,8 @@ void efs_budget_retire(struct efs *fs);
 /* ---- budget_check.c ---- */
 /* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
  * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
- * here, and the store is large enough to take it. A budget above what is available now is told in the log. */
+ * here, and the store is large enough to take it. 0: err says whether it is above what is
+ * available now, or is left as it was. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
 /* ---- prefault.c ---- */

@@ -37,14 +37,15 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
                         (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),
                         memory.cgroup ? ", or raise the limit (memory.max)" : "");
     if (take > available)
-        efs_log(fs, EFS_LOG_WARNING,
-                "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): the daemon may be "
-                "killed for it; budget=auto takes what there is",
-                fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
-                (unsigned long long)(memory.limit_bytes / MIB));
+        efs_fail(
+            err, 0,
+            "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): the daemon may be "
+            "killed for it; budget=auto takes what there is",
+            fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
+            (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)
-        efs_log(fs, EFS_LOG_WARNING, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu",
-                fs->store->path, (unsigned long long)(budget / MIB), whose,
-                (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
+        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu",
+                 fs->store->path, (unsigned long long)(budget / MIB), whose,
+                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
     return 0;
 }

@@ -228,8 +228,12 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
         efs_warm_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
-    if (!fs->budget_auto && (rc = efs_budget_check(fs, fs->options.budget_bytes, 0, err)) < 0)
-        return rc;
+    struct efs_error said = {.text = ""};
+    rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s", said.text);
+    if (said.text[0])
+        efs_log(fs, EFS_LOG_WARNING, "%s", said.text);
     rc = efs_estimator_new(&fs->estimator) < 0 ? efs_fail(err, -ENOMEM, "%s: no memory for what is measured", path)
                                                : efs_cache_build(fs, err);
     if (rc == 0)

@@ -253,6 +253,9 @@ static errint_t target_set(const struct target *target, const char *name, const 
         return efsd_pagecache_tune(target->daemon, value, err);
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
                                                 : target_set_pin(target, value, err);
+    if (rc == -ENOMEM && strcmp(name, "budget") == 0)
+        rc = -ERANGE; /* setfattr has only the errno's words: it is the number that does not fit, not memory that lacks
+                       */
     if (!rc && held_bytes) {
         efs_fail(err, 0, "%s=%s: open experts and readers still hold %llu bytes above it", name, value,
                  (unsigned long long)held_bytes);

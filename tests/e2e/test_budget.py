@@ -318,7 +318,7 @@ def limited():
             got = errno.errorcode[error.errno]
         answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
         check("a limit that leaves less than the floor is refused, and the floor told",
-              got == "ENOMEM" and "floor" in answer and mount.count("budget_bytes") == small, (got, answer))
+              got == "ERANGE" and "floor" in answer and mount.count("budget_bytes") == small, (got, answer))
         check("and all is served still", all(open(mount / name, "rb").read() == want[name] for name in experts[::3]))
         check("nothing was killed for the limit", group.out_of_memory() == 0 and mount.daemon.poll() is None)
         mount.unmount()

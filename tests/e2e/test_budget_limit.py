@@ -54,7 +54,7 @@ try:
     except OSError as error:
         got = errno.errorcode[error.errno]
     answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
-    check("1 GiB is refused", got == "ENOMEM" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
+    check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
     check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
     for _ in range(2):
         for name in experts:

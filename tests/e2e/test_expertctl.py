@@ -48,6 +48,9 @@ check("and it is", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
 result = ctl("set", mount.path, "plan=F=10:C=50")
 check("a plan that leaves a part of the pools' memory says so", result.returncode == 0 and "40 %" in result.stdout and
       "sum to 60" in result.stdout, result)
+result = ctl("set", mount.path, "budget=900G")
+check("a budget above the machine's memory says so", result.returncode == 0 and "is above" in result.stdout, result)
+ctl("set", mount.path, "budget=64M", "plan=C=60:S=40")
 check("set of a pin", ctl("set", EXPERT, "pin=C").returncode == 0 and ctl("get", EXPERT, "pin").stdout == "C\n" and
       ctl("get", mount / "experts/L01", "pin").stdout == "mixed\n")
 check("set of a layer's", ctl("set", mount / "experts/L01", "pin=C").returncode == 0 and

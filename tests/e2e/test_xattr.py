@@ -113,7 +113,7 @@ for name, value, path, error, says in (
         ("budget", "lots", "", "EINVAL", "8G"), ("budget", "", "", "EINVAL", "8G"), ("budget", "0", "", "EINVAL", "8G"),
         ("budget", "-1", "", "EINVAL", "8G"), ("budget", "64M ", "", "EINVAL", "8G"), ("budget", b"64M\0", "", "EINVAL", "8G"),
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
-        ("budget", "1M", "", "ENOMEM", "floor"),
+        ("budget", "1M", "", "ERANGE", "floor"),
         ("pools", "XYZ", "", "EINVAL", "FCSE"), ("pools", "CC", "", "EINVAL", "FCSE"),
         ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10:C=70"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
@@ -243,7 +243,7 @@ if os.path.exists(os.path.join(BUILD, FAKE)):
     os.makedirs(f"{plain}/experts/L00")
     open(f"{plain}/experts/L00/E000.safetensors", "wb").write(b"x" * 5000)
     mount = Mount(plain, fake=True)
-    check("below the floor: ENOMEM", error_of(set_, "budget", "1") == "ENOMEM" and "floor" in get("answer"))
+    check("below the floor: ERANGE", error_of(set_, "budget", "1") == "ERANGE" and "floor" in get("answer"))
     set_("budget", "2")
     check("what is held back is told", "4096 bytes" in get("answer") and "4096 bytes" in mount.printed(), get("answer"))
     mount.unmount()

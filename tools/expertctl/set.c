@@ -64,6 +64,7 @@ static errint_t set_refused(const char *root, const struct arguments *a, const c
     struct stat st;
     switch (-rc) {
     case EINVAL:
+    case ERANGE:
     case ENOMEM:
         ctl_mount_answer(root, answer, sizeof(answer));
         return efs_fail(err, rc, "%s: %.900s", a->path, *answer ? answer : strerror(-rc));
