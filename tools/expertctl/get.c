@@ -2,6 +2,7 @@
 /* get.c - expertctl get PATH [NAME...]: how a mount is tuned, or where an expert is. */
 #include "expertctl.h"
 #include "mountpoint.h"
+#include "size.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -16,12 +17,19 @@ struct arguments {
     const char *path;
     const char *names[NAMES_MAX];
     unsigned count;
+    bool human;
 };
+
+static const struct argp_option options[] = {
+    {"human-readable", 'h', NULL, 0, "Tell sizes as 6.00 GiB in place of bytes", 0}, {0}};
 
 static error_t get_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     switch (key) {
+    case 'h':
+        a->human = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
             a->path = value;
@@ -39,17 +47,26 @@ static error_t get_parse(int key, char *value, struct argp_state *state)
     }
 }
 
-/* alone: the value without its name. */
-static errint_t get_one(const char *path, const char *name, bool alone, struct efs_error *err)
+static bool get_is_size(const char *name)
+{
+    return strcmp(name, "budget") == 0 || strcmp(name, "page_cache") == 0 || strcmp(name, "bytes") == 0;
+}
+
+/* alone: the value without its name. human: a size in its unit. */
+static errint_t get_one(const char *path, const char *name, bool alone, bool human, struct efs_error *err)
 {
     char full[300], value[2048];
+    uint64_t bytes;
     snprintf(full, sizeof(full), CTL_XATTR "%s", name);
-    ssize_t n = getxattr(path, full, value, sizeof(value));
+    ssize_t n = getxattr(path, full, value, sizeof(value) - 1);
     if (n < 0)
         return errno == ENODATA
                    ? efs_fail(err, -errno, "%s: there is no %s here; `expertctl get %s` lists what there is", path,
                               name, path)
                    : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
+    value[n] = '\0';
+    if (human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
+        n = (ssize_t)strlen(tools_size_print(bytes, value, sizeof(value)));
     if (alone)
         printf("%.*s\n", (int)n, value);
     else
@@ -57,7 +74,7 @@ static errint_t get_one(const char *path, const char *name, bool alone, struct e
     return 0;
 }
 
-static errint_t get_all(const char *path, struct efs_error *err)
+static errint_t get_all(const char *path, bool human, struct efs_error *err)
 {
     char names[4096];
     ssize_t n = listxattr(path, names, sizeof(names));
@@ -65,13 +82,14 @@ static errint_t get_all(const char *path, struct efs_error *err)
     size_t prefix = strlen(CTL_XATTR);
     for (const char *name = names; rc == 0 && name < names + n; name += strlen(name) + 1)
         if (strncmp(name, CTL_XATTR, prefix) == 0)
-            rc = get_one(path, name + prefix, false, err);
+            rc = get_one(path, name + prefix, false, human, err);
     return rc;
 }
 
 static int get_run(int argc, char **argv)
 {
-    const struct argp argp = {.parser = get_parse,
+    const struct argp argp = {.options = options,
+                              .parser = get_parse,
                               .args_doc = "PATH [NAME...]",
                               .doc =
                                   "Tell how a mount is tuned, or where an expert is. PATH is the mount, or a layer's "
@@ -86,9 +104,9 @@ static int get_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     free(root);
     if (a.count == 0)
-        rc = get_all(a.path, &err);
+        rc = get_all(a.path, a.human, &err);
     for (unsigned i = 0; i < a.count && rc == 0; i++)
-        rc = get_one(a.path, a.names[i], a.count == 1, &err);
+        rc = get_one(a.path, a.names[i], a.count == 1, a.human, &err);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 
