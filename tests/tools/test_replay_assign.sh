@@ -60,6 +60,21 @@ bad_file --gpu 'flops much\n' 'bad:1: '
 bad_file --gpu 'cores 5\n' 'bad:1: '
 bad_file --gpu 'memory_bytes 2e9\nbytes_per_second 1e12\nflops 1e15\nlaunch_us 9\nlink_bytes_per_second 1e10\n' \
     'has no memory for --cached 25'
+bad_file --gpu "#$(printf '%0300d' 0)\n" 'bad:1: a line of more than'
+bad_file --cpu 'expert_bytes 0.5\ntokens 1 100 80\n' 'bad:1: '
+run 1 --cpu /dev/zero "$eval"
+warns '/dev/zero: not a regular file'
+mkfifo "$dir/fifo"
+run 1 --cpu "$dir/cpu" --gpu "$dir/fifo" "$eval"
+warns 'fifo: not a regular file'
+gpu_of() { printf 'memory_bytes 4e9\nbytes_per_second %s\nflops 1e15\nlaunch_us 9\nlink_bytes_per_second %s\n' "$@"; }
+bad_file --gpu "$(gpu_of 1e-300 1e10)\n" 'bad: to run an expert .*more than 1000 s'
+bad_file --gpu "$(gpu_of 1e12 4e-320)\n" 'bad: to bring an expert .*more than 1000 s'
+
+# What cannot be written
+"$moe_replay" assign -q --cpu "$dir/cpu" --batch 1 "$eval" >/dev/full 2>"$dir/err"
+ended 'assign on a full disk' $? 1
+warns 'standard output: '
 
 # One sequence at a time: three experts a layer, each with one token, 100 us here, 10 there, 100 to bring
 run 0 -q --cpu "$dir/cpu" --gpu "$dir/gpu" --cached 0 --batch 1 --plan-from "$dir/past.route" "$eval"

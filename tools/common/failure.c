@@ -5,6 +5,7 @@
 #include "interrupt.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,5 +17,15 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
         return TOOLS_EXIT_INTERRUPTED;
     }
     fprintf(stderr, "%s: %s\n", program, err->text[0] ? err->text : strerror(-rc));
+    return EXIT_FAILURE;
+}
+
+/* An earlier flush that failed has dropped what it had: the last one alone says nothing. */
+int tools_end_output(const char *program)
+{
+    bool flushed = fflush(stdout) == 0;
+    if (flushed && !ferror(stdout))
+        return EXIT_SUCCESS;
+    fprintf(stderr, "%s: standard output: %s\n", program, flushed ? "writing failed" : strerror(errno));
     return EXIT_FAILURE;
 }

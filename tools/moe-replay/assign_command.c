@@ -18,6 +18,7 @@
 #define BATCH_MAX 64
 #define BATCHES_DEFAULT "1,8,16,64"
 #define PERCENT_MAX 100
+#define GPU_NS_MAX 1e12 /* of an expert, as --cpu has it: above, the number is a mistake */
 
 enum {
     OPT_STORE = 256,
@@ -181,10 +182,11 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
     for (unsigned run = 0; rc == 0 && run <= replay_assign_system_count; run++) {
         rc = run == 0 ? replay_assign_rules(&a->setup, &w, &b->rules)
                       : replay_assign_play(&a->setup, &w, &replay_assign_systems[run - 1], &b->run[run - 1]);
-        if (rc < 0)
-            efs_fail(err, rc,
-                     rc == -ENOSPC ? "%s has no memory for --cached %.0f of %u layers" : "%s: failed, %.0f, %u",
-                     a->setup.gpu.name, a->setup.cached * PERCENT_MAX, w.layers);
+        if (rc == -ENOSPC)
+            efs_fail(err, rc, "%s has no memory for --cached %.0f of %u layers", a->setup.gpu.name,
+                     a->setup.cached * PERCENT_MAX, w.layers);
+        else if (rc < 0)
+            efs_fail(err, rc, "%s: batches of %u: %s", a->trace, batch, strerror(-rc));
         else if (tools_progress_tell(progress, run, replay_assign_system_count, "assigning"))
             rc = -ECANCELED;
     }
@@ -199,6 +201,18 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
     return rc;
 }
 
+/* What is computed from the numbers of two files. */
+static errint_t check_gpu(const struct replay_assign_setup *s, struct efs_error *err)
+{
+    double compute_ns = replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, BATCH_MAX);
+    bool brought = replay_gpu_transfer_ns(&s->gpu, s->cpu.expert_bytes) <= GPU_NS_MAX;
+    return compute_ns <= GPU_NS_MAX && brought
+               ? 0
+               : efs_fail(err, -EINVAL, "%s: to %s an expert of %llu bytes takes more than %.0f s: %s", s->gpu.name,
+                          brought ? "run" : "bring", (unsigned long long)s->cpu.expert_bytes, GPU_NS_MAX / 1e9,
+                          brought ? "look at bytes_per_second, flops, launch_us" : "look at link_bytes_per_second");
+}
+
 static errint_t take_costs(struct arguments *a, struct efs_error *err)
 {
     errint_t rc = replay_gpu_read(a->gpu, &a->setup.gpu, err);
@@ -207,7 +221,7 @@ static errint_t take_costs(struct arguments *a, struct efs_error *err)
                     : replay_cpu_measure(a->store, (unsigned)a->threads, &a->setup.cpu, err);
     if (rc == 0 && a->save_cpu)
         rc = replay_cpu_write(a->save_cpu, &a->setup.cpu, err);
-    return rc;
+    return rc == 0 ? check_gpu(&a->setup, err) : rc;
 }
 
 static errint_t assign(struct arguments *a, struct efs_error *err)
@@ -266,5 +280,5 @@ int replay_assign_main(int argc, char **argv)
     errint_t rc = assign(&a, &err);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);
-    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return tools_end_output("moe-replay");
 }

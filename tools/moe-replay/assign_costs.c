@@ -3,10 +3,13 @@
 #include "assign_command.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* What kernels reach of the data sheets: some 0.8 of the memory's rate, half of the products, 0.8 of the link. */
 static const struct replay_gpu known[] = {
@@ -19,18 +22,37 @@ static const struct replay_gpu known[] = {
 
 #define WORDS_MAX 4u
 
+/* What is no file may never end, or have no writer. */
+static errint_t open_file(const char *path, FILE **in, struct efs_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    errint_t rc = fd < 0 || fstat(fd, &st) != 0 ? efs_fail(err, -errno, "%s: %s", path, strerror(errno)) : 0;
+    if (rc == 0 && !S_ISREG(st.st_mode))
+        rc = efs_fail(err, -EINVAL, "%s: not a regular file", path);
+    if (rc == 0 && !(*in = fdopen(fd, "r")))
+        rc = efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    if (rc < 0 && fd >= 0)
+        close(fd);
+    return rc;
+}
+
 /* Each line's words to take; -EINVAL of it is told with file and line. */
 static errint_t read_lines(const char *path, const char *(*take)(void *arg, char *const *words, unsigned count),
                            void *arg, struct efs_error *err)
 {
     char line[256];
-    errint_t rc = 0;
-    FILE *in = fopen(path, "re");
-    if (!in)
-        return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    FILE *in = NULL;
+    errint_t rc = open_file(path, &in, err);
+    if (rc < 0)
+        return rc;
     for (unsigned number = 1; rc == 0 && fgets(line, sizeof(line), in); number++) {
         char *words[WORDS_MAX + 1], *rest = line;
         unsigned count = 0;
+        if (strlen(line) == sizeof(line) - 1 && line[sizeof(line) - 2] != '\n') {
+            rc = efs_fail(err, -EINVAL, "%s:%u: a line of more than %zu characters", path, number, sizeof(line) - 2);
+            break;
+        }
         line[strcspn(line, "#\n")] = '\0';
         for (char *word; count <= WORDS_MAX && (word = strtok_r(rest, " \t\r", &rest));)
             words[count++] = word;
@@ -59,8 +81,8 @@ static const char *take_cpu_line(void *arg, char *const *words, unsigned count)
     double tokens, plain_us, coded_us;
     if (strcmp(words[0], "expert_bytes") == 0) {
         double bytes;
-        if (count != 2 || !parse_positive(words[1], &bytes))
-            return "expert_bytes: a number";
+        if (count != 2 || !parse_positive(words[1], &bytes) || bytes < 1)
+            return "expert_bytes: a number, 1 or more";
         cpu->expert_bytes = (uint64_t)bytes;
         return NULL;
     }

@@ -478,5 +478,6 @@ int main(int argc, char **argv)
     free(session);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);
-    return fflush(stdout) == 0 && !failed ? EXIT_SUCCESS : EXIT_FAILURE;
+    int status = tools_end_output("moe-replay");
+    return failed ? EXIT_FAILURE : status;
 }

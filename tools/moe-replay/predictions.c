@@ -236,5 +236,5 @@ int predict_main(int argc, char **argv)
     efs_route_free(&trace);
     if (rc < 0)
         return tools_fail("moe-replay predict", rc, &err);
-    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return tools_end_output("moe-replay predict");
 }
