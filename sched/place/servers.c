@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EVENTS_BETWEEN_STOPS 65536u
 #define HOLDERS_LOOKED_AT 4u /* for the one with the least backlog; they take turns in being looked at */
 
 struct event {
@@ -181,9 +182,10 @@ static double call_elsewhere(struct simulation *s, struct work *home, double now
 
 static struct efs_servers_bucket *bucket_at(struct simulation *s, double now_s)
 {
-    size_t at = (size_t)(now_s / s->c->bucket_s);
+    double last = EFS_SERVERS_BUCKETS_MAX - 1, number = now_s / s->c->bucket_s;
+    size_t at = (size_t)(number < last ? number : last);
     if (at >= s->r->buckets) {
-        size_t room = 2 * at + 64;
+        size_t room = 2 * at + 64 < EFS_SERVERS_BUCKETS_MAX ? 2 * at + 64 : EFS_SERVERS_BUCKETS_MAX;
         struct efs_servers_bucket *grown = realloc(s->r->bucket, room * sizeof(*grown));
         if (!grown)
             return NULL;
@@ -380,6 +382,7 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
                            .r = result,
                            .review_s = c->review_s};
     int rc = simulation_open(&s, held);
+    uint32_t events = 0;
     while (rc == 0 && (s.heap_count > 0 || s.next_arrival < count)) {
         bool arrives =
             s.next_arrival < count && (s.heap_count == 0 || requests[s.next_arrival].arrival_s <= s.heap[0].at_s);
@@ -388,6 +391,8 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
             request_arrives(&s);
         else if (rc == 0)
             rc = event_handle(&s, event_pop(&s));
+        if (rc == 0 && c->stop && events++ % EVENTS_BETWEEN_STOPS == 0 && c->stop(c->arg))
+            rc = -ECANCELED;
     }
     simulation_close(&s);
     return rc;

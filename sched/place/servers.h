@@ -47,8 +47,11 @@ struct efs_servers_config {
      * passes of each server. true: held was written anew, and holds from ready_s on; the counts then begin anew. */
     double review_s;
     bool (*review)(void *arg, double now_s, const double *calls, const double *passes, uint8_t *held, double *ready_s);
+    bool (*stop)(void *arg); /* asked now and then whether to give up; NULL: never */
     void *arg;
 };
+
+#define EFS_SERVERS_BUCKETS_MAX (1u << 20) /* what comes later counts in the last one */
 
 struct efs_servers_bucket {
     uint64_t local, calls; /* experts called, and of them here */
@@ -69,7 +72,7 @@ struct efs_servers_result {
 };
 
 /* Serve them all. held: [servers][layers][experts], every expert held somewhere (EFS_SERVERS_CALL); it is not kept. 0;
- * -EINVAL: out of bounds, requests that fall in time, an expert that nobody holds; -ENOMEM. */
+ * -EINVAL: out of bounds, requests that fall in time, an expert that nobody holds; -ENOMEM; -ECANCELED by stop. */
 int efs_servers_run(const struct efs_servers_config *config, const uint8_t *held,
                     const struct efs_servers_request *requests, size_t count, struct efs_servers_result *result);
 void efs_servers_free(struct efs_servers_result *result); /* a zeroed one is fine */

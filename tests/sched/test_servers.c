@@ -3,6 +3,8 @@
 #include "cases.h"
 #include "servers.h"
 
+#include <errno.h>
+
 /* Two servers, one layer of four experts, two chosen; numbers that are easy to add. */
 static struct efs_servers_config config(void)
 {
@@ -210,12 +212,50 @@ static void same_input_same_output(void **state)
     efs_servers_free(&second);
 }
 
+static bool stop_now(void *arg)
+{
+    ++*(unsigned *)arg;
+    return true;
+}
+
+static void stops_when_asked_to(void **state)
+{
+    struct efs_servers_config c = config();
+    const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
+    struct efs_servers_result r;
+    unsigned asked = 0;
+    (void)state;
+    c.stop = stop_now;
+    c.arg = &asked;
+    assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), -ECANCELED);
+    assert_int_equal(asked, 1);
+    efs_servers_free(&r);
+}
+
+static void endless_times_take_no_endless_memory(void **state)
+{
+    struct efs_servers_config c = config();
+    const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
+    struct efs_servers_result r;
+    (void)state;
+    c.layer_s = 1e30;
+    assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
+    assert_int_equal(r.buckets, EFS_SERVERS_BUCKETS_MAX);
+    assert_int_equal(r.bucket[r.buckets - 1].ended, 1);
+    efs_servers_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(local_experts_take_turns),       cmocka_unit_test(calls_elsewhere_wait_for_link_and_server),
-        cmocka_unit_test(a_prompt_is_one_pass),           cmocka_unit_test(requests_wait_for_their_server),
-        cmocka_unit_test(a_review_changes_the_placement), cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(stops_when_asked_to),
+        cmocka_unit_test(endless_times_take_no_endless_memory),
+        cmocka_unit_test(local_experts_take_turns),
+        cmocka_unit_test(calls_elsewhere_wait_for_link_and_server),
+        cmocka_unit_test(a_prompt_is_one_pass),
+        cmocka_unit_test(requests_wait_for_their_server),
+        cmocka_unit_test(a_review_changes_the_placement),
+        cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(same_input_same_output),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

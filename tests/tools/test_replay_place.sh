@@ -25,7 +25,7 @@ says 'Usage: moe-replay place'
 run 2
 for wrong in --servers=0 --servers=1025 --servers=4,x --gpus=17 --gpus=0 --memory=0 --memory=101 --mbps=0 --load=x --load=0 \
     --shape=4x8 --shape=4x8x9 --shape=0x8x2 --shape=4x8x2x --expert=0 --hidden=0 --arrival=0 --duration=0 --prompt=0 \
-    --output=-1 --skew=101 --rules=best --rules=prism,,eplb --review=-1 --seed=x; do
+    --output=-1 --skew=101 --rules=best --rules=prism,,eplb --rules=prism,eplb,prism --review=-1 --seed=x; do
     run 2 $wrong "$one"
     warns "${wrong%%=*}"
 done
@@ -42,10 +42,13 @@ run 1 "${few[@]}" --shape 4x32x3 "$one"
 warns 'cannot stand for'
 run 1 "${few[@]}" --memory 10 "$one" "$two"
 warns 'more --memory is needed'
+run 1 "${few[@]}" --servers 1024 --arrival 1 --duration 1000000 "$one"
+warns 'requests, more than .* --arrival'
 run 0 "${few[@]}" --shape 6x8x2 --rules prism "$one" "$dir/other.route"
 says '^6 layers, 2 of 8 experts'
 run 0 "${few[@]}" --rules prism "$dir/single.route"
 says '(2 sequences)'
+says '^prism  *[0-9.]*  *-  *-  *[0-9.]'
 
 # Tables: all rules; nothing is faster than what is all local; a server that holds all is as good
 run 0 "${few[@]}" "$one" "$two"
@@ -70,4 +73,10 @@ if command -v gnuplot >/dev/null; then
     for name in latency.svg local.svg; do [ -s "$dir/plots/$name" ] || complain "no $name"; done
 fi
 run 1 "${few[@]}" --rules prism --plot "$one/plots" "$one"
+
+# What cannot be written, what would take for ever
+"$moe_replay" place "${few[@]}" --rules prism "$one" >/dev/full 2>"$dir/err"
+ended 'place on a full disk' $? 1
+warns 'standard output: '
+run 0 "${few[@]}" --expert 1T --load 1 --layer-us 1000000 --rules offload "$one"
 exit $bad

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REQUESTS_MAX 1e7 /* of a run, which are all in memory */
+
 enum {
     OPT_SERVERS = 256,
     OPT_RULES,
@@ -112,7 +114,10 @@ static void parse_rows(const struct argp_state *state, struct arguments *a, cons
         unsigned row = 0;
         while (row < REPLAY_PLACE_ROWS && strcmp(replay_place_name(row), word) != 0)
             row++;
-        if (row == REPLAY_PLACE_ROWS || a->row_count == REPLAY_PLACE_ROWS)
+        bool again = false;
+        for (unsigned i = 0; i < a->row_count; i++)
+            again |= a->rows[i] == row;
+        if (row == REPLAY_PLACE_ROWS || again)
             argp_error(state, "--rules %s: there is no such rule, or it was named before", word);
         a->rows[a->row_count++] = row;
     }
@@ -256,7 +261,12 @@ static errint_t try_point(struct trial *t, const struct replay_place_point *poin
 {
     struct replay_place_report *r = &t->report;
     size_t first = r->count;
-    double remote_s;
+    double remote_s, requests = point->servers * r->setup->duration_s / r->setup->arrival_s;
+    if (requests > REQUESTS_MAX)
+        return efs_fail(err, -E2BIG,
+                        "%u servers get some %.0f requests, more than %.0f: a shorter --duration or a "
+                        "longer --arrival is needed",
+                        point->servers, requests, REQUESTS_MAX);
     errint_t rc = replay_place_measure(r->setup, r->tasks, point, &remote_s, err);
     for (unsigned i = 0; rc == 0 && i < t->a->row_count; i++) {
         rc = replay_place_run(r->setup, r->tasks, point, t->a->rows[i], remote_s, &r->runs[r->count++], err);
@@ -353,5 +363,5 @@ int replay_place_main(int argc, char **argv)
     errint_t rc = place(&a, &err);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);
-    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return tools_end_output("moe-replay");
 }

@@ -45,6 +45,15 @@ static double over(const struct replay_place_report *report, const struct replay
     return other ? ratio(mean_latency(run), mean_latency(other)) : 0;
 }
 
+/* A rule that was not run is nothing to compare with. */
+static const char *print_over(const struct replay_place_report *report, const struct replay_place_run *run,
+                              unsigned row, char text[static 16])
+{
+    double times = over(report, run, row);
+    snprintf(text, 16, "%.3f", times);
+    return times > 0 ? text : "-";
+}
+
 void replay_place_print_head(const struct replay_place_report *report)
 {
     const struct replay_place_setup *s = report->setup;
@@ -70,15 +79,17 @@ void replay_place_print_table(const struct replay_place_report *report, size_t f
     for (size_t i = first; i < report->count; i++) {
         const struct replay_place_run *run = &report->runs[i];
         double least = 0, most = 0;
+        char eplb[16], bound[16];
         for (uint32_t n = 0; n < p->servers; n++) {
             double s = ratio(run->result.server_latency_s[n], (double)run->result.server_requests[n]);
             least = n == 0 || s < least ? s : least;
             most = s > most ? s : most;
         }
-        printf("%-12s %10.3f %10.3f %10.3f %10.3f %8.1f %10.3f %8llu %4.1f-%-5.1f %10.1f %10.2f\n",
-               replay_place_name(run->row), mean_latency(run), over(report, run, EFS_PLACE_EPLB),
-               over(report, run, REPLAY_PLACE_ALL_LOCAL), run->p95_s, 100 * local_ratio(run), 1e3 * run->remote_s,
-               (unsigned long long)run->result.changes, least, most, 1e3 * run->plan_s, run->simulate_s);
+        printf("%-12s %10.3f %10s %10s %10.3f %8.1f %10.3f %8llu %4.1f-%-5.1f %10.1f %10.2f\n",
+               replay_place_name(run->row), mean_latency(run), print_over(report, run, EFS_PLACE_EPLB, eplb),
+               print_over(report, run, REPLAY_PLACE_ALL_LOCAL, bound), run->p95_s, 100 * local_ratio(run),
+               1e3 * run->remote_s, (unsigned long long)run->result.changes, least, most, 1e3 * run->plan_s,
+               run->simulate_s);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "place_command.h"
 
 #include "clock.h"
+#include "interrupt.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -135,6 +136,12 @@ static bool player_review(void *arg, double now_s, const double *calls, const do
     return true;
 }
 
+static bool player_stop(void *arg)
+{
+    (void)arg;
+    return tools_interrupted();
+}
+
 static errint_t player_place(struct player *p, unsigned row, struct efs_error *err)
 {
     uint64_t began = tools_now_ns();
@@ -178,6 +185,7 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
     c.review_s =
         row < EFS_PLACE_RULES && row != EFS_PLACE_UNIFORM && row != EFS_PLACE_REDUNDANCE && most == 0 ? s->review_s : 0;
     c.review = player_review;
+    c.stop = player_stop;
     c.arg = p;
     struct efs_servers_request *requests =
         replay_tasks_requests(tasks, point->servers, point->skew, s->arrival_s, s->duration_s,
