@@ -85,6 +85,8 @@ def kept():
 
 
 check("the list is that of experts", wait_until(lambda: one.kept() == kept() and len(kept()[0]) >= 3), (one.kept(), kept()))
+one.send(DROP, [(0, 0, tag) for tag in (7, 8)]) # what is held stays where it is, whatever the plan
+check("nothing is held", wait_until(lambda: mount.count("leased_experts") == 0), mount.count("leased_experts"))
 os.setxattr(mount.path, "user.expertfs.plan", b"C=100")
 for name in ("L01/E002", "L01/E005", "L02/E007"):
     os.removexattr(mount / f"experts/{name}.safetensors", "user.expertfs.pin")

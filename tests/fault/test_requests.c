@@ -254,8 +254,9 @@ static errint_t warm_once(struct efs_error *err)
     const struct efs_options options = options_of(true);
     struct efs_stats s = {0};
     errint_t rc = efs_open(model.store, &options, &served, err);
-    /* a plan that failed does not come */
-    for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) && (s.plans == 0 || s.inflight);
+    /* a plan that failed does not come; warming begins a little later than the plan is counted */
+    for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) &&
+                             (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_happened()));
          tries++) {
         efs_stats(served, &s, sizeof(s));
         nanosleep(&pause, NULL);
