@@ -153,14 +153,14 @@ declare -A room_of
 while read -r object symbol; do
     object=${object#*/obj/engine/}
     room_of[$symbol]=${object%%/*}
-done < <(nm -A --defined-only $(find "${BUILD:-build}/obj/engine" -name '*.o' 2>/dev/null) /dev/null 2>/dev/null |
+done < <(nm -A --defined-only $(for room in engine/*/; do objects_of "${room%/}"; done) /dev/null 2>/dev/null |
     awk '$2 ~ /[TDBR]/ { sub(/:.*/, "", $1); print $1, $3 }')
 calls() { # ROOM, rooms that it may call
     local room=$1 object symbol owner
     while read -r object symbol; do
         owner=${room_of[$symbol]:-$room}
         [ "$owner" = "$room" ] || [[ " $* " == *" $owner "* ]] || complain "$object: calls $symbol of engine/$owner/"
-    done < <(nm -A -u $(find "${BUILD:-build}/obj/engine/$room" -name '*.o' 2>/dev/null) /dev/null 2>/dev/null |
+    done < <(nm -A -u $(objects_of "engine/$room") /dev/null 2>/dev/null |
         awk '{ sub(/:.*/, "", $1); print $1, $NF }' | grep ' efs_')
 }
 lower=$below_served
