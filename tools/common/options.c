@@ -4,6 +4,9 @@
 
 #include "size.h"
 
+#include <stdio.h>
+#include <string.h>
+
 uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
                              uint64_t most)
 {
@@ -12,6 +15,21 @@ uint64_t tools_option_number(const struct argp_state *state, const char *option,
         argp_error(state, "--%s %s: a number from %llu to %llu", option, value, (unsigned long long)least,
                    (unsigned long long)most);
     return n;
+}
+
+uint32_t tools_option_numbers(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                              uint64_t most, uint64_t *numbers, uint32_t room)
+{
+    char list[256], *rest = list, *word;
+    uint32_t count = 0;
+    if ((size_t)snprintf(list, sizeof(list), "%s", value) >= sizeof(list))
+        argp_error(state, "--%s: too long", option);
+    while ((word = strsep(&rest, ","))) {
+        if (count == room)
+            argp_error(state, "--%s: more than %u numbers", option, room);
+        numbers[count++] = tools_option_number(state, option, word, least, most);
+    }
+    return count;
 }
 
 error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,

@@ -9,6 +9,9 @@
 /* The value of --option: a whole number from least to most. */
 uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
                              uint64_t most);
+/* The same, several with commas between: how many there are, at most room. */
+uint32_t tools_option_numbers(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                              uint64_t most, uint64_t *numbers, uint32_t room);
 /* For the keys that are no options, where one argument is needed, what ("STORE"): it goes to place. */
 error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
                               const char **place);

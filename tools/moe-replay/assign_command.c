@@ -72,15 +72,10 @@ struct arguments {
 
 static void parse_batches(const struct argp_state *state, struct arguments *a, const char *text)
 {
-    char list[256], *rest = list, *word;
-    a->batches = 0;
-    if ((size_t)snprintf(list, sizeof(list), "%s", text) >= sizeof(list))
-        argp_error(state, "--batch: too long");
-    while ((word = strsep(&rest, ","))) {
-        if (a->batches == REPLAY_ASSIGN_BATCHES)
-            argp_error(state, "--batch: more than %u numbers", REPLAY_ASSIGN_BATCHES);
-        a->batch[a->batches++] = (uint32_t)tools_option_number(state, "batch", word, 1, BATCH_MAX);
-    }
+    uint64_t batch[REPLAY_ASSIGN_BATCHES];
+    a->batches = tools_option_numbers(state, "batch", text, 1, BATCH_MAX, batch, REPLAY_ASSIGN_BATCHES);
+    for (uint32_t i = 0; i < a->batches; i++)
+        a->batch[i] = (uint32_t)batch[i];
 }
 
 static void finish_options(const struct argp_state *state, struct arguments *a)

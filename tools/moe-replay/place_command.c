@@ -93,15 +93,10 @@ struct arguments {
 static void parse_list(const struct argp_state *state, const char *option, const char *text, uint64_t least,
                        uint64_t most, struct list *list)
 {
-    char copy[256], *rest = copy, *word;
-    list->count = 0;
-    if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy))
-        argp_error(state, "--%s: too long", option);
-    while ((word = strsep(&rest, ","))) {
-        if (list->count == REPLAY_PLACE_LIST)
-            argp_error(state, "--%s: more than %u numbers", option, REPLAY_PLACE_LIST);
-        list->value[list->count++] = (double)tools_option_number(state, option, word, least, most);
-    }
+    uint64_t number[REPLAY_PLACE_LIST];
+    list->count = tools_option_numbers(state, option, text, least, most, number, REPLAY_PLACE_LIST);
+    for (uint32_t i = 0; i < list->count; i++)
+        list->value[i] = (double)number[i];
 }
 
 static void parse_rows(const struct argp_state *state, struct arguments *a, const char *text)
