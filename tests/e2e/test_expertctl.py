@@ -66,6 +66,45 @@ check("from inside", ctl("set", ".", "pin=C").returncode == 0 and ctl("get", "E0
       ctl("set", "-r", ".", "pin").returncode == 0)
 os.chdir("/")
 
+told = json.loads(ctl("get", "--json", mount.path).stdout)
+check("get --json: numbers and texts", told["budget"] == 128 << 20 and told["policy"] == "zipmoe" and
+      told == {name: told[name] for name in ("budget", "pools", "plan", "policy", "goal", "delta", "schedule",
+                                             "page_cache", "answer")}, told)
+check("get --json of one", json.loads(ctl("get", "--json", EXPERT, "rank", "pin").stdout).keys() == {"rank", "pin"})
+
+print("-- list")
+
+
+def listed():
+    """This mount's line and its object; other mounts of the machine may be there, and may not answer."""
+    lines = [line.split() for line in ctl("list").stdout.splitlines()]
+    objects = [o for o in json.loads(ctl("list", "--json").stdout) if o["mount"] == mount.path]
+    return lines[0], [line for line in lines if line[-1] == mount.path], objects
+
+
+for name in ("L00/E000", "L00/E001", "L00/E000"):
+    with open(mount / f"experts/{name}.safetensors", "rb") as file:
+        file.read()
+head, lines, objects = listed()
+check("list: this mount is there once, with a value for each column", head[-1] == "MOUNT" and len(lines) == 1 and
+      len([word for word in lines[0] if word not in ("B", "KiB", "MiB", "GiB")]) == len(head), (head, lines))
+check("list --json: likewise", len(objects) == 1 and set(objects[0]) == {"mount", "store", "serving_path", "source_bytes",
+      "store_bytes", "budget_bytes", "used_bytes", "asked", "found"}, objects)
+o = objects[0]
+check("its numbers are those of the mount", o["store"] == model + ".efs" and o["budget_bytes"] == 128 << 20 and
+      0 < o["used_bytes"] <= 128 << 20 and o["store_bytes"] == os.path.getsize(model + ".efs"), o)
+check("hits and misses are all that was asked for", o["asked"] >= 3 and sum(o["found"].values()) == o["asked"] and
+      o["found"]["M"] >= 2 and set(o["found"]) == set("FCSEM"), o)
+hung = Mount(make_store(make_model("other")), "budget=64M", name="hung")
+hung.daemon.kill()
+hung.daemon.wait()
+result = ctl("list")
+check("list: a mount whose daemon has died is told, the others are listed", result.returncode == 1 and
+      hung.path in result.stderr and mount.path in result.stdout and hung.path not in result.stdout, result)
+hung.abandon()
+result = ctl("list", mount.path)
+check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)
+
 print("-- errors")
 for arguments, status, says in (
         (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),

@@ -8,6 +8,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <liburing.h>
 #include <linux/capability.h>
 #include <stdarg.h>
@@ -27,8 +28,12 @@ enum finding { GOOD, SLOWER, WRONG };
 struct doctor {
     const char *paths[PATHS_MAX];
     int path_count;
-    int wrong; /* findings that keep something from working */
+    int wrong;        /* findings that keep something from working */
+    json_t *findings; /* with --json, else NULL */
 };
+
+enum { OPT_JSON = 256 };
+static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
 
 __attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum finding finding, const char *topic,
                                                        const char *format, ...)
@@ -39,7 +44,11 @@ __attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum fi
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    printf("%-7s %-12s %s\n", words[finding], topic, text);
+    if (d->findings)
+        json_array_append_new(d->findings, json_pack("{s:s, s:s, s:o}", "finding", words[finding], "topic", topic,
+                                                     "text", ctl_json_text(text)));
+    else
+        printf("%-7s %-12s %s\n", words[finding], topic, text);
     d->wrong += finding == WRONG;
 }
 
@@ -199,6 +208,10 @@ static void doctor_mount(struct doctor *d, const char *path)
 static error_t doctor_parse(int key, char *value, struct argp_state *state)
 {
     struct doctor *d = state->input;
+    if (key == OPT_JSON && !d->findings)
+        return (d->findings = json_array()) ? 0 : ENOMEM;
+    if (key == OPT_JSON)
+        return 0;
     if (key != ARGP_KEY_ARG)
         return ARGP_ERR_UNKNOWN;
     if (d->path_count == PATHS_MAX)
@@ -209,7 +222,7 @@ static error_t doctor_parse(int key, char *value, struct argp_state *state)
 
 static int doctor_run(int argc, char **argv)
 {
-    static const struct argp argp = {NULL,
+    static const struct argp argp = {options,
                                      doctor_parse,
                                      "[STORE|MOUNTPOINT]...",
                                      "Tell which way of serving this machine allows, and what stands in the way of a "
@@ -234,7 +247,8 @@ static int doctor_run(int argc, char **argv)
         else
             doctor_store(&d, d.paths[i]);
     }
-    return d.wrong ? CTL_FAILED : CTL_OK;
+    int printed = d.findings ? ctl_print_json(json_pack("{s:o}", "findings", d.findings)) : CTL_OK;
+    return d.wrong ? CTL_FAILED : printed;
 }
 
 const struct ctl_command ctl_doctor = {"doctor", "tell which way of serving this machine allows, and why", doctor_run};

@@ -10,11 +10,17 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_get, ctl_set, ctl_top, ctl_gantt,
-    ctl_doctor;
+extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_top,
+    ctl_gantt, ctl_doctor;
 
 struct efs_error;
 /* Print what went wrong and return the exit status for it. rc: -errno. */
 int ctl_fail(int rc, const struct efs_error *err);
+
+struct json_t;
+/* A string; bytes that are no UTF-8 become '?'. NULL: no memory. */
+struct json_t *ctl_json_text(const char *text);
+/* Print an object and a newline, and free it; NULL, for which there was no memory, fails. Returns the exit status. */
+int ctl_print_json(struct json_t *json);
 
 #endif

@@ -6,22 +6,27 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 
 #define NAMES_MAX 64
+enum { OPT_JSON = 256 };
 
 struct arguments {
     const char *path;
     const char *names[NAMES_MAX];
     unsigned count;
     bool human;
+    json_t *json; /* what is told, with --json */
 };
 
 static const struct argp_option options[] = {
-    {"human-readable", 'h', NULL, 0, "Tell sizes as 6.00 GiB in place of bytes", 0}, {0}};
+    {"human-readable", 'h', NULL, 0, "Tell sizes as 6.00 GiB in place of bytes", 0},
+    {"json", OPT_JSON, NULL, 0, "Print JSON", 0},
+    {0}};
 
 static error_t get_parse(int key, char *value, struct argp_state *state)
 {
@@ -29,6 +34,10 @@ static error_t get_parse(int key, char *value, struct argp_state *state)
     switch (key) {
     case 'h':
         a->human = true;
+        return 0;
+    case OPT_JSON:
+        if (!a->json && !(a->json = json_object()))
+            return ENOMEM;
         return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0)
@@ -52,9 +61,10 @@ static bool get_is_size(const char *name)
     return strcmp(name, "budget") == 0 || strcmp(name, "page_cache") == 0 || strcmp(name, "bytes") == 0;
 }
 
-/* alone: the value without its name. human: a size in its unit. */
-static errint_t get_one(const char *path, const char *name, bool alone, bool human, struct efs_error *err)
+/* alone: the value without its name. */
+static errint_t get_one(const struct arguments *a, const char *name, bool alone, struct efs_error *err)
 {
+    const char *path = a->path;
     char full[300], value[2048];
     uint64_t bytes;
     snprintf(full, sizeof(full), CTL_XATTR "%s", name);
@@ -65,24 +75,28 @@ static errint_t get_one(const char *path, const char *name, bool alone, bool hum
                               name, path)
                    : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
     value[n] = '\0';
-    if (human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
+    if (a->human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
         n = (ssize_t)strlen(tools_size_print(bytes, value, sizeof(value)));
-    if (alone)
+    if (a->json) {
+        bool number = tools_number_parse(value, 0, INT64_MAX, &bytes);
+        if (json_object_set_new(a->json, name, number ? json_integer((json_int_t)bytes) : ctl_json_text(value)) < 0)
+            return efs_fail(err, -ENOMEM, "no memory");
+    } else if (alone)
         printf("%.*s\n", (int)n, value);
     else
         printf("%s: %.*s\n", name, (int)n, value);
     return 0;
 }
 
-static errint_t get_all(const char *path, bool human, struct efs_error *err)
+static errint_t get_all(const struct arguments *a, struct efs_error *err)
 {
     char names[4096];
-    ssize_t n = listxattr(path, names, sizeof(names));
-    errint_t rc = n < 0 ? efs_fail(err, -errno, "%s: %s", path, strerror(errno)) : 0;
+    ssize_t n = listxattr(a->path, names, sizeof(names));
+    errint_t rc = n < 0 ? efs_fail(err, -errno, "%s: %s", a->path, strerror(errno)) : 0;
     size_t prefix = strlen(CTL_XATTR);
     for (const char *name = names; rc == 0 && name < names + n; name += strlen(name) + 1)
         if (strncmp(name, CTL_XATTR, prefix) == 0)
-            rc = get_one(path, name + prefix, false, human, err);
+            rc = get_one(a, name + prefix, false, err);
     return rc;
 }
 
@@ -100,13 +114,15 @@ static int get_run(int argc, char **argv)
     char *root;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     errint_t rc = ctl_mount_of(a.path, &root, &err);
-    if (rc < 0)
-        return ctl_fail(rc, &err);
-    free(root);
-    if (a.count == 0)
-        rc = get_all(a.path, a.human, &err);
+    if (rc == 0)
+        free(root);
+    if (rc == 0 && a.count == 0)
+        rc = get_all(&a, &err);
     for (unsigned i = 0; i < a.count && rc == 0; i++)
-        rc = get_one(a.path, a.names[i], a.count == 1, a.human, &err);
+        rc = get_one(&a, a.names[i], a.count == 1, &err);
+    if (rc == 0 && a.json)
+        return ctl_print_json(a.json);
+    json_decref(a.json);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
 

@@ -103,18 +103,14 @@ static int info_run(int argc, char **argv)
     json_t *report = json_loadb(info.report_json, info.report_bytes, 0, NULL);
     if (!report)
         report = json_object(); /* informational: another packer may have left it out */
-    if (a.json) {
-        json_t *root = info_to_json(&info, report);
-        if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) < 0)
-            rc = -ENOMEM;
-        printf("\n");
-        json_decref(root);
-    } else {
+    int status = CTL_OK;
+    if (a.json)
+        status = ctl_print_json(info_to_json(&info, report));
+    else
         info_print_text(a.store, &info, report);
-    }
     json_decref(report);
     efs_store_close(store);
-    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+    return status;
 }
 
 const struct ctl_command ctl_info = {"info", "show what a store holds", info_run};

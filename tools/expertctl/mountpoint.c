@@ -42,30 +42,61 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     return 0;
 }
 
-errint_t ctl_mount_only(char **root, struct efs_error *err)
+errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
 {
     FILE *table = setmntent("/proc/self/mounts", "re");
     struct mntent entry;
-    char room[8192], names[512] = "";
-    unsigned count = 0;
-    *root = NULL;
+    char room[8192];
+    errint_t rc = 0;
+    *mounts = (struct ctl_mounts){.count = 0};
     if (!table)
         return efs_fail(err, -errno, "/proc/self/mounts: %s", strerror(errno));
-    while (getmntent_r(table, &entry, room, sizeof(room))) {
+    while (rc == 0 && getmntent_r(table, &entry, room, sizeof(room))) {
         if (strcmp(entry.mnt_type, "fuse.expertfs") != 0)
             continue;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof(names) - used, "%s%s", count++ ? ", " : "", entry.mnt_dir);
-        free(*root);
-        *root = strdup(entry.mnt_dir);
+        char **more = reallocarray(mounts->paths, mounts->count + 1, sizeof(*more));
+        if (more) {
+            mounts->paths = more;
+            more[mounts->count] = strdup(entry.mnt_dir);
+        }
+        if (more && more[mounts->count])
+            mounts->count++;
+        else
+            rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
     }
     endmntent(table);
-    if (count == 1 && *root)
-        return 0;
-    free(*root);
+    if (rc < 0)
+        ctl_mounts_free(mounts);
+    return rc;
+}
+
+void ctl_mounts_free(struct ctl_mounts *mounts)
+{
+    for (size_t i = 0; i < mounts->count; i++)
+        free(mounts->paths[i]);
+    free(mounts->paths);
+    *mounts = (struct ctl_mounts){.count = 0};
+}
+
+errint_t ctl_mount_only(char **root, struct efs_error *err)
+{
+    struct ctl_mounts mounts;
+    char names[512] = "";
     *root = NULL;
-    return count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
-                 : efs_fail(err, -ENOENT, "there is no mount of expertfs");
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0, used = 0; i < mounts.count && used < sizeof(names); i++)
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", mounts.paths[i]);
+    if (mounts.count == 1) {
+        *root = mounts.paths[0];
+        mounts.count = 0; /* it is the caller's now */
+    } else {
+        rc = mounts.count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
+                          : efs_fail(err, -ENOENT, "there is no mount of expertfs");
+    }
+    ctl_mounts_free(&mounts);
+    return rc;
 }
 
 void ctl_mount_answer(const char *root, char *text, size_t room)

@@ -10,6 +10,13 @@
 /* The root of the expertfs mount that path is in, for free(). -ENODEV: it is in none (or in one of an earlier version);
  * what the system says. */
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
+/* The mounts of type fuse.expertfs, in the order in which they were made. */
+struct ctl_mounts {
+    char **paths;
+    size_t count;
+};
+errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
+void ctl_mounts_free(struct ctl_mounts *mounts);
 /* The one mount of type fuse.expertfs, for free(). -ENOENT: there is none; -E2BIG: several, err names them. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
 /* What the mount said last (its xattr `answer`); "" when that is not known. */

@@ -198,8 +198,7 @@ static void sample_compare(const struct top_sample *before, struct top_sample *s
         qsort(sample->experts, sample->expert_count, sizeof(*sample->experts), compare_uses);
 }
 
-errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
-                         struct efs_error *err)
+errint_t top_sample_glance(const char *root, struct top_sample *sample, struct efs_error *err)
 {
     *sample = (struct top_sample){0};
     errint_t rc = control_read(root, "stat", &sample->stat, err);
@@ -208,6 +207,15 @@ errint_t top_sample_take(const char *root, const struct top_sample *before, stru
         rc = control_read(root, "config", &sample->config, err);
     if (rc == 0)
         rc = sample_take_pools(root, sample, err);
+    if (rc < 0)
+        top_sample_free(sample);
+    return rc;
+}
+
+errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
+                         struct efs_error *err)
+{
+    errint_t rc = top_sample_glance(root, sample, err);
     if (rc == 0)
         rc = sample_take_experts(root, sample, err);
     if (rc < 0)

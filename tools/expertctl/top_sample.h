@@ -32,6 +32,8 @@ struct top_sample {
  * -EPROTO: a file is not as expertfs-proc(5) has it; what the system says. */
 errint_t top_sample_take(const char *root, const struct top_sample *before, struct top_sample *sample,
                          struct efs_error *err);
+/* The same without the experts, which are many. */
+errint_t top_sample_glance(const char *root, struct top_sample *sample, struct efs_error *err);
 void top_sample_free(struct top_sample *sample); /* a zeroed one is fine */
 
 /* The number of a name in lines as of stat, 0 when it is not there; "" likewise. text has room of at least 2. */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* list.c - expertctl list: all mounts of expertfs, a line each. */
+#include "expertctl.h"
+#include "mountpoint.h"
+#include "size.h"
+#include "top_sample.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { OPT_JSON = 256 };
+
+static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
+
+static error_t list_parse(int key, char *value, struct argp_state *state)
+{
+    bool *json = state->input;
+    switch (key) {
+    case OPT_JSON:
+        *json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "\"%s\": it lists all mounts and takes none; of one, `expertctl get` and `top` tell", value);
+        return EINVAL;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* How often experts were asked for and found in a pool; of M: not found. */
+static uint64_t pool_found(const struct top_sample *s, size_t pool)
+{
+    return TOP_POOLS[pool] == 'M' ? s->pools[pool].misses : s->pools[pool].hits;
+}
+
+static uint64_t sample_asked(const struct top_sample *s)
+{
+    uint64_t asked = 0;
+    for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
+        asked += pool_found(s, p);
+    return asked;
+}
+
+static uint64_t sample_held_bytes(const struct top_sample *s)
+{
+    return top_number(s->stat, "fixed_bytes") + top_number(s->stat, "chunk_pool_bytes") +
+           top_number(s->stat, "full_pool_bytes");
+}
+
+static void row_print(const char *mount, const struct top_sample *s)
+{
+    char source[16], store[16], budget[16], held[16];
+    uint64_t budget_bytes = top_number(s->stat, "budget_bytes"), held_bytes = sample_held_bytes(s),
+             asked = sample_asked(s);
+    printf("%8s %8s %8s %8s %4.0f %8llu",
+           tools_size_print(top_number(s->config, "source_bytes"), source, sizeof(source)),
+           tools_size_print(top_number(s->config, "store_bytes"), store, sizeof(store)),
+           tools_size_print(budget_bytes, budget, sizeof(budget)), tools_size_print(held_bytes, held, sizeof(held)),
+           budget_bytes ? 100 * (double)held_bytes / (double)budget_bytes : 0.0, (unsigned long long)asked);
+    for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
+        if (asked)
+            printf(" %3.0f", 100 * (double)pool_found(s, p) / (double)asked);
+        else
+            printf(" %3s", "-");
+    printf(" %s\n", mount);
+}
+
+static json_t *row_to_json(const char *mount, const struct top_sample *s)
+{
+    char store[4200], path[32];
+    json_t *row = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
+                            ctl_json_text(top_text(s->config, "store", store, sizeof(store))), "serving_path",
+                            top_text(s->stat, "serving_path", path, sizeof(path)), "source_bytes",
+                            (json_int_t)top_number(s->config, "source_bytes"), "store_bytes",
+                            (json_int_t)top_number(s->config, "store_bytes"), "budget_bytes",
+                            (json_int_t)top_number(s->stat, "budget_bytes"), "used_bytes",
+                            (json_int_t)sample_held_bytes(s), "asked", (json_int_t)sample_asked(s));
+    json_t *found = json_object();
+    json_object_set_new(row, "found", found);
+    for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
+        json_object_set_new(found, (char[]){TOP_POOLS[p], '\0'}, json_integer((json_int_t)pool_found(s, p)));
+    return row;
+}
+
+static int list_run(int argc, char **argv)
+{
+    const struct argp argp = {
+        .options = options,
+        .parser = list_parse,
+        .doc = "List all mounts of expertfs: sizes of their files and of the store, the budget and what is held of it, "
+               "how many experts were asked for, and the part of these that was found full in memory (F), coded (C), "
+               "with one of two components there (S, E), or missing (M).\vA mount that does not answer is told on "
+               "standard error; the exit status is 1 then."};
+    struct ctl_mounts mounts;
+    struct efs_error err = {""};
+    bool json = false;
+    int status = CTL_OK;
+    argp_parse(&argp, argc, argv, 0, NULL, &json);
+    errint_t rc = ctl_mounts_find(&mounts, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    json_t *rows = json ? json_array() : NULL;
+    if (!json && mounts.count)
+        printf("%8s %8s %8s %8s %4s %8s %3s %3s %3s %3s %3s %s\n", "FILES", "STORE", "BUDGET", "USED", "USE%", "ASKED",
+               "F%", "C%", "S%", "E%", "M%", "MOUNT");
+    for (size_t i = 0; i < mounts.count; i++) {
+        struct top_sample sample;
+        rc = top_sample_glance(mounts.paths[i], &sample, &err);
+        if (rc < 0) {
+            status = ctl_fail(rc, &err);
+        } else if (json) {
+            if (json_array_append_new(rows, row_to_json(mounts.paths[i], &sample)) < 0)
+                status = CTL_FAILED;
+        } else {
+            row_print(mounts.paths[i], &sample);
+        }
+        if (rc == 0)
+            top_sample_free(&sample);
+    }
+    if (!json && !mounts.count)
+        fprintf(stderr, "expertctl: there is no mount of expertfs\n");
+    ctl_mounts_free(&mounts);
+    int printed = json ? ctl_print_json(rows) : CTL_OK;
+    return status == CTL_OK ? printed : status;
+}
+
+const struct ctl_command ctl_list = {"list", "list all mounts: budget, use, hits", list_run};
