@@ -46,7 +46,7 @@ struct efs_extent {
 };
 
 /* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, or there is nothing else to read.
- */
+ * One that somebody asks for while it is being loaded is wanted from then on. */
 enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_WARM, EFS_LOADS };
 
 /* Someone who needs an extent: its job is pushed to the workers once, with error set, or 0 and the extent referenced.
@@ -84,6 +84,7 @@ struct efs_extents {
     struct efs_extent *no_memory, **no_memory_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
     uint32_t loads[EFS_LOADS];             /* under way */
+    struct efs_extent_load *unwanted;      /* of them, those that nobody waits for */
     struct efs_extent_load *idle_loads;    /* that ended */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole ones */

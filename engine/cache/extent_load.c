@@ -109,7 +109,7 @@ static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned 
 /* ---- reading ---- */
 
 struct efs_extent_load {
-    struct efs_extent_load *next; /* idle */
+    struct efs_extent_load *next; /* idle, or under way and not wanted */
     struct efs_disk_request e, sm;
     struct efs *fs;
     uint32_t extent;
@@ -162,6 +162,32 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
         efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
 }
 
+static void load_unwanted_remove(struct efs *fs, struct efs_extent_load *load)
+{
+    struct efs_extent_load **at = &fs->extents->unwanted;
+    while (*at != load)
+        at = &(*at)->next;
+    *at = load->next;
+}
+
+/* Somebody has come for an extent that is being loaded for nobody: its reads do not wait behind others any more. What
+ * is loaded so are some extents at a time. */
+static void load_raise(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = fs->extents->unwanted;
+    while (load && load->extent != extent)
+        load = load->next;
+    if (!load)
+        return;
+    load_unwanted_remove(fs, load);
+    fs->extents->loads[load->why]--;
+    fs->extents->loads[EFS_LOAD_WANTED]++;
+    load->why = EFS_LOAD_WANTED;
+    atomic_store(&load->e.change, EFS_DISK_RAISE);
+    atomic_store(&load->sm.change, EFS_DISK_RAISE);
+    efs_defer_look(fs);
+}
+
 static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
@@ -175,6 +201,8 @@ static void load_done(struct efs_extent_load *load)
         efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
     efs_lock(fs);
     fs->extents->loads[load->why]--;
+    if (load->why != EFS_LOAD_WANTED)
+        load_unwanted_remove(fs, load);
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->why == EFS_LOAD_WARM)
         fs->hooks->warmed(fs, load->extent, error);
@@ -266,6 +294,10 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
     efs_active_begin(fs);
     fs->extents->loads[why]++;
+    if (why != EFS_LOAD_WANTED) {
+        load->next = fs->extents->unwanted;
+        fs->extents->unwanted = load;
+    }
     if (why != EFS_LOAD_AHEAD && !x->passing_bytes)
         efs_again(fs, EFS_AGAIN_PREFAULT);
     efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
@@ -324,6 +356,8 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
     waiter->error = 0;
     waiter->next = x->waiters;
     x->waiters = waiter;
+    if (x->state == EFS_EXTENT_LOADING)
+        load_raise(fs, extent);
     if (x->state != EFS_EXTENT_REST)
         return false;
     errint_t rc = fs->closing              ? -ECANCELED

@@ -27,6 +27,11 @@ void efs_defer_read(struct efs *fs, struct efs_disk_request *request)
     EFS_QUEUE_PUT(&fs->deferred.reads, request);
 }
 
+void efs_defer_look(struct efs *fs)
+{
+    fs->deferred.any = fs->deferred.look = true;
+}
+
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)
 {
     fs->deferred.any = true;
@@ -71,6 +76,8 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
         next = r->next;
         efs_disk_submit(fs->disk, r);
     }
+    if (d->look)
+        efs_disk_look(fs->disk);
     deferred_push_jobs(fs, d);
     if (d->fills.head || d->fetches.head)
         fs->hooks->begin(fs, d->fills.head, d->fetches.head);

@@ -59,6 +59,7 @@ struct efs_deferred {
     EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be brought: begun as one batch with ... */
     EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
+    bool look;       /* reads under way are demand now */
     bool from_lines; /* some fetches are of leases or coded experts that waited */
 };
 
@@ -84,6 +85,7 @@ void efs_unlock(struct efs *fs);
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_again(struct efs *fs, enum efs_again who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
+void efs_defer_look(struct efs *fs); /* efs_disk_look() */
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
 /* Rooms put what is of their own types on these by EFS_DEFER; bytes: of memory files. */
 #define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUT(&(fs)->deferred.queue, element))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.c - see disk.h. Demand goes before read-ahead; at most EFS_DISK_WINDOW_BYTES are under way, so that a late
- * demand read does not queue behind a long read-ahead.
+ * disk.c - see disk.h. Demand goes before read-ahead, and that before what only uses spare time; at most
+ * EFS_DISK_WINDOW_BYTES are under way, so that a late demand read does not queue behind a long read-ahead.
  */
 #include "disk.h"
 
@@ -28,18 +28,18 @@ struct queue {
 
 struct efs_disk {
     struct efs_disk_options o;
-    pthread_mutex_t lock; /* guards incoming, sleeping, stop */
+    pthread_mutex_t lock; /* guards incoming, sleeping, stop, changed */
     struct queue incoming;
-    bool sleeping, stop;
+    bool sleeping, stop, changed;
     int event_fd;
     unsigned long thread;
     /* the I/O thread's own */
     struct io_uring ring;
     bool uring, pins, wake_armed;
     uint64_t wake_value, busy_since_ns;
-    struct queue demand, ahead;
-    size_t inflight_bytes;
-    unsigned inflight;
+    struct queue demand, ahead, spare;
+    size_t inflight_bytes, spare_bytes; /* spare_bytes: of these, in spare time */
+    unsigned inflight, spare_inflight;
     struct efs_rates_burst burst; /* since busy_since_ns */
     bool burst_untold;
 };
@@ -62,26 +62,78 @@ static struct efs_disk_request *disk_take(struct queue *q)
     return r;
 }
 
-/* Move what came in to the two queues. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
+/* Where a read waits. One that was raised before it came in is demand from the start. */
+static struct queue *disk_queue_of(struct efs_disk *d, struct efs_disk_request *r)
+{
+    if (atomic_load(&r->change) == EFS_DISK_RAISE)
+        r->ahead = r->spare_time = false;
+    return r->spare_time ? &d->spare : r->ahead ? &d->ahead : &d->demand;
+}
+
+static void disk_finish(struct efs_disk *d, struct efs_disk_request *r, errint_t error)
+{
+    if (error < 0 && error != -ECANCELED)
+        efs_count(d->o.stats, disk_errors, 1);
+    r->end_ns = efs_now_ns();
+    r->complete(r, error);
+}
+
+static void disk_cancel(struct efs_disk *d, struct efs_disk_request *r)
+{
+    r->begin_ns = efs_now_ns();
+    disk_finish(d, r, -ECANCELED);
+}
+
+/* The first of the queue; it may have been cancelled before it came in. */
+static bool disk_is_cancelled(const struct efs_disk *d, const struct queue *q)
+{
+    return q != &d->demand && atomic_load(&q->head->change) == EFS_DISK_CANCEL;
+}
+
+/* What is demand now goes behind the demand that is there, and before what comes in; what is cancelled ends. */
+static void disk_look_through(struct efs_disk *d, struct queue *q)
+{
+    struct queue all = *q;
+    struct efs_disk_request *r;
+    all.tail = all.head ? all.tail : &all.head;
+    q->head = NULL;
+    q->tail = &q->head;
+    while ((r = disk_take(&all)))
+        if (atomic_load(&r->change) == EFS_DISK_CANCEL)
+            disk_cancel(d, r);
+        else
+            disk_put(disk_queue_of(d, r), r);
+}
+
+/* Move what came in to its queue. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
 static bool disk_collect(struct efs_disk *d, bool will_sleep)
 {
-    pthread_mutex_lock(&d->lock);
     struct efs_disk_request *r;
+    pthread_mutex_lock(&d->lock);
+    while (d->changed) {
+        d->changed = false;
+        pthread_mutex_unlock(&d->lock);
+        disk_look_through(d, &d->ahead);
+        disk_look_through(d, &d->spare);
+        pthread_mutex_lock(&d->lock);
+    }
     while ((r = disk_take(&d->incoming)))
-        disk_put(r->ahead ? &d->ahead : &d->demand, r);
-    bool idle = !d->demand.head && !d->ahead.head && d->inflight == 0;
+        disk_put(disk_queue_of(d, r), r);
+    bool idle = !d->demand.head && !d->ahead.head && !d->spare.head && d->inflight == 0;
     d->sleeping = will_sleep;
     bool end = d->stop && idle;
     pthread_mutex_unlock(&d->lock);
     return end;
 }
 
-static void disk_finish(struct efs_disk *d, struct efs_disk_request *r, errint_t error)
+/* The queue whose first read is the next to begin; NULL: none is. */
+static struct queue *disk_next(struct efs_disk *d)
 {
-    if (error < 0)
-        efs_count(d->o.stats, disk_errors, 1);
-    r->end_ns = efs_now_ns();
-    r->complete(r, error);
+    if (d->demand.head || d->ahead.head)
+        return d->demand.head ? &d->demand : &d->ahead;
+    bool alone = d->inflight == d->spare_inflight;
+    bool fits = !d->spare_inflight || (d->spare.head && d->spare_bytes + d->spare.head->bytes <= EFS_DISK_SPARE_BYTES);
+    return d->spare.head && alone && fits ? &d->spare : NULL;
 }
 
 /* ---- bursts: from the first read that finds the disk idle until it is idle again, or has done much ---- */
@@ -155,12 +207,16 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
 static void start_reads(struct efs_disk *d)
 {
     while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
-        struct queue *q = d->demand.head ? &d->demand : &d->ahead;
-        struct efs_disk_request *r = q->head;
-        if (!r)
+        struct queue *q = disk_next(d);
+        if (!q)
             return;
+        struct efs_disk_request *r = q->head;
         if (r->bytes == 0) {
             disk_unpin(d, disk_take(q));
+            continue;
+        }
+        if (disk_is_cancelled(d, q)) {
+            disk_cancel(d, disk_take(q));
             continue;
         }
         disk_pin(d, r->segment);
@@ -173,6 +229,8 @@ static void start_reads(struct efs_disk *d)
         if (d->inflight++ == 0)
             d->busy_since_ns = r->begin_ns;
         d->inflight_bytes += r->bytes;
+        d->spare_inflight += r->spare_time;
+        d->spare_bytes += r->spare_time ? r->bytes : 0;
         efs_count(d->o.stats, disk_reads, 1);
     }
 }
@@ -194,6 +252,8 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         result = -EIO;
     }
     d->inflight_bytes -= r->bytes;
+    d->spare_inflight -= r->spare_time;
+    d->spare_bytes -= r->spare_time ? r->bytes : 0;
     burst_read(d, r->bytes, result < 0 || r->spare_time);
     if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
@@ -235,7 +295,9 @@ static void run_uring(struct efs_disk *d)
 static void run_pread(struct efs_disk *d)
 {
     while (!disk_collect(d, true)) {
-        struct efs_disk_request *r = disk_take(d->demand.head ? &d->demand : &d->ahead);
+        struct queue *q = disk_next(d);
+        bool cancelled = q && disk_is_cancelled(d, q);
+        struct efs_disk_request *r = q ? disk_take(q) : NULL;
         if (!r) {
             uint64_t value;
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
@@ -244,6 +306,10 @@ static void run_pread(struct efs_disk *d)
         }
         if (r->bytes == 0) {
             disk_unpin(d, r);
+            continue;
+        }
+        if (cancelled) {
+            disk_cancel(d, r);
             continue;
         }
         r->begin_ns = efs_now_ns();
@@ -294,6 +360,7 @@ errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk 
     d->incoming.tail = &d->incoming.head;
     d->demand.tail = &d->demand.head;
     d->ahead.tail = &d->ahead.head;
+    d->spare.tail = &d->spare.head;
     pthread_mutex_init(&d->lock, NULL);
     d->event_fd = eventfd(0, EFD_CLOEXEC);
     errint_t rc = d->event_fd < 0 ? -errno : efs_thread_start(disk_run, d, "efs-disk", &d->thread);
@@ -320,6 +387,17 @@ void efs_disk_submit(struct efs_disk *d, struct efs_disk_request *r)
     r->done = 0;
     pthread_mutex_lock(&d->lock);
     disk_put(&d->incoming, r);
+    bool asleep = d->sleeping;
+    d->sleeping = false;
+    pthread_mutex_unlock(&d->lock);
+    if (asleep)
+        disk_wake(d);
+}
+
+void efs_disk_look(struct efs_disk *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->changed = true;
     bool asleep = d->sleeping;
     d->sleeping = false;
     pthread_mutex_unlock(&d->lock);

@@ -9,6 +9,13 @@
 #include "arena.h"
 #include "expertfs.h"
 
+/* What has become of a read that waits behind others. */
+enum efs_disk_change {
+    EFS_DISK_AS_IT_IS,
+    EFS_DISK_RAISE, /* somebody waits for it: it is demand */
+    EFS_DISK_CANCEL /* nobody wants it: complete() is called with -ECANCELED */
+};
+
 /* A read of the store, or the unpinning of a segment (bytes = 0). Owned by the caller until complete() is called, on
  * the I/O thread; complete() may free it and must not block. */
 struct efs_disk_request {
@@ -18,7 +25,10 @@ struct efs_disk_request {
     uint8_t *data;    /* inside segment */
     uint32_t segment; /* index into the arena */
     bool ahead;       /* read-ahead: waits behind demand */
-    bool spare_time;  /* does not mean to keep the disk busy: tells nothing of what the disk can do */
+    bool spare_time;  /* begins only while nothing else is under way or waits, and but EFS_DISK_SPARE_BYTES at once;
+                       * tells nothing of what the disk can do */
+    _Atomic uint8_t change; /* enum efs_disk_change: set by the caller while it owns the request, then efs_disk_look();
+                             * nothing comes of it once the read has begun */
     void (*complete)(struct efs_disk_request *request, errint_t error);
     size_t done;               /* the I/O thread's */
     uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
@@ -32,10 +42,13 @@ struct efs_disk_options {
     struct efs_estimator *estimator; /* hears of bursts of reads; NULL: none */
 };
 #define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
+#define EFS_DISK_SPARE_BYTES (4u << 20)   /* of spare time under way at once, or one read */
 /* Start the thread. Without io_uring it serves by pread(2), one read at a time. */
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
 /* Finishes all requests, then joins. NULL is fine. */
 void efs_disk_stop(struct efs_disk *disk);
 void efs_disk_submit(struct efs_disk *disk, struct efs_disk_request *request); /* any thread; never fails */
+/* Requests have changed: those that are not begun are looked through. Any thread; does not wait for it. */
+void efs_disk_look(struct efs_disk *disk);
 
 #endif

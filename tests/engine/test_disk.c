@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which read the I/O thread begins next: demand before read-ahead, that before spare time; reads that wait can become
+ * demand, or be cancelled. The thread is held in complete() while reads are put in line, so that no test is a race.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "container.h"
+#include "disk.h"
+#include "stats.h"
+#include "sys.h"
+
+#define SEGMENT (8u << 20)
+#define READ_BYTES 4096u
+#define LARGE_BYTES (3u << 20) /* two are more than what goes at once in spare time */
+#define READS 8u
+
+struct test_read {
+    struct efs_disk_request request;
+    struct line *line;
+    errint_t error;
+    bool ended;
+};
+
+struct line {
+    struct efs_disk *disk;
+    struct efs_arena arena;
+    struct efs_stats_counters stats;
+    int fd;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool hold, held; /* complete() waits; it does */
+    unsigned ended;
+    struct test_read reads[READS], first;
+};
+
+static void read_ended(struct efs_disk_request *request, errint_t error)
+{
+    struct test_read *r = EFS_CONTAINER(request, struct test_read, request);
+    struct line *l = r->line;
+    pthread_mutex_lock(&l->lock);
+    r->error = error;
+    r->ended = true;
+    l->ended++;
+    l->held = r == &l->first;
+    pthread_cond_broadcast(&l->changed);
+    while (r == &l->first && l->hold)
+        pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void submit(struct line *l, struct test_read *r, size_t bytes, bool ahead, bool spare)
+{
+    *r = (struct test_read){.line = l,
+                            .request = {.bytes = bytes,
+                                        .data = l->arena.segments[l->arena.newest].base,
+                                        .segment = l->arena.newest,
+                                        .ahead = ahead,
+                                        .spare_time = spare,
+                                        .complete = read_ended}};
+    efs_disk_submit(l->disk, &r->request);
+}
+
+static void change(struct line *l, unsigned i, enum efs_disk_change to)
+{
+    atomic_store(&l->reads[i].request.change, to);
+    efs_disk_look(l->disk);
+}
+
+/* The thread is in complete() of a first read, until line_go(). */
+static struct line *line_begin(void)
+{
+    char path[] = "/tmp/efs-test-disk-XXXXXX";
+    struct line *l = calloc(1, sizeof(*l));
+    assert_non_null(l);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    l->fd = mkstemp(path);
+    assert_true(l->fd >= 0);
+    unlink(path);
+    assert_int_equal(ftruncate(l->fd, SEGMENT), 0);
+    assert_int_equal(efs_arena_init(&l->arena, SEGMENT, 1), 0);
+    assert_int_equal(efs_arena_grow(&l->arena), 0);
+    const struct efs_disk_options options = {.fd = l->fd, .arena = &l->arena, .stats = &l->stats};
+    assert_int_equal(efs_disk_start(&options, &l->disk), 0);
+    l->hold = true;
+    submit(l, &l->first, READ_BYTES, false, false);
+    pthread_mutex_lock(&l->lock);
+    while (!l->held)
+        pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    return l;
+}
+
+static void line_go(struct line *l, unsigned reads)
+{
+    pthread_mutex_lock(&l->lock);
+    l->hold = false;
+    pthread_cond_broadcast(&l->changed);
+    while (l->ended < reads + 1)
+        pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void line_end(struct line *l)
+{
+    efs_disk_stop(l->disk);
+    efs_arena_destroy(&l->arena);
+    close(l->fd);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    free(l);
+}
+
+static bool begun_before(const struct line *l, unsigned a, unsigned b)
+{
+    return l->reads[a].request.begin_ns < l->reads[b].request.begin_ns;
+}
+
+static void demand_goes_first(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    submit(l, &l->reads[0], READ_BYTES, true, true);
+    submit(l, &l->reads[1], READ_BYTES, true, false);
+    submit(l, &l->reads[2], READ_BYTES, false, false);
+    line_go(l, 3);
+    assert_true(begun_before(l, 2, 1) && begun_before(l, 1, 0));
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(l->reads[i].error, 0);
+    line_end(l);
+}
+
+static void spare_time_is_when_nothing_else_is_under_way(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    submit(l, &l->reads[0], READ_BYTES, true, true);
+    submit(l, &l->reads[1], READ_BYTES, true, true);
+    submit(l, &l->reads[2], READ_BYTES, false, false);
+    submit(l, &l->reads[3], READ_BYTES, true, false);
+    line_go(l, 4);
+    for (unsigned spare = 0; spare < 2; spare++)
+        for (unsigned other = 2; other < 4; other++)
+            assert_true(l->reads[spare].request.begin_ns >= l->reads[other].request.end_ns);
+    line_end(l);
+}
+
+static void a_large_read_at_once_in_spare_time(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    for (unsigned i = 0; i < 3; i++)
+        submit(l, &l->reads[i], LARGE_BYTES, true, true);
+    line_go(l, 3);
+    for (unsigned i = 1; i < 3; i++)
+        assert_true(l->reads[i].request.begin_ns >= l->reads[i - 1].request.end_ns);
+    line_end(l);
+}
+
+static void what_is_raised_is_demand(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    for (unsigned i = 0; i < 5; i++)
+        submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
+    change(l, 1, EFS_DISK_RAISE);
+    change(l, 4, EFS_DISK_RAISE);
+    line_go(l, 5);
+    for (unsigned raised = 1; raised <= 4; raised += 3) {
+        assert_int_equal(l->reads[raised].error, 0);
+        assert_true(begun_before(l, raised, 0) && begun_before(l, raised, 2) && begun_before(l, raised, 3));
+        assert_false(l->reads[raised].request.ahead || l->reads[raised].request.spare_time);
+    }
+    line_end(l);
+}
+
+/* It was the first to be asked for: what comes as demand later does not go before it. */
+static void what_is_raised_does_not_wait_for_later_demand(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    submit(l, &l->reads[0], READ_BYTES, true, true);
+    atomic_store(&l->reads[0].request.change, EFS_DISK_RAISE); /* it has not come in yet: no look is needed */
+    submit(l, &l->reads[1], READ_BYTES, false, false);
+    line_go(l, 2);
+    assert_true(begun_before(l, 0, 1));
+    line_end(l);
+}
+
+static void what_is_cancelled_is_not_read(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    for (unsigned i = 0; i < 4; i++)
+        submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
+    change(l, 0, EFS_DISK_CANCEL);
+    change(l, 3, EFS_DISK_CANCEL);
+    line_go(l, 4);
+    assert_int_equal(l->reads[0].error, -ECANCELED);
+    assert_int_equal(l->reads[1].error, 0);
+    assert_int_equal(l->reads[2].error, 0);
+    assert_int_equal(l->reads[3].error, -ECANCELED);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 3);
+    assert_int_equal(atomic_load(&l->stats.disk_errors), 0);
+    line_end(l);
+}
+
+/* Nothing else wakes the thread: the read under way is the one that it would wait for. */
+static void a_look_wakes_the_thread(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    line_go(l, 0);
+    for (unsigned i = 0; i < 3; i++)
+        submit(l, &l->reads[i], LARGE_BYTES, true, true);
+    change(l, 1, EFS_DISK_RAISE);
+    change(l, 2, EFS_DISK_CANCEL);
+    line_go(l, 3);
+    assert_int_equal(l->reads[1].error, 0);
+    line_end(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(demand_goes_first),
+        cmocka_unit_test(spare_time_is_when_nothing_else_is_under_way),
+        cmocka_unit_test(a_large_read_at_once_in_spare_time),
+        cmocka_unit_test(what_is_raised_is_demand),
+        cmocka_unit_test(what_is_raised_does_not_wait_for_later_demand),
+        cmocka_unit_test(what_is_cancelled_is_not_read),
+        cmocka_unit_test(a_look_wakes_the_thread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
