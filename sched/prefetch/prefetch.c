@@ -35,6 +35,7 @@ struct wish {
     uint32_t unit;
     float worth;
     int64_t due;
+    bool uncapped;
 };
 
 struct sequence {
@@ -97,6 +98,13 @@ void efs_prefetch_free(struct efs_prefetch *q)
     free(q->held);
     free(q->actions);
     free(q);
+}
+
+void efs_prefetch_set_caps(struct efs_prefetch *q, const struct efs_prefetch_config *caps)
+{
+    q->config.under_way_bytes = caps->under_way_bytes;
+    q->config.held_bytes = caps->held_bytes;
+    q->config.iteration_bytes = caps->iteration_bytes;
 }
 
 void efs_prefetch_counts(const struct efs_prefetch *q, struct efs_prefetch_counts *counts)
@@ -265,7 +273,7 @@ static void take_guess(struct efs_prefetch *q, struct sequence *sequence, const 
             return;
         wish = &sequence->wishes[sequence->count++];
     }
-    *wish = (struct wish){unit, guess->worth, guess->due};
+    *wish = (struct wish){unit, guess->worth, guess->due, guess->uncapped};
     q->counts.offered++;
     if (u->state == UNIT_NONE) {
         u->state = UNIT_QUEUED;
@@ -314,8 +322,10 @@ static const struct wish *best_wish(struct efs_prefetch *q, struct sequence **wh
             const struct wish *wish = &sequence->wishes[i];
             const struct unit *unit = &q->units[wish->unit];
 
-            if (unit->state != UNIT_QUEUED || unit->skipped || wish->due <= sequence->now ||
-                unit->bytes > q->config.iteration_bytes - sequence->iteration_bytes)
+            if (unit->state != UNIT_QUEUED || unit->skipped || wish->due <= sequence->now)
+                continue;
+            if (!wish->uncapped && (sequence->iteration_bytes > q->config.iteration_bytes ||
+                                    unit->bytes > q->config.iteration_bytes - sequence->iteration_bytes))
                 continue;
             if (best && (wish->worth < best->worth ||
                          (!(wish->worth > best->worth) && wish->due - sequence->now >= best->due - (*whose)->now)))
@@ -372,13 +382,13 @@ static bool make_room(struct efs_prefetch *q, uint64_t bytes, int64_t due)
     return true;
 }
 
-static void issue(struct efs_prefetch *q, struct sequence *sequence, uint32_t unit)
+static void issue(struct efs_prefetch *q, struct sequence *sequence, uint32_t unit, bool uncapped)
 {
     uint64_t bytes = q->units[unit].bytes;
 
     q->units[unit].state = UNIT_UNDER_WAY;
     q->under_way_bytes += bytes;
-    sequence->iteration_bytes += bytes;
+    sequence->iteration_bytes += uncapped ? 0 : bytes;
     q->counts.issued++;
     q->counts.issued_bytes += bytes;
     act(q, unit, EFS_PREFETCH_READ);
@@ -400,11 +410,12 @@ void efs_prefetch_next(struct efs_prefetch *q, const struct efs_prefetch_demand 
     q->action_count = 0;
     while (!demand->waiting && !demand->under_way && (wish = best_wish(q, &sequence))) {
         uint32_t unit = wish->unit;
+        bool uncapped = wish->uncapped; /* making room moves wishes */
         uint64_t bytes = q->units[unit].bytes;
         int64_t due = unit_due(q, unit);
 
         if (q->under_way_bytes + bytes <= q->config.under_way_bytes && make_room(q, bytes, due)) {
-            issue(q, sequence, unit);
+            issue(q, sequence, unit, uncapped);
             break;
         }
         q->units[unit].skipped = true;

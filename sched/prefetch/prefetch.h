@@ -53,6 +53,7 @@ struct efs_prefetch_guess {
     int64_t due;    /* position */
     float worth;    /* 0 or above; larger: read first. As p * time saved / time to read */
     uint64_t bytes; /* to be read: of what is missing */
+    bool uncapped;  /* does not count to iteration_bytes */
 };
 
 /* What the disk has to do for those who wait. */
@@ -89,6 +90,8 @@ struct efs_prefetch;
 /* 0, -EINVAL: a number out of range; -ENOMEM. *queue is the caller's. */
 int efs_prefetch_new(const struct efs_prefetch_config *config, struct efs_prefetch **queue);
 void efs_prefetch_free(struct efs_prefetch *queue); /* NULL is fine */
+/* Other caps, as of config; what is under way or held above them stays until it is asked for or in vain. */
+void efs_prefetch_set_caps(struct efs_prefetch *queue, const struct efs_prefetch_config *caps);
 
 /*
  * The guesses of a sequence that is at position now; the most worth first, what is beyond the limit is left out. A

@@ -29,7 +29,7 @@ static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
 
 static struct efs_prefetch_guess guess(unsigned layer, unsigned expert, int64_t due, double worth)
 {
-    return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10};
+    return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10, false};
 }
 
 static void offer(struct efs_prefetch *q, uint64_t sequence, int64_t now, const struct efs_prefetch_guess *guesses,
@@ -181,6 +181,45 @@ static void what_is_asked_for_while_queued_is_demand(void **state)
     assert_asked(q, 1, 1, 1, "");
     assert_next(q, "");
     assert_int_equal(counts_of(q).unread, 1);
+    efs_prefetch_free(q);
+}
+
+static void what_is_uncapped_does_not_count_to_an_iteration(void **state)
+{
+    struct efs_prefetch_config config = wide;
+    struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.8), guess(1, 3, 1, 0.7)};
+    struct efs_prefetch *q;
+
+    (void)state;
+    config.iteration_bytes = 10;
+    q = queue_new(&config);
+    guesses[0].uncapped = true;
+    offer(q, 1, 0, guesses, 3);
+    assert_next(q, "R11");
+    assert_next(q, "R12");
+    assert_next(q, "");
+    config.iteration_bytes = 20;
+    efs_prefetch_set_caps(q, &config);
+    assert_next(q, "R13");
+    efs_prefetch_free(q);
+}
+
+/* Caps that fall below what there is: nothing more is read, and what is held stays. */
+static void caps_can_change(void **state)
+{
+    struct efs_prefetch_config config = wide;
+    const struct efs_prefetch_guess guesses[] = {guess(2, 1, 2, 0.9), guess(2, 2, 2, 0.8), guess(3, 3, 3, 0.7)};
+    struct efs_prefetch *q = queue_new(&wide);
+
+    (void)state;
+    offer(q, 1, 0, guesses, 3);
+    assert_next(q, "R21");
+    assert_done(q, 2, 1, true, "");
+    config.held_bytes = config.iteration_bytes = 5;
+    efs_prefetch_set_caps(q, &config);
+    assert_next(q, "");
+    assert_asked(q, 1, 2, 1, "");
+    assert_int_equal(counts_of(q).used, 1);
     efs_prefetch_free(q);
 }
 
@@ -553,6 +592,8 @@ int main(void)
         cmocka_unit_test(a_new_offer_takes_the_place_of_the_old),
         cmocka_unit_test(what_is_asked_for_while_read_is_raised),
         cmocka_unit_test(what_is_asked_for_while_queued_is_demand),
+        cmocka_unit_test(what_is_uncapped_does_not_count_to_an_iteration),
+        cmocka_unit_test(caps_can_change),
         cmocka_unit_test(what_its_layer_has_passed_goes),
         cmocka_unit_test(a_cancelled_read_can_be_raised),
         cmocka_unit_test(another_sequence_may_still_want_it),

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* governor.c - see governor.h. */
+#include "governor.h"
+
+#include <math.h>
+
+#define BLOCK_ITERATIONS 2u /* of a trial */
+#define MEMORY 256u         /* requests that means go by */
+#define PAUSE 16            /* times the mean interval: nobody works */
+
+const char *efs_governor_mode_name(enum efs_governor_mode mode)
+{
+    static const char *const names[] = {"auto", "always", "off"};
+
+    return (unsigned)mode <= EFS_GOVERNOR_OFF ? names[mode] : NULL;
+}
+
+void efs_governor_init(struct efs_governor *g, unsigned layers, const struct efs_governor_config *config)
+{
+    *g = (struct efs_governor){.layers = layers, .config = *config};
+    efs_trial_init(&g->trial, BLOCK_ITERATIONS * layers);
+}
+
+void efs_governor_set(struct efs_governor *g, const struct efs_governor_config *config)
+{
+    if (config->mode != g->config.mode)
+        efs_trial_init(&g->trial, BLOCK_ITERATIONS * g->layers);
+    g->config = *config;
+}
+
+void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint64_t expert_bytes,
+                       struct efs_prefetch_config *caps)
+{
+    double share = g->config.share > 0 ? fmin(g->config.share, 1) : EFS_GOVERNOR_SHARE;
+    bool off = g->config.mode == EFS_GOVERNOR_OFF;
+
+    caps->held_bytes = off ? 0 : (uint64_t)(share * (double)budget_bytes);
+    caps->under_way_bytes = off ? 0 : expert_bytes;
+    caps->iteration_bytes = g->config.iteration_bytes ? g->config.iteration_bytes : UINT64_MAX;
+}
+
+/* ---- what is measured ------------------------------------------------------------------------------------------- */
+
+static void follow(const struct efs_governor *g, double *mean, double value)
+{
+    double weight = 1.0 / (double)(g->requests < MEMORY ? g->requests : MEMORY);
+
+    *mean += weight * (value - *mean);
+}
+
+static void time_request(struct efs_governor *g, const struct efs_governor_request *r)
+{
+    uint64_t interval_ns = r->now_ns > g->last_ns ? r->now_ns - g->last_ns : 0;
+
+    if (g->requests < 2) {
+        g->interval_ns = g->requests == 1 ? (double)interval_ns : 0;
+    } else if (r->tokens != g->last_tokens || (double)interval_ns > PAUSE * g->interval_ns) {
+        efs_trial_break(&g->trial);
+        /* A pause does not say how long layers take, but if it goes on they take longer now. */
+        follow(g, &g->interval_ns, fmin((double)interval_ns, PAUSE * g->interval_ns));
+    } else {
+        follow(g, &g->interval_ns, (double)interval_ns);
+        if (g->config.mode == EFS_GOVERNOR_AUTO)
+            efs_trial_step(&g->trial, interval_ns);
+    }
+    g->last_ns = r->now_ns;
+    g->last_tokens = r->tokens;
+}
+
+enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct efs_governor_request *r)
+{
+    time_request(g, r);
+    g->requests++;
+    follow(g, &g->reading, r->missing_bytes > 0);
+    follow(g, &g->asked_bytes, (double)r->asked_bytes);
+    if (g->config.mode == EFS_GOVERNOR_OFF)
+        return EFS_GOVERNOR_NOTHING;
+    if (2 * (uint64_t)r->asked > r->experts)
+        return EFS_GOVERNOR_LAYER;
+    return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
+}
+
+double efs_governor_iteration_bytes(const struct efs_governor *g)
+{
+    return g->asked_bytes * g->layers;
+}
+
+/* ---- what is worth a read --------------------------------------------------------------------------------------- */
+
+static double read_ns(const struct efs_governor_disk *disk, uint64_t bytes)
+{
+    return disk->latency_ns + (disk->bytes_per_second > 0 ? (double)bytes / disk->bytes_per_second * 1e9 : 0);
+}
+
+unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
+                            const struct efs_governor_candidate *candidates, unsigned count,
+                            struct efs_prefetch_guess *guesses)
+{
+    unsigned taken = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        const struct efs_governor_candidate *c = &candidates[i];
+        uint64_t piece =
+            disk->piece_bytes && disk->piece_bytes < c->missing_bytes ? disk->piece_bytes : c->missing_bytes;
+        double whole_ns = read_ns(disk, c->missing_bytes), piece_ns = read_ns(disk, piece), saved_ns, cost_ns;
+
+        if (c->missing_bytes == 0 || c->due <= now || !(c->probability > 0))
+            continue;
+        saved_ns = g->interval_ns > 0 ? fmin(whole_ns, (double)(c->due - now) * g->interval_ns) : whole_ns;
+        cost_ns = g->interval_ns > 0 ? g->reading * fmin(1, piece_ns / g->interval_ns) * piece_ns / 2 : 0;
+        if (c->victim_bytes)
+            cost_ns += (double)c->victim_probability * read_ns(disk, c->victim_bytes);
+        if ((double)c->probability * saved_ns <= cost_ns)
+            continue;
+        guesses[taken++] = (struct efs_prefetch_guess){.layer = c->layer,
+                                                       .expert = c->expert,
+                                                       .due = c->due,
+                                                       .worth = (float)((double)c->probability * saved_ns / whole_ns),
+                                                       .bytes = c->missing_bytes};
+    }
+    return taken;
+}
+
+unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
+                            struct efs_prefetch_guess *guesses)
+{
+    unsigned taken = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        if (candidates[i].missing_bytes > 0)
+            guesses[taken++] = (struct efs_prefetch_guess){.layer = candidates[i].layer,
+                                                           .expert = candidates[i].expert,
+                                                           .due = candidates[i].due,
+                                                           .worth = 1 + (float)(count - i),
+                                                           .bytes = candidates[i].missing_bytes,
+                                                           .uncapped = true};
+    return taken;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_governor.c - which guesses are worth a read and in which order, prompts, caps, and that time decides. */
+#include "cases.h"
+#include "governor.h"
+
+#include <math.h>
+
+enum { LAYERS = 4, EXPERTS = 32 };
+
+/* A millisecond for 1000 bytes. */
+static const struct efs_governor_disk disk = {.bytes_per_second = 1e6};
+
+static struct efs_governor governor_of(enum efs_governor_mode mode)
+{
+    struct efs_governor g;
+
+    efs_governor_init(&g, LAYERS, &(struct efs_governor_config){.mode = mode});
+    return g;
+}
+
+static struct efs_governor_candidate candidate(unsigned expert, int64_t due, double p)
+{
+    return (struct efs_governor_candidate){
+        .layer = 1, .expert = (uint16_t)expert, .due = due, .probability = (float)p, .missing_bytes = 1000};
+}
+
+/* count requests of tokens, `every` nanoseconds apart, that read. */
+static enum efs_governor_now ask(struct efs_governor *g, unsigned count, uint64_t every, unsigned asked,
+                                 unsigned tokens)
+{
+    enum efs_governor_now now = EFS_GOVERNOR_NOTHING;
+
+    for (unsigned i = 0; i < count; i++)
+        now = efs_governor_asked(g, &(struct efs_governor_request){.now_ns = g->last_ns + every,
+                                                                   .tokens = tokens,
+                                                                   .asked = asked,
+                                                                   .experts = EXPERTS,
+                                                                   .asked_bytes = 1000 * asked,
+                                                                   .missing_bytes = 1000});
+    return now;
+}
+
+static void guesses_are_weighed(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
+    struct efs_prefetch_guess guesses[8];
+    struct efs_governor_candidate c[] = {candidate(1, 1, 0.2), candidate(2, 1, 0.9), candidate(3, 0, 1),
+                                         candidate(4, 2, 0),   candidate(5, 2, 0.5), candidate(6, 2, 0.5)};
+
+    (void)state;
+    assert_int_equal(ask(&g, 100, 4000000, 4, 1), EFS_GOVERNOR_GUESS);
+    c[4].missing_bytes = 0;
+    c[5].victim_bytes = 1000; /* as likely wanted as the guess */
+    c[5].victim_probability = 0.5F;
+    assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 2);
+    assert_int_equal(guesses[0].expert, 1);
+    assert_int_equal(guesses[1].expert, 2);
+    assert_true(guesses[1].worth > guesses[0].worth);
+    assert_int_equal(guesses[1].due, 1);
+    assert_int_equal(guesses[1].bytes, 1000);
+    assert_false(guesses[1].uncapped);
+    c[5].victim_probability = 0.1F;
+    assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 3);
+}
+
+/* By hand: requests every 4 ms, all of which read; a read takes 1 ms, so one in four meets a demand, which waits for
+ * half of it on average: a cost of 1/8 ms, and p has to be above 1/8. */
+static void demand_that_would_wait_is_a_cost(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
+    struct efs_governor_disk pieces = disk;
+    struct efs_prefetch_guess guess;
+    struct efs_governor_candidate above = candidate(1, 1, 0.13), below = candidate(1, 1, 0.12);
+
+    (void)state;
+    ask(&g, 100, 4000000, 4, 1);
+    assert_int_equal(efs_governor_weigh(&g, &disk, 0, &above, 1, &guess), 1);
+    assert_int_equal(efs_governor_weigh(&g, &disk, 0, &below, 1, &guess), 0);
+    pieces.piece_bytes = 100; /* demand waits for a tenth of it, and seldom: below 1/800 */
+    assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 1);
+    below.probability = 0.001F;
+    assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 0);
+}
+
+/* Layers every half millisecond: of a read of one, half is done when the next one asks. */
+static void what_comes_too_late_saves_less(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
+    struct efs_prefetch_guess guesses[2];
+    const struct efs_governor_candidate c[] = {candidate(1, 1, 0.6), candidate(2, 2, 0.5)};
+    struct efs_governor_disk pieces = disk;
+
+    (void)state;
+    pieces.piece_bytes = 100;
+    ask(&g, 100, 500000, 4, 1);
+    assert_int_equal(efs_governor_weigh(&g, &pieces, 0, c, 2, guesses), 2);
+    assert_true(fabs((double)guesses[0].worth - 0.3) < 1e-4);
+    assert_true(fabs((double)guesses[1].worth - 0.5) < 1e-4);
+}
+
+static void a_prompt_reads_the_next_layer_in_order(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+    struct efs_governor_candidate c[] = {candidate(1, 1, 0), candidate(2, 1, 0), candidate(3, 1, 0)};
+    struct efs_prefetch_guess guesses[3];
+
+    (void)state;
+    assert_int_equal(ask(&g, 1, 1000000, 16, 9), EFS_GOVERNOR_GUESS);
+    assert_int_equal(ask(&g, 1, 1000000, 17, 9), EFS_GOVERNOR_LAYER);
+    c[1].missing_bytes = 0;
+    assert_int_equal(efs_governor_layer(c, 3, guesses), 2);
+    assert_int_equal(guesses[0].expert, 1);
+    assert_int_equal(guesses[1].expert, 3);
+    assert_true(guesses[0].worth > guesses[1].worth);
+    assert_true(guesses[1].uncapped);
+}
+
+/* Iterations with guesses take `with` ns a layer, those without 1 ms. Returns the part of the last half with them. */
+static double play(struct efs_governor *g, unsigned iterations, uint64_t with_ns)
+{
+    unsigned with = 0;
+    uint64_t every = 1000000;
+
+    for (unsigned i = 0; i < iterations * LAYERS; i++) {
+        bool guess = ask(g, 1, every, 4, 1) == EFS_GOVERNOR_GUESS;
+
+        every = guess ? with_ns : 1000000;
+        with += guess && 2 * i >= iterations * LAYERS;
+    }
+    return 2.0 * with / (iterations * LAYERS);
+}
+
+static void time_decides(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+
+    (void)state;
+    assert_true(play(&g, 400, 800000) > 0.9);
+    assert_true(play(&g, 800, 1500000) < 0.1);
+    assert_true(play(&g, 800, 800000) > 0.9);
+    g = governor_of(EFS_GOVERNOR_ALWAYS);
+    assert_true(play(&g, 400, 1500000) > 0.99);
+    g = governor_of(EFS_GOVERNOR_OFF);
+    assert_true(play(&g, 400, 1500000) < 0.01);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
+    assert_true(play(&g, 400, 800000) > 0.9);
+    assert_string_equal(efs_governor_mode_name(EFS_GOVERNOR_ALWAYS), "always");
+    assert_null(efs_governor_mode_name((enum efs_governor_mode)9));
+}
+
+/* Who does nothing for a second does not make what follows look slow. */
+static void pauses_are_not_measured(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+
+    (void)state;
+    for (unsigned i = 0; i < 200; i++) {
+        play(&g, 10, 900000);
+        ask(&g, 1, 1000000000, 4, 1);
+    }
+    assert_true(efs_trial_ratio(&g.trial) < 1.01);
+    assert_true(g.interval_ns < 5e6);
+}
+
+static void caps_follow_the_budget(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+    struct efs_prefetch_config caps = {.layers = LAYERS};
+
+    (void)state;
+    efs_governor_caps(&g, 100000, 1000, &caps);
+    assert_int_equal(caps.held_bytes, (uint64_t)(100000 * EFS_GOVERNOR_SHARE));
+    assert_int_equal(caps.under_way_bytes, 1000);
+    assert_true(caps.iteration_bytes == UINT64_MAX);
+    efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5, .iteration_bytes = 7000});
+    efs_governor_caps(&g, 100000, 1000, &caps);
+    assert_int_equal(caps.held_bytes, 50000);
+    assert_int_equal(caps.iteration_bytes, 7000);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
+    efs_governor_caps(&g, 100000, 1000, &caps);
+    assert_int_equal(caps.held_bytes, 0);
+    assert_int_equal(caps.under_way_bytes, 0);
+}
+
+static void the_cliff_is_known(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_OFF);
+
+    (void)state;
+    assert_true(fabs(efs_governor_iteration_bytes(&g)) < 1e-9);
+    ask(&g, 100, 1000000, 4, 1);
+    assert_true(fabs(efs_governor_iteration_bytes(&g) - 4000 * LAYERS) < 1e-6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_are_weighed),
+        cmocka_unit_test(demand_that_would_wait_is_a_cost),
+        cmocka_unit_test(what_comes_too_late_saves_less),
+        cmocka_unit_test(a_prompt_reads_the_next_layer_in_order),
+        cmocka_unit_test(time_decides),
+        cmocka_unit_test(pauses_are_not_measured),
+        cmocka_unit_test(caps_follow_the_budget),
+        cmocka_unit_test(the_cliff_is_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

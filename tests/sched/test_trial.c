@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_trial.c - what is faster is kept, what is slower left, and both again when they change places. */
+#include "cases.h"
+#include "trial.h"
+
+#include <math.h>
+
+enum { STEPS = 4 };
+
+/* Steps of 1000 ns without and `with` ns with, and noise of a part of that; returns how many were done with. */
+static unsigned play(struct efs_trial *t, unsigned steps, double with, double noise, uint64_t *random)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < steps; i++) {
+        double ns = t->with ? with : 1000;
+
+        count += t->with;
+        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        ns *= 1 + noise * ((double)(*random >> 33) / (double)(UINT64_C(1) << 30) - 1);
+        efs_trial_step(t, (uint64_t)ns);
+    }
+    return count;
+}
+
+static void what_is_faster_stays(void **state)
+{
+    struct efs_trial t;
+    uint64_t random = 1;
+
+    (void)state;
+    efs_trial_init(&t, STEPS);
+    assert_true(t.with);
+    play(&t, 400, 800, 0.3, &random);
+    assert_true(play(&t, 4000, 800, 0.3, &random) > 3800);
+    assert_true(fabs(efs_trial_ratio(&t) - 0.8) < 0.1);
+}
+
+static void what_is_slower_is_left_and_hardly_tried(void **state)
+{
+    struct efs_trial t;
+    uint64_t random = 2;
+
+    (void)state;
+    efs_trial_init(&t, STEPS);
+    play(&t, 400, 1200, 0.3, &random);
+    assert_true(play(&t, 4000, 1200, 0.3, &random) < 200);
+    assert_true(fabs(efs_trial_ratio(&t) - 1.2) < 0.15);
+}
+
+static void it_changes_its_mind(void **state)
+{
+    struct efs_trial t;
+    uint64_t random = 3;
+
+    (void)state;
+    efs_trial_init(&t, STEPS);
+    play(&t, 2000, 800, 0.2, &random);
+    play(&t, 2000, 1200, 0.2, &random);
+    assert_true(play(&t, 2000, 1200, 0.2, &random) < 200);
+    play(&t, 2000, 800, 0.2, &random);
+    assert_true(play(&t, 2000, 800, 0.2, &random) > 1800);
+}
+
+/* All gets slower, whichever it is: that says nothing. */
+static void drift_is_no_difference(void **state)
+{
+    struct efs_trial t;
+    double ns = 1000;
+
+    (void)state;
+    efs_trial_init(&t, STEPS);
+    for (unsigned i = 0; i < 400; i++, ns *= 1.01)
+        efs_trial_step(&t, (uint64_t)ns);
+    assert_true(fabs(efs_trial_ratio(&t) - 1) < 0.01);
+}
+
+/* Blocks around other work are not compared: those with are slow here because it is other work. */
+static void other_work_is_not_compared(void **state)
+{
+    struct efs_trial t;
+
+    (void)state;
+    efs_trial_init(&t, STEPS);
+    for (unsigned i = 0; i < 400; i++) {
+        efs_trial_step(&t, t.with ? 5000 : 1000);
+        if (i % STEPS == 1)
+            efs_trial_break(&t);
+    }
+    assert_true(fabs(efs_trial_ratio(&t) - 1) < 1e-9);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_faster_stays),       cmocka_unit_test(what_is_slower_is_left_and_hardly_tried),
+        cmocka_unit_test(it_changes_its_mind),        cmocka_unit_test(drift_is_no_difference),
+        cmocka_unit_test(other_work_is_not_compared),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
