@@ -66,6 +66,31 @@ struct efs_plain_expert {
 EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
                                const struct efs_plain_expert *experts, size_t expert_bytes, struct efs_error *err);
 
+/*
+ * One product by itself, on the caller's own threads: for runtimes that do the rest of a layer themselves. Nothing here
+ * blocks, starts a thread or keeps memory; threads share a product by its rows.
+ */
+#define EFS_VECTORS_MAX 64 /* that a product takes at once */
+/* Bytes of memory for count vectors of cols numbers as products want them; 0: out of range. */
+EFS_API size_t efs_vectors_bytes(uint32_t cols, uint32_t count);
+/*
+ * Lay them out: vector t begins at x + t * x_stride, F32 numbers; EFS_ACTIVATION_BF16 rounds them to BF16 (to nearest,
+ * ties to even). memory is the caller's, aligned to 64 bytes; all threads may read it from then on, until it is freed
+ * or laid out anew. -EINVAL.
+ */
+EFS_API errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, size_t x_stride, uint32_t cols,
+                                     uint32_t count, void *memory);
+/* Bytes of memory, aligned to 64, that each thread brings for efs_product(); 0: not such a matrix. */
+EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix);
+/*
+ * Rows [row_begin, row_end) of a matrix of an expert (efs_client_tensors(), full or coded, BF16, [rows][cols]) times
+ * the vectors: y[t * y_stride + row] of these rows, and nothing else of y. Sums are F32, the same to the bit for every
+ * form, split of the rows and number of vectors. -EOPNOTSUPP: not a BF16 matrix, or coded in a way that only the full
+ * form serves; -EINVAL: rows or vectors do not fit it; -EUCLEAN: damage, y then holds anything in these rows; -ENOMEM.
+ */
+EFS_API errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint32_t row_begin, uint32_t row_end,
+                             float *y, size_t y_stride, void *scratch, struct efs_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -39,15 +39,9 @@ struct ffn {
 
 /* ---- exponents of codecs that the kernels do not know ---- */
 
-struct exponents {
-    const struct efs_coded_shard *shards;
-    struct efs_codec_scratch *scratch;
-    uint8_t *e;
-};
-
-static int ask_exponents(void *user, size_t shard, const uint8_t **e)
+int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 {
-    struct exponents *x = user;
+    struct efs_ffn_exponents *x = user;
     const struct efs_coded_shard *s = &x->shards[shard];
     struct efs_shard_view view = {.format = EFS_FORMAT_BF16,
                                   .codec = s->codec,
@@ -65,7 +59,7 @@ static int ask_exponents(void *user, size_t shard, const uint8_t **e)
 /* What a thread has for itself: scratch of the products, and two ways to exponents (gate and up go together). */
 struct own {
     void *scratch;
-    struct exponents exponents[2];
+    struct efs_ffn_exponents exponents[2];
 };
 
 static errint_t own_get(struct ffn *f, unsigned thread, const struct efs_ffn_expert *e, struct own *own)
@@ -93,11 +87,11 @@ static void own_free(struct own *own)
 
 /* The matrix for this thread. */
 static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs_coded_shard *coded,
-                                    struct exponents *x)
+                                    struct efs_ffn_exponents *x)
 {
     struct efs_matrix m = *w;
     x->shards = coded;
-    m.exponents = ask_exponents;
+    m.exponents = efs_ffn_exponents;
     m.user = x;
     return m;
 }

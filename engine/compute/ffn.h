@@ -31,4 +31,16 @@ struct efs_ffn_expert {
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
+/* A tensor as the matrix that the kernels know; shards has room for those of the tensor. -EOPNOTSUPP with err. */
+errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
+                        struct efs_error *err);
+
+/* Exponents of codecs that the kernels do not know: exponents() of a matrix whose user is this, one for each thread. */
+struct efs_ffn_exponents {
+    const struct efs_coded_shard *shards; /* of the tensor */
+    struct efs_codec_scratch *scratch;
+    uint8_t *e; /* room for a shard's */
+};
+int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e);
+
 #endif

@@ -54,8 +54,8 @@ static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, 
     return 0;
 }
 
-static errint_t take_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
-                            struct efs_error *err)
+errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
+                        struct efs_error *err)
 {
     if (t->dtype != EFS_DTYPE_BF16 || t->dims != 2 || t->shape[0] == 0 || t->shape[1] == 0 ||
         t->shape[0] > UINT32_MAX || t->shape[1] > EFS_COLS_MAX)
@@ -85,7 +85,7 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         return efs_fail(err, -ENOMEM, "no memory for the shards of an expert");
     struct efs_matrix_shard *at = e->shards;
     for (int role = 0; role < 3; role++) {
-        errint_t rc = take_matrix(matrices[role], at, of[role], err);
+        errint_t rc = efs_ffn_matrix(matrices[role], at, of[role], err);
         if (rc < 0)
             return rc;
         e->coded[role] = of[role]->shards;

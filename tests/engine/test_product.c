@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * efs_product(): rows of one matrix of an expert against a product in double; the same to the bit for every form,
+ * codec, split of the rows and number of vectors; nothing is written beside these rows; what it refuses.
+ */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "expertfs-compute.h"
+#include "expertfs-pack.h"
+
+#define ROWS 321
+#define COLS 200
+#define COUNT EFS_VECTORS_MAX
+
+static struct fixture model;
+static float x[COUNT * COLS];
+
+static int setup(void **state)
+{
+    (void)state;
+    static const struct fixture_tensor tensors[] = {
+        {.name = "model.layers.0.mlp.experts.0.gate_proj.weight",
+         .dtype = "BF16",
+         .dims = 2,
+         .shape = {ROWS, COLS},
+         .bytes = 2 * ROWS * COLS},
+        {.name = "model.layers.0.mlp.experts.0.bias", .dtype = "F32", .dims = 1, .shape = {8192}, .bytes = 32768}};
+    uint64_t random = 1;
+    fixture_begin(&model);
+    fixture_safetensors(&model, "model.safetensors", tensors, 2, 7);
+    for (size_t i = 0; i < COUNT * COLS; i++)
+        x[i] = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static float bf16_at(const void *w, size_t i)
+{
+    uint32_t bits = (uint32_t)((const uint16_t *)w)[i] << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static float rounded(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+/* The tensors of the one expert, until the request is released. */
+static const struct efs_tensor *ask(struct efs_client *client, enum efs_form form, uint32_t *count,
+                                    struct efs_client_request **request)
+{
+    const struct efs_need need = {0, 1};
+    const struct efs_tensor *tensors;
+    struct efs_error err = {""};
+    if (efs_client_begin(client, "", 0, &need, sizeof(need), 1, form, request, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(efs_client_wait(*request), 0);
+    assert_int_equal(efs_client_tensors(*request, 0, &tensors, count), 0);
+    return tensors;
+}
+
+static const struct efs_tensor *named(const struct efs_tensor *tensors, uint32_t count, const char *part)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strstr(tensors[i].name, part))
+            return &tensors[i];
+    fail_msg("no tensor %s", part);
+    return NULL;
+}
+
+/* All rows in pieces of `rows`, count vectors at once; y is [COUNT][ROWS + 1], and its last column is left alone. */
+static void multiply(const struct efs_tensor *w, enum efs_activation activation, uint32_t rows, uint32_t count,
+                     float *y)
+{
+    void *vectors = aligned_alloc(64, efs_vectors_bytes(COLS, count));
+    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
+    struct efs_error err = {""};
+    for (size_t i = 0; i < COUNT * (ROWS + 1); i++)
+        y[i] = 77;
+    for (uint32_t t = 0; t < COUNT; t += count) {
+        assert_int_equal(efs_vectors_prepare(activation, x + t * COLS, COLS, COLS, count, vectors), 0);
+        for (uint32_t row = 0; row < ROWS; row += rows)
+            if (efs_product(w, vectors, row, row + rows < ROWS ? row + rows : ROWS, y + t * (ROWS + 1), ROWS + 1,
+                            scratch, &err) < 0)
+                fail_msg("%s", err.text);
+    }
+    for (size_t t = 0; t < COUNT; t++)
+        assert_true(y[t * (ROWS + 1) + ROWS] == 77);
+    free(vectors);
+    free(scratch);
+}
+
+static void check(const struct efs_tensor *full, enum efs_activation activation, const float *y)
+{
+    for (size_t t = 0; t < COUNT; t++)
+        for (size_t row = 0; row < ROWS; row++) {
+            double want = 0, size = 0;
+            for (size_t c = 0; c < COLS; c++) {
+                float v = x[t * COLS + c], term = bf16_at(full->data, row * COLS + c);
+                double product = (double)term * (activation == EFS_ACTIVATION_BF16 ? rounded(v) : v);
+                want += product;
+                size += fabs(product);
+            }
+            assert_true(fabs(y[t * (ROWS + 1) + row] - want) <= 1e-5 * size);
+        }
+}
+
+static void with_codec(enum efs_codec_choice codec)
+{
+    static float first[COUNT * (ROWS + 1)], y[COUNT * (ROWS + 1)];
+    struct efs_pack_options options = {
+        .size = sizeof(struct efs_pack_options), .codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
+    fixture_pack(&model, &options);
+    struct efs *fs = fixture_open(&model, (struct efs_options){.size = sizeof(struct efs_options),
+                                                               .budget_bytes = 128ull << 20,
+                                                               .workers = 1,
+                                                               .full_pool = true,
+                                                               .no_state = true});
+    struct efs_client *client;
+    struct efs_client_request *full, *coded;
+    struct efs_error err = {""};
+    uint32_t fulls, codeds;
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    const struct efs_tensor *of_full = ask(client, EFS_FORM_FULL, &fulls, &full);
+    const struct efs_tensor *of_coded = ask(client, EFS_FORM_CODED, &codeds, &coded);
+    const struct efs_tensor *plain = named(of_full, fulls, "gate_proj");
+    const struct efs_tensor *halves = named(of_coded, codeds, "gate_proj");
+    for (enum efs_activation a = EFS_ACTIVATION_F32; a <= EFS_ACTIVATION_BF16; a++) {
+        static const uint32_t rows[] = {ROWS, 1, 100}, counts[] = {1, COUNT, 4};
+        multiply(plain, a, ROWS, COUNT, first);
+        check(plain, a, first);
+        for (size_t i = 0; i < 3; i++)
+            for (size_t n = 0; n < 3; n++) {
+                multiply(i % 2 ? plain : halves, a, rows[i], counts[n], y);
+                assert_memory_equal(y, first, sizeof(y));
+                multiply(halves, a, rows[i], counts[n], y);
+                assert_memory_equal(y, first, sizeof(y));
+            }
+    }
+    efs_client_release(full);
+    efs_client_release(coded);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+static void test_cascade(void **state)
+{
+    (void)state;
+    with_codec(EFS_CHOOSE_CASCADE);
+}
+
+static void test_zstd(void **state)
+{
+    (void)state;
+    with_codec(EFS_CHOOSE_ZSTD);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static float y[ROWS];
+    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
+    fixture_pack(&model, &options);
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){
+                    .size = sizeof(struct efs_options), .budget_bytes = 128ull << 20, .workers = 1, .no_state = true});
+    struct efs_client *client;
+    struct efs_client_request *request;
+    struct efs_error err = {""};
+    uint32_t count;
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    const struct efs_tensor *tensors = ask(client, EFS_FORM_CODED, &count, &request);
+    const struct efs_tensor *w = named(tensors, count, "gate_proj"), *bias = named(tensors, count, "bias");
+    void *vectors = aligned_alloc(64, efs_vectors_bytes(COLS, 1));
+    void *narrow = aligned_alloc(64, efs_vectors_bytes(COLS - 1, 1));
+    void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
+    assert_int_equal(efs_vectors_bytes(COLS, 0), 0);
+    assert_int_equal(efs_vectors_bytes(COLS, EFS_VECTORS_MAX + 1), 0);
+    assert_int_equal(efs_vectors_bytes(0, 1), 0);
+    assert_int_equal(efs_product_scratch_bytes(bias), 0);
+    assert_int_equal(efs_vectors_prepare((enum efs_activation)7, x, COLS, COLS, 1, vectors), -EINVAL);
+    assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS, 1, vectors), 0);
+    assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS - 1, 1, narrow), 0);
+    assert_int_equal(efs_product(w, vectors, 0, ROWS + 1, y, ROWS, scratch, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "gate_proj"));
+    assert_int_equal(efs_product(w, narrow, 0, ROWS, y, ROWS, scratch, &err), -EINVAL);
+    assert_int_equal(efs_product(w, vectors, 0, ROWS, y, ROWS, NULL, &err), -EINVAL);
+    assert_int_equal(efs_product(bias, vectors, 0, 1, y, ROWS, scratch, NULL), -EINVAL);
+    assert_int_equal(efs_product(w, vectors, 0, ROWS, y, ROWS, scratch, &err), 0);
+    assert_string_equal(err.text, "");
+    free(vectors);
+    free(narrow);
+    free(scratch);
+    efs_client_release(request);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
+                                       cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
