@@ -272,16 +272,43 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
     return rc;
 }
 
+#define HELP_INDENT 25 /* columns */
+#define HELP_COLUMNS 79
+
+/* A line of an option; what does not fit goes on below, at the same column. argp would go on at the first. */
+static void help_print(FILE *out, const char *option, const char *text)
+{
+    int at = fprintf(out, "  %s", option);
+    if (at > HELP_INDENT - 2)
+        at = HELP_COLUMNS;
+    for (size_t bytes; *text; text += bytes + strspn(text + bytes, " ")) {
+        bytes = strcspn(text, " ");
+        if (at + 1 + (int)bytes > HELP_COLUMNS) {
+            fprintf(out, "\n%*s", HELP_INDENT, "");
+            at = HELP_INDENT;
+        } else if (at < HELP_INDENT) {
+            fprintf(out, "%*s", HELP_INDENT - at, "");
+            at = HELP_INDENT;
+        } else {
+            fputc(' ', out);
+            at++;
+        }
+        fprintf(out, "%.*s", (int)bytes, text);
+        at += (int)bytes;
+    }
+    fputc('\n', out);
+}
+
 void efsd_options_help(FILE *out)
 {
     fputs("Options of -o (SIZE takes K, M, G, T):\n", out);
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
-        char left[48];
+        char option[48];
         if (!table[i].help)
             continue;
-        snprintf(left, sizeof(left), "%s%s%s", table[i].name, table[i].values ? "=" : "",
+        snprintf(option, sizeof(option), "%s%s%s", table[i].name, table[i].values ? "=" : "",
                  table[i].values ? table[i].values : "");
-        fprintf(out, "  %-22s %s\n", left, table[i].help);
+        help_print(out, option, table[i].help);
     }
     fputs("  ro, noauto, nofail, user, _netdev, x-*, ... of mount(8): accepted, no effect\n", out);
 }

@@ -57,6 +57,18 @@ static void render_described(struct efsd *daemon, FILE *out, const char *what)
     }
 }
 
+/* A size twice: bytes for programs, and as people read it. */
+static void render_size(FILE *out, const char *name, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double n = (double)bytes;
+    size_t unit = 0;
+    for (; n >= 1023.5 && unit + 1 < sizeof(units) / sizeof(*units); unit++)
+        n /= 1024;
+    fprintf(out, "%s_bytes: %llu\n", name, U(bytes));
+    fprintf(out, "%s_size: %.*f %s\n", name, unit == 0 || n >= 99.95 ? 0 : n >= 9.995 ? 1 : 2, n, units[unit]);
+}
+
 static void render_config(struct efsd *daemon, FILE *out)
 {
     static const char *const lease[] = {"read", "wait", "fail"};
@@ -66,13 +78,13 @@ static void render_config(struct efsd *daemon, FILE *out)
     efs_stats(daemon->fs, &stats, sizeof(stats));
     fprintf(out, "store: %s\n", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
-    fprintf(out, "store_bytes: %llu\n", U(daemon->info.store_bytes));
-    fprintf(out, "source_bytes: %llu\n", U(daemon->info.source_bytes));
+    render_size(out, "store", daemon->info.store_bytes);
+    render_size(out, "source", daemon->info.source_bytes);
     fprintf(out, "mountpoint: %s\n", options->mountpoint);
     fprintf(out, "pid: %d\n", (int)getpid());
     fprintf(out, "started: %lld\n", (long long)daemon->started);
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
-    fprintf(out, "budget_bytes: %llu\n", U(stats.budget_bytes));
+    render_size(out, "budget", stats.budget_bytes);
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
         char value[sizeof(daemon->tuning.at_mount[i])];
         if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0)
@@ -87,7 +99,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "prealloc: %s\n", yes_no(options->prealloc));
     fprintf(out, "warm: %s\n", yes_no(options->warm));
     fprintf(out, "direct_io_option: %s\n", direct_io[options->direct_io]);
-    fprintf(out, "readahead_bytes: %llu\n", U(daemon->readahead_bytes));
+    render_size(out, "readahead", daemon->readahead_bytes);
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
     fprintf(out, "prefetch_option: %llu\n", U(options->prefetch_bytes));
     const char *note = efsd_pagecache_note(daemon);

@@ -149,7 +149,18 @@ rows = [line.split() for line in result.stdout.splitlines()]
 heads = [row for row in rows if row[:1] == ["POOL"]]
 check("pools by name", len(heads) == 2 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"] * 2, rows)
 check("experts, the most asked for first", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 20)
+check("no line is wider than a terminal but for a path's", not [line for line in result.stdout.splitlines()
+      if len(line) > 80 and mount.path not in line], result.stdout)
+check("and the letters are explained", result.stdout.count("F full  C coded") == 2 and "space shows" not in result.stdout)
 check("memory is that of stat", "of 128 MiB" in result.stdout, result.stdout)
+result = ctl("top", "--json", "-n", "2", "-d", "0.1", mount.path)
+objects = [json.loads(line) for line in result.stdout.splitlines()]
+check("--json: an object on a line for each screen", result.returncode == 0 and len(objects) == 2 and
+      [o["mount"] for o in objects] == [mount.path] * 2 and set(objects[0]) == {"mount", "time", "seconds", "policy",
+      "goal", "plan", "serving_path", "errors", "memory", "rates", "pools", "experts"}, result)
+check("with the pools' and the mount's numbers", list(objects[1]["pools"]) == [*"FCSEM"] and
+      objects[0]["memory"]["budget_bytes"] == 128 << 20 and objects[0]["rates"]["read_bytes"] > 0 and
+      objects[0]["pools"]["M"]["hits"] > 0 and len(objects[0]["experts"]) == 10, objects)
 check("-b, and the mount found by itself where it is the only one", ctl("top", "-b", "-n1").returncode in (0, 1))
 top = subprocess.Popen([expertctl, "top", "-b", "-d", "60", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 os.read(top.stdout.fileno(), 100)
@@ -221,6 +232,9 @@ os.write(terminal.control, b"q")
 terminal.end("q")
 terminal = Terminal(24, 80, "-d", "60")
 terminal.read_until("EXPERT.*" + SHOWN)
+screen = terminal.lines(terminal.text[terminal.text.rfind("\033[H"):])
+check("80 x 24: all columns, some experts, the keys", "SAVED/S" in terminal.text and "LEASES" in terminal.text and
+      len([line for line in screen if re.match(r"L0\d/E", line)]) >= 5 and "q ends, space shows" in screen[-1], screen)
 count = terminal.text.count("\033[H")
 os.write(terminal.control, b" ")
 check("space: the next one now", terminal.read_until("(\033\\[H.*){2}" + SHOWN))

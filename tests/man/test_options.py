@@ -86,6 +86,20 @@ def accepted(what, command, options, sample=None):
     check(f"{what}: refuses others with 2", result.returncode == 2, result.returncode)
 
 
+print("-- width")
+wide = {}
+for command in (["expertfs"], ["mkexpertfs"], ["moe-replay"], ["moe-replay", "predict"], ["moe-replay", "assign"],
+                ["moe-replay", "place"], ["mkmodel"], ["expertctl"],
+                *(["expertctl", name] for name in re.findall(r"^\.Ss (\S+)$", part(page_of("expertctl.1"),
+                                                                                   ("Sh", "DESCRIPTION")), re.M))):
+    for line in run(program(command[0]), *command[1:], "--help").stdout.splitlines():
+        if len(line) > 80:
+            wide[line] = command
+check("no line of a --help is wider than a terminal", not wide, wide)
+options_text = run(program("expertfs"), "--help").stdout.split("Options of -o")[1]
+check("what a mount option does goes on below where it began", not re.search(r"^\S", options_text.split("\n", 1)[1], re.M),
+      options_text)
+
 print("-- options")
 tells = {}
 for name in ("mkexpertfs", "expertfs", "moe-replay"):
@@ -147,7 +161,7 @@ allowed = {name: "" if values == "NULL" else values.strip('"') for name, values 
 same("the page and expertfs/base/options.c", told, allowed)
 differ = {name for name in allowed if allowed[name] and allowed[name] != told.get(name)}
 check("their values", not differ, {name: (allowed[name], told.get(name)) for name in differ})
-help_names = re.findall(r"^  ([a-z_]+)(?:=\S+)?  ", run(program("expertfs"), "--help").stdout.split("-o (")[1], re.M)
+help_names = re.findall(r"^  ([a-z_]+)(?:=\S+)?(?:  |$)", run(program("expertfs"), "--help").stdout.split("-o (")[1], re.M)
 check("--help lists them", set(help_names) <= set(told) and len(help_names) >= 10, set(help_names) ^ set(told))
 refused = []
 for name, values in told.items():

@@ -21,7 +21,8 @@ def section(name, macro="Sh"):
 
 
 def values(text, macro="Va"):
-    return re.findall(rf"^\.It {macro} (\S+)$", text, re.M)
+    found = re.findall(rf"^\.It {macro} (\S+(?: , \S+)*)$", text, re.M)
+    return [name for names in found for name in names.split(" , ")]
 
 
 def same(what, on_page, there):

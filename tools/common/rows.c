@@ -16,19 +16,19 @@ static double ratio_of(double a, double b)
 static void print_row(const struct efs_pack_row *row)
 {
     char raw[16], coded[16];
-    printf("%-7s %-10s %8llu %10s %10s %6.3f", row->tensor_class, row->dtype, (unsigned long long)row->tensors,
+    printf("%-6s %-9s %8llu %9s %9s %6.3f", row->tensor_class, row->dtype, (unsigned long long)row->tensors,
            tools_size_print(row->raw_bytes, raw, sizeof(raw)), tools_size_print(row->coded_bytes, coded, sizeof(coded)),
            ratio_of((double)row->coded_bytes, (double)row->raw_bytes));
     if (row->elements)
-        printf(" %9.3f %8.3f %9.4f\n", row->exponent_bits, row->entropy_bits,
+        printf(" %8.3f %8.3f %8.4f\n", row->exponent_bits, row->entropy_bits,
                ratio_of((double)row->coded_bytes, row->bound_bytes));
     else
-        printf(" %9s %8s %9s\n", "-", "-", "-");
+        printf(" %8s %8s %8s\n", "-", "-", "-");
 }
 
 void tools_rows_print(const struct efs_pack_row *rows, unsigned count)
 {
-    printf("%-7s %-10s %8s %10s %10s %6s %9s %8s %9s\n", "class", "dtype", "tensors", "bytes", "packed", "ratio",
+    printf("%-6s %-9s %8s %9s %9s %6s %8s %8s %8s\n", "class", "dtype", "tensors", "bytes", "packed", "ratio",
            "bits/exp", "entropy", "of bound");
     struct efs_pack_row all = {.tensor_class = "all"};
     for (unsigned i = 0; i < count; i++) {

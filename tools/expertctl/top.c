@@ -9,6 +9,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -19,16 +20,18 @@
 #include <unistd.h>
 
 #define BATCH_EXPERTS 10u
+enum { OPT_JSON = 256 };
 
 struct arguments {
     const char *path;
-    bool batch;
+    bool batch, json;
     uint64_t screens; /* 0: until interrupted */
     double seconds;
 };
 
 static const struct argp_option options[] = {
     {"batch", 'b', NULL, 0, "Print one screen after the other, as on a pipe", 0},
+    {"json", OPT_JSON, NULL, 0, "Print an object of JSON on a line for each screen", 0},
     {"delay", 'd', "SECONDS", 0, "Between two screens, 0.1 to 3600 (2)", 0},
     {"number", 'n', "N", 0, "End after N screens", 0},
     {0},
@@ -41,6 +44,9 @@ static error_t top_parse(int key, char *value, struct argp_state *state)
     switch (key) {
     case 'b':
         a->batch = true;
+        return 0;
+    case OPT_JSON:
+        a->json = true;
         return 0;
     case 'd':
         a->seconds = strtod(value, &end);
@@ -73,7 +79,8 @@ static void on_resize(int number)
 
 struct screen {
     bool terminal; /* else lines are printed one after the other */
-    bool keys;     /* the keyboard is ours */
+    bool json;
+    bool keys; /* the keyboard is ours */
     unsigned rows, columns;
     struct termios before;
 };
@@ -118,7 +125,8 @@ static void screen_close(struct screen *s)
 /* Text of top_view() onto the screen: lines are cut at its edge. */
 static void screen_show(const struct screen *s, char *text)
 {
-    unsigned row = 0;
+    static const char keys[] = "q ends, space shows the next screen now";
+    unsigned row = 0, rows = s->keys && s->rows > TOP_VIEW_LINES ? s->rows - 1 : s->rows;
     if (s->terminal)
         fputs("\033[H", stdout);
     for (char *line; (line = strsep(&text, "\n")) && (text || *line);) {
@@ -126,29 +134,48 @@ static void screen_show(const struct screen *s, char *text)
         line += head;
         if (!s->terminal) {
             puts(line);
-        } else if (row++ < s->rows) {
+        } else if (row++ < rows) {
             /* cleared first: behind a full line the cursor is still on its last letter */
             printf("%s\033[K%s%.*s%s", row > 1 ? "\n" : "", head ? "\033[7m" : "", (int)s->columns, line,
                    head ? "\033[0m" : "");
         }
     }
+    if (s->terminal && row < rows)
+        fputs("\n\033[J", stdout);
+    if (s->terminal && rows < s->rows) { /* in the last line */
+        for (row += row < rows; row < rows; row++)
+            putchar('\n');
+        printf("\n\033[K%.*s", (int)s->columns, keys);
+    }
     if (s->terminal)
-        fputs(row < s->rows ? "\n\033[J\033[?25l" : "\033[?25l", stdout);
+        fputs("\033[?25l", stdout);
     fflush(stdout);
 }
 
 /* ---- the loop ---- */
+
+static errint_t json_update(const char *root, const struct top_sample *before, const struct top_sample *now,
+                            struct efs_error *err)
+{
+    json_t *json = top_view_json(root, before, now, BATCH_EXPERTS);
+    bool printed = json && json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(10)) == 0;
+    json_decref(json);
+    putchar('\n');
+    return printed && fflush(stdout) == 0 ? 0 : efs_fail(err, -EIO, "standard output: JSON was not written");
+}
 
 static errint_t screen_update(const struct screen *s, const char *root, const struct top_sample *before,
                               const struct top_sample *now, struct efs_error *err)
 {
     char *text = NULL;
     size_t bytes = 0, rows = BATCH_EXPERTS;
+    if (s->json)
+        return json_update(root, before, now, err);
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         return efs_fail(err, -ENOMEM, "no memory for a screen");
     if (s->terminal)
-        rows = s->rows > TOP_VIEW_LINES ? s->rows - TOP_VIEW_LINES : 0;
+        rows = s->rows > TOP_VIEW_LINES + 1 ? s->rows - TOP_VIEW_LINES - 1 : 0; /* the last line tells the keys */
     top_view(out, root, before, now, rows);
     if (fclose(out) == 0 && text)
         screen_show(s, text);
@@ -203,7 +230,7 @@ static errint_t top_loop(const struct arguments *a, struct screen *s, const char
             rc = screen_update(s, root, before, now, err);
         if (rc < 0 || n == a->screens || !screen_wait_for_next(s, root, before, now, a->seconds))
             break;
-        if (!s->terminal)
+        if (!s->terminal && !s->json)
             putchar('\n');
         struct top_sample *older = before ? before : &samples[1];
         before = now;
@@ -230,7 +257,7 @@ static int top_run(int argc, char **argv)
     errint_t rc = a.path ? ctl_mount_of(a.path, &root, &err) : ctl_mount_only(&root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    struct screen screen = {.terminal = !a.batch && isatty(STDOUT_FILENO)};
+    struct screen screen = {.terminal = !a.batch && !a.json && isatty(STDOUT_FILENO), .json = a.json};
     tools_interrupt_catch();
     screen_open(&screen);
     rc = top_loop(&a, &screen, root, &err);
