@@ -6,14 +6,15 @@ cd "$(dirname "$0")/../.."
 bad=0
 complain() { echo "$1"; bad=1; }
 
+quoted='include[[:space:]]*"([^"]*)"'
 includes() { grep -HnE '^[[:space:]]*#[[:space:]]*include' "$@" 2>/dev/null; }
 # $1 room, $2 files, $3 pattern of quoted includes that are allowed besides the room's own
 room() {
     local room=$1 allowed=$2 line file header
     while IFS= read -r line; do
         file=${line%%:*}
-        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
-        [ -n "$header" ] || continue
+        [[ $line =~ $quoted ]] || continue
+        header=${BASH_REMATCH[1]}
         [ -e "$(dirname "$file")/$header" ] || [ -e "$room/$header" ] || compgen -G "$room/*/$header" >/dev/null && continue
         [[ $header =~ ^($allowed)$ ]] || complain "$line: $room/ must not use it"
     done < <(includes $(find "$room" -name '*.[ch]'))
@@ -30,8 +31,8 @@ inner_room() {
     local house=$1 room=$2 line header owner
     shift 2
     while IFS= read -r line; do
-        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
-        [ -n "$header" ] || continue
+        [[ $line =~ $quoted ]] || continue
+        header=${BASH_REMATCH[1]}
         owner=$(compgen -G "$house/*/$header") || continue
         owner=${owner#"$house"/}
         owner=${owner%%/*}
@@ -113,8 +114,8 @@ for tool in tools/*/; do
     *) ok=$public ;;
     esac
     while IFS= read -r line; do
-        header=$(sed -nE 's/.*include[[:space:]]*"([^"]*)".*/\1/p' <<<"$line")
-        [ -n "$header" ] || continue
+        [[ $line =~ $quoted ]] || continue
+        header=${BASH_REMATCH[1]}
         [ -e "$tool/$header" ] || [ -e "tools/common/$header" ] || compgen -G "sched/*/$header" >/dev/null && continue
         [[ $header =~ ^($ok)$ ]] || complain "$line: tools/ must not use it"
     done < <(includes $(find "$tool" -name '*.[ch]'))
@@ -122,13 +123,14 @@ done
 
 # symbols: kernels/ and sched/ neither allocate (kernels), nor do I/O, nor start threads, nor read clocks
 forbidden='open|openat|read|write|pread|pwrite|mmap|ioctl|socket|pthread_create|clock_gettime|gettimeofday|time|nanosleep|printf|fprintf|puts|fopen|fwrite'
+objects=${BUILD:-build}/obj
+[ -d "$objects/kernels" ] || complain "$objects: nothing is built, so that no symbol can be looked at"
+names() { (cd "$objects" && nm "$@"); } # of objects by their names there, whatever the folders above are called
 check_symbols() { # ROOM PATTERN
     local object symbol
-    for object in $(find "${BUILD:-build}/obj/$1" -name '*.o' 2>/dev/null); do
-        for symbol in $(nm -u "$object" | awk '{print $2}' | sed 's/@.*//'); do
-            [[ $symbol =~ ^($2)$ ]] && complain "$object: uses $symbol"
-        done
-    done
+    while read -r object symbol; do
+        [[ ${symbol%%@*} =~ ^($2)$ ]] && complain "$object uses $symbol"
+    done < <(names -A -u $(cd "$objects" && find "$1" -name '*.o') | awk '{ print $1, $NF }')
 }
 check_symbols kernels "$forbidden|malloc|calloc|realloc|free"
 check_symbols sched "$forbidden"
@@ -136,32 +138,32 @@ check_symbols sched "$forbidden"
 objects_of() { # a folder's objects, without those whose source is gone
     local source object
     for source in "$1"/*.c; do
-        object=${BUILD:-build}/obj/${source%.c}.o
-        [ ! -e "$object" ] || echo "$object"
+        object=${source%.c}.o
+        [ ! -e "$objects/$object" ] || echo "$object"
     done
 }
 defined=$(for room in $expertfs_rooms; do
-    objects_of "expertfs/$room" | xargs -r nm --defined-only | awk -v room="$room" '$2 ~ /[A-Z]/ { print $3, room }'
+    names --defined-only $(objects_of "expertfs/$room") | awk -v room="$room" '$2 ~ /[A-Z]/ { print $3, room }'
 done | sort -u)
 for room in $expertfs_rooms; do
     while read -r symbol owner; do
         [[ " $room $(expertfs_below "$room") " == *" $owner "* ]] || complain "expertfs/$room/ uses $symbol of expertfs/$owner/"
-    done < <(join <(objects_of "expertfs/$room" | xargs -r nm -u | awk '$1 == "U" { print $2 }' | sort -u) <(echo "$defined"))
+    done < <(join <(names -u $(objects_of "expertfs/$room") | awk '$1 == "U" { print $2 }' | sort -u) <(echo "$defined"))
 done
 # What a room of the engine calls is its own, or of a room that it may include.
 declare -A room_of
 while read -r object symbol; do
-    object=${object#*/obj/engine/}
+    object=${object#engine/}
     room_of[$symbol]=${object%%/*}
-done < <(nm -A --defined-only $(for room in engine/*/; do objects_of "${room%/}"; done) /dev/null 2>/dev/null |
+done < <(names -A --defined-only $(for room in engine/*/; do objects_of "${room%/}"; done) |
     awk '$2 ~ /[TDBR]/ { sub(/:.*/, "", $1); print $1, $3 }')
 calls() { # ROOM, rooms that it may call
     local room=$1 object symbol owner
     while read -r object symbol; do
         owner=${room_of[$symbol]:-$room}
         [ "$owner" = "$room" ] || [[ " $* " == *" $owner "* ]] || complain "$object: calls $symbol of engine/$owner/"
-    done < <(nm -A -u $(objects_of "engine/$room") /dev/null 2>/dev/null |
-        awk '{ sub(/:.*/, "", $1); print $1, $NF }' | grep ' efs_')
+    done < <(names -A -u $(objects_of "engine/$room") | awk '{ sub(/:.*/, "", $1); print $1, $NF }' |
+        grep ' efs_')
 }
 lower=$below_served
 for room in $served; do
@@ -169,9 +171,8 @@ for room in $served; do
     lower="$lower $room"
 done
 # Every source file says under which licence it is.
-for file in $(git ls-files '*.c' '*.h' '*.py' 2>/dev/null); do
-    head -3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || complain "$file: no SPDX line"
-done
+while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
+    git ls-files -z '*.c' '*.h' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')
 
 [ "$bad" = 0 ] && echo "the house's rules hold"
 exit $bad
