@@ -23,22 +23,18 @@ static uint64_t cut_less(uint64_t a, uint64_t b)
 /* What is kept free for full experts that are leased but not kept. */
 static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 {
-    const struct efs_cache *r = fs->cache;
-    uint64_t most = available / LEASED_SHARE;
-    return !fs->options.full_pool ? 0 : r->leased_peak_bytes < most ? r->leased_peak_bytes : most;
+    uint64_t most = available / LEASED_SHARE, peak = efs_cache_leased_peak(fs);
+    return !fs->options.full_pool ? 0 : peak < most ? peak : most;
 }
 
 void efs_budget_cut(struct efs *fs)
 {
-    struct efs_cache *r = fs->cache;
-    const struct efs_move *moves;
-    size_t count;
+    const double *ratio = efs_cache_tuning(fs)->ratio;
     uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->options.budget_bytes, fs->account.fixed_bytes);
     uint64_t leases = cut_for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
-    r->pools_bytes = cut_less(available, passing * segment + leases);
-    uint64_t capacity[EFS_POOLS], chunks = 0;
+    uint64_t pools = cut_less(available, passing * segment + leases), capacity[EFS_POOLS], chunks = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        double bytes = r->tuning.ratio[p] * (double)r->pools_bytes;
+        double bytes = ratio[p] * (double)pools;
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
@@ -47,10 +43,7 @@ void efs_budget_cut(struct efs *fs)
         fs->account.planned_segments = available / segment;
     if (fs->account.planned_segments < fs->account.floor_segments)
         fs->account.planned_segments = fs->account.floor_segments;
-    if (r->policy) {
-        efs_policy_resize(r->policy, capacity, NULL, &moves, &count);
-        efs_cache_apply(fs, moves, count);
-    }
+    efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
     efs_again(fs, EFS_AGAIN_LEASES); /* there may be more room now */
     efs_again(fs, EFS_AGAIN_CODED);

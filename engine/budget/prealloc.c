@@ -85,7 +85,7 @@ void efs_prealloc(struct efs *fs)
     unsigned long threads[EFS_WORKERS_MAX];
     unsigned count = 0;
     efs_lock(fs);
-    p.full_bytes = (uint64_t)(fs->cache->tuning.ratio[EFS_POOL_F] * (double)fs->cache->pools_bytes);
+    p.full_bytes = (uint64_t)(efs_cache_tuning(fs)->ratio[EFS_POOL_F] * (double)efs_cache_pools_bytes(fs));
     efs_unlock(fs);
     while (count + 1 < fs->options.workers && efs_thread_start(prealloc_run, &p, "efs-prealloc", &threads[count]) == 0)
         count++;

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c - see cache.h: requests, and what follows from them. */
-#include "cache.h"
-#include "expertfs-private.h"
+#include "cache_core.h"
 
 #include "record.h"
-#include "sized.h"
 #include "sys.h"
 #include "extent_core.h"
 
@@ -73,7 +71,6 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
         .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_MAKESPAN, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
     if (store->expert_count == 0)
         return 0;
-    r->touches = efs_sys_calloc(store->expert_count, sizeof(*r->touches));
     r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));
     r->expert = efs_sys_calloc(store->expert_count, sizeof(*r->expert));
     if (r->layer_first && r->expert)
@@ -83,7 +80,7 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
     r->placements = efs_sys_calloc(r->width + 1u, sizeof(*r->placements));
     r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));
     r->tokens = efs_sys_calloc(r->width + 1u, sizeof(*r->tokens));
-    if (!r->touches || !r->layer_first || !r->expert || !r->bytes || !r->placements || !r->ids || !r->tokens)
+    if (!r->layer_first || !r->expert || !r->bytes || !r->placements || !r->ids || !r->tokens)
         return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
     for (uint32_t e = 0; e < store->expert_count; e++)
         cache_expert_bytes(fs, e, r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index]);
@@ -114,7 +111,6 @@ void efs_cache_destroy(struct efs *fs)
     free(r->bytes);
     free(r->expert);
     free(r->layer_first);
-    free(r->touches);
     free(r);
     fs->cache = NULL;
 }
@@ -187,28 +183,12 @@ void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
 
 /* ---- requests ---- */
 
-static enum efs_pool state_pool(char state)
-{
-    switch (state) {
-    case 'F':
-        return EFS_POOL_F;
-    case 'C':
-        return EFS_POOL_C;
-    case 'S':
-        return EFS_POOL_S;
-    case 'E':
-        return EFS_POOL_E;
-    default:
-        return EFS_POOL_M;
-    }
-}
-
 /* Count where an expert was found, and what that saved. */
 static void cache_count_found(struct efs *fs, uint32_t expert)
 {
     struct efs_cache *r = fs->cache;
     char state = efs_cache_state(fs, expert);
-    enum efs_pool pool = state_pool(state);
+    enum efs_pool pool = efs_cache_state_pool(state);
     const uint64_t *bytes = r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
     r->found[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
@@ -314,6 +294,11 @@ void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)
     fs->cache->expert[expert].announced = announced;
 }
 
+void efs_cache_touched(struct efs *fs, uint32_t expert)
+{
+    fs->cache->expert[expert].touches++;
+}
+
 bool efs_cache_held(const struct efs *fs, uint32_t expert)
 {
     return expert < fs->store->expert_count && fs->cache->expert[expert].holds > 0;
@@ -344,7 +329,7 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
     struct efs_cache_expert *x = &r->expert[expert];
     if (!cache_is_another_use(r, expert, bytes))
         return;
-    atomic_fetch_add_explicit(&fs->cache->touches[expert], 1, memory_order_relaxed);
+    x->touches++;
     if (x->announced) {
         x->announced = false;
         return;
@@ -370,72 +355,4 @@ void efs_cache_leased(struct efs *fs)
         r->leased_peak_bytes = fs->full->leased_evictable_bytes;
         efs_again(fs, EFS_AGAIN_PLAN);
     }
-}
-
-/* ---- looking ---- */
-
-char efs_cache_state(const struct efs *fs, uint32_t expert)
-{
-    bool some;
-    if (fs->full->at[expert].state == EFS_FULL_READY)
-        return 'F';
-    unsigned have = efs_extents_have(fs, expert, &some);
-    return have == EFS_BOTH ? 'C' : have == EFS_COMPONENT_SM ? 'S' : have == EFS_COMPONENT_E ? 'E' : some ? 'P' : 'M';
-}
-
-enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
-{
-    const struct efs_cache *r = fs->cache;
-    return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
-}
-
-uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
-{
-    uint32_t count = 0;
-    efs_lock(fs);
-    for (uint32_t e = first; e < end; e++)
-        if (efs_cache_kept(fs, e) == EFS_POOL_F)
-            numbers[count++] = e;
-    efs_unlock(fs);
-    return count;
-}
-
-void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
-{
-    static const char names[] = "FCSEM", pins[] = "FC---";
-    struct efs_cache *r = fs->cache;
-    const struct efs_cache_expert *x = &r->expert[expert];
-    info->state = efs_cache_state(fs, expert);
-    info->kept = names[efs_cache_kept(fs, expert)];
-    info->pin = '-';
-    if (!r->policy)
-        return;
-    info->pin = pins[efs_policy_user_pinned(r->policy, x->layer, x->index)];
-    info->rank = efs_policy_rank(r->policy, x->layer, x->index);
-    info->count = efs_policy_count(r->policy, x->layer, x->index);
-}
-
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
-{
-    const struct efs_cache *r = fs->cache;
-    struct efs_policy_pool state = {0};
-    enum efs_pool p = state_pool(pool);
-    if (p == EFS_POOL_M && pool != 'M')
-        return -EINVAL;
-    efs_lock(fs);
-    if (r->policy)
-        efs_policy_pool(r->policy, p, &state);
-    const struct efs_pool_info own = {.capacity_bytes = state.capacity_bytes,
-                                      .used_bytes = state.used_bytes,
-                                      .experts = state.experts,
-                                      .hits = r->found[p],
-                                      .partial = r->partial[p],
-                                      .admitted = state.admitted,
-                                      .promoted = state.promoted,
-                                      .demoted = state.demoted,
-                                      .evicted = state.evicted,
-                                      .saved_bytes = r->saved_bytes[p]};
-    efs_unlock(fs);
-    efs_sized_out(info, bytes, &own, sizeof(own));
-    return 0;
 }

@@ -29,34 +29,6 @@ struct efs_cache_tuning {
     double ratio[EFS_POOLS]; /* shares of what pools may take; sum to at most 1 */
 };
 
-struct efs_cache_expert {  /* by expert number */
-    uint32_t layer, index; /* of the policy */
-    uint32_t holds;
-    uint32_t pass;       /* in which it was read last */
-    uint64_t pass_bytes; /* read of it in that pass */
-    uint8_t announced;   /* a request named it: the next lease or read is not another use */
-    uint8_t demoting;    /* demote.c has it */
-};
-
-struct efs_cache {
-    struct efs_policy *policy; /* NULL: the store has no experts */
-    struct efs_policy_config config;
-    _Atomic uint64_t *touches; /* by expert: how often it was asked for */
-    uint32_t layers, width;
-    uint32_t *layer_first; /* [layers + 1]: expert numbers */
-    uint64_t (*bytes)[EFS_POOLS];
-    struct efs_cache_expert *expert;
-    struct efs_cache_tuning tuning;
-    uint64_t pools_bytes;         /* what the pools may take together, now */
-    uint64_t leased_peak_bytes;   /* leased at once, lately: kept free for leases */
-    uint64_t leased_lately_bytes; /* the same, of the requests since it was last looked at */
-    uint64_t requests, leases;    /* since the start */
-    uint32_t pass, pass_layer;    /* of readers of checkpoint files */
-    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
-    struct efs_placement *placements;                                                  /* [width], scratch */
-    uint32_t *ids, *tokens;                                                            /* [width], scratch */
-};
-
 /* Without lock: make the cache state. 0, -ENOMEM. */
 errint_t efs_cache_build(struct efs *fs, struct efs_error *err);
 void efs_cache_destroy(struct efs *fs);
@@ -72,6 +44,10 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
 void efs_cache_release(struct efs *fs, uint32_t expert);
 /* The next lease or read of these experts is the use that was counted already; or, again, is not. */
 void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced);
+/* One that was asked for, announced or not: efs_expert_info.touches. */
+void efs_cache_touched(struct efs *fs, uint32_t expert);
+/* Of experts of a layer, by the policy's numbers: their ranks. */
+void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks);
 /* Bytes of an expert are read from a file, not by a lease: one use per pass through the layers. No hold. */
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
 bool efs_cache_held(const struct efs *fs, uint32_t expert);
@@ -87,15 +63,41 @@ void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes grew */
 /* Victims of the policy: memory follows. */
 void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count);
 
-/* ---- looking ---- */
+/* ---- looking (cache_look.c) ---- */
 
 /* 'F', 'C', 'S', 'E', 'P' (some other part), 'M': what is in memory. */
 char efs_cache_state(const struct efs *fs, uint32_t expert);
 enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert);
-/* state, kept, pin, rank and count of efs_expert_info. */
+/* state, kept, pin, rank, count and touches of efs_expert_info. */
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
+/* Layers of all stacks in one row, as the policy has them; experts of the widest. These three also without lock. */
+uint32_t efs_cache_layers(const struct efs *fs);
+uint32_t efs_cache_width(const struct efs *fs);
+uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert);
+/* The layer's first expert by its number in the store; of layer efs_cache_layers() the number of experts. Also without
+ * lock. */
+uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer);
+/* [EFS_POOLS]: what it takes in each pool; also without lock. */
+const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
+/* What the pools may take together, now. */
+uint64_t efs_cache_pools_bytes(const struct efs *fs);
+/* Leased at once, lately, of experts that are not kept full. */
+uint64_t efs_cache_leased_peak(const struct efs *fs);
+bool efs_cache_was_leased(const struct efs *fs); /* any expert since the start */
+/* A policy decides; false: the store has no experts, or too many. Also without lock. */
+bool efs_cache_has_policy(const struct efs *fs);
+/* Experts that a layer asks for at once, on average, as the policy takes it. */
+double efs_cache_chosen(const struct efs *fs);
 
 /* ---- tuning (cache_tune.c) ---- */
+
+/* How the pools are to be chosen: who changes it has them cut anew (efs_budget_cut()). Policy and delta by
+ * efs_cache_set_policy() alone. */
+struct efs_cache_tuning *efs_cache_tuning(struct efs *fs);
+/* The pools take so much together, and at most capacity_bytes each: victims go. */
+void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS]);
+/* The policy starts with these: how often each expert of a layer was asked for in so many passes. */
+void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes);
 
 /* Without lock: another policy, or other tuning of it; NULL: as it is. A new machine takes over the cache state,
  * counts, holds and pins; the pools are to be cut anew (efs_budget_cut). 0, -ENOMEM. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache_tune.c - what a user changes of the policy while the store is served. */
-#include "cache.h"
+#include "cache_core.h"
 
 #include <errno.h>
 #include <string.h>
@@ -63,4 +63,26 @@ void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
     if (fs->cache->policy)
         efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
+}
+
+struct efs_cache_tuning *efs_cache_tuning(struct efs *fs)
+{
+    return &fs->cache->tuning;
+}
+
+void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capacity_bytes[EFS_POOLS])
+{
+    struct efs_cache *r = fs->cache;
+    const struct efs_move *moves;
+    size_t count;
+    r->pools_bytes = pools_bytes;
+    if (!r->policy)
+        return;
+    efs_policy_resize(r->policy, capacity_bytes, NULL, &moves, &count);
+    efs_cache_apply(fs, moves, count);
+}
+
+void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes)
+{
+    efs_policy_seed(fs->cache->policy, layer, counts, passes);
 }

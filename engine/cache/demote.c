@@ -6,7 +6,7 @@
  *
  * One extent at a time, by a worker that has nothing better to do.
  */
-#include "cache.h"
+#include "cache_core.h"
 #include "container.h"
 #include "extent_core.h"
 

@@ -68,7 +68,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
     if (rc < 0)
         return rc;
     efs_lock(fs);
-    struct efs_cache_tuning *t = &fs->cache->tuning;
+    struct efs_cache_tuning *t = efs_cache_tuning(fs);
     t->pools = pools;
     double sum = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++) /* what is not allowed any more goes at once */
@@ -85,7 +85,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
 
 static void tune_get_pools(struct efs *fs, char *text, size_t room)
 {
-    efs_tune_print_pools(fs->cache->tuning.pools, text, room);
+    efs_tune_print_pools(efs_cache_tuning(fs)->pools, text, room);
 }
 
 static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
@@ -96,9 +96,9 @@ static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held,
     if (rc < 0)
         return rc;
     efs_lock(fs);
-    fs->cache->tuning.fixed_plan = !plan.automatic;
+    efs_cache_tuning(fs)->fixed_plan = !plan.automatic;
     if (!plan.automatic)
-        memcpy(fs->cache->tuning.ratio, plan.ratio, sizeof(plan.ratio));
+        memcpy(efs_cache_tuning(fs)->ratio, plan.ratio, sizeof(plan.ratio));
     efs_budget_cut(fs);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
@@ -113,7 +113,7 @@ static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held,
 
 static void tune_get_plan(struct efs *fs, char *text, size_t room)
 {
-    const struct efs_cache_tuning *t = &fs->cache->tuning;
+    const struct efs_cache_tuning *t = efs_cache_tuning(fs);
     struct efs_tune_plan plan = {.automatic = !t->fixed_plan};
     memcpy(plan.ratio, t->ratio, sizeof(plan.ratio));
     efs_tune_print_plan(&plan, text, room);
@@ -127,7 +127,7 @@ static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held,
     if (rc < 0)
         return rc;
     efs_lock(fs);
-    fs->cache->tuning.goal = goal;
+    efs_cache_tuning(fs)->goal = goal;
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
     return 0;
@@ -135,7 +135,7 @@ static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held,
 
 static void tune_get_goal(struct efs *fs, char *text, size_t room)
 {
-    snprintf(text, room, "%s", efs_tune_goal_name(fs->cache->tuning.goal));
+    snprintf(text, room, "%s", efs_tune_goal_name(efs_cache_tuning(fs)->goal));
 }
 
 /* ---- the policy ---- */
@@ -161,7 +161,7 @@ static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *hel
 
 static void tune_get_policy(struct efs *fs, char *text, size_t room)
 {
-    snprintf(text, room, "%s", efs_policy_name(fs->cache->tuning.policy));
+    snprintf(text, room, "%s", efs_policy_name(efs_cache_tuning(fs)->policy));
 }
 
 static errint_t tune_set_delta(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
@@ -174,7 +174,7 @@ static errint_t tune_set_delta(struct efs *fs, const char *value, uint64_t *held
 
 static void tune_get_delta(struct efs *fs, char *text, size_t room)
 {
-    efs_tune_print_delta(fs->cache->tuning.delta, text, room);
+    efs_tune_print_delta(efs_cache_tuning(fs)->delta, text, room);
 }
 
 /* ---- the schedule ---- */
@@ -259,10 +259,9 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
         return efs_fail(err, -ENOENT, "there is no expert %u", expert);
     if (to == EFS_POOL_F && !fs->options.full_pool)
         return efs_fail(err, -EINVAL, "this mount has no full pool: a pin is C or - (none)");
-    const struct efs_cache *r = fs->cache;
-    uint32_t layer = r->expert[expert].layer;
-    uint32_t first = whole_layer ? r->layer_first[layer] : expert;
-    uint32_t end = whole_layer ? r->layer_first[layer + 1] : expert + 1;
+    uint32_t layer = efs_cache_layer_of(fs, expert);
+    uint32_t first = whole_layer ? efs_cache_layer_first(fs, layer) : expert;
+    uint32_t end = whole_layer ? efs_cache_layer_first(fs, layer + 1) : expert + 1;
     efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
         efs_cache_pin(fs, e, to);

@@ -268,7 +268,7 @@ static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken
     uint32_t experts[GATHER_MAX], count = 0, layer = 0;
     for (struct efs_full_waiter **p = &fs->leases->gathered; *p && count < GATHER_MAX;) {
         struct efs_full_waiter *w = *p;
-        bool take = count == 0 || fs->cache->expert[w->expert].layer == layer;
+        bool take = count == 0 || efs_cache_layer_of(fs, w->expert) == layer;
         for (uint32_t i = 0; i < count && take; i++)
             take = experts[i] != w->expert;
         if (!take) {
@@ -276,7 +276,7 @@ static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken
             continue;
         }
         *p = w->next;
-        layer = fs->cache->expert[w->expert].layer;
+        layer = efs_cache_layer_of(fs, w->expert);
         taken[count] = w;
         experts[count++] = w->expert;
     }
@@ -335,7 +335,7 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     w->use = use;
     efs_lock(fs);
     fs->leases->last_use = use;
-    fs->cache->touches[info.expert.number]++;
+    efs_cache_touched(fs, info.expert.number);
     const struct efs_full *f = efs_full_of(fs, info.expert.number);
     if (f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use))) {
         efs_cache_request(fs, &info.expert.number, NULL, 1, false);

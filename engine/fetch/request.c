@@ -167,15 +167,15 @@ static void brought(struct efs_fetch *fetch)
 static errint_t check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                       struct efs_error *err)
 {
-    const struct efs_cache *r = fs->cache;
+    uint32_t width = efs_cache_width(fs);
     if (form == EFS_FORM_FULL && !fs->options.full_pool)
         return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
-    if (count == 0 || count > r->width)
-        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, r->width);
+    if (count == 0 || count > width)
+        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, width);
     for (uint32_t i = 0; i < count; i++) {
         if (needs[i].expert >= fs->store->expert_count || needs[i].tokens == 0)
             return efs_fail(err, -EINVAL, "there is no expert %u, or it gets no token", needs[i].expert);
-        if (r->expert[needs[i].expert].layer != r->expert[needs[0].expert].layer)
+        if (efs_cache_layer_of(fs, needs[i].expert) != efs_cache_layer_of(fs, needs[0].expert))
             return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
         for (uint32_t n = 0; n < i; n++)
             if (needs[n].expert == needs[i].expert)
@@ -272,7 +272,7 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
     efs_cache_request(fs, s->experts, s->tokens, s->count, true);
     for (uint32_t i = 0; i < s->count; i++) {
         struct efs_request_item *item = &request->items[i];
-        fs->cache->touches[item->expert]++;
+        efs_cache_touched(fs, item->expert);
         if (request->bring)
             efs_cache_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {

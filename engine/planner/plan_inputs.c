@@ -20,10 +20,9 @@
 
 void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *p)
 {
-    const struct efs_cache *r = fs->cache;
     *p = (struct efs_profile){.content_hash = fs->store->sb.content_hash,
-                              .layers = r->layers,
-                              .experts = r->width,
+                              .layers = efs_cache_layers(fs),
+                              .experts = efs_cache_width(fs),
                               .tensors = 3,
                               .shards = 4,
                               .workers = fs->options.workers,
@@ -35,7 +34,7 @@ void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *p)
     double sums[EFS_POOLS] = {0};
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (unsigned i = 0; i < EFS_POOLS; i++)
-            sums[i] += (double)r->bytes[(size_t)r->expert[e].layer * r->width + r->expert[e].index][i];
+            sums[i] += (double)efs_cache_expert_bytes(fs, e)[i];
     double n = fs->store->expert_count;
     p->full_bytes = sums[EFS_POOL_F] / n;
     p->coded_bytes = sums[EFS_POOL_C] / n;
@@ -97,12 +96,11 @@ void efs_plan_thread_profile(struct efs_plan_thread *s)
 
 static errint_t history_of_route(struct efs_plan_thread *s, const char *path, struct efs_error *err)
 {
-    const struct efs_cache *r = s->fs->cache;
     struct efs_route route = {0};
     errint_t rc = efs_route_read(path, &route, err);
     if (rc < 0)
         return rc;
-    rc = efs_counts_from_route(&route, r->layers, r->width, NULL, &s->known);
+    rc = efs_counts_from_route(&route, efs_cache_layers(s->fs), efs_cache_width(s->fs), NULL, &s->known);
     efs_route_free(&route);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot plan from it: %s", path, strerror(-rc));
@@ -114,13 +112,13 @@ static errint_t history_of_route(struct efs_plan_thread *s, const char *path, st
 errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err)
 {
     struct efs *fs = s->fs;
-    const struct efs_cache *r = fs->cache;
+    const uint32_t layers = efs_cache_layers(fs), width = efs_cache_width(fs);
     errint_t rc;
     if (path)
         return history_of_route(s, path, err);
     if (!fs->options.no_state) {
         struct efs_error why = {""};
-        rc = efs_counts_load(fs->store->sb.content_hash, r->layers, r->width, &s->known, &why);
+        rc = efs_counts_load(fs->store->sb.content_hash, layers, width, &s->known, &why);
         if (rc == 0) {
             s->history_source = EFS_HISTORY_SAVED;
             return 0;
@@ -129,7 +127,7 @@ errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, st
         if (rc != -ENOENT)
             efs_log(fs, EFS_LOG_WARNING, "%s; the counts of earlier mounts are not used", why.text);
     }
-    rc = efs_history_init(&s->known, r->layers, r->width);
+    rc = efs_history_init(&s->known, layers, width);
     return rc < 0 ? efs_fail(err, rc, "no memory for the history") : 0;
 }
 

@@ -37,10 +37,9 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
                      double chosen, const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
 {
     const struct efs_profile *p = &s->profile;
-    const struct efs_cache *r = s->fs->cache;
     struct efs_rates_now rates; /* as it is by now; what is read is decoded in any plan, what is kept coded in some */
     efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
-    int rc = efs_skew_learn(skew, &s->known, r->layers, r->width, chosen);
+    int rc = efs_skew_learn(skew, &s->known, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
     if (rc < 0)
         return rc;
     struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
@@ -69,10 +68,10 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
 
 /* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
  * the page cache (DESIGN.md section 5, rule 3). */
-static unsigned pools_now(const struct efs *fs)
+static unsigned pools_now(struct efs *fs)
 {
-    unsigned pools = fs->cache->tuning.pools;
-    if (!fs->options.full_pool || (fs->cache->leases == 0 && !fs->options.prealloc))
+    unsigned pools = efs_cache_tuning(fs)->pools;
+    if (!fs->options.full_pool || (!efs_cache_was_leased(fs) && !fs->options.prealloc))
         pools &= ~EFS_PLAN_POOL(EFS_POOL_F);
     return pools;
 }
@@ -80,7 +79,7 @@ static unsigned pools_now(const struct efs *fs)
 void efs_plan_thread_plan(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
-    struct efs_cache *r = fs->cache;
+    struct efs_cache_tuning *now = efs_cache_tuning(fs);
     struct efs_skew skew = {0};
     struct efs_pools plan = {0};
     efs_lock(fs);
@@ -89,10 +88,10 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
     efs_history_clear(&s->seen);
     efs_history_fade(&s->known, KNOWN_PASSES);
     efs_budget_cut(fs); /* what is left for the pools, at the ratios of before */
-    struct efs_cache_tuning tuning = r->tuning;
-    uint64_t bytes = r->pools_bytes;
+    struct efs_cache_tuning tuning = *now;
+    uint64_t bytes = efs_cache_pools_bytes(fs);
     unsigned pools = pools_now(fs);
-    const double chosen = r->config.chosen;
+    const double chosen = efs_cache_chosen(fs);
     const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
     efs_unlock(fs);
     uint64_t begin = efs_now_ns();
@@ -101,8 +100,8 @@ void efs_plan_thread_plan(struct efs_plan_thread *s)
                  : -ENODATA;
     uint64_t took = efs_now_ns() - begin;
     efs_lock(fs);
-    if (rc == 0 && !tuning.fixed_plan && !r->tuning.fixed_plan)
-        memcpy(r->tuning.ratio, plan.ratio, sizeof(r->tuning.ratio));
+    if (rc == 0 && !tuning.fixed_plan && !now->fixed_plan)
+        memcpy(now->ratio, plan.ratio, sizeof(now->ratio));
     if (rc == 0) {
         efs_budget_cut(fs);
         efs_count(&fs->stats, plans, 1);

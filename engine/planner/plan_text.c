@@ -15,10 +15,10 @@ static const char *const history_sources[] = {"none", "route", "saved counts"};
 static void tell_plan(struct efs_plan_thread *s, FILE *out)
 {
     static const char names[] = "FCSE";
-    const struct efs_cache *r = s->fs->cache;
-    fprintf(out, "policy: %s\n", efs_policy_name(r->config.kind));
-    fprintf(out, "plan: %s\n", r->tuning.fixed_plan ? "explicit" : "auto");
-    fprintf(out, "goal: %s\n", r->tuning.goal == EFS_PLAN_IO ? "io" : "makespan");
+    const struct efs_cache_tuning *tuning = efs_cache_tuning(s->fs);
+    fprintf(out, "policy: %s\n", efs_policy_name(tuning->policy));
+    fprintf(out, "plan: %s\n", tuning->fixed_plan ? "explicit" : "auto");
+    fprintf(out, "goal: %s\n", tuning->goal == EFS_PLAN_IO ? "io" : "makespan");
     fprintf(out, "allowed: ");
     for (unsigned p = 0; p < EFS_POOLS; p++)
         if (s->pools & EFS_PLAN_POOL(p))
@@ -26,9 +26,9 @@ static void tell_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "%s\nplanned_at: %lld\n", s->pools ? "" : "-", (long long)s->planned_at);
     fprintf(out, "planning_ns: %llu\n", (unsigned long long)s->plan_ns);
     fprintf(out, "error: %s\n", s->plan_error == 0 ? "-" : strerror(-s->plan_error));
-    fprintf(out, "pools_bytes: %llu\n", (unsigned long long)r->pools_bytes);
+    fprintf(out, "pools_bytes: %llu\n", (unsigned long long)efs_cache_pools_bytes(s->fs));
     for (unsigned p = 0; p < EFS_POOLS; p++)
-        fprintf(out, "ratio_%c: %.4f\n", names[p] + 32, r->tuning.ratio[p]);
+        fprintf(out, "ratio_%c: %.4f\n", names[p] + 32, tuning->ratio[p]);
     for (unsigned p = 0; p < EFS_POOLS; p++)
         fprintf(out, "hits_%c: %.4f\n", names[p] + 32, s->plan.hits[p]);
     fprintf(out, "misses: %.4f\n", s->plan.hits[EFS_POOLS]);

@@ -25,7 +25,7 @@ void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, ui
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s)
         return;
-    efs_policy_ranks(fs->cache->policy, layer, ids, count, s->ranks);
+    efs_cache_ranks(fs, layer, ids, count, s->ranks);
     efs_history_request(&s->seen, layer, ids, s->ranks, count);
     s->saw++;
     if (s->saw % DRIFT_EVERY == 0)
@@ -116,12 +116,12 @@ static void plan_thread_seed(struct efs_plan_thread *s)
     struct efs *fs = s->fs;
     for (uint32_t l = 0; l < s->known.layers; l++)
         if (s->known.passes[l])
-            efs_policy_seed(fs->cache->policy, l, s->known.counts + (size_t)l * s->known.experts, s->known.passes[l]);
+            efs_cache_seed(fs, l, s->known.counts + (size_t)l * s->known.experts, s->known.passes[l]);
 }
 
 errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err)
 {
-    if (!fs->cache->policy) {
+    if (!efs_cache_has_policy(fs)) {
         efs_budget_cut(fs);
         return 0;
     }
@@ -136,8 +136,8 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&s->first, NULL);
     fs->plan_thread = s;
-    s->ranks = efs_sys_calloc(fs->cache->width + 1u, sizeof(*s->ranks));
-    if (!s->ranks || efs_history_init(&s->seen, fs->cache->layers, fs->cache->width) < 0)
+    s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
+    if (!s->ranks || efs_history_init(&s->seen, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
     efs_plan_thread_assume(fs, &s->profile);
     errint_t rc = efs_plan_thread_history(s, history_path, err);

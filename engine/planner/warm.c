@@ -71,13 +71,11 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
         return;
     efs_lock(fs);
     for (uint32_t e = 0; e < w->count; e++) {
-        const struct efs_cache_expert *expert = &fs->cache->expert[e];
-        uint64_t passes = history->passes[expert->layer];
-        uint32_t times = history->counts[(size_t)expert->layer * history->experts + expert->index];
-        w->order[e] = (struct candidate){.share = passes ? (double)times / (double)passes : 0,
-                                         .expert = e,
-                                         .layer = expert->layer,
-                                         .index = expert->index};
+        uint32_t layer = efs_cache_layer_of(fs, e), index = e - efs_cache_layer_first(fs, layer);
+        uint64_t passes = history->passes[layer];
+        uint32_t times = history->counts[(size_t)layer * history->experts + index];
+        w->order[e] = (struct candidate){
+            .share = passes ? (double)times / (double)passes : 0, .expert = e, .layer = layer, .index = index};
     }
     qsort(w->order, w->count, sizeof(w->order[0]), warm_by_share);
     w->at = w->extent = 0;

@@ -406,7 +406,6 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
     info.leases = f->leases;
     if (f->memfile)
         info.resident_bytes += f->memfile->bytes;
-    info.touches = atomic_load_explicit(&fs->cache->touches[expert], memory_order_relaxed);
     efs_cache_info(fs, expert, &info);
     efs_unlock(fs);
     efs_sized_out(out, bytes, &info, sizeof(info));

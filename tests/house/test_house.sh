@@ -71,12 +71,17 @@ owner_of() { # ROOM FIELD
 }
 owner_of cache extents
 owner_of cache full
+owner_of cache cache
 owner_of cache demotion
 owner_of budget budget
 owner_of planner warming
 owner_of planner plan_thread
 owner_of fetch leases
 owner_of trace record
+while IFS=: read -r file at line; do # nor includes the header that has it, where that is one by itself
+    [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
+    [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
+done < <(includes engine/*/*.[ch] | grep '_core\.h"' | grep -v '"extent_core\.h"')
 rooms_known engine "base store source pack memory io view client compute $served"
 # Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
 inner_room sched policy

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cache_look.c - what the cache state tells of experts and pools. */
+#include "cache_core.h"
+#include "expertfs-private.h"
+
+#include "sized.h"
+
+#include <errno.h>
+
+enum efs_pool efs_cache_state_pool(char state)
+{
+    switch (state) {
+    case 'F':
+        return EFS_POOL_F;
+    case 'C':
+        return EFS_POOL_C;
+    case 'S':
+        return EFS_POOL_S;
+    case 'E':
+        return EFS_POOL_E;
+    default:
+        return EFS_POOL_M;
+    }
+}
+
+char efs_cache_state(const struct efs *fs, uint32_t expert)
+{
+    bool some;
+    if (fs->full->at[expert].state == EFS_FULL_READY)
+        return 'F';
+    unsigned have = efs_extents_have(fs, expert, &some);
+    return have == EFS_BOTH ? 'C' : have == EFS_COMPONENT_SM ? 'S' : have == EFS_COMPONENT_E ? 'E' : some ? 'P' : 'M';
+}
+
+enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache *r = fs->cache;
+    return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
+}
+
+uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
+{
+    uint32_t count = 0;
+    efs_lock(fs);
+    for (uint32_t e = first; e < end; e++)
+        if (efs_cache_kept(fs, e) == EFS_POOL_F)
+            numbers[count++] = e;
+    efs_unlock(fs);
+    return count;
+}
+
+void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info)
+{
+    static const char names[] = "FCSEM", pins[] = "FC---";
+    struct efs_cache *r = fs->cache;
+    const struct efs_cache_expert *x = &r->expert[expert];
+    info->state = efs_cache_state(fs, expert);
+    info->kept = names[efs_cache_kept(fs, expert)];
+    info->pin = '-';
+    info->touches = x->touches;
+    if (!r->policy)
+        return;
+    info->pin = pins[efs_policy_user_pinned(r->policy, x->layer, x->index)];
+    info->rank = efs_policy_rank(r->policy, x->layer, x->index);
+    info->count = efs_policy_count(r->policy, x->layer, x->index);
+}
+
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
+{
+    const struct efs_cache *r = fs->cache;
+    struct efs_policy_pool state = {0};
+    enum efs_pool p = efs_cache_state_pool(pool);
+    if (p == EFS_POOL_M && pool != 'M')
+        return -EINVAL;
+    efs_lock(fs);
+    if (r->policy)
+        efs_policy_pool(r->policy, p, &state);
+    const struct efs_pool_info own = {.capacity_bytes = state.capacity_bytes,
+                                      .used_bytes = state.used_bytes,
+                                      .experts = state.experts,
+                                      .hits = r->found[p],
+                                      .partial = r->partial[p],
+                                      .admitted = state.admitted,
+                                      .promoted = state.promoted,
+                                      .demoted = state.demoted,
+                                      .evicted = state.evicted,
+                                      .saved_bytes = r->saved_bytes[p]};
+    efs_unlock(fs);
+    efs_sized_out(info, bytes, &own, sizeof(own));
+    return 0;
+}
+
+uint32_t efs_cache_layers(const struct efs *fs)
+{
+    return fs->cache->layers;
+}
+
+uint32_t efs_cache_width(const struct efs *fs)
+{
+    return fs->cache->width;
+}
+
+uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert)
+{
+    return fs->cache->expert[expert].layer;
+}
+
+uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer)
+{
+    return fs->cache->layer_first[layer];
+}
+
+const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_cache *r = fs->cache;
+    return r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
+}
+
+uint64_t efs_cache_pools_bytes(const struct efs *fs)
+{
+    return fs->cache->pools_bytes;
+}
+
+uint64_t efs_cache_leased_peak(const struct efs *fs)
+{
+    return fs->cache->leased_peak_bytes;
+}
+
+bool efs_cache_was_leased(const struct efs *fs)
+{
+    return fs->cache->leases > 0;
+}
+
+bool efs_cache_has_policy(const struct efs *fs)
+{
+    return fs->cache->policy != NULL;
+}
+
+double efs_cache_chosen(const struct efs *fs)
+{
+    return fs->cache->config.chosen;
+}
+
+void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks)
+{
+    efs_policy_ranks(fs->cache->policy, layer, ids, count, ranks);
+}
