@@ -36,7 +36,7 @@ struct efsd_options {
     char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */
     char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
-    bool no_state; /* nothing is kept beside the store's profile, nor read from there */
+    bool no_state; /* neither read nor write profile and counts */
     char *fsname;  /* shown as the mount's source; NULL: the store's path */
     char *subtype; /* NULL: "expertfs" */
 };

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -104,11 +105,30 @@ static void test_stays(void **state)
     efs_close(fs);
 }
 
+/* Nothing is kept beside the store, nor made to be kept: neither the directory nor a profile. */
+static void test_no_state(void **state)
+{
+    const struct efs_need need = {.expert = 1, .tokens = 1};
+    char path[400];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/state", model.directory);
+    setenv("EXPERTFS_STATE", path, 1);
+    for (int no_state = 1; no_state >= 0; no_state--) {
+        struct efs *fs = fixture_open(
+            &model, (struct efs_options){.budget_bytes = 2048 * MIB, .workers = 2, .no_state = no_state != 0});
+        assert_int_equal(fixture_bring(fs, 0, &need, 1, NULL), 0);
+        efs_close(fs);
+        assert_int_equal(access(path, F_OK) == 0, !no_state);
+    }
+    unsetenv("EXPERTFS_STATE");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stays),
         cmocka_unit_test(test_io),
+        cmocka_unit_test(test_no_state),
     };
     return cmocka_run_group_tests_name("plan", tests, setup, teardown);
 }
