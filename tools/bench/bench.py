@@ -241,10 +241,10 @@ def cold():
         raw, ours, mapped, buffered = [], [], [], []
         for _ in range(ROUNDS):
             raw.append(fio(os.path.join(source, file)))
-            touch_memory(2)
+            touch_memory()
             with Mounted(store):
                 ours.append(rate("--keep-cache", os.path.join(MOUNT, file)))
-            touch_memory(2)
+            touch_memory()
             with Mounted(store):
                 mapped.append(rate("--keep-cache", "--mode", "mmap", os.path.join(MOUNT, file)))
             buffered.append(rate(os.path.join(source, file)))
@@ -290,13 +290,14 @@ def write_list(path, items):
             f.write("\n")
 
 
-def touch_memory():
-    """Most of what is free. A virtual machine's host takes back memory that was free for some seconds, and who needs it
-    next waits for it: 1 GB/s here. Whoever comes first shall not pay for that alone."""
+def touch_memory(most=None):
+    """Most of what is free, or at most so many bytes of it. A virtual machine's host takes back memory that was free for
+    some seconds, and who needs it next waits for it: 1 GB/s here. Whoever comes first shall not pay for that alone."""
     with open("/proc/meminfo") as f:
         free = next(int(line.split()[1]) for line in f if line.startswith("MemFree:")) << 10
+    size = max(free - (4 << 30), 2 << 30) if free > 6 << 30 else free // 2
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    mmap.mmap(-1, max(free - (4 << 30), 2 << 30) if free > 6 << 30 else free // 2, flags=flags).close()
+    mmap.mmap(-1, min(size, most or size), flags=flags).close()
 
 
 def experts():
