@@ -10,9 +10,11 @@
  * - Experts of a layer are put in falling order of their tokens, and at most as many as the format takes are kept.
  * - A layer that asked for fewer than the widest repeats its last one: the set stays what was asked for.
  * - A layer that a pass did not ask for repeats what it asked for the time before (at the start: the time after). A
- *   pass with fewer than component of the layers is left out.
+ *   pass with fewer than half of the layers is left out.
+ * - A pass that told of several tokens for an expert is of several; of one that did not, nothing is known.
  */
 #include "record_core.h"
+#include "expertfs-private.h"
 
 #include "efs.h"
 #include "sys.h"
@@ -24,7 +26,7 @@
 #define LAYERS_MAX 1024u
 #define EXPERTS_MAX 4096u
 #define CHOSEN_MAX 64u
-#define HEADER_BYTES 40u
+#define HEADER_BYTES 48u
 #define NAME_MAX_BYTES 63u
 
 /* The pass that is being put together. */
@@ -34,9 +36,10 @@ struct pass {
     uint16_t *ids;    /* [layers][width], in the order in which they were asked for */
     uint16_t *count;  /* [layers] */
     uint32_t asked;   /* layers */
+    bool several;     /* tokens of an expert */
 };
 
-/* Passes that are complete, one after the other: for each layer the count, then as many ids. */
+/* Passes that are complete, one after the other: the kind, then for each layer the count and as many ids. */
 struct passes {
     uint16_t *data;
     size_t used, room;
@@ -75,6 +78,9 @@ static errint_t end_pass(struct pass *p, struct passes *all)
 {
     errint_t rc = 0;
     bool keep = p->asked && 2 * p->asked >= p->layers;
+    uint16_t kind = p->several ? EFS_ROUTE_SEVERAL : EFS_ROUTE_UNKNOWN;
+    if (keep)
+        rc = trace_append(all, &kind, 1);
     for (uint32_t l = 0; l < p->layers; l++) {
         uint16_t *ids = p->ids + (size_t)l * p->width;
         uint32_t *tokens = p->tokens + (size_t)l * p->width;
@@ -91,6 +97,7 @@ static errint_t end_pass(struct pass *p, struct passes *all)
     }
     all->count += keep;
     p->asked = 0;
+    p->several = false;
     return rc;
 }
 
@@ -119,6 +126,7 @@ static void trace_take(struct pass *p, const struct efs_record *r, const struct 
         if (tokens[id] == 0)
             ids[p->count[q->layer]++] = id;
         tokens[id] += r->tokens[(q->first + i) % EFS_RECORD_IDS];
+        p->several |= r->tokens[(q->first + i) % EFS_RECORD_IDS] > 1;
     }
 }
 
@@ -169,12 +177,14 @@ static size_t name_of(const char *path, char name[NAME_MAX_BYTES])
 static void find_first(const struct passes *all, uint32_t layers, const uint16_t **latest)
 {
     const uint16_t *at = all->data;
-    for (uint64_t t = 0; t < all->count; t++)
+    for (uint64_t t = 0; t < all->count; t++) {
+        at++;
         for (uint32_t l = 0; l < layers; l++) {
             if (!latest[l] && *at)
                 latest[l] = at;
             at += 1 + *at;
         }
+    }
 }
 
 static uint8_t *put_records(const struct passes *all, uint32_t layers, const uint16_t **latest, uint8_t *p)
@@ -182,6 +192,7 @@ static uint8_t *put_records(const struct passes *all, uint32_t layers, const uin
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
         p = trace_put32(p, 0); /* where one answer ends and the next begins is not known here */
+        p = trace_put32(p, *at++);
         for (uint32_t l = 0; l < layers; l++) {
             if (*at)
                 latest[l] = at;
@@ -200,7 +211,7 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
     const struct efs_record *state = fs->record;
     char name[NAME_MAX_BYTES];
     size_t name_bytes = name_of(fs->store->path, name);
-    size_t record = 4 + 2 * (size_t)state->layers * all->chosen;
+    size_t record = 8 + 2 * (size_t)state->layers * all->chosen;
     const uint16_t **latest = efs_sys_calloc(state->layers, sizeof(*latest));
     uint8_t *out = efs_sys_malloc(HEADER_BYTES + name_bytes + record * all->count);
     if (!latest || !out) {
@@ -208,8 +219,8 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
         free(out);
         return -ENOMEM;
     }
-    const uint32_t header[] = {1, state->layers,        state->width,         all->chosen,
-                               0, (uint32_t)name_bytes, (uint32_t)all->count, 0};
+    const uint32_t header[] = {
+        2, state->layers, state->width, all->chosen, 0, (uint32_t)name_bytes, (uint32_t)all->count, 0, 0, 0};
     memcpy(out, "MOETRACE", 8);
     uint8_t *p = out + 8;
     for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++)

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.c - reading a routing trace, every number checked before it is used.
- *
- * The file is zstd-compressed (or not) and little-endian: "MOETRACE", u32 version (1), layers L, experts E, chosen K,
- * has_probabilities, name length N, u64 tokens T, the name, and T records: u32 sequence number, u16[L*K] expert ids in
- * layer order, f16[L*K] probabilities if there are any.
+ * route.c - reading a routing trace, every number checked before it is used. expertfs-route(5) has the format.
  */
 #include "route.h"
 
@@ -21,9 +17,14 @@
 #define MAX_BYTES (UINT64_C(1) << 30) /* of a file, packed or not */
 #define FIRST_BYTES (1u << 20)
 #define HEADER_BYTES 40u
+#define HEADER_2_BYTES 48u
 #define LAYERS_MAX 1024u
 #define EXPERTS_MAX 4096u
 #define CHOSEN_MAX 64u
+#define WIDTH_MAX 65536u
+
+/* What a record of version 2 has, by the bits of its header. */
+enum { HAS_SCORES = 1, HAS_ALL = 2, HAS_STATES = 4, HAS_EMBEDDINGS = 8, HAS_GATES = 16, HAS_KNOWN = 31 };
 
 static uint32_t u32_at(const uint8_t *p)
 {
@@ -35,15 +36,14 @@ static uint16_t u16_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* Half precision, which every float holds; -1: negative, or no number. */
-static float f16_at(const uint8_t *p)
+float efs_route_half(uint16_t half)
 {
-    uint16_t half = u16_at(p);
-    int exponent = half >> 10;
-    float fraction = (float)(half & 0x3ff) / 1024;
-    if (exponent >= 31) /* infinite, not a number, or with a sign */
-        return -1;
-    return exponent ? ldexpf(1 + fraction, exponent - 15) : ldexpf(fraction, -14);
+    int exponent = half >> 10 & 31;
+    float fraction = (float)(half & 0x3ff) / 1024, size;
+    if (exponent == 31)
+        return half & 0x3ff ? NAN : half & 0x8000 ? -INFINITY : INFINITY;
+    size = exponent ? ldexpf(1 + fraction, exponent - 15) : ldexpf(fraction, -14);
+    return half & 0x8000 ? -size : size;
 }
 
 static void copy_name(struct efs_route *route, const uint8_t *name, size_t bytes)
@@ -54,45 +54,159 @@ static void copy_name(struct efs_route *route, const uint8_t *name, size_t bytes
     route->name[n] = '\0';
 }
 
-static errint_t read_scores(const char *name, const uint8_t *p, uint64_t token, struct efs_route *route,
-                            struct efs_error *err)
+/* A trace while it is read. Where its parts begin, in bytes: first record and gates from the start of the file, the
+ * others in a record, which has of them what `has` says; kind 0: there is none. */
+struct layout {
+    const char *name; /* for messages */
+    struct efs_route *route;
+    uint32_t has;
+    size_t first, gates, kind, ids, scores, states, embedding, record;
+};
+
+static errint_t no_number(const struct layout *at, const char *what, uint64_t token, struct efs_error *err)
 {
-    size_t per_token = (size_t)route->layers * route->chosen;
-    for (size_t i = 0; i < per_token; i++) {
-        float score = f16_at(p + 2 * i);
-        if (score < 0)
-            return efs_fail(err, -EUCLEAN, "%s: token %llu, layer %zu: a probability below 0 or no number", name,
-                            (unsigned long long)token, i / route->chosen);
-        route->scores[token * per_token + i] = score;
+    return efs_fail(err, -EUCLEAN, "%s: token %llu: a %s", at->name, (unsigned long long)token, what);
+}
+
+/* Halves that are a probability: 0 or above, no sign. */
+static errint_t read_scores(const uint8_t *p, size_t count, float *scores)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half = u16_at(p + 2 * i);
+        if (half >= 0x7c00) /* infinite, not a number, or with a sign */
+            return -EUCLEAN;
+        scores[i] = efs_route_half(half);
     }
     return 0;
 }
 
-/* The records: their number and size are known to fit. */
-static errint_t read_tokens(const char *name, const uint8_t *p, size_t record, bool scored, struct efs_route *route,
+/* Halves of any size, which stay such: a trace has many. */
+static errint_t read_halves(const uint8_t *p, size_t count, uint16_t *halves)
+{
+    for (size_t i = 0; i < count; i++) {
+        halves[i] = u16_at(p + 2 * i);
+        if ((halves[i] & 0x7c00) == 0x7c00)
+            return -EUCLEAN;
+    }
+    return 0;
+}
+
+/* The scores of the chosen experts, where those of all are there. */
+static void pick_scores(struct efs_route *r, uint64_t token)
+{
+    for (uint32_t l = 0; l < r->layers; l++)
+        for (uint32_t i = 0; i < r->chosen; i++) {
+            size_t at = (token * r->layers + l) * r->chosen + i;
+            r->scores[at] = r->all_scores[(token * r->layers + l) * r->experts + r->ids[at]];
+        }
+}
+
+static errint_t read_token(const struct layout *at, const uint8_t *p, uint64_t t, struct efs_error *err)
+{
+    struct efs_route *r = at->route;
+    size_t per_token = (size_t)r->layers * r->chosen, all = (size_t)r->layers * r->experts;
+    size_t width = r->width, states = r->layers * width;
+    r->sequence[t] = u32_at(p);
+    uint32_t kind = r->kind ? u32_at(p + at->kind) : 0;
+    if (kind >= EFS_ROUTE_KINDS)
+        return no_number(at, "kind that is not known", t, err);
+    if (r->kind)
+        r->kind[t] = (uint8_t)kind;
+    for (size_t i = 0; i < per_token; i++) {
+        uint16_t id = u16_at(p + at->ids + 2 * i);
+        if (id >= r->experts)
+            return efs_fail(err, -EUCLEAN, "%s: token %llu, layer %zu: expert %u of %u", at->name,
+                            (unsigned long long)t, i / r->chosen, id, r->experts);
+        r->ids[t * per_token + i] = id;
+    }
+    if (r->all_scores && read_scores(p + at->scores, all, r->all_scores + t * all) < 0)
+        return no_number(at, "probability below 0 or no number", t, err);
+    if (r->all_scores)
+        pick_scores(r, t);
+    else if (r->scores && read_scores(p + at->scores, per_token, r->scores + t * per_token) < 0)
+        return no_number(at, "probability below 0 or no number", t, err);
+    if (r->states && read_halves(p + at->states, states, r->states + t * states) < 0)
+        return no_number(at, "hidden state that is no number", t, err);
+    if (r->embeddings && read_halves(p + at->embedding, width, r->embeddings + t * width) < 0)
+        return no_number(at, "embedding that is no number", t, err);
+    return 0;
+}
+
+static errint_t read_gates(const struct layout *at, const uint8_t *p, struct efs_error *err)
+{
+    const struct efs_route *r = at->route;
+    size_t count = (size_t)r->layers * r->experts * r->width;
+    for (size_t i = 0; i < count; i++) {
+        r->gates[i] = efs_route_half(u16_at(p + 2 * i));
+        if (!isfinite(r->gates[i]))
+            return efs_fail(err, -EUCLEAN, "%s: a gate's weight that is no number", at->name);
+    }
+    return 0;
+}
+
+/* Their number and size are known to fit. */
+static errint_t read_tokens(const struct layout *at, const uint8_t *data, struct efs_error *err)
+{
+    struct efs_route *r = at->route;
+    size_t per_token = (size_t)r->layers * r->chosen, width = r->width;
+    bool scored = at->has & (HAS_SCORES | HAS_ALL), all = at->has & HAS_ALL, kinds = at->kind;
+    bool states = at->has & HAS_STATES, embeddings = at->has & HAS_EMBEDDINGS, gates = at->has & HAS_GATES;
+    r->sequence = efs_sys_calloc(r->tokens, sizeof(*r->sequence));
+    r->ids = efs_sys_calloc(r->tokens * per_token, sizeof(*r->ids));
+    r->kind = kinds ? efs_sys_calloc(r->tokens, sizeof(*r->kind)) : NULL;
+    r->scores = scored ? efs_sys_calloc(r->tokens * per_token, sizeof(*r->scores)) : NULL;
+    r->all_scores = all ? efs_sys_calloc(r->tokens * r->layers * r->experts, sizeof(*r->all_scores)) : NULL;
+    r->states = states ? efs_sys_calloc(r->tokens * r->layers * width, sizeof(*r->states)) : NULL;
+    r->embeddings = embeddings ? efs_sys_calloc(r->tokens * width, sizeof(*r->embeddings)) : NULL;
+    r->gates = gates ? efs_sys_calloc((size_t)r->layers * r->experts * width, sizeof(*r->gates)) : NULL;
+    if (!r->sequence || !r->ids || (kinds && !r->kind) || (scored && !r->scores) || (all && !r->all_scores) ||
+        (states && !r->states) || (embeddings && !r->embeddings) || (gates && !r->gates))
+        return efs_fail(err, -ENOMEM, "%s: no memory for %llu tokens", at->name, (unsigned long long)r->tokens);
+    errint_t rc = gates ? read_gates(at, data + at->gates, err) : 0;
+    for (uint64_t t = 0; rc == 0 && t < r->tokens; t++)
+        rc = read_token(at, data + at->first + t * at->record, t, err);
+    return rc;
+}
+
+/* The sizes in the header, and from them where everything is. Numbers are bounded before they are multiplied: a record
+ * has less than 2^32 bytes. */
+static errint_t read_header(struct layout *at, uint32_t version, const uint8_t *data, size_t bytes,
                             struct efs_error *err)
 {
-    size_t per_token = (size_t)route->layers * route->chosen;
-    route->sequence = efs_sys_calloc(route->tokens, sizeof(*route->sequence));
-    route->ids = efs_sys_calloc(route->tokens * per_token, sizeof(*route->ids));
-    route->scores = scored ? efs_sys_calloc(route->tokens * per_token, sizeof(*route->scores)) : NULL;
-    if (!route->sequence || !route->ids || (scored && !route->scores))
-        return efs_fail(err, -ENOMEM, "%s: no memory for %llu tokens", name, (unsigned long long)route->tokens);
-    for (uint64_t t = 0; t < route->tokens; t++, p += record) {
-        route->sequence[t] = u32_at(p);
-        for (size_t i = 0; i < per_token; i++) {
-            uint16_t id = u16_at(p + 4 + 2 * i);
-            if (id >= route->experts)
-                return efs_fail(err, -EUCLEAN, "%s: token %llu, layer %zu: expert %u of %u", name,
-                                (unsigned long long)t, i / route->chosen, id, route->experts);
-            route->ids[t * per_token + i] = id;
-        }
-        if (scored) {
-            errint_t rc = read_scores(name, p + 4 + 2 * per_token, t, route, err);
-            if (rc < 0)
-                return rc;
-        }
-    }
+    struct efs_route *r = at->route;
+    size_t header = version == 1 ? HEADER_BYTES : HEADER_2_BYTES;
+    uint32_t name_bytes = u32_at(data + 28);
+    r->layers = u32_at(data + 12);
+    r->experts = u32_at(data + 16);
+    r->chosen = u32_at(data + 20);
+    r->tokens = u32_at(data + 32) | (uint64_t)u32_at(data + 36) << 32;
+    r->width = version == 1 ? 0 : u32_at(data + 40);
+    at->has = u32_at(data + 24);
+    bool wide = at->has & (HAS_STATES | HAS_EMBEDDINGS | HAS_GATES);
+    if (r->layers < 1 || r->layers > LAYERS_MAX || r->experts < 1 || r->experts > EXPERTS_MAX || r->chosen < 1 ||
+        r->chosen > CHOSEN_MAX || r->chosen > r->experts || at->has > (version == 1 ? HAS_SCORES : HAS_KNOWN) ||
+        (at->has & (HAS_SCORES | HAS_ALL)) == (HAS_SCORES | HAS_ALL) || wide != (r->width > 0) ||
+        r->width > WIDTH_MAX || name_bytes > bytes - header || (version == 2 && u32_at(data + 44) != 0))
+        return efs_fail(err, -EUCLEAN, "%s: a number in the header of the trace is out of bounds", at->name);
+    size_t per_token = (size_t)r->layers * r->chosen, next = 4;
+    at->kind = version == 1 ? 0 : next;
+    at->ids = next += version == 1 ? 0 : 4;
+    at->scores = next += 2 * per_token;
+    at->states = next += at->has & HAS_ALL      ? 2 * (size_t)r->layers * r->experts
+                         : at->has & HAS_SCORES ? 2 * per_token
+                                                : 0;
+    at->embedding = next += at->has & HAS_STATES ? 2 * (size_t)r->layers * r->width : 0;
+    at->record = next + (at->has & HAS_EMBEDDINGS ? 2 * (size_t)r->width : 0);
+    uint64_t gates = at->has & HAS_GATES ? 2ull * r->layers * r->experts * r->width : 0;
+    at->gates = header + name_bytes;
+    size_t left = bytes - at->gates;
+    if (gates > left)
+        return efs_fail(err, -EUCLEAN, "%s: the trace ends within the weights of gates", at->name);
+    at->first = at->gates + (size_t)gates;
+    if (r->tokens < 1 || r->tokens > (left - gates) / at->record)
+        return efs_fail(err, -EUCLEAN, "%s: the trace says that it has %llu tokens and holds %llu", at->name,
+                        (unsigned long long)r->tokens, (unsigned long long)((left - gates) / at->record));
+    copy_name(r, data + header, name_bytes);
     return 0;
 }
 
@@ -103,24 +217,14 @@ static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes,
         return efs_fail(err, -EUCLEAN, "%s: empty: a trace of no token", name);
     if (bytes < HEADER_BYTES || memcmp(data, "MOETRACE", 8) != 0)
         return efs_fail(err, -EUCLEAN, "%s: not a routing trace (.route)", name);
-    if (u32_at(data + 8) != 1)
-        return efs_fail(err, -EUCLEAN, "%s: a routing trace of version %u; version 1 is known", name, u32_at(data + 8));
-    uint32_t probabilities = u32_at(data + 24), name_bytes = u32_at(data + 28);
-    route->layers = u32_at(data + 12);
-    route->experts = u32_at(data + 16);
-    route->chosen = u32_at(data + 20);
-    route->tokens = u32_at(data + 32) | (uint64_t)u32_at(data + 36) << 32;
-    if (route->layers < 1 || route->layers > LAYERS_MAX || route->experts < 1 || route->experts > EXPERTS_MAX ||
-        route->chosen < 1 || route->chosen > CHOSEN_MAX || route->chosen > route->experts || probabilities > 1 ||
-        name_bytes > bytes - HEADER_BYTES)
-        return efs_fail(err, -EUCLEAN, "%s: a number in the header of the trace is out of bounds", name);
-    size_t record = 4 + (size_t)route->layers * route->chosen * (probabilities ? 4 : 2);
-    size_t there = (bytes - HEADER_BYTES - name_bytes) / record;
-    if (route->tokens < 1 || route->tokens > there)
-        return efs_fail(err, -EUCLEAN, "%s: the trace says that it has %llu tokens and holds %zu", name,
-                        (unsigned long long)route->tokens, there);
-    copy_name(route, data + HEADER_BYTES, name_bytes);
-    return read_tokens(name, data + HEADER_BYTES + name_bytes, record, probabilities != 0, route, err);
+    uint32_t version = u32_at(data + 8);
+    if (version < 1 || version > 2)
+        return efs_fail(err, -EUCLEAN, "%s: a routing trace of version %u; versions 1 and 2 are known", name, version);
+    if (version == 2 && bytes < HEADER_2_BYTES)
+        return efs_fail(err, -EUCLEAN, "%s: the trace ends within its header", name);
+    struct layout at = {.name = name, .route = route};
+    errint_t rc = read_header(&at, version, data, bytes, err);
+    return rc < 0 ? rc : read_tokens(&at, data, err);
 }
 
 static errint_t route_grow(uint8_t **data, size_t *room)
@@ -222,5 +326,10 @@ void efs_route_free(struct efs_route *route)
     free(route->sequence);
     free(route->ids);
     free(route->scores);
+    free(route->kind);
+    free(route->all_scores);
+    free(route->gates);
+    free(route->states);
+    free(route->embeddings);
     *route = (struct efs_route){0};
 }

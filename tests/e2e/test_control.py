@@ -105,10 +105,11 @@ check("inflight comes to an end", wait_until(lambda: mount.count("inflight") == 
 with open(mount / ".expertfs/trace", "rb") as file:
     trace = file.read()
 layers, of_layer, chosen, probabilities, name_bytes, tokens = struct.unpack("<5IQ", trace[12:40])
-ids = struct.unpack("<" + f"I{layers * chosen}H" * tokens, trace[40 + name_bytes:])
-check("its head, and as many records as it says", trace[:12] == b"MOETRACE" + struct.pack("<I", 1) and tokens >= 4 and
+ids = struct.unpack("<" + f"II{layers * chosen}H" * tokens, trace[48 + name_bytes:])
+check("its head, and as many records as it says", trace[:12] == b"MOETRACE" + struct.pack("<I", 2) and tokens >= 4 and
       (layers, of_layer, probabilities) == (3, 8, 0), (trace[:40], tokens))
-rows = [ids[t * (1 + layers * chosen) + 1:(t + 1) * (1 + layers * chosen)] for t in range(tokens)]
+rows = [ids[t * (2 + layers * chosen) + 2:(t + 1) * (2 + layers * chosen)] for t in range(tokens)]
+check("passes of several tokens an expert", all(ids[t * (2 + layers * chosen) + 1] == 3 for t in range(tokens - 4, tokens)))
 last = [[set(row[layer * chosen:(layer + 1) * chosen]) for layer in range(3)] for row in rows[-4:]]
 check("the last four tokens are those that were asked for", last == [[{t, t + 4}] * 3 for t in range(4)], last)
 with open(scratch("mount.route"), "wb") as file:

@@ -87,8 +87,8 @@ static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
     free(data);
 }
 
-/* The trace in words: "0 1 | 2 2 | ...\n" a token. */
-static void expect(struct efs *fs, uint32_t chosen, const char *words)
+/* The trace in words: "0 1 | 2 2 | ...\n" a token; NULL: whatever the kinds are. */
+static void expect_kinds(struct efs *fs, uint32_t chosen, const char *words, const uint8_t *kinds)
 {
     char *data, told[4096] = "";
     size_t bytes, used = 0;
@@ -110,9 +110,16 @@ static void expect(struct efs *fs, uint32_t chosen, const char *words)
                                      i + 1 < chosen   ? " "
                                      : l + 1 < LAYERS ? " | "
                                                       : "\n");
+    for (uint64_t t = 0; kinds && t < route.tokens; t++)
+        assert_int_equal(route.kind[t], kinds[t]);
     efs_route_free(&route);
     assert_string_equal(told, words);
     efs_close(fs);
+}
+
+static void expect(struct efs *fs, uint32_t chosen, const char *words)
+{
+    expect_kinds(fs, chosen, words, NULL);
 }
 
 static void test_nothing(void **state)
@@ -140,7 +147,8 @@ static void test_named(void **state)
     struct efs *fs = open_store();
     want(fs, "0: 1 2*3\n1: 4*2 5*7\n2: 3\n3: 0 1*2 2*3\n");
     want(fs, "0: 5\n1: 5\n2: 5\n3: 5\n");
-    expect(fs, 3, "2 1 1 | 5 4 4 | 3 3 3 | 2 1 0\n5 5 5 | 5 5 5 | 5 5 5 | 5 5 5\n");
+    expect_kinds(fs, 3, "2 1 1 | 5 4 4 | 3 3 3 | 2 1 0\n5 5 5 | 5 5 5 | 5 5 5 | 5 5 5\n",
+                 (const uint8_t[]){EFS_ROUTE_SEVERAL, EFS_ROUTE_UNKNOWN});
 }
 
 /* The same layer named again is the next pass. */

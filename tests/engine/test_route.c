@@ -4,6 +4,7 @@
 #include "route.h"
 
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,6 +66,7 @@ static size_t make(unsigned char *data, bool probabilities)
 static void check_trace(const struct efs_route *route, bool probabilities)
 {
     assert_true((route->scores != NULL) == probabilities);
+    assert_true(!route->kind && !route->all_scores && !route->gates && !route->states && !route->embeddings);
     for (unsigned i = 0; probabilities && i < TOKENS * LAYERS * CHOSEN; i++)
         assert_true(route->scores[i] == scores[i % (LAYERS * CHOSEN) % 6]);
     assert_int_equal(route->layers, LAYERS);
@@ -105,6 +107,121 @@ static void test_well_formed(void **state)
     }
 }
 
+/* ---- version 2 ---- */
+
+enum { WIDTH = 3, HEADER_2 = 48, HAS_SCORES = 1, HAS_ALL = 2, HAS_STATES = 4, HAS_EMBEDDINGS = 8, HAS_GATES = 16 };
+
+static const unsigned all_of_it = HAS_ALL | HAS_STATES | HAS_EMBEDDINGS | HAS_GATES;
+
+static unsigned char *put_half(unsigned char *p, unsigned half)
+{
+    p[0] = (unsigned char)(half & 0xff);
+    p[1] = (unsigned char)(half >> 8);
+    return p + 2;
+}
+
+/* Halves that are whole numbers, of one sign and the other: 0, 1, 2, 3, then -1, -2, -3. */
+static const unsigned short whole_halves[] = {0, 0x3c00, 0x4000, 0x4200, 0xbc00, 0xc000, 0xc200};
+static const float whole[] = {0, 1, 2, 3, -1, -2, -3};
+
+static size_t make_2(unsigned char *data, unsigned has)
+{
+    const uint32_t width = has & (HAS_STATES | HAS_EMBEDDINGS | HAS_GATES) ? WIDTH : 0;
+    const uint32_t numbers[] = {2, LAYERS, EXPERTS, CHOSEN, has, NAME, TOKENS, 0, width, 0};
+    memcpy(data, "MOETRACE", 8);
+    for (unsigned i = 0; i < 10; i++)
+        put32(data + 8 + 4 * i, numbers[i]);
+    unsigned char *p = data + HEADER_2;
+    memcpy(p, "mo\ne", NAME);
+    p += NAME;
+    for (unsigned i = 0; has & HAS_GATES && i < LAYERS * EXPERTS * WIDTH; i++)
+        p = put_half(p, whole_halves[i % 7]);
+    for (unsigned t = 0; t < TOKENS; t++) {
+        put32(p, t / 3);
+        put32(p + 4, t % EFS_ROUTE_KINDS);
+        p += 8;
+        for (unsigned i = 0; i < LAYERS * CHOSEN; i++)
+            p = put_half(p, id_of(t, i / CHOSEN, i % CHOSEN));
+        for (unsigned i = 0; has & HAS_SCORES && i < LAYERS * CHOSEN; i++)
+            p = put_half(p, halves[i % 6]);
+        for (unsigned i = 0; has & HAS_ALL && i < LAYERS * EXPERTS; i++)
+            p = put_half(p, halves[(t + i) % 6]);
+        for (unsigned i = 0; has & HAS_STATES && i < LAYERS * WIDTH; i++)
+            p = put_half(p, whole_halves[(t + i) % 7]);
+        for (unsigned i = 0; has & HAS_EMBEDDINGS && i < WIDTH; i++)
+            p = put_half(p, whole_halves[(t + 2 * i) % 7]);
+    }
+    return (size_t)(p - data);
+}
+
+static void check_scores(const struct efs_route *r, unsigned has, unsigned t)
+{
+    for (unsigned i = 0; i < LAYERS * CHOSEN; i++) {
+        unsigned all = i / CHOSEN * EXPERTS + id_of(t, i / CHOSEN, i % CHOSEN);
+        if (has & (HAS_SCORES | HAS_ALL))
+            assert_true(r->scores[t * LAYERS * CHOSEN + i] == scores[(has & HAS_ALL ? t + all : i) % 6]);
+    }
+    for (unsigned i = 0; has & HAS_ALL && i < LAYERS * EXPERTS; i++)
+        assert_true(r->all_scores[t * LAYERS * EXPERTS + i] == scores[(t + i) % 6]);
+}
+
+static void check_trace_2(const struct efs_route *r, unsigned has)
+{
+    assert_true((r->scores != NULL) == ((has & (HAS_SCORES | HAS_ALL)) != 0));
+    assert_true((r->all_scores != NULL) == ((has & HAS_ALL) != 0));
+    assert_true((r->states != NULL) == ((has & HAS_STATES) != 0));
+    assert_true((r->embeddings != NULL) == ((has & HAS_EMBEDDINGS) != 0));
+    assert_true((r->gates != NULL) == ((has & HAS_GATES) != 0));
+    assert_int_equal(r->width, has & (HAS_STATES | HAS_EMBEDDINGS | HAS_GATES) ? WIDTH : 0);
+    assert_int_equal(r->tokens, TOKENS);
+    assert_string_equal(r->name, "mo?e");
+    for (unsigned i = 0; r->gates && i < LAYERS * EXPERTS * WIDTH; i++)
+        assert_true(r->gates[i] == whole[i % 7]);
+    for (unsigned t = 0; t < TOKENS; t++) {
+        assert_int_equal(r->sequence[t], t / 3);
+        assert_int_equal(r->kind[t], t % EFS_ROUTE_KINDS);
+        for (unsigned i = 0; i < LAYERS * CHOSEN; i++)
+            assert_int_equal(r->ids[t * LAYERS * CHOSEN + i], id_of(t, i / CHOSEN, i % CHOSEN));
+        check_scores(r, has, t);
+        for (unsigned i = 0; r->states && i < LAYERS * WIDTH; i++)
+            assert_true(efs_route_half(r->states[t * LAYERS * WIDTH + i]) == whole[(t + i) % 7]);
+        for (unsigned i = 0; r->embeddings && i < WIDTH; i++)
+            assert_true(efs_route_half(r->embeddings[t * WIDTH + i]) == whole[(t + 2 * i) % 7]);
+    }
+}
+
+static void test_version_2(void **state)
+{
+    (void)state;
+    unsigned char data[ROOM], packed[ROOM];
+    for (unsigned has = 0; has <= (HAS_GATES << 1) - 1; has++) {
+        struct efs_route route;
+        struct efs_error err = {""};
+        size_t bytes = make_2(data, has), packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
+        if ((has & (HAS_SCORES | HAS_ALL)) == (HAS_SCORES | HAS_ALL))
+            continue;
+        if (efs_route_parse("t", data, bytes, &route, &err) < 0)
+            fail_msg("%x: %s", has, err.text);
+        check_trace_2(&route, has);
+        efs_route_free(&route);
+        assert_int_equal(efs_route_parse("t", packed, packed_bytes, &route, &err), 0);
+        check_trace_2(&route, has);
+        efs_route_free(&route);
+        assert_null(route.gates);
+    }
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 6; i++)
+        assert_true(efs_route_half(halves[i]) == scores[i]);
+    for (unsigned i = 0; i < 7; i++)
+        assert_true(efs_route_half(whole_halves[i]) == whole[i]);
+    assert_true(efs_route_half(0x8001) == -1.0F / (1 << 24));
+    assert_true(isinf(efs_route_half(0x7c00)) && efs_route_half(0xfc00) < 0 && isnan(efs_route_half(0x7e00)));
+}
+
 static void refused(const unsigned char *data, size_t bytes)
 {
     struct efs_route route;
@@ -122,7 +239,7 @@ static void test_numbers_out_of_bounds(void **state)
         unsigned offset;
         uint32_t number;
     } bad[] = {{0, 0},
-               {8, 2},
+               {8, 3},
                {12, 0},
                {12, 1025},
                {12, UINT32_MAX},
@@ -154,6 +271,54 @@ static void test_numbers_out_of_bounds(void **state)
     }
 }
 
+static void test_numbers_out_of_bounds_2(void **state)
+{
+    (void)state;
+    static const struct {
+        unsigned offset;
+        uint32_t number;
+    } bad[] = {{8, 1},
+               {12, 1025},
+               {12, UINT32_MAX},
+               {16, 4},
+               {16, 4096},
+               {16, UINT32_MAX},
+               {20, 6},
+               {24, HAS_ALL | HAS_SCORES},
+               {24, 32},
+               {24, UINT32_MAX},
+               {24, HAS_ALL}, /* a width, and nothing that has one */
+               {28, ROOM},
+               {28, UINT32_MAX},
+               {28, UINT32_MAX - 47},
+               {32, 0},
+               {32, TOKENS + 1},
+               {36, UINT32_MAX},
+               {40, 0},
+               {40, WIDTH + 1},
+               {40, 65536},
+               {40, UINT32_MAX},
+               {44, 1},
+               {HEADER_2 + NAME, 0x7c00},                                     /* a gate's weight */
+               {HEADER_2 + NAME + 2 * LAYERS * EXPERTS * WIDTH + 4, 4},       /* the kind of a token */
+               {HEADER_2 + NAME + 2 * LAYERS * EXPERTS * WIDTH + 8, EXPERTS}, /* an expert */
+               {HEADER_2 + NAME + 2 * LAYERS * EXPERTS * WIDTH + 8 + 2 * LAYERS * CHOSEN, 0x8000}};
+    unsigned char data[ROOM];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        size_t bytes = make_2(data, all_of_it);
+        put32(data + bad[i].offset, bad[i].number);
+        refused(data, bytes);
+    }
+    for (size_t back = 2; back <= 2 * (WIDTH + 1); back += 2) { /* embedding, then hidden state */
+        size_t bytes = make_2(data, all_of_it);
+        put_half(data + bytes - back, 0xfc00);
+        refused(data, bytes);
+    }
+    size_t bytes = make_2(data, HAS_SCORES); /* a width, and nothing that has one */
+    put32(data + 40, WIDTH);
+    refused(data, bytes);
+}
+
 /* Infinite, not a number, negative: no score. */
 static void test_bad_scores(void **state)
 {
@@ -171,16 +336,19 @@ static void test_cut(void **state)
 {
     (void)state;
     unsigned char data[ROOM], packed[ROOM];
-    size_t bytes = make(data, true), packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
-    for (size_t n = 0; n < bytes; n++) {
-        unsigned char *exact = malloc(n + 1); /* so that a sanitizer sees a byte too many */
-        assert_non_null(exact);
-        memcpy(exact, data, n);
-        refused(exact, n);
-        free(exact);
+    for (int version = 1; version <= 2; version++) {
+        size_t bytes = version == 1 ? make(data, true) : make_2(data, all_of_it);
+        size_t packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
+        for (size_t n = 0; n < bytes; n++) {
+            unsigned char *exact = malloc(n + 1); /* so that a sanitizer sees a byte too many */
+            assert_non_null(exact);
+            memcpy(exact, data, n);
+            refused(exact, n);
+            free(exact);
+        }
+        for (size_t n = 0; n < packed_bytes; n++)
+            refused(packed, n);
     }
-    for (size_t n = 0; n < packed_bytes; n++)
-        refused(packed, n);
 }
 
 /* Bytes changed at random: what is still taken keeps to its own bounds. */
@@ -192,8 +360,8 @@ static void test_mutations(void **state)
     unsigned taken = 0, not_taken = 0;
     for (unsigned round = 0; round < 20000; round++) {
         struct efs_route route;
-        size_t bytes = make(data, round & 1);
-        bool pack = round % 4 == 3;
+        size_t bytes = round & 2 ? make_2(data, all_of_it) : make(data, round & 1);
+        bool pack = round % 8 > 5;
         if (pack)
             bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
         unsigned char *exact = malloc(bytes);
@@ -253,6 +421,8 @@ int main(void)
         cmocka_unit_test(test_well_formed), cmocka_unit_test(test_numbers_out_of_bounds),
         cmocka_unit_test(test_bad_scores),  cmocka_unit_test(test_cut),
         cmocka_unit_test(test_mutations),   cmocka_unit_test(test_files),
+        cmocka_unit_test(test_version_2),   cmocka_unit_test(test_numbers_out_of_bounds_2),
+        cmocka_unit_test(test_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
