@@ -5,13 +5,22 @@
 #include "predict_core.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 static const struct efs_predict_ops *const kinds[EFS_PREDICTORS] = {
-    [EFS_PREDICT_DEEPSPEED] = &efs_predict_deepspeed, [EFS_PREDICT_BRAINSTORM] = &efs_predict_brainstorm,
-    [EFS_PREDICT_REQUEST] = &efs_predict_request,     [EFS_PREDICT_TRANSITION] = &efs_predict_transition,
-    [EFS_PREDICT_EDGEMOE] = &efs_predict_edgemoe,     [EFS_PREDICT_INFINITY] = &efs_predict_infinity,
-    [EFS_PREDICT_FMOE] = &efs_predict_fmoe,           [EFS_PREDICT_MIXED] = &efs_predict_mixed,
+    [EFS_PREDICT_DEEPSPEED] = &efs_predict_deepspeed,
+    [EFS_PREDICT_BRAINSTORM] = &efs_predict_brainstorm,
+    [EFS_PREDICT_REQUEST] = &efs_predict_request,
+    [EFS_PREDICT_TRANSITION] = &efs_predict_transition,
+    [EFS_PREDICT_EDGEMOE] = &efs_predict_edgemoe,
+    [EFS_PREDICT_INFINITY] = &efs_predict_infinity,
+    [EFS_PREDICT_FMOE] = &efs_predict_fmoe,
+    [EFS_PREDICT_MIXED] = &efs_predict_mixed,
+    [EFS_PREDICT_OFFLOADING] = &efs_predict_offloading,
+    [EFS_PREDICT_HYBRIMOE] = &efs_predict_hybrimoe,
+    [EFS_PREDICT_DALI] = &efs_predict_dali,
+    [EFS_PREDICT_LINEAR] = &efs_predict_linear,
 };
 
 const char *efs_predictor_name(enum efs_predictor_kind kind)
@@ -26,6 +35,11 @@ enum efs_predictor_kind efs_predictor_by_name(const char *name)
     while (kind < EFS_PREDICTORS && strcmp(kinds[kind]->name, name) != 0)
         kind++;
     return kind;
+}
+
+bool efs_predictor_needs_states(enum efs_predictor_kind kind)
+{
+    return (unsigned)kind < EFS_PREDICTORS && kinds[kind]->states;
 }
 
 /* ---- making one ------------------------------------------------------------------------------------------------ */
@@ -75,7 +89,7 @@ static bool valid_config(const struct efs_predict_config *c)
            c->chosen <= EFS_PREDICT_MAX_CHOSEN && c->distances >= 1 && c->distances <= c->layers &&
            c->distances <= EFS_PREDICT_MAX_DISTANCE && c->tuning.width <= c->experts &&
            (!c->tuning.width || c->tuning.width >= c->chosen) && (unsigned)c->tuning.match <= EFS_MATCH_SEMANTIC &&
-           c->sequences >= 1 && c->sequences <= EFS_PREDICT_MAX_SEQUENCES;
+           c->sequences >= 1 && c->sequences <= EFS_PREDICT_MAX_SEQUENCES && c->state_width <= EFS_PREDICT_MAX_WIDTH;
 }
 
 static int make_tables(struct efs_predictor *p)
@@ -114,6 +128,8 @@ int efs_predictor_new(const struct efs_predict_config *config, struct efs_predic
     *out = NULL;
     if (!valid_config(config))
         return -EINVAL;
+    if (kinds[config->kind]->states && (!config->gates || config->state_width == 0))
+        return -ENODATA;
     p = calloc(1, sizeof(*p));
     if (!p)
         return -ENOMEM;
@@ -270,6 +286,8 @@ static bool valid_seen(struct efs_predictor *p, const struct efs_predict_seen *s
     }
     while (marked-- > 0)
         p->mark[seen->experts[marked]] = 0;
+    for (unsigned i = 0; good && seen->state && i < p->config.state_width; i++)
+        good = fabsf(seen->state[i]) <= 1e6F;
     return good;
 }
 
@@ -286,6 +304,8 @@ int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_p
     iteration = q->now < 0 ? 0 : q->now / p->layers + (seen->layer <= efs_predict_layer(p, q->now));
     advance(p, s, iteration * p->layers + seen->layer);
     record(p, q, seen);
+    if (p->ops->state && seen->state)
+        p->ops->state(p, s, seen->state);
     if (p->ops->observe) {
         struct efs_predict_row row = {seen->experts, seen->scores, seen->count, scored_of(seen)};
 

@@ -24,7 +24,13 @@
  *     fmoe          the expert map of an iteration most alike (fMoE)
  *     mixed         nearest maps x transitions x rate x recency, exponents learned as it goes
  *
- * All need the experts that were chosen, and no more; fmoe uses the gate's scores where they are told.
+ * These need the experts that were chosen, and no more; fmoe uses the gate's scores where they are told. The others
+ * need what the routers read, and the routers (predict_gate.c):
+ *
+ *     mixtral-offloading  the router of the layer to come, on this layer's state (Mixtral-Offloading)
+ *     hybrimoe            the same three layers ahead; a moving average of scores else (HybriMoE)
+ *     dali                the same on the state and the mean of what layers add to it (DALI)
+ *     linear              a linear one, which begins as the first and learns
  *
  * Pure: no I/O, clock or thread; the same calls give the same answers. Memory only in efs_predictor_new, never more
  * than memory_bytes: tables that would be larger are made smaller, or it says -E2BIG. Not thread-safe. Layers and
@@ -46,6 +52,7 @@ extern "C" {
 #define EFS_PREDICT_MAX_CHOSEN 64u
 #define EFS_PREDICT_MAX_DISTANCE 8u
 #define EFS_PREDICT_MAX_SEQUENCES 1024u
+#define EFS_PREDICT_MAX_WIDTH 65536u
 
 enum efs_predictor_kind {
     EFS_PREDICT_DEEPSPEED,
@@ -56,11 +63,17 @@ enum efs_predictor_kind {
     EFS_PREDICT_INFINITY,
     EFS_PREDICT_FMOE,
     EFS_PREDICT_MIXED,
+    EFS_PREDICT_OFFLOADING,
+    EFS_PREDICT_HYBRIMOE,
+    EFS_PREDICT_DALI,
+    EFS_PREDICT_LINEAR,
     EFS_PREDICTORS
 };
 /* "deepspeed", ...; NULL for no kind. And back: EFS_PREDICTORS for no name. */
 const char *efs_predictor_name(enum efs_predictor_kind kind);
 enum efs_predictor_kind efs_predictor_by_name(const char *name);
+/* It needs the config's gates, and states in what is observed. */
+bool efs_predictor_needs_states(enum efs_predictor_kind kind);
 
 /* By what fmoe finds a map: the layers of this iteration, the iteration before, or as published: the layers, and the
  * iteration before for the first layers. */
@@ -81,6 +94,8 @@ struct efs_predict_config {
     unsigned distances;               /* the farthest layer ahead that is asked for, at most layers */
     unsigned sequences;               /* that are under way at once, at most */
     uint64_t memory_bytes;            /* 0: EFS_PREDICT_MEMORY */
+    unsigned state_width;             /* of the states that routers read, at most 65536; 0: they are not told */
+    const float *gates; /* [layers][experts][state_width], of the routers; the caller's, for the predictor's life */
     struct efs_predict_tuning tuning;
 };
 #define EFS_PREDICT_MEMORY (UINT64_C(64) << 20)
@@ -93,6 +108,7 @@ struct efs_predict_seen {
     unsigned count;          /* that are chosen: the first ones; at most the experts of a layer */
     unsigned scored;         /* 0: count; more where the gate's scores of others are known, too */
     unsigned tokens;         /* of the sequence in this iteration: 1, or those of a prompt */
+    const float *state;      /* [state_width]: what the router read, after the norm; NULL: not known */
 };
 
 struct efs_guess {
@@ -105,7 +121,8 @@ struct efs_guess {
 
 struct efs_predictor;
 
-/* 0; -EINVAL: a number is out of range; -E2BIG: memory_bytes is too little; -ENOMEM. *predictor is the caller's. */
+/* 0; -EINVAL: a number is out of range; -ENODATA: the kind needs gates; -E2BIG: memory_bytes is too little; -ENOMEM.
+ * *predictor is the caller's. */
 int efs_predictor_new(const struct efs_predict_config *config, struct efs_predictor **predictor);
 void efs_predictor_free(struct efs_predictor *predictor); /* NULL is fine */
 

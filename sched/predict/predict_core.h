@@ -37,9 +37,12 @@ struct efs_predict_sequence {
 
 struct efs_predict_ops {
     const char *name;
+    bool states; /* needs gates, and states */
     /* Tables, by efs_predict_table. 0, -ENOMEM, -E2BIG. */
     int (*open)(struct efs_predictor *p);
     void (*begin)(struct efs_predictor *p, unsigned sequence); /* each of these may be NULL */
+    /* What the router of the position s->now read, [state_width]: before observe, where it is known. */
+    void (*state)(struct efs_predictor *p, unsigned sequence, const float *state);
     /* The position s->now was observed. wanted and passes do not count it yet. learn as efs_predict_learn says. */
     void (*observe)(struct efs_predictor *p, unsigned sequence, const struct efs_predict_row *row);
     /* All layers of an iteration were observed, or will not be. */
@@ -55,7 +58,8 @@ struct efs_predict_ops {
 };
 
 extern const struct efs_predict_ops efs_predict_deepspeed, efs_predict_brainstorm, efs_predict_request,
-    efs_predict_transition, efs_predict_edgemoe, efs_predict_infinity, efs_predict_fmoe, efs_predict_mixed;
+    efs_predict_transition, efs_predict_edgemoe, efs_predict_infinity, efs_predict_fmoe, efs_predict_mixed,
+    efs_predict_offloading, efs_predict_hybrimoe, efs_predict_dali, efs_predict_linear;
 
 struct efs_predictor {
     const struct efs_predict_ops *ops;

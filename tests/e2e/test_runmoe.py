@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example runtime: the same logits as llama.cpp on the same weights, whatever the budget, threads and batches; what
 it cannot run is refused."""
+import ctypes
+import math
 import os
 import re
+import struct
 import subprocess
 
 import e2e
@@ -67,6 +70,45 @@ for form in ("plain", "coded", "any"):
           == (13 + 5) * 4 * 3, counted)
     check(f"{form}: only leased experts become full", (int(counted["experts_f"]) > 0) == (form == "plain"), counted)
 
+# several prompts, each a sequence of its own; what they chose, and by what, as a routing trace
+ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)
+lines = [line for line in ran.stdout.splitlines() if line.startswith("tokens: ")]
+check("a prompt does not know those before it", lines[0] == lines[2] != lines[1] and lines[0][8:] in results, lines)
+check("what was run is told of all prompts", (said(ran)["prompt_tokens"], said(ran)["generated_tokens"]) == ("28", "18"), ran)
+path = scratch("run.route")
+ran = runmoe(store, "-p", prompt, "-p", "7,8", "-n", 6, "--batch", 5, "--trace", path)
+check("a trace does not change what is run", ran.stdout.splitlines()[:2] == lines[:2], ran)
+L, E, K, H, T = 4, 16, 3, 256, 13 + 5 + 2 + 5
+record = 8 + 2 * L * (K + E + H) + 2 * H
+size = 48 + 6 + 2 * L * E * H + T * record
+packed, plain = open(path, "rb").read(), ctypes.create_string_buffer(size + 1)
+zstd = ctypes.CDLL("libzstd.so.1")
+zstd.ZSTD_decompress.restype = ctypes.c_size_t
+zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+check("as many bytes as the format says", zstd.ZSTD_decompress(plain, size + 1, packed, len(packed)) == size)
+data = plain.raw[:size]
+check("its head", data[:54] == b"MOETRACE" + struct.pack("<6IQ2I", 2, L, E, K, 30, 6, T, H, 0) + b"runmoe", data[:54])
+gates = struct.unpack_from(f"<{L * E * H}e", data, 54)
+wrong, told = 0, []
+for t in range(T):
+    at = 54 + 2 * L * E * H + t * record
+    told.append(struct.unpack_from("<2I", data, at))
+    ids = struct.unpack_from(f"<{L * K}H", data, at + 8)
+    scores = struct.unpack_from(f"<{L * E}e", data, at + 8 + 2 * L * K)
+    states = struct.unpack_from(f"<{L * H}e", data, at + 8 + 2 * L * (K + E))
+    for l in range(L):
+        state, given = states[l * H:(l + 1) * H], scores[l * E:(l + 1) * E]
+        logits = [sum(map(float.__mul__, gates[(l * E + e) * H:(l * E + e + 1) * H], state)) for e in range(E)]
+        sums = [math.exp(z - max(logits)) for z in logits]
+        best = sorted(range(E), key=lambda e: -given[e])[:K]
+        wrong += max(abs(s / sum(sums) - g) for s, g in zip(sums, given)) > 2e-3
+        wrong += [given[e] for e in ids[l * K:(l + 1) * K]] != [given[e] for e in best]
+check("sequences, prompts and decoded tokens are told apart", told == [(0, 1)] * 13 + [(0, 2)] * 5 + [(1, 1)] * 2 +
+      [(1, 2)] * 5, told)
+check("states and routers give the probabilities, and these the experts", wrong == 0, wrong)
+result = run(program("moe-replay"), "predict", "--predictors", "mixtral-offloading,deepspeed", path)
+check("moe-replay predicts by it", result.returncode == 0 and "mixtral-offloading" in result.stdout, result)
+
 other = make_store(make_model("other", "--preset=tiny-mixtral"))
 wide = make_store(make_model("wide", *SHAPE, "--dtype=f32"))
 for what, status, text, ran in (
@@ -78,6 +120,8 @@ for what, status, text, ran in (
         ("a prompt that is not numbers", 2, "--prompt", runmoe(store, "-p", "3,x")),
         ("a budget below the floor", 1, "floor", runmoe(store, "-b", "1M")),
         ("a file that cannot be written", 1, "No such file", runmoe(store, "--logits", scratch("no/such"))),
+        ("a trace that cannot be written", 1, "No such file", runmoe(store, "--trace", scratch("no/such"))),
+        ("a full disk", 1, "No space left", runmoe(store, "--trace", "/dev/full")),
         ("no argument", 2, "STORE", run(RUNMOE))):
     check(f"{what}: refused with {status}", ran.returncode == status and text in ran.stderr, (ran.returncode, ran.stderr))
 if missing and not e2e._failures:

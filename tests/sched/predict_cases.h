@@ -8,13 +8,23 @@
 #include "cases.h"
 #include "predict.h"
 
-enum { LAYERS = 3, EXPERTS = 6, CHOSEN = 2 };
+enum { LAYERS = 3, EXPERTS = 6, CHOSEN = 2, WIDTH = 2 };
+
+/* Routers by which expert e is the favourite of the direction e / EXPERTS of a turn: that many layers on another one.
+ */
+static const float small_gates[LAYERS][EXPERTS][WIDTH] = {
+    {{4, 0}, {2, 3.5F}, {-2, 3.5F}, {-4, 0}, {-2, -3.5F}, {2, -3.5F}},
+    {{2, 3.5F}, {-2, 3.5F}, {-4, 0}, {-2, -3.5F}, {2, -3.5F}, {4, 0}},
+    {{-2, 3.5F}, {-4, 0}, {-2, -3.5F}, {2, -3.5F}, {4, 0}, {2, 3.5F}},
+};
 
 static const struct efs_predict_config small = {.layers = LAYERS,
                                                 .experts = EXPERTS,
                                                 .chosen = CHOSEN,
                                                 .distances = 2,
                                                 .sequences = 2,
+                                                .state_width = WIDTH,
+                                                .gates = &small_gates[0][0][0],
                                                 .tuning = {.maps = 8, .requests = 3}};
 
 static inline struct efs_predictor *predictor_new(const struct efs_predict_config *config, enum efs_predictor_kind kind)
@@ -33,8 +43,13 @@ static inline void see_scored(struct efs_predictor *p, uint64_t sequence, unsign
 {
     const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
     const float scores[] = {first, 1 - first};
-    struct efs_predict_seen seen = {
-        .layer = layer, .experts = experts, .scores = first > 0 ? scores : NULL, .count = 2, .tokens = 1};
+    const float *state = small_gates[layer % LAYERS][a % EXPERTS]; /* in the direction of the first */
+    struct efs_predict_seen seen = {.layer = layer,
+                                    .experts = experts,
+                                    .scores = first > 0 ? scores : NULL,
+                                    .count = 2,
+                                    .tokens = 1,
+                                    .state = state};
 
     assert_int_equal(efs_predict_observe(p, sequence, &seen), 0);
 }

@@ -43,9 +43,10 @@ static void refuses_what_cannot_be(void **state)
 {
     const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
     const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
-    const struct efs_predict_seen seen[] = {{LAYERS, good, NULL, 2, 0, 1}, {0, twice, NULL, 2, 0, 1},
-                                            {0, beyond, NULL, 2, 0, 1},    {0, good, bad_scores, 2, 0, 1},
-                                            {0, good, below, 2, 0, 1},     {0, good, NULL, EXPERTS + 1, 0, 1}};
+    const struct efs_predict_seen seen[] = {
+        {LAYERS, good, NULL, 2, 0, 1, NULL}, {0, twice, NULL, 2, 0, 1, NULL},
+        {0, beyond, NULL, 2, 0, 1, NULL},    {0, good, bad_scores, 2, 0, 1, NULL},
+        {0, good, below, 2, 0, 1, NULL},     {0, good, NULL, EXPERTS + 1, 0, 1, NULL}};
     struct efs_guess guess[EXPERTS];
 
     (void)state;
@@ -73,7 +74,8 @@ static void refuses_what_cannot_be(void **state)
 static void guesses_are_well_formed(void **state)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
-    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 0, 40}, none = {2, NULL, NULL, 0, 0, 1};
+    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 0, 40, NULL},
+                                  none = {2, NULL, NULL, 0, 0, 1, NULL};
     struct efs_guess guess[EXPERTS];
     unsigned picked;
 
@@ -171,7 +173,14 @@ static void sequences_are_apart(void **state)
 
 static void memory_is_bounded(void **state)
 {
-    struct efs_predict_config wide = {.layers = 20, .experts = 64, .chosen = 4, .distances = 4, .sequences = 1};
+    static const float no_gates[20 * 64 * WIDTH];
+    struct efs_predict_config wide = {.layers = 20,
+                                      .experts = 64,
+                                      .chosen = 4,
+                                      .distances = 4,
+                                      .sequences = 1,
+                                      .state_width = WIDTH,
+                                      .gates = no_gates};
     static const uint64_t bounds[] = {1000, 100000, 1000000, 4000000, UINT64_C(1) << 30};
 
     (void)state;

@@ -66,6 +66,34 @@ run 0 --learn no "$dir/eval.route"
 says 'nothing is learned'
 run 0 "$dir/one.route" # a single layer: nothing is ahead but the next token
 
+# Hidden states: all layers of a token read the same one and have the same router
+run 1 --predictors linear "$dir/eval.route"
+warns 'linear: .*eval.route has no hidden states and routers'
+run 0 "$dir/eval.route"
+says 'no hidden states: without the predictors that need them'
+grep -q '^dali' "$dir/out" && complain "a predictor without what it needs: $(cat "$dir/out")"
+"$python" - "$dir/states.route" <<'P' || exit 1
+import random, struct, sys
+L, E, K, T, r = 4, 8, 2, 200, random.Random(1)
+with open(sys.argv[1], "wb") as f:
+    f.write(b"MOETRACE" + struct.pack("<6IQ2I", 2, L, E, K, 2 + 4 + 8 + 16, 3, T, E, 0) + b"tst")
+    for e in [e for layer in range(L) for e in range(E)]:
+        f.write(struct.pack(f"<{E}e", *[8 * (i == e) for i in range(E)]))
+    for token in range(T):
+        state = [r.random() for e in range(E)]
+        states = [state] * L
+        order = sorted(range(E), key=lambda e: -struct.unpack("<e", struct.pack("<e", state[e]))[0])
+        f.write(struct.pack(f"<2I{L * K}H", token // 50, 1 + token % 2, *order[:K] * L))
+        f.write(struct.pack(f"<{L * E}e", *[s / 8 for layer in states for s in layer]))
+        f.write(struct.pack(f"<{L * E}e", *[s for layer in states for s in layer]) + bytes(2 * E))
+P
+run 0 --learn no "$dir/states.route"
+says 'scores of all experts'
+for name in mixtral-offloading hybrimoe dali linear; do
+    grep -q '^1.000 1.000 1.000 ' <<<"$(figures $name)" || complain "$name: $(figures $name)"
+done
+run 1 --history "$dir/states.route" --predictors dali "$dir/same.route"
+
 # One token ahead of the others each predictor of the kind is right in all its guesses
 run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"
 for name in deepspeed transition edgemoe brainstorm moe-infinity fmoe mixed; do

@@ -25,6 +25,9 @@ struct player {
     struct predict_result *result; /* NULL: only learn */
     float *probability;            /* [experts] */
     struct efs_guess *guesses;     /* [experts] */
+    uint16_t *order;               /* [experts] of a layer by falling scores, where all are known */
+    float *scores;                 /* [experts] in that order */
+    float *state;                  /* [width] */
     void *learned;                 /* of the history, to begin each request with; NULL: do not */
     size_t learned_bytes;
     uint64_t every;
@@ -88,16 +91,52 @@ static void judge(struct player *player, uint64_t token, unsigned layer, unsigne
     judge_probabilities(player, chosen, sequence);
 }
 
+/* The chosen experts, then all others, by their scores. */
+static void order_scores(struct player *player, const uint16_t *chosen, const float *scores)
+{
+    const struct efs_route *route = player->route;
+    unsigned count = 0;
+    for (; count < route->chosen; count++)
+        player->order[count] = chosen[count];
+    for (unsigned e = 0; e < route->experts; e++) {
+        unsigned at = count;
+        if (is_chosen(route, chosen, e))
+            continue;
+        for (; at > route->chosen && scores[player->order[at - 1]] < scores[e]; at--)
+            player->order[at] = player->order[at - 1];
+        player->order[at] = (uint16_t)e;
+        count++;
+    }
+    for (unsigned i = 0; i < count; i++)
+        player->scores[i] = scores[player->order[i]];
+}
+
+static void tell_state(struct player *player, const uint16_t *halves)
+{
+    for (unsigned i = 0; i < player->route->width; i++)
+        player->state[i] = efs_route_half(halves[i]);
+}
+
 static int play_layer(struct player *player, uint64_t token, unsigned layer)
 {
     const struct efs_route *route = player->route;
+    uint64_t at = token * route->layers + layer;
+    struct efs_predict_seen seen = {.layer = layer,
+                                    .experts = chosen_by(route, token, layer),
+                                    .scores = route->scores ? route->scores + at * route->chosen : NULL,
+                                    .count = route->chosen,
+                                    .tokens = 1};
+    if (route->all_scores) {
+        order_scores(player, seen.experts, route->all_scores + at * route->experts);
+        seen.experts = player->order;
+        seen.scores = player->scores;
+        seen.scored = route->experts;
+    }
+    if (route->states) {
+        tell_state(player, route->states + at * route->width);
+        seen.state = player->state;
+    }
     uint64_t began = cpu_ns();
-    struct efs_predict_seen seen = {
-        .layer = layer,
-        .experts = chosen_by(route, token, layer),
-        .scores = route->scores ? route->scores + (token * route->layers + layer) * route->chosen : NULL,
-        .count = route->chosen,
-        .tokens = 1};
     int rc = efs_predict_observe(player->predictor, route->sequence[token], &seen);
     if (player->result) {
         player->result->observe_ns += cpu_ns() - began;
@@ -165,10 +204,19 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     config.distances = trace->layers < PREDICT_DISTANCES ? trace->layers : PREDICT_DISTANCES;
     config.sequences = 1;
     config.memory_bytes = a->memory_bytes;
+    if (trace->states && trace->gates) {
+        config.state_width = trace->width;
+        config.gates = trace->gates;
+    }
+    if (trace->all_scores && config.kind == EFS_PREDICT_FMOE)
+        config.tuning.width = trace->experts; /* maps as published: of all experts */
     int rc = efs_predictor_new(&config, &player.predictor);
     player.probability = calloc(trace->experts, sizeof(*player.probability));
     player.guesses = calloc((size_t)2 * trace->chosen, sizeof(*player.guesses));
-    if (rc == 0 && (!player.probability || !player.guesses))
+    player.order = calloc(trace->experts, sizeof(*player.order));
+    player.scores = calloc(trace->experts, sizeof(*player.scores));
+    player.state = calloc(trace->width + 1, sizeof(*player.state));
+    if (rc == 0 && (!player.probability || !player.guesses || !player.order || !player.scores || !player.state))
         rc = -ENOMEM;
     for (uint32_t h = 0; rc == 0 && h < a->histories; h++)
         rc = play_route(&player, &histories[h], histories[h].tokens);
@@ -182,6 +230,9 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     }
     free(player.learned);
     free(player.guesses);
+    free(player.order);
+    free(player.scores);
+    free(player.state);
     free(player.probability);
     efs_predictor_free(player.predictor);
     return rc;
@@ -197,6 +248,9 @@ static errint_t read_histories(const struct predict_arguments *a, const struct e
         if (histories[h].layers != trace->layers || histories[h].experts != trace->experts ||
             histories[h].chosen != trace->chosen)
             return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history[h], a->trace);
+        if (histories[h].states && trace->states && histories[h].width != trace->width)
+            return efs_fail(err, -EINVAL, "%s: hidden states of another width than those of %s", a->history[h],
+                            a->trace);
     }
     return 0;
 }
@@ -212,6 +266,12 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
     predict_report_head(a, histories, trace);
     for (uint32_t i = 0; rc == 0 && i < a->count; i++) {
         struct predict_result result;
+        if (efs_predictor_needs_states(a->choices[i].config.kind) && !(trace->states && trace->gates)) {
+            if (!a->choices[i].named)
+                continue;
+            return efs_fail(err, -ENODATA, "%s: %s has no hidden states and routers; see expertfs-route(5)",
+                            a->choices[i].name, a->trace);
+        }
         rc = predict_play(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)
             predict_report_row(&a->choices[i], &result);

@@ -23,6 +23,7 @@ enum predict_learn {
 struct predict_choice {
     char name[48];
     struct efs_predict_config config; /* but for the trace's shape */
+    bool named;                       /* not by "all": a trace that lacks what it needs is an error */
 };
 
 struct predict_arguments {

@@ -15,7 +15,8 @@ static const struct argp_option options[] = {
     {"history", OPT_HISTORY, "TRACE", 0, "Learn from this trace first; may be given several times", 0},
     {"predictors", OPT_PREDICTORS, "NAME,...", 0,
      "all (default), or some of deepspeed, brainstorm, request, transition, edgemoe, moe-infinity, fmoe, "
-     "mixed; fmoe:trajectory, fmoe:semantic, fmoe:topk and NAME:N with N maps or requests are what their papers "
+     "mixed, and by hidden states mixtral-offloading, hybrimoe, dali, linear; fmoe:trajectory, fmoe:semantic, "
+     "fmoe:topk and NAME:N with N maps or requests are what their papers "
      "compare",
      0},
     {"every", OPT_EVERY, "N", 0, "Judge every Nth token (default: 1); all are learned from", 0},
@@ -59,21 +60,22 @@ static bool parse_choice(const char *text, struct predict_choice *choice)
     return true;
 }
 
-static void add_choice(const struct argp_state *state, struct predict_arguments *a, const char *name)
+static void add_choice(const struct argp_state *state, struct predict_arguments *a, const char *name, bool named)
 {
     struct predict_choice *choice = &a->choices[a->count];
     if (a->count == PREDICT_LIST_MAX)
         argp_error(state, "--predictors: more than %d", PREDICT_LIST_MAX);
-    *choice = (struct predict_choice){{0}, {0}};
+    *choice = (struct predict_choice){.named = named};
     if (!parse_choice(name, choice))
         argp_error(state, "--predictors %s: there is no such predictor", name);
+    choice->named = named;
     a->count++;
 }
 
 static void add_all(const struct argp_state *state, struct predict_arguments *a)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
-        add_choice(state, a, efs_predictor_name(kind));
+        add_choice(state, a, efs_predictor_name(kind), false);
 }
 
 static void add_list(const struct argp_state *state, struct predict_arguments *a, char *list)
@@ -83,7 +85,7 @@ static void add_list(const struct argp_state *state, struct predict_arguments *a
         if (strcmp(name, "all") == 0)
             add_all(state, a);
         else
-            add_choice(state, a, name);
+            add_choice(state, a, name, true);
 }
 
 static enum predict_learn learn_by_name(const struct argp_state *state, const char *value)

@@ -26,17 +26,21 @@ void predict_report_head(const struct predict_arguments *a, const struct efs_rou
         [PREDICT_LEARN_REQUEST] = "each request begins with what the history taught and learns from itself",
         [PREDICT_LEARN_ALL] = "all that came before in the trace is learned from, too",
         [PREDICT_LEARN_NO] = "nothing is learned from the trace"};
+    const char *known = trace->all_scores ? "scores of all experts"
+                        : trace->scores   ? "scores of the chosen experts, so maps are sparse"
+                                          : "no scores: maps hold what was chosen";
     uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens, past = 0;
     printf("%s: %llu tokens, every %llu judged; %u layers of %u experts, K = %u; %s\n", trace->name,
            (unsigned long long)tokens, (unsigned long long)a->every, trace->layers, trace->experts, trace->chosen,
-           trace->scores ? "scores of the chosen experts, so maps are sparse" : "no scores: maps hold what was chosen");
+           known);
     for (uint32_t h = 0; h < a->histories; h++)
         past += histories[h].tokens;
     if (past)
         printf("history: %llu tokens; ", (unsigned long long)past);
     else
         printf("no history; ");
-    printf("%s; no embeddings: the semantic key is the map before\n\n", learns[a->learn]);
+    printf("%s; the semantic key is the map before%s\n\n", learns[a->learn],
+           trace->states && trace->gates ? "" : "; no hidden states: without the predictors that need them");
     printf("%-20s %-23s  %-23s  %-11s  %5s  %-10s %7s %7s %7s %15s\n", "", "recall@K, layers ahead", "recall@2K",
            "next token", "whole", "fetched", "", "", "", "us a layer");
     printf("%-20s %5s %5s %5s %5s  %5s %5s %5s %5s  %5s %5s  %5s  %4s %5s %7s %7s %7s %7s %7s\n", "", "1", "2", "3",

@@ -14,6 +14,7 @@ struct forward {
     const struct model *model;
     struct team *team;
     struct experts *experts;
+    struct trace *trace;               /* NULL: none is asked for */
     uint32_t positions, batch, filled; /* filled: positions with keys and values */
     float *keys, *values;              /* [layers][positions][kv_heads * head_dim] */
     /* of the tokens at hand, [batch] each */
@@ -65,6 +66,16 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
         return 0;
     forward_stop(f);
     return -ENOMEM;
+}
+
+void forward_begin(struct forward *f)
+{
+    f->filled = 0;
+}
+
+void forward_trace(struct forward *f, struct trace *trace)
+{
+    f->trace = trace;
 }
 
 void forward_stop(struct forward *f)
@@ -182,21 +193,28 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     team_products(f->team, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
 }
 
-/* The experts of one token: those of the largest probabilities, the first of equal ones. */
-static void router_choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
+static void router_softmax(const struct config *c, float *scores)
 {
-    float largest = -INFINITY, sum = 0, chosen_sum = 0;
+    float largest = -INFINITY, sum = 0;
     for (uint32_t e = 0; e < c->experts; e++)
         largest = fmaxf(largest, scores[e]);
     for (uint32_t e = 0; e < c->experts; e++)
         sum += scores[e] = expf(scores[e] - largest);
+    for (uint32_t e = 0; e < c->experts; e++)
+        scores[e] /= sum;
+}
+
+/* The experts of one token: those of the largest probabilities, the first of equal ones. */
+static void router_choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
+{
+    float chosen_sum = 0;
     for (uint32_t i = 0; i < c->chosen; i++) {
         uint32_t best = 0;
         for (uint32_t e = 1; e < c->experts; e++)
             if (scores[e] > scores[best])
                 best = e;
         expert[i] = best;
-        weight[i] = scores[best] / sum;
+        weight[i] = scores[best];
         chosen_sum += weight[i];
         scores[best] = -1;
     }
@@ -210,7 +228,11 @@ static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, s
     /* Not rounded for the router, whose weights runtimes keep in F32; experts_run() rounds for the experts. */
     team_products(f->team, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
     for (size_t t = 0; t < count; t++)
+        router_softmax(c, f->router + t * c->experts);
+    trace_router(f->trace, n, count, f->normed, f->router);
+    for (size_t t = 0; t < count; t++)
         router_choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
+    trace_chosen(f->trace, n, count, f->expert);
     struct routes routes = {count, c->chosen, f->expert, f->weight};
     return experts_run(f->experts, n, &routes, f->normed, f->sum, err);
 }
@@ -238,6 +260,7 @@ errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, 
         return efs_fail(err, -ENOSPC, "no room for %u more tokens", count);
     for (size_t t = 0; t < count; t++)
         matrix_row(&m->embedding, tokens[t], f->x + t * m->config.hidden);
+    trace_embeddings(f->trace, count, f->x);
     turn_positions(f, count);
     for (uint32_t n = 0; n < m->config.layers; n++) {
         norm_all(f, m->layers[n].attention_norm, count);

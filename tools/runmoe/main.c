@@ -20,11 +20,18 @@
 #include "sample.h"
 #include "size.h"
 
-enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM };
+enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM, OPT_TRACE };
+
+#define PROMPTS_MAX 1024u
+
+struct prompt {
+    uint32_t *token, tokens;
+};
 
 struct arguments {
-    const char *store, *logits_path;
-    uint32_t *prompt, prompt_tokens;
+    const char *store, *logits_path, *trace_path;
+    struct prompt prompt[PROMPTS_MAX];
+    uint32_t prompts;
     uint32_t tokens, batch;
     unsigned threads;
     bool bf16_activations;
@@ -34,8 +41,11 @@ struct arguments {
 };
 
 static const struct argp_option options[] = {
-    {"prompt", 'p', "IDS", 0, "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0)", 0},
-    {"tokens", 'n', "N", 0, "Generate N tokens (default 32; 0: only run the prompt)", 0},
+    {"prompt", 'p', "IDS", 0,
+     "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0). Several are run one after the "
+     "other, each a sequence of its own",
+     0},
+    {"tokens", 'n', "N", 0, "Generate N tokens after each prompt (default 32; 0: only run the prompt)", 0},
     {"temp", 'T', "T", 0, "Draw with that temperature (default 0: the most likely token)", 0},
     {"seed", OPT_SEED, "N", 0, "For drawing", 0},
     {"batch", OPT_BATCH, "N", 0, "Tokens of the prompt at a time, 1 to 512 (default 32)", 0},
@@ -45,33 +55,33 @@ static const struct argp_option options[] = {
     {"form", OPT_FORM, "plain|coded|any", 0,
      "Compute on experts decoded, as they are coded, or on each as it is cheaper at the time (default)", 0},
     {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
+    {"trace", OPT_TRACE, "FILE", 0,
+     "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers", 0},
     {0},
 };
 
 /* Numbers between commas or blanks. */
-static bool parse_prompt(const char *text, struct arguments *a)
+static bool parse_prompt(const char *text, struct prompt *prompt)
 {
     size_t room = strlen(text) / 2 + 1;
-    free(a->prompt);
-    a->prompt = calloc(room, sizeof(*a->prompt));
-    a->prompt_tokens = 0;
-    while (a->prompt && *(text += strspn(text, ", \n"))) {
+    prompt->token = calloc(room, sizeof(*prompt->token));
+    while (prompt->token && *(text += strspn(text, ", \n"))) {
         char *end;
         unsigned long id = strtoul(text, &end, 10);
         if (*text < '0' || *text > '9' || id > INT32_MAX)
             return false;
-        a->prompt[a->prompt_tokens++] = (uint32_t)id;
+        prompt->token[prompt->tokens++] = (uint32_t)id;
         text = end;
     }
-    return a->prompt_tokens > 0;
+    return prompt->tokens > 0;
 }
 
-static bool parse_prompt_file(const char *path, struct arguments *a)
+static bool parse_prompt_file(const char *path, struct prompt *prompt)
 {
     FILE *file = fopen(path, "r");
     char *text = NULL;
     size_t room = 0;
-    bool good = file && getdelim(&text, &room, '\0', file) > 0 && parse_prompt(text, a);
+    bool good = file && getdelim(&text, &room, '\0', file) > 0 && parse_prompt(text, prompt);
     free(text);
     if (file)
         fclose(file);
@@ -92,11 +102,15 @@ static bool parse_form(const char *text, enum efs_form *form)
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
+    struct prompt *prompt = &a->prompt[a->prompts];
     char *end;
     switch (key) {
     case 'p':
-        if (value[0] == '@' ? !parse_prompt_file(value + 1, a) : !parse_prompt(value, a))
+        if (a->prompts == PROMPTS_MAX)
+            argp_error(state, "--prompt: more than %u", PROMPTS_MAX);
+        if (value[0] == '@' ? !parse_prompt_file(value + 1, prompt) : !parse_prompt(value, prompt))
             argp_error(state, "--prompt %s: numbers of tokens are needed", value);
+        a->prompts++;
         return 0;
     case 'n':
         a->tokens = (uint32_t)tools_option_number(state, "tokens", value, 0, 1000000);
@@ -131,6 +145,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_LOGITS:
         a->logits_path = value;
         return 0;
+    case OPT_TRACE:
+        a->trace_path = value;
+        return 0;
     default:
         return tools_option_argument(state, key, value, "STORE", &a->store);
     }
@@ -147,17 +164,23 @@ struct run {
     const struct arguments *a;
     struct model model;
     struct forward *forward;
+    struct trace *trace;
+    uint32_t sequence;      /* the prompt at hand */
+    uint64_t prompt_tokens; /* of all prompts */
     FILE *logits_file;
     float *logits;                                      /* [batch][vocab] */
-    double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of the whole prompt, of the
-                                                           tokens after the first one */
+    double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of all prompts, of the
+                                                           tokens after the first ones */
 };
 
 /* Tokens through the model; logits then begin with those of the last one. */
-static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, struct efs_error *err)
+static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, enum trace_kind kind,
+                         struct efs_error *err)
 {
     size_t vocab = r->model.config.vocab;
     errint_t rc = forward_run(r->forward, tokens, count, !r->logits_file, r->logits, err);
+    if (rc == 0)
+        rc = trace_tokens(r->trace, r->sequence, kind, count, err);
     if (rc < 0 || !r->logits_file)
         return rc;
     if (fwrite(r->logits, vocab * sizeof(float), count, r->logits_file) != count)
@@ -166,42 +189,53 @@ static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, 
     return 0;
 }
 
-/* The prompt, then token by token; they are printed as they come. */
-static errint_t run_generate(struct run *r, struct efs_error *err)
+/* A prompt, then token by token; they are printed as they come. */
+static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct sampler *sampler, struct efs_error *err)
 {
     const struct arguments *a = r->a;
-    struct sampler sampler = a->sampler;
     double began = tools_now_s();
     errint_t rc = 0;
-    for (uint32_t at = 0; at < a->prompt_tokens && rc == 0; at += a->batch) {
-        uint32_t left = a->prompt_tokens - at;
-        rc = run_step(r, a->prompt + at, left < a->batch ? left : a->batch, err);
-        r->first_step = at ? r->first_step : tools_now_s() - began;
+    forward_begin(r->forward);
+    for (uint32_t at = 0; at < prompt->tokens && rc == 0; at += a->batch) {
+        uint32_t left = prompt->tokens - at;
+        rc = run_step(r, prompt->token + at, left < a->batch ? left : a->batch, TRACE_PROMPT, err);
+        r->first_step = at || r->sequence ? r->first_step : tools_now_s() - began;
     }
-    r->prompt_seconds = tools_now_s() - began;
+    r->prompt_seconds += tools_now_s() - began;
     began = tools_now_s();
     for (uint32_t i = 0; i < a->tokens && rc == 0; i++) {
-        uint32_t token = sample(&sampler, r->logits, r->model.config.vocab);
+        uint32_t token = sample(sampler, r->logits, r->model.config.vocab);
         printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
         fflush(stdout);
         if (i + 1 < a->tokens)
-            rc = run_step(r, &token, 1, err);
+            rc = run_step(r, &token, 1, TRACE_DECODE, err);
     }
-    r->seconds = tools_now_s() - began;
+    r->seconds += tools_now_s() - began;
+    return rc;
+}
+
+static errint_t run_generate(struct run *r, struct efs_error *err)
+{
+    struct sampler sampler = r->a->sampler;
+    errint_t rc = 0;
+    for (r->sequence = 0; r->sequence < r->a->prompts && rc == 0; r->sequence++)
+        rc = run_prompt(r, &r->a->prompt[r->sequence], &sampler, err);
     return rc;
 }
 
 static void print_report(const struct run *r)
 {
     struct efs_stats s;
-    uint32_t after_first = r->a->tokens > 1 ? r->a->tokens - 1 : 0;
+    uint32_t prompts = r->a->prompts;
+    uint64_t after_first = r->a->tokens > 1 ? (uint64_t)prompts * (r->a->tokens - 1) : 0;
     efs_stats(r->model.fs, &s, sizeof(s));
-    printf("prompt_tokens: %u\ngenerated_tokens: %u\n", r->a->prompt_tokens, r->a->tokens);
+    printf("prompt_tokens: %llu\ngenerated_tokens: %llu\n", (unsigned long long)r->prompt_tokens,
+           (unsigned long long)prompts * r->a->tokens);
     printf("open_s: %.4f\nfirst_step_s: %.4f\ntime_to_first_token_s: %.4f\n", r->opened, r->first_step,
-           r->prompt_seconds);
-    printf("prompt_tokens_per_second: %.2f\n", r->a->prompt_tokens / r->prompt_seconds);
+           r->prompt_seconds / prompts);
+    printf("prompt_tokens_per_second: %.2f\n", (double)r->prompt_tokens / r->prompt_seconds);
     if (after_first)
-        printf("tokens_per_second: %.2f\n", after_first / r->seconds);
+        printf("tokens_per_second: %.2f\n", (double)after_first / r->seconds);
     printf("budget_bytes: %llu\nown_bytes: %llu\n", (unsigned long long)s.budget_bytes,
            (unsigned long long)r->a->options.reserved_bytes);
     printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n", (unsigned long long)s.requests_f,
@@ -213,18 +247,27 @@ static void print_report(const struct run *r)
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
 {
     double began = tools_now_s();
-    uint32_t positions = a->prompt_tokens + a->tokens;
+    uint32_t longest = 0;
     errint_t rc = model_open(a->store, &a->options, &r->model, err);
     if (rc < 0)
         return rc;
     const struct config *c = &r->model.config;
     r->model.bf16_activations = a->bf16_activations;
     r->model.form = a->form;
-    for (uint32_t i = 0; i < a->prompt_tokens; i++)
-        if (a->prompt[i] >= c->vocab)
-            return efs_fail(err, -EINVAL, "token %u of the prompt: the vocabulary has %u", a->prompt[i], c->vocab);
+    for (uint32_t p = 0; p < a->prompts; p++) {
+        const struct prompt *prompt = &a->prompt[p];
+        for (uint32_t i = 0; i < prompt->tokens; i++)
+            if (prompt->token[i] >= c->vocab)
+                return efs_fail(err, -EINVAL, "token %u of the prompt: the vocabulary has %u", prompt->token[i],
+                                c->vocab);
+        longest = prompt->tokens > longest ? prompt->tokens : longest;
+        r->prompt_tokens += prompt->tokens;
+    }
+    uint32_t positions = longest + a->tokens;
     size_t logits_bytes = (size_t)a->batch * c->vocab * sizeof(float);
     uint64_t more = forward_bytes(&r->model, positions, a->batch) + logits_bytes;
+    uint64_t run_tokens = r->prompt_tokens + (uint64_t)a->prompts * (a->tokens ? a->tokens - 1 : 0);
+    more += a->trace_path ? trace_bytes(c, a->batch) : 0;
     rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
     if (rc < 0)
         return rc;
@@ -235,8 +278,12 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         return rc;
     if (a->logits_path && !(r->logits_file = fopen(a->logits_path, "wb")))
         return efs_fail(err, -errno, "%s: %s", a->logits_path, strerror(errno));
+    if (a->trace_path) {
+        rc = trace_start(a->trace_path, &r->model, run_tokens, a->batch, &r->trace, err);
+        forward_trace(r->forward, r->trace);
+    }
     r->opened = tools_now_s() - began;
-    return 0;
+    return rc;
 }
 
 static int run(struct arguments *a)
@@ -246,6 +293,7 @@ static int run(struct arguments *a)
     errint_t rc = run_start(&r, a, &err);
     if (rc == 0)
         rc = run_generate(&r, &err);
+    rc = trace_end(r.trace, rc, &err);
     if (rc == 0)
         print_report(&r);
     if (r.logits_file && fclose(r.logits_file) != 0 && rc == 0)
@@ -284,12 +332,11 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     a.options.workers = a.threads;
     a.options.full_pool = a.form != EFS_FORM_CODED;
-    uint32_t *given = a.prompt;
-    if (!given) {
-        a.prompt = &first_token;
-        a.prompt_tokens = 1;
-    }
+    uint32_t given = a.prompts;
+    if (!given)
+        a.prompt[a.prompts++] = (struct prompt){&first_token, 1};
     int status = run(&a);
-    free(given);
+    for (uint32_t p = 0; p < given; p++)
+        free(a.prompt[p].token);
     return status;
 }

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_predict_gate.c - predictors by hidden states, by hand: routers read early, what layers add, scores in a moving
+ * average, a linear one that learns.
+ */
+#include "predict_cases.h"
+
+static void tell(struct efs_predictor *p, unsigned layer, unsigned a, unsigned b, float x, float y)
+{
+    const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
+    const float scores[] = {0.75F, 0.25F}, state[] = {x, y};
+    struct efs_predict_seen seen = {
+        .layer = layer, .experts = experts, .scores = scores, .count = 2, .tokens = 1, .state = state};
+
+    assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
+}
+
+static struct efs_predictor *begin(enum efs_predictor_kind kind)
+{
+    struct efs_predictor *p = predictor_new(&small, kind);
+
+    assert_int_equal(efs_predict_begin(p, 1), 0);
+    return p;
+}
+
+static unsigned favourite(struct efs_predictor *p, unsigned distance)
+{
+    struct efs_guess guess;
+
+    assert_int_equal(efs_predict(p, 1, distance, &guess, 1, NULL), 1);
+    return guess.expert;
+}
+
+static void no_gates_no_predictor(void **state)
+{
+    struct efs_predict_config without = small;
+    struct efs_predictor *p;
+
+    (void)state;
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        without.kind = kind;
+        without.gates = NULL;
+        without.state_width = WIDTH;
+        assert_int_equal(efs_predictor_new(&without, &p), efs_predictor_needs_states(kind) ? -ENODATA : 0);
+        efs_predictor_free(p);
+        without.gates = small.gates;
+        without.state_width = 0;
+        assert_int_equal(efs_predictor_new(&without, &p), efs_predictor_needs_states(kind) ? -ENODATA : 0);
+        efs_predictor_free(p);
+        without.state_width = EFS_PREDICT_MAX_WIDTH + 1;
+        assert_int_equal(efs_predictor_new(&without, &p), -EINVAL);
+    }
+    assert_false(efs_predictor_needs_states(EFS_PREDICT_MIXED) || efs_predictor_needs_states(EFS_PREDICTORS));
+    assert_true(efs_predictor_needs_states(EFS_PREDICT_LINEAR));
+}
+
+static void states_are_numbers(void **state)
+{
+    const float bad[][WIDTH] = {{NAN, 0}, {0, INFINITY}, {-1e7F, 0}};
+    const uint16_t experts[] = {0, 1};
+
+    (void)state;
+    for (enum efs_predictor_kind kind = EFS_PREDICT_OFFLOADING; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = begin(kind);
+        float probability[EXPERTS];
+
+        for (unsigned i = 0; i < 3; i++) {
+            struct efs_predict_seen seen = {.experts = experts, .count = 2, .tokens = 1, .state = bad[i]};
+
+            assert_int_equal(efs_predict_observe(p, 1, &seen), -EINVAL);
+        }
+        /* a layer without one: nothing is guessed from the state before it */
+        tell(p, 0, 1, 2, 4, 0);
+        assert_int_equal(
+            efs_predict_observe(p, 1, &(struct efs_predict_seen){.layer = 1, .experts = experts, .count = 2}), 0);
+        assert_int_equal(efs_predict_all(p, 1, 1, probability), 0);
+        for (unsigned e = 0; e < EXPERTS; e++)
+            assert_true(probability[e] == 0);
+        efs_predictor_free(p);
+    }
+}
+
+/* Routers of the layers to come on this state: the favourite of a direction is another one in each layer. */
+static void routers_are_read_early(void **state)
+{
+    static const enum efs_predictor_kind kinds[] = {EFS_PREDICT_OFFLOADING, EFS_PREDICT_HYBRIMOE, EFS_PREDICT_DALI,
+                                                    EFS_PREDICT_LINEAR};
+
+    (void)state;
+    for (unsigned k = 0; k < 4; k++) {
+        struct efs_predictor *p = begin(kinds[k]);
+        float probability[EXPERTS], sum = 0;
+
+        efs_predict_learn(p, false);
+        tell(p, 0, 2, 3, -2, 3.5F);
+        assert_int_equal(favourite(p, 1), 1);
+        assert_int_equal(favourite(p, 2), 0);
+        assert_int_equal(efs_predict_all(p, 1, 1, probability), 0);
+        for (unsigned e = 0; e < EXPERTS; e++)
+            sum += probability[e];
+        assert_true(fabsf(sum - CHOSEN) < 0.01F);
+        tell(p, 2, 0, 1, 4, 0);
+        assert_int_equal(efs_predict_all(p, 1, 1, probability), 0); /* of the next token nothing is known */
+        for (unsigned e = 0; e < EXPERTS; e++)
+            assert_true(probability[e] == 0);
+        efs_predictor_free(p);
+    }
+}
+
+/* Logits 16, 16, 4, -16, -16, 4 and two chosen: 1 / (1 + exp(c - logit)) with c between 4 and 16. */
+static void probabilities_are_of_being_chosen(void **state)
+{
+    struct efs_predictor *p = begin(EFS_PREDICT_OFFLOADING);
+    float probability[EXPERTS];
+
+    (void)state;
+    tell(p, 0, 0, 1, 4, 2 / 3.5F * 4);
+    assert_int_equal(efs_predict_all(p, 1, 1, probability), 0);
+    assert_true(probability[0] > 0.99F && probability[5] > 0.99F);
+    assert_true(probability[1] < 0.02F && probability[2] < 0.02F && probability[3] < 0.02F && probability[4] < 0.02F);
+    efs_predictor_free(p);
+}
+
+static void hybrimoe_goes_by_scores_else(void **state)
+{
+    struct efs_predictor *p = begin(EFS_PREDICT_HYBRIMOE);
+
+    (void)state;
+    tell(p, 0, 1, 4, 4, 0);
+    tell(p, 1, 0, 1, 4, 0);
+    tell(p, 2, 0, 1, 4, 0);
+    /* S = 0.5 * 0.75 and 0.5 * 0.25, of which two are chosen */
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0.75, 0, 0, 0.25, 0});
+    tell(p, 0, 1, 3, 4, 0);
+    tell(p, 1, 0, 1, 4, 0);
+    tell(p, 2, 0, 1, 4, 0);
+    assert_probable(p, 1, 1, (double[EXPERTS]){0, 1, 0, 0.25, 0.125, 0});
+    efs_predictor_free(p);
+}
+
+static void dali_adds_what_layers_add(void **state)
+{
+    struct efs_predictor *p = begin(EFS_PREDICT_DALI), *stale = begin(EFS_PREDICT_OFFLOADING);
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) { /* layer 0 adds (0, 4) and (0, 2), layer 1 (-8, 0) and (-8, 0) */
+        tell(p, 0, 0, 1, 1, 0);
+        tell(p, 1, 0, 1, 1, i ? 2 : 4);
+        tell(p, 2, 0, 1, -7, i ? 2 : 4);
+    }
+    tell(p, 0, 0, 1, 4, 0);
+    tell(stale, 0, 0, 1, 4, 0);
+    assert_int_equal(favourite(stale, 1), 5);
+    assert_int_equal(favourite(p, 1), 0); /* (4, 3): 18.5 for (2, 3.5), 16 for (4, 0) */
+    assert_int_equal(favourite(stale, 2), 4);
+    assert_int_equal(favourite(p, 2), 0); /* (-4, 3): 18.5 for (-2, 3.5), 16 for (-4, 0) */
+    efs_predictor_free(p);
+    efs_predictor_free(stale);
+}
+
+/* What the router itself would not choose is learned, for each distance and for that state alone. */
+static void linear_learns_what_follows(void **state)
+{
+    struct efs_predictor *p = begin(EFS_PREDICT_LINEAR);
+    struct efs_guess guess[2];
+
+    (void)state;
+    for (unsigned i = 0; i < 600; i++) {
+        bool turned = i & 1;
+
+        tell(p, 0, 0, 1, turned ? -4 : 4, 0);
+        tell(p, 1, turned ? 0 : 2, turned ? 1 : 3, 1, 1);
+        tell(p, 2, turned ? 4 : 0, turned ? 5 : 1, 1, 1);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        tell(p, 0, 0, 1, i ? -4 : 4, 0);
+        assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
+        assert_int_equal(guess[0].expert + guess[1].expert, i ? 0 + 1 : 2 + 3);
+        assert_true(guess[1].probability > 0.6F);
+        assert_int_equal(efs_predict(p, 1, 2, guess, 2, NULL), 2);
+        assert_int_equal(guess[0].expert + guess[1].expert, i ? 4 + 5 : 0 + 1);
+    }
+    efs_predictor_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_gates_no_predictor),        cmocka_unit_test(states_are_numbers),
+        cmocka_unit_test(routers_are_read_early),       cmocka_unit_test(probabilities_are_of_being_chosen),
+        cmocka_unit_test(hybrimoe_goes_by_scores_else), cmocka_unit_test(dali_adds_what_layers_add),
+        cmocka_unit_test(linear_learns_what_follows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
