@@ -25,6 +25,10 @@ struct efs_window {
 };
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
 
+/* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
+ * file alone does not have them under their names. The view is not hidden. */
+bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
+
 /* ---- texts ---------------------------------------------------------------------------------------------------------
  */
 
@@ -160,6 +164,9 @@ struct efs_profile {
  */
 errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
                              struct efs_error *err);
+
+/* u, v and c from the sizes and rates. */
+void efs_profile_derive(struct efs_profile *profile);
 
 /* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
  * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */

@@ -72,3 +72,22 @@ void efs_estimator_now(struct efs_estimator *e, struct efs_rates_now *now, uint6
         *decoded_bytes = e->rates.decoded_bytes;
     pthread_mutex_unlock(&e->lock);
 }
+
+void efs_estimator_doubt(struct efs_estimator *e, struct efs_rates_doubt *doubt)
+{
+    pthread_mutex_lock(&e->lock);
+    efs_rates_doubt(&e->rates, doubt);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void efs_estimator_believe(struct efs_estimator *e, struct efs_profile *profile)
+{
+    struct efs_rates_doubt doubt;
+    pthread_mutex_lock(&e->lock);
+    efs_rates_doubt(&e->rates, &doubt);
+    efs_rates_believe(&e->rates, &doubt);
+    profile->disk_bytes_per_second = e->rates.start.disk_bytes_per_second;
+    profile->read_latency_ns = e->rates.start.read_latency_ns;
+    profile->decode_bytes_per_second = e->rates.start.decode_bytes_per_second;
+    pthread_mutex_unlock(&e->lock);
+}

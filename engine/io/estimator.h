@@ -24,5 +24,8 @@ void efs_estimator_run(struct efs_estimator *estimator, enum efs_rates_run kind,
 /* bursts, decoded_bytes: how much that is known from; may be NULL. */
 void efs_estimator_now(struct efs_estimator *estimator, struct efs_rates_now *now, uint64_t *bursts,
                        uint64_t *decoded_bytes);
+/* efs_rates_believe() of what it doubts; profile: gets the three rates. */
+void efs_estimator_believe(struct efs_estimator *estimator, struct efs_profile *profile);
+void efs_estimator_doubt(struct efs_estimator *estimator, struct efs_rates_doubt *doubt);
 
 #endif

@@ -6,15 +6,21 @@
 
 #include "counts.h"
 #include "estimator.h"
+#include "kernels.h"
 #include "route.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define MEASURE_SECONDS 0.4
 #define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
 #define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
+#define QUIET_NS 5000000000u
+#define MEND_EVERY_NS                                                                                                  \
+    UINT64_C(3600000000000) /* a machine that is always busy differs for ever from what it is alone                    \
+                             */
 
 /* ---- the profile ---- */
 
@@ -54,42 +60,123 @@ static bool reserve_for_measuring(struct efs *fs)
     return room;
 }
 
+/* false: no room in the budget, or measuring failed, which is logged. */
+static bool profile_measure(struct efs_plan_thread *s, struct efs_profile *profile)
+{
+    struct efs *fs = s->fs;
+    struct efs_error err = {""};
+    if (!reserve_for_measuring(fs))
+        return false;
+    errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, profile, &err);
+    efs_lock(fs);
+    fs->account.fixed_bytes -= MEASURE_BYTES;
+    efs_unlock(fs);
+    if (rc < 0)
+        efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
+    return rc == 0;
+}
+
+static void profile_save(struct efs *fs, const struct efs_profile *profile)
+{
+    struct efs_error err = {""};
+    if (efs_profile_save(profile, &err) < 0)
+        efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
+}
+
+static void profile_take(struct efs_plan_thread *s, const struct efs_profile *profile, enum efs_profile_source source)
+{
+    efs_lock(s->fs);
+    s->profile = *profile;
+    s->profile_source = source;
+    efs_estimator_profile(s->fs->estimator, profile);
+    efs_unlock(s->fs);
+}
+
 void efs_plan_thread_profile(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
     struct efs_profile profile;
-    enum efs_profile_source source = EFS_PROFILE_ASSUMED;
     struct efs_error err = {""};
     char path[4096];
     if (fs->options.no_state)
         return;
     if (efs_profile_path(fs->store->sb.content_hash, path, sizeof(path), &err) == 0) {
         errint_t rc = efs_profile_load(path, &profile, &err);
-        if (rc == 0)
-            source = EFS_PROFILE_SAVED;
-        else if (rc != -ENOENT)
+        if (rc == 0) {
+            profile_take(s, &profile, EFS_PROFILE_SAVED);
+            return;
+        }
+        if (rc != -ENOENT)
             efs_log(fs, EFS_LOG_WARNING, "%s; it is measured again", err.text);
     }
-    if (source == EFS_PROFILE_ASSUMED && reserve_for_measuring(fs)) {
-        errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, &profile, &err);
-        efs_lock(fs);
-        fs->account.fixed_bytes -= MEASURE_BYTES;
-        efs_unlock(fs);
-        if (rc == 0) {
-            source = EFS_PROFILE_MEASURED;
-            if (efs_profile_save(&profile, &err) < 0)
-                efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
-        } else {
-            efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
-        }
+    if (profile_measure(s, &profile)) {
+        profile_save(fs, &profile);
+        profile_take(s, &profile, EFS_PROFILE_MEASURED);
     }
-    efs_lock(fs);
-    if (source != EFS_PROFILE_ASSUMED) {
-        s->profile = profile;
-        efs_estimator_profile(fs->estimator, &profile);
+}
+
+/* ---- whether it still holds ---- */
+
+void efs_plan_thread_doubt(const struct efs_plan_thread *s, char *text, size_t room)
+{
+    struct efs_rates_doubt doubt;
+    text[0] = '\0';
+    if (s->profile_source == EFS_PROFILE_ASSUMED)
+        return;
+    efs_estimator_doubt(s->fs->estimator, &doubt);
+    if (strcmp(s->profile.cpu_path, efs_cpu_name()) != 0)
+        snprintf(text, room, "%s code decoded, %s does now", s->profile.cpu_path, efs_cpu_name());
+    else if (efs_rates_doubtful(doubt.disk))
+        snprintf(text, room, "reads take %.2g times what it says", doubt.disk);
+    else if (efs_rates_doubtful(doubt.decode))
+        snprintf(text, room, "decodes take %.2g times what it says", doubt.decode);
+}
+
+/* Whether nothing was asked for in QUIET_NS. */
+static bool is_quiet(struct efs_plan_thread *s)
+{
+    struct efs_rates_now rates;
+    struct efs_plan_quiet *quiet = &s->quiet;
+    uint64_t bursts, decoded_bytes, now = efs_now_ns();
+    efs_estimator_now(s->fs->estimator, &rates, &bursts, &decoded_bytes);
+    efs_lock(s->fs);
+    bool same = bursts == quiet->bursts && decoded_bytes == quiet->decoded_bytes && s->saw == quiet->saw;
+    quiet->bursts = bursts;
+    quiet->decoded_bytes = decoded_bytes;
+    quiet->saw = s->saw;
+    efs_unlock(s->fs);
+    if (!same || quiet->since_ns == 0)
+        quiet->since_ns = now;
+    return now - quiet->since_ns >= QUIET_NS && atomic_load(&s->fs->active) <= 1;
+}
+
+bool efs_plan_thread_mend(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    char doubt[128];
+    if (fs->options.no_state || !is_quiet(s) || efs_now_ns() < s->quiet.not_before_ns)
+        return false;
+    efs_plan_thread_doubt(s, doubt, sizeof(doubt));
+    if (!*doubt)
+        return false;
+    struct efs_profile profile = s->profile;
+    bool measured = profile_measure(s, &profile);
+    if (!measured) {
+        struct timespec clock;
+        efs_estimator_believe(fs->estimator, &profile);
+        clock_gettime(CLOCK_REALTIME, &clock);
+        profile.measured_at = clock.tv_sec;
+        snprintf(profile.cpu_path, sizeof(profile.cpu_path), "%s", efs_cpu_name());
+        efs_profile_derive(&profile);
     }
-    s->profile_source = source;
-    efs_unlock(fs);
+    efs_log(fs, EFS_LOG_INFO, "the profile was in doubt (%s): %s; disk %.2f to %.2f GB/s, decode %.2f to %.2f", doubt,
+            measured ? "measured again" : "taken from what was served", s->profile.disk_bytes_per_second / 1e9,
+            profile.disk_bytes_per_second / 1e9, s->profile.decode_bytes_per_second / 1e9,
+            profile.decode_bytes_per_second / 1e9);
+    profile_save(fs, &profile);
+    profile_take(s, &profile, measured ? EFS_PROFILE_MEASURED : EFS_PROFILE_SERVED);
+    s->quiet.not_before_ns = efs_now_ns() + (measured ? MEND_EVERY_NS : 0); /* believing goes by steps */
+    return true;
 }
 
 /* ---- the history ---- */

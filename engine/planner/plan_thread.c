@@ -14,6 +14,7 @@
 #include <time.h>
 
 #define SAVE_SECONDS 300
+#define QUIET_LOOK_NS 2000000000
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
 #define DRIFT_EVERY 256u    /* requests */
 #define LEASE_LOOK_NS 50000000
@@ -85,21 +86,24 @@ static void *plan_thread_run(void *arg)
     s->planned = true;
     pthread_cond_broadcast(&s->first);
     while (!s->stop) {
-        /* nobody tells when a mapping ends that outlived its lease: look now and then */
-        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : SAVE_SECONDS * INT64_C(1000000000));
-        if (!s->asked)
-            pthread_cond_timedwait(&s->wake, &fs->lock, &until);
+        /* nobody tells when a mapping ends that outlived its lease, or that the store rests: look now and then */
+        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : QUIET_LOOK_NS);
+        bool told = s->asked || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
+        bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull;
         bool look = is_short(fs);
-        bool plan = !s->stop && (s->asked || has_drifted(s));
+        bool plan = !s->stop && (s->asked || ((told || due) && has_drifted(s)));
+        bool stop = s->stop;
         efs_unlock(fs);
         if (look)
             look_for_room(fs);
+        if (!stop && efs_plan_thread_mend(s))
+            efs_plan_thread_plan(s);
         if (plan) {
             struct timespec settle = {0, SETTLE_NS};
             nanosleep(&settle, NULL);
             efs_plan_thread_plan(s);
         }
-        if (efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull) {
+        if (due) {
             efs_plan_thread_save(s);
             saved = efs_now_ns();
         }

@@ -463,8 +463,7 @@ static errint_t list_objects(struct measure *m)
     return m->object_count ? 0 : -ENOENT;
 }
 
-/* Sums and rates to the paper's x, v and c. */
-static void measure_derive(struct efs_profile *p)
+void efs_profile_derive(struct efs_profile *p)
 {
     double chunks = p->tensors * p->shards;
     p->sm_read_ns = p->sm_bytes / p->tensors / p->disk_bytes_per_second * 1e9;
@@ -525,7 +524,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     if (rc == 0)
         rc = measure_all(&m, workers, seconds);
     if (rc == 0)
-        measure_derive(profile);
+        efs_profile_derive(profile);
     pthread_cond_destroy(&m.idle);
     pthread_mutex_destroy(&m.lock);
     free(m.objects);

@@ -351,6 +351,11 @@ bool efs_view_hidden(const struct efs *fs)
     return fs->view.hidden;
 }
 
+bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
+{
+    return efs_view_expert_is_slice(&fs->view, expert.number);
+}
+
 errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
     struct efs_file_info own;

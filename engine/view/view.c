@@ -13,6 +13,8 @@
 
 #define DENSE_NAME "dense.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
+#define WEIGHTS_BEGIN "model" /* with such names loaders look for weights; the daemon shows links of such names */
+#define WEIGHTS_END ".safetensors"
 
 static bool first_part_is(const struct efs_store *store, const struct efs_disk_file *f, const char *name)
 {
@@ -30,6 +32,10 @@ static bool is_alias(const struct efs_store *store, uint32_t file)
         return false;
     if ((f->path_bytes == strlen(DENSE_NAME) && memcmp(path, DENSE_NAME, f->path_bytes) == 0) ||
         (f->path_bytes >= 11 && memcmp(path + f->path_bytes - 11, ".index.json", 11) == 0))
+        return false;
+    size_t begin = strlen(WEIGHTS_BEGIN), end = strlen(WEIGHTS_END);
+    if (f->path_bytes >= begin + end && memcmp(path, WEIGHTS_BEGIN, begin) == 0 &&
+        memcmp(path + f->path_bytes - end, WEIGHTS_END, end) == 0)
         return false;
     for (uint32_t i = f->extent_first; i < f->extent_first + f->extent_count; i++)
         if (store->objects[store->extents[i].object].tensor != EFS_NONE)

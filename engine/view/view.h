@@ -51,6 +51,9 @@ void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, st
 void efs_view_expert_header(const struct efs_view *view, uint32_t expert, char *out);
 /* "L03/E017", "encoder-L03/E017". */
 void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *text, size_t bytes);
+/* Whether its tensors are slices of tensors that hold all experts of a layer: then dense.safetensors has these whole.
+ */
+bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert);
 /* Where in the expert's file the object's bytes begin; EFS_NONE's order is the file's. The expert's objects in the
  * order in which its file has them: order[0..object_count), at most EFS_EXPERT_OBJECTS. Returns how many. */
 #define EFS_EXPERT_OBJECTS 64

@@ -139,6 +139,16 @@ size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *
     return finish_header(&text);
 }
 
+bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert)
+{
+    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
+    uint32_t n = efs_view_expert_parts(view, expert, parts);
+    for (uint32_t i = 0; i < n; i++)
+        if (tensor_of(view->store, parts[i].object)->expert_dim)
+            return true;
+    return false;
+}
+
 /* ---- dense.safetensors ---- */
 
 struct dense_tensor { /* a tensor that stands whole in dense.safetensors */

@@ -28,9 +28,14 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
     if (efsd_is_want(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
+    if (n->kind == EFSD_LINK)
+        mode = 0777;
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
-        .st_mode = (directory ? S_IFDIR : S_IFREG) | mode,
+        .st_mode = (directory              ? S_IFDIR
+                    : n->kind == EFSD_LINK ? S_IFLNK
+                                           : S_IFREG) |
+                   mode,
         .st_nlink = directory ? 2 + n->id : 1,
         .st_uid = daemon->uid,
         .st_gid = daemon->gid,
@@ -119,6 +124,19 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     }
     efsd_attributes(daemon, node, &st);
     fuse_reply_attr(req, &st, EFSD_KEEP_SECONDS);
+}
+
+static void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+    struct efsd *daemon = daemon_of(req);
+    char text[EFSD_NAME_MAX + 1];
+    uint32_t node;
+    if (!efsd_node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind != EFSD_LINK) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    efsd_tree_link(&daemon->tree, node, text);
+    fuse_reply_readlink(req, text);
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
@@ -223,6 +241,10 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
+    if (daemon->tree.nodes[node].kind == EFSD_LINK) {
+        fuse_reply_err(req, ELOOP); /* the kernel asks where it leads */
+        return;
+    }
     if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid))
         efsd_pagecache_open(daemon, req);
     else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid))
@@ -261,6 +283,7 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .forget = op_forget,
     .forget_multi = op_forget_multi,
     .getattr = op_getattr,
+    .readlink = op_readlink,
     .opendir = op_opendir,
     .readdir = op_readdir,
     .readdirplus = op_readdirplus,

@@ -13,6 +13,8 @@
 #define PRIOR_RUNS 1.0    /* that many experts with one token, and with PRIOR_TOKENS */
 #define PRIOR_TOKENS 8.0
 #define TOKEN_SHARE (1. / 16) /* assumed: of running an expert for one token what each more token takes */
+#define DOUBT_BURSTS 32       /* from so many on they are known, and from so many bytes decodes */
+#define DOUBT_DECODED (64.0 * (1u << 20))
 #define BURST_BYTES_MOST (64.0 * (1u << 20)) /* of a request's reads; what is longer is a stream */
 #define SERIAL_SHARE 0.2 /* the rest of a burst after its first read must be that part of it to tell how they end */
 
@@ -166,4 +168,36 @@ void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
     now->decode_bytes_per_second = rates_rate(r, bytes, ns);
     for (unsigned kind = 0; kind < EFS_RUNS; kind++)
         rates_fit_runs(r, (enum efs_rates_run)kind, &now->run_expert_ns[kind], &now->run_token_ns[kind]);
+}
+
+/* Samples alone, without what the profile counts as; each was clipped when it came, so that one says little. */
+void efs_rates_doubt(const struct efs_rates *r, struct efs_rates_doubt *doubt)
+{
+    double bytes = 0, ns = 0;
+    double expected = r->ww * r->start.read_latency_ns + r->wx * 1e9 / r->start.disk_bytes_per_second;
+
+    *doubt = (struct efs_rates_doubt){1, 1};
+    if (r->ww >= DOUBT_BURSTS && expected > 0)
+        doubt->disk = r->wy / expected;
+    for (unsigned kind = 0; kind < EFS_DECODES; kind++) {
+        bytes += r->decode_bytes[kind];
+        ns += r->decode_ns[kind];
+    }
+    if (bytes >= DOUBT_DECODED)
+        doubt->decode = ns / (bytes * 1e9 / r->start.decode_bytes_per_second);
+}
+
+void efs_rates_believe(struct efs_rates *r, const struct efs_rates_doubt *doubt)
+{
+    r->start.disk_bytes_per_second /= doubt->disk;
+    r->start.read_latency_ns *= doubt->disk;
+    r->start.decode_bytes_per_second /= doubt->decode;
+    r->ww = r->wx = r->wy = r->xx = r->xy = 0;
+    for (unsigned kind = 0; kind < EFS_DECODES; kind++)
+        r->decode_bytes[kind] = r->decode_ns[kind] = 0;
+}
+
+bool efs_rates_doubtful(double part)
+{
+    return part > EFS_RATES_DOUBT || part < 1 / EFS_RATES_DOUBT;
 }

@@ -29,6 +29,7 @@ extern "C" {
 
 #define EFS_RATES_CLIP 8.0
 #define EFS_RATES_BOUND 16.0
+#define EFS_RATES_DOUBT 3.0
 
 /* A decode of chunks that were read for it, or of chunks that were in memory. */
 enum efs_rates_decode { EFS_DECODE_FRESH, EFS_DECODE_KEPT, EFS_DECODES };
@@ -82,6 +83,17 @@ void efs_rates_decode(struct efs_rates *rates, enum efs_rates_decode kind, uint6
 /* A layer has run: so many experts, one after the other, for so many tokens together. */
 void efs_rates_run(struct efs_rates *rates, enum efs_rates_run kind, uint32_t experts, uint64_t tokens, uint64_t ns);
 void efs_rates_now(const struct efs_rates *rates, struct efs_rates_now *now);
+
+/* What reading and decoding took of late over what the profile says they take; 1 where too little is known. Beyond
+ * EFS_RATES_DOUBT times, or below one part in so many, the profile is not to be trusted. */
+struct efs_rates_doubt {
+    double disk, decode;
+};
+void efs_rates_doubt(const struct efs_rates *rates, struct efs_rates_doubt *doubt);
+bool efs_rates_doubtful(double part);
+/* Make the profile as fast as the samples say, and forget them: they were clipped by what it said, so that several
+ * times may be needed. */
+void efs_rates_believe(struct efs_rates *rates, const struct efs_rates_doubt *doubt);
 
 #ifdef __cplusplus
 }

@@ -162,9 +162,11 @@ def make_store(model, *options):
 
 
 def files_below(folder):
+    """Names of files, without links to them."""
     found = []
     for base, _, names in os.walk(folder):
-        found += [os.path.relpath(os.path.join(base, name), folder) for name in names]
+        found += [os.path.relpath(os.path.join(base, name), folder) for name in names
+                  if not os.path.islink(os.path.join(base, name))]
     return sorted(found)
 
 

@@ -288,6 +288,12 @@ uint32_t efs_file_count(const struct efs *fs)
     return fs->file_count;
 }
 
+bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
+{
+    (void)fs, (void)expert;
+    return false;
+}
+
 bool efs_view_hidden(const struct efs *fs)
 {
     (void)fs;

@@ -251,6 +251,53 @@ static void bounds_hold(void **state)
     }
 }
 
+/* A profile of a machine that was busy: the disk 17 times, decoding 4 times as fast now. Little known is no doubt, and
+ * what is as the profile says neither. */
+static void samples_contradict_the_profile(void **state)
+{
+    const struct efs_rates_start slow = {147e6, 1e5, 1e9, 1.6e6};
+    struct efs_rates r;
+    struct efs_rates_doubt doubt;
+
+    (void)state;
+    efs_rates_init(&r, &slow);
+    for (unsigned i = 0; i < 31; i++) {
+        struct efs_rates_burst b = burst_of((1 + i % 8) * MIB, 1e5, 0.4, 0);
+        efs_rates_burst(&r, &b);
+        efs_rates_decode(&r, (enum efs_rates_decode)(i % 2), 2 * MIB, (uint64_t)(2.0 * (double)MIB / 4));
+    }
+    efs_rates_doubt(&r, &doubt);
+    assert_true(doubt.disk == 1 && doubt.decode == 1);
+    for (unsigned i = 0; i < 40; i++) {
+        struct efs_rates_burst b = burst_of((1 + i % 8) * MIB, 1e5, 0.4, 0);
+        efs_rates_burst(&r, &b);
+        efs_rates_decode(&r, (enum efs_rates_decode)(i % 2), 2 * MIB, (uint64_t)(2.0 * (double)MIB / 4));
+    }
+    efs_rates_doubt(&r, &doubt);
+    assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk < 0.2);
+    assert_true(efs_rates_doubtful(doubt.decode) && doubt.decode < 0.26 && doubt.decode > 0.24);
+    efs_rates_from(&r, &(struct efs_rates_start){2.5e9, 1e5, 4e9, 1.6e6});
+    efs_rates_doubt(&r, &doubt);
+    assert_false(efs_rates_doubtful(doubt.disk));
+    assert_false(efs_rates_doubtful(doubt.decode));
+    efs_rates_from(&r, &(struct efs_rates_start){40e9, 1e4, 4e9, 1.6e6});
+    efs_rates_doubt(&r, &doubt);
+    assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk > 1);
+    efs_rates_init(&r, &slow);
+    for (unsigned times = 0; times < 3; times++) { /* believed by steps, since samples are clipped */
+        for (unsigned i = 0; i < 40; i++) {
+            struct efs_rates_burst b = burst_of((1 + i % 8) * MIB, 1e5, 0.4, 0);
+            efs_rates_burst(&r, &b);
+            efs_rates_decode(&r, (enum efs_rates_decode)(i % 2), 2 * MIB, (uint64_t)(2.0 * (double)MIB / 4));
+        }
+        efs_rates_doubt(&r, &doubt);
+        efs_rates_believe(&r, &doubt);
+        efs_rates_doubt(&r, &doubt);
+        assert_true(doubt.disk == 1 && doubt.decode == 1);
+    }
+    assert_true(r.start.disk_bytes_per_second > 1.5e9 && r.start.decode_bytes_per_second > 3.9e9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +311,7 @@ int main(void)
         cmocka_unit_test(finds_what_runs_take),
         cmocka_unit_test(runs_of_one_token),
         cmocka_unit_test(one_bad_sample_is_one_sample),
+        cmocka_unit_test(samples_contradict_the_profile),
         cmocka_unit_test(bounds_hold),
     };
 

@@ -2,8 +2,11 @@
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
 #include "expertctl.h"
 
-#include "expertfs.h"
+#include "expertfs-private.h"
+#include "lines.h"
+#include "rates.h"
 #include "size.h"
+#include "top_sample.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -22,6 +25,7 @@
 #include <unistd.h>
 
 #define PATHS_MAX 64
+#define LOOK_SECONDS 0.4 /* at a store */
 
 enum finding { GOOD, SLOWER, WRONG };
 
@@ -154,6 +158,42 @@ static void doctor_memory(struct doctor *d)
 
 /* ---- stores and mounts ---- */
 
+static const char *print_age(double seconds, char text[32])
+{
+    if (seconds < 2 * 86400.0)
+        return tools_duration_print(seconds, text, 32);
+    snprintf(text, 32, "%.0f days", seconds / 86400);
+    return text;
+}
+
+/* What is saved of a store's rates, beside what a short look tells now. */
+static void doctor_profile(struct doctor *d, const char *path, struct efs_store *store, uint64_t content_hash)
+{
+    struct efs_profile saved, now;
+    struct efs_error err = {""};
+    char file[4200], age[32];
+    errint_t rc = efs_profile_path(content_hash, file, sizeof(file), &err);
+    if (rc == 0)
+        rc = efs_profile_load(file, &saved, &err);
+    if (rc == -ENOENT) {
+        tell(d, GOOD, "profile", "%s: none is saved yet: the first mount measures", path);
+        return;
+    }
+    if (rc == 0)
+        rc = efs_profile_measure(store, 0, LOOK_SECONDS, &now, &err);
+    if (rc < 0) {
+        tell(d, SLOWER, "profile", "%s", err.text);
+        return;
+    }
+    bool doubt = efs_rates_doubtful(saved.disk_bytes_per_second / now.disk_bytes_per_second) ||
+                 efs_rates_doubtful(saved.decode_bytes_per_second / now.decode_bytes_per_second);
+    tell(d, doubt ? SLOWER : GOOD, "profile",
+         "%s: saved %s ago: disk %.2f GB/s, decode %.2f GB/s a thread; a short look now: %.2f and %.2f%s", path,
+         print_age((double)now.measured_at - (double)saved.measured_at, age), saved.disk_bytes_per_second / 1e9,
+         saved.decode_bytes_per_second / 1e9, now.disk_bytes_per_second / 1e9, now.decode_bytes_per_second / 1e9,
+         doubt ? "; `expertctl profile` measures again and saves" : "");
+}
+
 static void doctor_store(struct doctor *d, const char *path)
 {
     struct efs_store *store;
@@ -165,11 +205,36 @@ static void doctor_store(struct doctor *d, const char *path)
         return;
     }
     efs_store_info(store, &info, sizeof(info));
-    efs_store_close(store);
     if (!info.direct)
         tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);
     else
         tell(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
+    if (info.experts)
+        doctor_profile(d, path, store, info.content_hash);
+    efs_store_close(store);
+}
+
+/* What the rates are that a mount goes by, and whether what it serves contradicts them. */
+static void doctor_mount_profile(struct doctor *d, const char *path)
+{
+    char name[4200], source[32], doubt[160], age[32];
+    char *text = NULL;
+    size_t room = 0;
+    snprintf(name, sizeof(name), "%s/.expertfs/profile", path);
+    FILE *f = fopen(name, "re");
+    if (f && getdelim(&text, &room, '\0', f) > 0 && tools_line_value(text, "doubt")) {
+        top_text(text, "source", source, sizeof(source));
+        bool doubted = *top_text(text, "doubt", doubt, sizeof(doubt)) != '-';
+        tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.2f GB/s, decode %.2f GB/s a thread%s%s", path,
+             source, strcmp(source, "assumed") == 0 ? "" : " rates of ",
+             strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
+             (double)top_number(text, "disk_bytes_per_second") / 1e9,
+             (double)top_number(text, "decode_bytes_per_second") / 1e9,
+             doubted ? "; in doubt, measured again when it rests: " : "", doubted ? doubt : "");
+    }
+    free(text);
+    if (f)
+        fclose(f);
 }
 
 static void doctor_mount(struct doctor *d, const char *path)
@@ -201,6 +266,7 @@ static void doctor_mount(struct doctor *d, const char *path)
     bool best = strcmp(serving, "passthrough") == 0;
     tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
          best || strcmp(better, "-") == 0 ? "" : "; no passthrough: ", best || strcmp(better, "-") == 0 ? "" : better);
+    doctor_mount_profile(d, path);
 }
 
 /* ---- the command ---- */
