@@ -285,8 +285,14 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
     if (!fs->cache->policy)
         return;
     efs_policy_unpin(fs->cache->policy, x->layer, x->index);
-    if (x->holds == 0 && fs->full->at[expert].state == EFS_FULL_NONE)
+    if (x->holds > 0)
+        return;
+    if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
+    const struct efs_move *moves; /* it may be what was left when the plan became smaller */
+    size_t count;
+    efs_policy_fit(fs->cache->policy, &moves, &count);
+    efs_cache_apply(fs, moves, count);
 }
 
 void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)

@@ -322,6 +322,13 @@ void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[
     efs_policy_call_end(policy, moves, move_count);
 }
 
+void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count)
+{
+    efs_policy_call_begin(policy);
+    efs_policy_trim(policy);
+    efs_policy_call_end(policy, moves, move_count);
+}
+
 void efs_policy_begin(struct efs_policy *policy)
 {
     if (policy->order->begin)

@@ -139,10 +139,13 @@ void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, 
 
 /*
  * New capacities (a budget, a plan). layer_bytes as in the config: NULL to share capacity_bytes by all layers. Victims
- * go at once; what is pinned stays over the capacity and goes with later calls.
+ * go at once; what is pinned stays over the capacity until efs_policy_fit().
  */
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
                        const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count);
+
+/* What is above the capacities goes, as far as it is not pinned: after unpins. moves as of efs_policy_admit(). */
+void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count);
 
 /* A new sequence begins (zipmoe sees it by itself, a little later); harmless when several are interleaved. */
 void efs_policy_begin(struct efs_policy *policy);

@@ -429,6 +429,25 @@ static void test_pairs(void **state)
     efs_close(fs);
 }
 
+/* What was held when the plan became smaller goes when it is not held any more, without another request. */
+static void test_plan_shrinks_under_leases(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
+    struct efs_lease *lease;
+    fixture_set_and_plan(fs, "plan", "F=100");
+    lease_all(fs);
+    assert_int_equal(count_kept(fs, 'F'), ALL);
+    assert_int_equal(lease_wait(fs, info_of(fs, 5).file, &lease), 0);
+    fixture_set_and_plan(fs, "plan", "C=100");
+    assert_int_equal(info_of(fs, 5).kept, 'F');
+    assert_int_equal(count_kept(fs, 'F'), 1);
+    efs_lease_release(lease);
+    assert_int_equal(count_kept(fs, 'F'), 0);
+    assert_int_equal(info_of(fs, 5).kept, 'C');
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_coded_are_not_full),
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_held_back),
+        cmocka_unit_test(test_plan_shrinks_under_leases),
         cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

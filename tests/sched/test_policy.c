@@ -443,7 +443,7 @@ static void what_is_held_stays(void **state)
         assert_int_equal(moves[0].expert, 2);
         assert_int_equal(over_bytes(policy), 667);
         efs_policy_unpin(policy, 0, 0);
-        efs_policy_resize(policy, none, NULL, &moves, &count);
+        efs_policy_fit(policy, &moves, &count);
         assert_int_equal(count, 1);
         assert_int_equal(over_bytes(policy), 0);
         efs_policy_free(policy);
