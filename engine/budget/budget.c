@@ -67,16 +67,14 @@ static uint64_t segments_needed(const struct efs *fs)
  * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
  * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
  */
-static bool budget_memory_left(struct efs *fs, uint64_t bytes)
+static errint_t budget_memory_left(struct efs *fs, uint64_t bytes)
 {
-    /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
-    if (efs_memory_left_for(&fs->budget->memory_left, bytes + fs->account.fresh_bytes + fs->arena.segment_bytes))
-        return true;
-    efs_count(&fs->stats, memory_short, 1);
-    return false;
+    errint_t rc = efs_supply_memory(fs, bytes);
+    efs_count(&fs->stats, memory_short, rc == -ENOMEM);
+    return rc;
 }
 
-errint_t efs_budget_reserve_segment(struct efs *fs)
+errint_t efs_budget_add_segment(struct efs *fs)
 {
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes, used;
     if (fs->arena.segment_count == fs->arena.segment_max)
@@ -94,14 +92,15 @@ errint_t efs_budget_reserve_segment(struct efs *fs)
             !(kept && efs_full_evict_oldest(fs, true)))
             return -ENOMEM;
     }
-    return fs->arena.segment_count < fs->account.floor_segments || budget_memory_left(fs, bytes) ? 0 : -ENOMEM;
+    errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_memory_left(fs, bytes);
+    return rc == 0 ? efs_supply_segment(fs) : rc;
 }
 
-bool efs_budget_has_segment(const struct efs *fs)
+bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
            efs_budget_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes &&
-           efs_memory_left_for(&fs->budget->memory_left, 2 * fs->arena.segment_bytes + fs->account.fresh_bytes);
+           efs_supply_memory(fs, fs->arena.segment_bytes) == 0;
 }
 
 /* ---- a segment leaves: its extents go, then its registration, then its memory; one at a time ---- */
@@ -111,6 +110,8 @@ static void segment_unpinned(struct efs_disk_request *request, errint_t error)
     (void)error;
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     struct efs *fs = r->fs;
+    efs_arena_give_back(&fs->arena, request->segment);
+    efs_supply(fs, true);
     efs_lock(fs);
     efs_arena_drop(&fs->arena, request->segment);
     fs->account.segments_leaving--;
@@ -172,8 +173,9 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
         bool within = used + bytes <= budget;
         if (within && used + fs->account.freeing_bytes + bytes > budget)
             return -EBUSY;
-        if (within && budget_memory_left(fs, bytes))
-            return 0;
+        errint_t left = within ? budget_memory_left(fs, bytes) : -ENOMEM;
+        if (left != -ENOMEM)
+            return left == 0 ? 0 : -EBUSY;
         if (within && fs->account.freeing_bytes >= bytes) /* the system will have it back */
             return -EBUSY;
         uint64_t excess = within ? bytes : used + bytes - budget, before = fs->account.full_bytes;
@@ -263,11 +265,18 @@ errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_
 void efs_budget_build(struct efs *fs)
 {
     efs_memory_left_open(&fs->budget->memory_left);
+    pthread_mutex_init(&fs->budget->supply.lock, NULL);
+    fs->supply_wanted = true;
     fs->budget->built = true;
 }
 
 void efs_budget_destroy(struct efs *fs)
 {
-    if (fs->budget->built)
-        efs_memory_left_close(&fs->budget->memory_left);
+    struct efs_supply *s = &fs->budget->supply;
+    if (!fs->budget->built)
+        return;
+    while (s->count > 0)
+        efs_arena_forget(&fs->arena, &s->segments[--s->count]);
+    pthread_mutex_destroy(&s->lock);
+    efs_memory_left_close(&fs->budget->memory_left);
 }

@@ -22,8 +22,21 @@ struct efs_next_segment { /* of the chunk pool, whose pages are being made */
     bool busy;
 };
 
+#define EFS_SUPPLY_SEGMENTS 2u
+
+struct efs_supply {
+    pthread_mutex_t lock;                 /* one thread at a time gets it */
+    _Atomic uint64_t asked_ns, looked_ns; /* how much memory is left; 0: never, or before some came free */
+    /* guarded by efs.lock */
+    struct efs_coming_segment segments[EFS_SUPPLY_SEGMENTS]; /* ready */
+    unsigned count;
+    uint64_t left_bytes; /* more than efs_account.taken_bytes: may be taken */
+    bool is_new;         /* nobody has gone by it yet */
+};
+
 struct efs_budget {
     bool built;
+    struct efs_supply supply;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
@@ -36,11 +49,11 @@ uint64_t efs_budget_now(struct efs *fs);
 uint64_t efs_budget_used(const struct efs *fs);
 /* The same if the chunk pool had so many segments, should it have fewer. */
 uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
-/* Make room for one more segment, without taking it from a full expert that is kept. 0; -EAGAIN: room is on its way;
- * -ENOMEM. */
-errint_t efs_budget_reserve_segment(struct efs *fs);
+/* The chunk pool gets one more segment, but not from a full expert that is kept. 0; -EAGAIN: it is on its way; -ENOMEM.
+ */
+errint_t efs_budget_add_segment(struct efs *fs);
 /* Is there room for one more segment as it is, within the plan, with nothing that must go? */
-bool efs_budget_has_segment(const struct efs *fs);
+bool efs_budget_has_segment(struct efs *fs);
 /* Bytes of chunks that clients may hold at once: component of what the chunk pool has by the plan or, should the plan
  * give it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_budget_coded(const struct efs *fs);
@@ -75,6 +88,15 @@ void efs_budget_retire(struct efs *fs);
  * here, and the store is large enough to take it. 0: err says whether it is above what is
  * available now, or is left as it was. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
+
+/* ---- supply.c ---- */
+/* Without lock: get what turns may need; see efs_hooks. May wait for another thread that does. */
+void efs_supply(struct efs *fs, bool freed);
+/* With lock held, both: -EAGAIN: as efs_defer_supply(), not now. */
+/* The chunk pool has one more segment, which the caller has room for: 0, -EAGAIN, -ENOMEM. */
+errint_t efs_supply_segment(struct efs *fs);
+/* Is there memory for so much more, whatever the budget says? 0, -EAGAIN, -ENOMEM. */
+errint_t efs_supply_memory(struct efs *fs, uint64_t bytes);
 
 /* ---- prefault.c ---- */
 /* EFS_AGAIN_PREFAULT: something was wanted that was not there. If the chunk pool will soon want more segments, have

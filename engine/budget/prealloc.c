@@ -12,6 +12,7 @@
 #include "cache.h"
 #include "workers.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 struct prealloc {
@@ -28,8 +29,14 @@ static bool prealloc_take_segment(struct prealloc *p)
     struct efs *fs = p->fs;
     uint32_t count = fs->arena.segment_count;
     if (p->over || count >= fs->account.planned_segments ||
-        efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes || efs_arena_grow(&fs->arena) < 0)
+        efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes)
         return false;
+    errint_t rc = efs_supply_segment(fs);
+    if (rc < 0) {
+        efs_unlock(fs);
+        efs_lock(fs);
+        return rc == -EAGAIN;
+    }
     uint32_t segment = fs->arena.newest;
     bool whole = true;
     atomic_store(&fs->arena.segments[segment].populating, true);

@@ -31,7 +31,7 @@ static void prefault_go_on(struct efs *fs)
         return;
     if (efs_extents_one_goes_first(fs))
         return; /* that goes before the pool grows */
-    if (!efs_budget_has_segment(fs) || efs_arena_grow(&fs->arena) < 0)
+    if (!efs_budget_has_segment(fs) || efs_supply_segment(fs) < 0)
         return;
     n->fs = fs;
     n->busy = true;

@@ -85,7 +85,8 @@ struct efs_extents {
     uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
     uint32_t loads[EFS_LOADS];             /* under way */
     struct efs_extent_load *unwanted;      /* of them, those that nobody waits for */
-    struct efs_extent_load *idle_loads;    /* that ended */
+    struct efs_extent_load *idle_loads;    /* that ended, or are new */
+    unsigned load_count, idle_count;       /* made so far; of them idle */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole ones */
 };
@@ -119,6 +120,11 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes);
 uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
+/* What loads need beside memory: how many more should be made; make them, without lock (a list, NULL: no memory, or
+ * none); they are there. */
+unsigned efs_extent_loads_wanted(const struct efs *fs);
+struct efs_extent_load *efs_extent_loads_new(unsigned count);
+void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads);
 /* How far each stream is read ahead, and how much at most at once for others. */
 void efs_extents_set_window(struct efs *fs, uint64_t bytes);
 /* A reference goes. used_up: nobody will come back for it soon, so that it goes before others do and before the pool

@@ -16,6 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOADS_IDLE 16u  /* with fewer at hand more are made: as many as there are, ... */
+#define LOADS_FIRST 64u /* ... but at first these */
+
 static bool extent_is_whole(const struct efs_extent *x)
 {
     return x->state == EFS_EXTENT_REST && x->have == x->needs;
@@ -50,8 +53,8 @@ static bool extents_more_memory(struct efs *fs)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
-    errint_t rc = fs->hooks->reserve_segment(fs);
-    if (rc == -EAGAIN || (rc == 0 && efs_arena_grow(&fs->arena) == 0))
+    errint_t rc = fs->hooks->add_segment(fs);
+    if (rc == -EAGAIN || rc == 0)
         return rc == 0;
     enum efs_evicted evicted = efs_extents_evict(fs, false);
     if (evicted == EFS_EVICTED_NONE)
@@ -84,7 +87,7 @@ errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
     while (!extent_alloc_components(fs, x, components))
         if (!extents_more_memory(fs)) {
             extent_free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0;
+            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.supply;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
@@ -97,7 +100,7 @@ static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned 
 {
     struct efs_extent *x = &fs->extents->at[extent];
     while (!extent_alloc_components(fs, x, components))
-        if (!fs->hooks->has_segment(fs) || efs_arena_grow(&fs->arena) < 0) {
+        if (!fs->hooks->has_segment(fs) || fs->hooks->add_segment(fs) < 0) {
             extent_free_components(fs, x, components);
             return -EAGAIN;
         }
@@ -188,6 +191,13 @@ static void load_raise(struct efs *fs, uint32_t extent)
     efs_defer_look(fs);
 }
 
+static void load_ended(struct efs *fs, struct efs_extent_load *load)
+{
+    load->next = fs->extents->idle_loads;
+    fs->extents->idle_loads = load;
+    fs->extents->idle_count++;
+}
+
 static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
@@ -206,8 +216,7 @@ static void load_done(struct efs_extent_load *load)
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->why == EFS_LOAD_WARM)
         fs->hooks->warmed(fs, load->extent, error);
-    load->next = fs->extents->idle_loads;
-    fs->extents->idle_loads = load;
+    load_ended(fs, load);
     efs_unlock(fs);
     efs_active_end(fs);
 }
@@ -242,14 +251,43 @@ static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, 
     efs_defer_read(load->fs, r);
 }
 
-/* Under the lock, since only here is it known that one is needed. Those that ended are used again, so that hardly one
- * is made once as many are under way as ever will be. */
-static struct efs_extent_load *load_new(struct efs *fs)
+/* Made before they are needed; those that ended are used again, so that hardly one is made once as many are under way
+ * as ever will be. */
+unsigned efs_extent_loads_wanted(const struct efs *fs)
+{
+    unsigned made = fs->extents->load_count;
+    return fs->extents->idle_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
+}
+
+struct efs_extent_load *efs_extent_loads_new(unsigned count)
+{
+    struct efs_extent_load *loads = NULL, *load;
+    while (count-- > 0 && (load = efs_sys_calloc(1, sizeof(*load)))) {
+        load->next = loads;
+        loads = load;
+    }
+    return loads;
+}
+
+void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
+{
+    for (struct efs_extent_load *next; loads; loads = next) {
+        next = loads->next;
+        load_ended(fs, loads);
+        fs->extents->load_count++;
+    }
+}
+
+/* NULL: there are none, and more are on their way or cannot be had. */
+static struct efs_extent_load *load_take(struct efs *fs)
 {
     struct efs_extent_load *load = fs->extents->idle_loads;
-    if (!load)
-        return efs_sys_calloc(1, sizeof(*load));
-    fs->extents->idle_loads = load->next;
+    if (load) {
+        fs->extents->idle_loads = load->next;
+        fs->extents->idle_count--;
+    }
+    if (fs->extents->idle_count < LOADS_IDLE)
+        atomic_store(&fs->supply_wanted, true);
     return load;
 }
 
@@ -266,16 +304,15 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->needs & ~(unsigned)x->have;
-    struct efs_extent_load *load = load_new(fs);
+    struct efs_extent_load *load = load_take(fs);
     if (!load)
-        return -ENOMEM;
+        return efs_defer_supply(fs);
     errint_t rc =
         why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components) : efs_extent_place(fs, extent, components);
     if (rc < 0) {
         if (rc != -EAGAIN && x->have == 0)
             efs_extent_set_passing(fs, x, false);
-        load->next = fs->extents->idle_loads;
-        fs->extents->idle_loads = load;
+        load_ended(fs, load);
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,

@@ -245,6 +245,7 @@ struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct 
     assert(fs->full->filling_count > 0);
     assert(!fresh || fs->account.fresh_bytes >= efs_memfile_bytes(fs, expert));
     fs->account.fresh_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
+    fs->account.taken_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
     fs->full->filling_count--;
     f->waiters = NULL;
     f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;

@@ -2,6 +2,8 @@
 /* deferred.c - see deferred.h. */
 #include "efs.h"
 
+#include <errno.h>
+
 #define LINES (1u << EFS_AGAIN_LEASES | 1u << EFS_AGAIN_CODED)
 
 void efs_deferred_init(struct efs_deferred *d)
@@ -30,6 +32,16 @@ void efs_defer_read(struct efs *fs, struct efs_disk_request *request)
 void efs_defer_look(struct efs *fs)
 {
     fs->deferred.any = fs->deferred.look = true;
+}
+
+errint_t efs_defer_supply(struct efs *fs)
+{
+    atomic_store(&fs->supply_wanted, true);
+    fs->deferred.any = fs->deferred.supply = true;
+    if (!fs->supply_failed)
+        return -EAGAIN;
+    fs->supply_failed = false;
+    return -ENOMEM;
 }
 
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)
@@ -87,6 +99,7 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
 
 void efs_lock(struct efs *fs)
 {
+    fs->hooks->supply(fs, false);
     pthread_mutex_lock(&fs->lock);
 }
 
@@ -101,7 +114,7 @@ static bool deferred_turn_ends(struct efs *fs)
     const struct efs_deferred d = fs->deferred;
     efs_deferred_init(&fs->deferred);
     fs->deferred.again = d.again; /* lines that another thread is at, or this one below */
-    bool again = d.from_lines || d.memfiles.head;
+    bool again = d.from_lines || d.memfiles.head || d.supply;
     fs->lines_begin |= d.from_lines;
     if (again)
         efs_active_begin(fs); /* all that begins may have ended when we come back */
@@ -109,14 +122,18 @@ static bool deferred_turn_ends(struct efs *fs)
     deferred_work_off(fs, &d);
     if (!again)
         return false;
+    fs->hooks->supply(fs, d.memfiles.head != NULL);
     pthread_mutex_lock(&fs->lock);
     if (d.from_lines)
         fs->lines_begin = false;
-    if (d.memfiles.head) {
+    if (d.memfiles.head)
         fs->account.freeing_bytes -= d.memfile_bytes;
+    if (d.memfiles.head || d.supply) {
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_LEASES);
     }
+    if (d.supply)
+        efs_again(fs, EFS_AGAIN_WARM);
     efs_active_end_locked(fs);
     return true;
 }

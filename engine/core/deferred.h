@@ -5,7 +5,10 @@
  *
  *   with the lock   who waits for what may have changed looks again (EFS_AGAIN_...), until nothing new comes of it
  *   without         reads are submitted, jobs pushed, memory given back, full experts and fetches begun, leases
- * answered
+ *                   answered
+ *
+ * What a turn may need of the system is got before it begins (supply()). Where that was not enough, who needs more
+ * waits in his line and looks again after the next supply.
  *
  * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
  * another lock that these need.
@@ -51,6 +54,7 @@ enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS 
 
 struct efs_deferred {
     bool any;       /* of what follows but for again */
+    bool supply;    /* who waits for memory looks again after the next supply */
     unsigned again; /* bits by enum efs_again */
     EFS_QUEUE(struct efs_disk_request) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
@@ -64,15 +68,18 @@ struct efs_deferred {
 };
 
 /* What the rooms ask of those above them, set once by who knows all rooms (serve.c). With lock held but for the last
- * three. */
+ * four. */
 struct efs_hooks {
     void (*again[EFS_AGAIN_COUNT])(struct efs *fs);
-    /* efs_budget_reserve_segment(), efs_budget_has_segment() */
-    errint_t (*reserve_segment)(struct efs *fs);
-    bool (*has_segment)(const struct efs *fs);
+    /* efs_budget_add_segment(), efs_budget_has_segment() */
+    errint_t (*add_segment)(struct efs *fs);
+    bool (*has_segment)(struct efs *fs);
     /* a layer asks for these (numbers in the policy's layer); before the policy hears of it */
     void (*saw)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
     void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of warming has ended */
+    /* before each turn: what it may need and must not get with the lock. freed: there is more memory than a moment ago
+     */
+    void (*supply)(struct efs *fs, bool freed);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
     void (*begin)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
     void (*answer)(struct efs *fs, struct efs_full_waiter *answers);
@@ -86,6 +93,9 @@ void efs_deferred_init(struct efs_deferred *deferred);
 void efs_again(struct efs *fs, enum efs_again who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
 void efs_defer_look(struct efs *fs); /* efs_disk_look() */
+/* Something that supply() gets is wanting. -EAGAIN: who waits for memory looks again when it was there; -ENOMEM: the
+ * system did not have it the last time. */
+errint_t efs_defer_supply(struct efs *fs);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
 /* Rooms put what is of their own types on these by EFS_DEFER; bytes: of memory files. */
 #define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUT(&(fs)->deferred.queue, element))

@@ -34,9 +34,11 @@ struct efs {
     pthread_mutex_t lock; /* by efs_lock() and efs_unlock() */
     struct efs_deferred deferred;
     const struct efs_hooks *hooks;
-    bool lines_begin;        /* a thread begins what waited in a line */
-    pthread_cond_t quiet;    /* signalled when active reaches 0 while closing */
-    _Atomic unsigned active; /* loads, reads and leases under way, and one until it is closed */
+    bool lines_begin;           /* a thread begins what waited in a line */
+    bool supply_failed;         /* the system did not have it; once told, it is tried again */
+    _Atomic bool supply_wanted; /* before the next turn */
+    pthread_cond_t quiet;       /* signalled when active reaches 0 while closing */
+    _Atomic unsigned active;    /* loads, reads and leases under way, and one until it is closed */
     bool closing;
     _Atomic int schedule;                   /* enum efs_schedule_kind */
     bool budget_auto;                       /* the user left the budget to us */

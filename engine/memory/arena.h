@@ -9,8 +9,8 @@
  *
  * A block of any number of granules is contiguous inside one segment. E-chunks are placed from a segment's low end,
  * SM-chunks from its high end: SM-chunks of equal tensors are equal in size, so that their holes are refilled exactly.
- * Within a node the first segment with room is taken. Not thread-safe: the caller's lock guards it, but for
- * efs_arena_populate().
+ * Within a node the first segment with room is taken. Not thread-safe: the caller's lock guards it, but for what is
+ * said to be without it.
  */
 #ifndef EFS_ARENA_H
 #define EFS_ARENA_H
@@ -34,12 +34,23 @@ struct efs_segment {
     _Atomic bool populating; /* efs_arena_populate_part() is at work: the I/O thread lets it alone */
     bool bound;              /* its pages come from the node */
     bool retiring;           /* takes no new blocks; set by the owner, goes only with efs_arena_drop() */
+    bool coming;             /* chosen, and not added yet: there is no base */
+    bool given_back;         /* efs_arena_give_back() was there */
+};
+
+/* A segment that is to come: chosen with the lock, made usable without, added with it again. */
+struct efs_coming_segment {
+    uint32_t segment;
+    bool full; /* no node has memory: it is not bound */
+    uint8_t *base;
+    uint64_t *taken;
+    errint_t bind_error; /* 0: it is bound, or was not to be */
 };
 
 struct efs_arena_node { /* to be read by all who show it */
     struct efs_numa_node numa;
     uint32_t first, slots; /* its segments' indices */
-    uint32_t segment_count, bound_count;
+    uint32_t segment_count, coming_count, bound_count;
     errint_t
         bind_error; /* why the last segment that is not bound is not: -ENOMEM the node was full; 0: not asked for */
     bool reserved;  /* its addresses are contiguous */
@@ -82,8 +93,20 @@ void efs_arena_destroy(struct efs_arena *arena);
 /* Add a segment, to the node that has used the least of its share and still has memory. -ENOMEM when the system has
  * none or all slots are taken. The caller accounts for it. */
 errint_t efs_arena_grow(struct efs_arena *arena);
-/* Return the memory of a segment without blocks. */
+/* The same in three steps, for who must not wait for the system with the lock held. Nodes that have memory for a
+ * segment, a bit each; without the lock. */
+uint64_t efs_arena_nodes_with_memory(const struct efs_arena *arena);
+/* false: all slots are taken or chosen. */
+bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_coming_segment *coming);
+/* Without the lock. 0, -ENOMEM. */
+errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segment *coming);
+/* Or, should it not be wanted or not be there (what was prepared goes). */
+void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *coming);
+void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *coming);
+/* Return the memory of a segment without blocks. What takes time of it is giving the pages back, which may be done
+ * before without the lock, if the segment is retiring. */
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
+void efs_arena_give_back(struct efs_arena *arena, uint32_t segment);
 /* The I/O thread, without the lock, when the segment is first used: have its pages all at once, and see whether they
  * are huge. */
 void efs_arena_populate(struct efs_arena *arena, uint32_t segment);

@@ -115,64 +115,119 @@ static bool has_memory(const struct efs_arena *arena, const struct efs_arena_nod
     return available >= margin && available - margin >= arena->segment_bytes;
 }
 
-/* The node that has used the least of its share, of all or of those that have memory. EFS_ANY_NODE: none. */
-static uint32_t choose_node(const struct efs_arena *arena, bool with_memory)
+uint64_t efs_arena_nodes_with_memory(const struct efs_arena *arena)
+{
+    uint64_t with = 0;
+    for (uint32_t n = 0; n < arena->node_count; n++)
+        with |= has_memory(arena, &arena->nodes[n]) ? UINT64_C(1) << n : 0;
+    return with;
+}
+
+/* The node that has used the least of its share, of those. EFS_ANY_NODE: none. */
+static uint32_t choose_node(const struct efs_arena *arena, uint64_t nodes)
 {
     uint32_t best = EFS_ANY_NODE;
     for (uint32_t n = 0; n < arena->node_count; n++) {
         const struct efs_arena_node *node = &arena->nodes[n],
                                     *least = best == EFS_ANY_NODE ? NULL : &arena->nodes[best];
-        if (node->segment_count == node->slots)
+        uint64_t count = node->segment_count + node->coming_count;
+        if (count == node->slots || !(nodes & UINT64_C(1) << n))
             continue;
-        if (least && (uint64_t)node->segment_count * least->slots >= (uint64_t)least->segment_count * node->slots)
-            continue;
-        if (!with_memory || has_memory(arena, node))
+        if (!least || count * least->slots < (uint64_t)(least->segment_count + least->coming_count) * node->slots)
             best = n;
     }
     return best;
 }
 
-static void bind_segment(const struct efs_arena *arena, struct efs_arena_node *node, struct efs_segment *s, bool full)
+bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_coming_segment *coming)
 {
-    if (!arena->bind)
-        return;
-    errint_t rc = full ? -ENOMEM : arena->bind(s->base, arena->segment_bytes, node->numa.id);
-    s->bound = rc == 0;
+    uint32_t n = choose_node(arena, with_memory);
+    bool full = n == EFS_ANY_NODE;
+    if (full)
+        n = choose_node(arena, UINT64_MAX);
+    if (n == EFS_ANY_NODE)
+        return false;
+    uint32_t segment = arena->nodes[n].first;
+    while (arena->segments[segment].base || arena->segments[segment].coming)
+        segment++;
+    *coming = (struct efs_coming_segment){.segment = segment, .full = full};
+    arena->segments[segment].coming = true;
+    arena->nodes[n].coming_count++;
+    return true;
+}
+
+errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segment *coming)
+{
+    const struct efs_arena_node *node = &arena->nodes[arena->segments[coming->segment].node];
+    size_t bytes = arena->segment_bytes;
+    coming->taken = efs_sys_calloc(efs_arena_granules(arena) / 64, sizeof(uint64_t));
+    if (!coming->taken)
+        return -ENOMEM;
+    if (!node->base)
+        coming->base = map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    else if (efs_sys_mprotect(node->base + (coming->segment - node->first) * bytes, bytes, PROT_READ | PROT_WRITE) == 0)
+        coming->base = node->base + (coming->segment - node->first) * bytes;
+    if (!coming->base)
+        return -ENOMEM;
+    efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
+    if (arena->bind)
+        coming->bind_error = coming->full ? -ENOMEM : arena->bind(coming->base, bytes, node->numa.id);
+    return 0;
+}
+
+void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *coming)
+{
+    struct efs_segment *s = &arena->segments[coming->segment];
+    struct efs_arena_node *node = &arena->nodes[s->node];
+    uint32_t all = efs_arena_granules(arena);
+    *s = (struct efs_segment){.base = coming->base,
+                              .taken = coming->taken,
+                              .free_granules = all,
+                              .node = s->node,
+                              .bound = arena->bind && coming->bind_error == 0};
     node->bound_count += s->bound;
-    node->bind_error = rc < 0 ? rc : node->bind_error;
+    node->bind_error = coming->bind_error < 0 ? coming->bind_error : node->bind_error;
+    efs_arena_set_longest(node, coming->segment - node->first, all);
+    node->coming_count--;
+    node->segment_count++;
+    arena->segment_count++;
+    arena->newest = coming->segment;
+}
+
+/* New, empty addresses in the place of the pages: that gives back locked ones, too, and forgets policy and advice. */
+static void give_back(const struct efs_arena *arena, const struct efs_arena_node *node, uint8_t *base)
+{
+    if (!node->base) {
+        efs_sys_munmap(base, arena->segment_bytes);
+        return;
+    }
+    if (efs_sys_mmap(base, arena->segment_bytes, PROT_NONE, RESERVED | MAP_FIXED, -1, 0))
+        return;
+    efs_sys_madvise(base, arena->segment_bytes, MADV_DONTNEED);
+    efs_sys_mprotect(base, arena->segment_bytes, PROT_NONE);
+}
+
+void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *coming)
+{
+    struct efs_segment *s = &arena->segments[coming->segment];
+    if (coming->base)
+        give_back(arena, &arena->nodes[s->node], coming->base);
+    free(coming->taken);
+    s->coming = false;
+    arena->nodes[s->node].coming_count--;
 }
 
 errint_t efs_arena_grow(struct efs_arena *arena)
 {
-    uint32_t n = choose_node(arena, true);
-    bool full = n == EFS_ANY_NODE;
-    if (full)
-        n = choose_node(arena, false);
-    if (n == EFS_ANY_NODE)
+    struct efs_coming_segment coming;
+    if (!efs_arena_choose(arena, efs_arena_nodes_with_memory(arena), &coming))
         return -ENOMEM;
-    struct efs_arena_node *node = &arena->nodes[n];
-    uint32_t slot = 0, all = efs_arena_granules(arena);
-    while (arena->segments[node->first + slot].base)
-        slot++;
-    uint8_t *base = node->base ? node->base + slot * arena->segment_bytes : NULL;
-    uint64_t *taken = efs_sys_calloc(all / 64, sizeof(uint64_t));
-    if (taken && !node->base)
-        base = map_aligned(arena->segment_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-    else if (taken && efs_sys_mprotect(base, arena->segment_bytes, PROT_READ | PROT_WRITE) < 0)
-        base = NULL;
-    if (!taken || !base) {
-        free(taken);
-        return -ENOMEM;
-    }
-    efs_sys_madvise(base, arena->segment_bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
-    arena->newest = node->first + slot;
-    struct efs_segment *s = &arena->segments[arena->newest];
-    *s = (struct efs_segment){.base = base, .taken = taken, .free_granules = all, .node = n};
-    bind_segment(arena, node, s, full);
-    efs_arena_set_longest(node, slot, all);
-    node->segment_count++;
-    arena->segment_count++;
-    return 0;
+    errint_t rc = efs_arena_prepare(arena, &coming);
+    if (rc == 0)
+        efs_arena_add(arena, &coming);
+    else
+        efs_arena_forget(arena, &coming);
+    return rc;
 }
 
 static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
@@ -208,23 +263,19 @@ void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool who
 
 /* ---- and go ---- */
 
-/* New, empty addresses in the place of the pages: that gives back locked ones, too, and forgets policy and advice. */
-static void give_back(uint8_t *base, size_t bytes)
+void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
 {
-    if (efs_sys_mmap(base, bytes, PROT_NONE, RESERVED | MAP_FIXED, -1, 0))
-        return;
-    efs_sys_madvise(base, bytes, MADV_DONTNEED);
-    efs_sys_mprotect(base, bytes, PROT_NONE);
+    struct efs_segment *s = &arena->segments[segment];
+    give_back(arena, &arena->nodes[s->node], s->base);
+    s->given_back = true;
 }
 
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
-    if (node->base)
-        give_back(s->base, arena->segment_bytes);
-    else
-        efs_sys_munmap(s->base, arena->segment_bytes);
+    if (!s->given_back)
+        efs_arena_give_back(arena, segment);
     free(s->taken);
     if (s->populated) {
         atomic_fetch_sub(&arena->populated_bytes, arena->segment_bytes);

@@ -61,35 +61,38 @@ static uint64_t memory_left_margin(uint64_t limit)
     return m < MARGIN_LEAST ? MARGIN_LEAST : m > MARGIN_MOST ? MARGIN_MOST : m;
 }
 
-static bool memory_left_group_has(const struct efs_memory_group *g, uint64_t bytes)
+static uint64_t memory_left_less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static uint64_t memory_left_in_group(const struct efs_memory_group *g)
 {
     char text[EFS_KERNEL_TEXT];
     uint64_t limit = efs_kernel_number(g->limit, UINT64_MAX);
     if (limit >= EFS_CGROUP_NO_LIMIT)
-        return true;
-    uint64_t usage = efs_kernel_number(g->usage, 0), more = bytes + memory_left_margin(limit);
-    if (usage <= limit && limit - usage >= more)
-        return true;
+        return UINT64_MAX;
+    uint64_t usage = efs_kernel_number(g->usage, 0);
     efs_kernel_text(g->stat, text);
-    uint64_t cache = efs_kernel_field(text, g->cache, 0), shared = efs_kernel_field(text, g->shared, 0);
-    cache = cache > shared ? cache - shared : 0;
-    usage = usage > cache ? usage - cache : 0;
-    return usage <= limit && limit - usage >= more;
+    uint64_t cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
+    return memory_left_less(limit, memory_left_less(usage, cache) + memory_left_margin(limit));
 }
 
-static bool memory_left_machine_has(int fd, uint64_t bytes)
+static uint64_t memory_left_in_machine(int fd)
 {
     char text[EFS_KERNEL_TEXT];
     efs_kernel_text(fd, text);
-    uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024,
-             available = efs_kernel_field(text, "MemAvailable", 0) * 1024;
-    return all == 0 || available >= bytes + memory_left_margin(all);
+    uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024;
+    return all == 0 ? UINT64_MAX
+                    : memory_left_less(efs_kernel_field(text, "MemAvailable", 0) * 1024, memory_left_margin(all));
 }
 
-bool efs_memory_left_for(const struct efs_memory_left *left, uint64_t bytes)
+uint64_t efs_memory_left_bytes(const struct efs_memory_left *left)
 {
-    for (uint32_t i = 0; i < left->count; i++)
-        if (!memory_left_group_has(&left->groups[i], bytes))
-            return false;
-    return memory_left_machine_has(left->machine, bytes);
+    uint64_t least = memory_left_in_machine(left->machine);
+    for (uint32_t i = 0; i < left->count; i++) {
+        uint64_t bytes = memory_left_in_group(&left->groups[i]);
+        least = bytes < least ? bytes : least;
+    }
+    return least;
 }

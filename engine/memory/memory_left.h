@@ -25,8 +25,8 @@ struct efs_memory_left {
 /* Where there is nothing to look at there is always enough. */
 void efs_memory_left_open(struct efs_memory_left *left);
 void efs_memory_left_close(struct efs_memory_left *left);
-/* Would bytes more leave a margin in every cgroup and in the machine? Page cache counts as free, what lies in tmpfs and
- * memfds does not. Some microseconds while there is plenty. Any thread. */
-bool efs_memory_left_for(const struct efs_memory_left *left, uint64_t bytes);
+/* Bytes that may be taken and leave a margin in every cgroup and in the machine; UINT64_MAX: nothing says. Page cache
+ * counts as free, what lies in tmpfs and memfds does not. Some tens of microseconds. Any thread. */
+uint64_t efs_memory_left_bytes(const struct efs_memory_left *left);
 
 #endif

@@ -85,7 +85,7 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
 }
 
 /* Empty memory for that many bytes, within the plan, or room to have it. */
-static bool warm_has_empty(const struct efs *fs, uint64_t bytes)
+static bool warm_has_empty(struct efs *fs, uint64_t bytes)
 {
     uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
     uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;

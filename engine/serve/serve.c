@@ -51,10 +51,11 @@ static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget
                                                  [EFS_AGAIN_LEASES] = efs_leases_retry,
                                                  [EFS_AGAIN_CODED] = efs_coded_retry,
                                                  [EFS_AGAIN_PLAN] = efs_plan_thread_wake},
-                                       .reserve_segment = efs_budget_reserve_segment,
+                                       .add_segment = efs_budget_add_segment,
                                        .has_segment = efs_budget_has_segment,
                                        .saw = efs_plan_thread_saw,
                                        .warmed = efs_warm_ended,
+                                       .supply = efs_supply,
                                        .free_memfiles = efs_full_memfiles_free,
                                        .begin = efs_lease_begin_all,
                                        .answer = efs_lease_answer};

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * supply.c - what turns with efs.lock may need of the system, got before they begin: segments of the chunk pool that
+ * are usable but for being in the table, structs for loads, and how much memory is left. A turn takes of it; what is
+ * taken is replaced before the next turn, and where a turn needs more than there is, it waits for the next supply.
+ *
+ * How much memory is left is looked at as long as turns ask for it, and is as of a moment ago; what was taken since is
+ * counted.
+ */
+#include "budget.h"
+
+#include "extent.h"
+
+#include <errno.h>
+
+#define FRESH_NS 20000000u   /* others take little in that time, and margins are left for it */
+#define NEW_NS 200000000u    /* the same for who asks first, who may have waited for the lock since */
+#define ASKED_NS 1000000000u /* nobody asked for so long: not looked at until somebody does */
+
+static bool supply_must_look(const struct efs_supply *s)
+{
+    uint64_t asked = atomic_load(&s->asked_ns);
+    if (asked == 0)
+        return false;
+    uint64_t now = efs_now_ns();
+    return now - asked < ASKED_NS && now - atomic_load(&s->looked_ns) > FRESH_NS;
+}
+
+static void supply_get(struct efs *fs, struct efs_supply *s)
+{
+    struct efs_coming_segment coming[EFS_SUPPLY_SEGMENTS];
+    errint_t error[EFS_SUPPLY_SEGMENTS];
+    unsigned count = 0, loads = 0;
+    bool wanted = atomic_exchange(&fs->supply_wanted, false), look = supply_must_look(s);
+    uint64_t nodes = wanted ? efs_arena_nodes_with_memory(&fs->arena) : 0;
+    pthread_mutex_lock(&fs->lock);
+    while (wanted && s->count + count < EFS_SUPPLY_SEGMENTS && efs_arena_choose(&fs->arena, nodes, &coming[count]))
+        count++;
+    if (wanted)
+        loads = efs_extent_loads_wanted(fs);
+    uint64_t taken = fs->account.taken_bytes;
+    pthread_mutex_unlock(&fs->lock);
+
+    uint64_t left = look ? efs_memory_left_bytes(&fs->budget->memory_left) : 0;
+    for (unsigned i = 0; i < count; i++)
+        error[i] = efs_arena_prepare(&fs->arena, &coming[i]);
+    struct efs_extent_load *made = efs_extent_loads_new(loads);
+
+    pthread_mutex_lock(&fs->lock);
+    bool failed = loads && !made;
+    for (unsigned i = 0; i < count; i++) {
+        if (error[i] == 0)
+            s->segments[s->count++] = coming[i];
+        else
+            efs_arena_forget(&fs->arena, &coming[i]);
+        failed = failed || error[i] < 0;
+    }
+    if (wanted)
+        fs->supply_failed = failed;
+    efs_extent_loads_add(fs, made);
+    if (look) {
+        s->left_bytes = left > UINT64_MAX - taken ? UINT64_MAX : left + taken;
+        s->is_new = true;
+        atomic_store(&s->looked_ns, efs_now_ns());
+    }
+    pthread_mutex_unlock(&fs->lock);
+}
+
+void efs_supply(struct efs *fs, bool freed)
+{
+    struct efs_supply *s = &fs->budget->supply;
+    if (freed)
+        atomic_store(&s->looked_ns, 0);
+    if (!atomic_load(&fs->supply_wanted) && !supply_must_look(s))
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (atomic_load(&fs->supply_wanted) || supply_must_look(s)) /* else another thread was faster */
+        supply_get(fs, s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+errint_t efs_supply_segment(struct efs *fs)
+{
+    struct efs_supply *s = &fs->budget->supply;
+    if (s->count == 0)
+        return efs_defer_supply(fs);
+    efs_arena_add(&fs->arena, &s->segments[0]);
+    s->segments[0] = s->segments[--s->count];
+    fs->account.taken_bytes += fs->arena.segment_bytes;
+    atomic_store(&fs->supply_wanted, true);
+    return 0;
+}
+
+errint_t efs_supply_memory(struct efs *fs, uint64_t bytes)
+{
+    struct efs_supply *s = &fs->budget->supply;
+    uint64_t now = efs_now_ns(), looked = atomic_load(&s->looked_ns);
+    atomic_store(&s->asked_ns, now);
+    if (now - looked > (s->is_new ? NEW_NS : FRESH_NS)) {
+        fs->deferred.any = fs->deferred.supply = true;
+        return -EAGAIN;
+    }
+    s->is_new = false;
+    /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
+    uint64_t need = bytes + fs->account.fresh_bytes + fs->arena.segment_bytes;
+    return s->left_bytes >= need && s->left_bytes - need >= fs->account.taken_bytes ? 0 : -ENOMEM;
+}
