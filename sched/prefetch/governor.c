@@ -32,9 +32,10 @@ void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint
                        struct efs_prefetch_config *caps)
 {
     double share = g->config.share > 0 ? fmin(g->config.share, 1) : EFS_GOVERNOR_SHARE;
+    double held = fmax(share * (double)budget_bytes, fmin(2 * (double)expert_bytes, (double)budget_bytes / 10));
     bool off = g->config.mode == EFS_GOVERNOR_OFF;
 
-    caps->held_bytes = off ? 0 : (uint64_t)(share * (double)budget_bytes);
+    caps->held_bytes = off ? 0 : (uint64_t)held;
     caps->under_way_bytes = off ? 0 : expert_bytes;
     caps->iteration_bytes = g->config.iteration_bytes ? g->config.iteration_bytes : UINT64_MAX;
 }
@@ -96,6 +97,7 @@ unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_gover
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses)
 {
+    double least = g->config.least > 0 ? g->config.least : EFS_GOVERNOR_LEAST;
     unsigned taken = 0;
 
     for (unsigned i = 0; i < count; i++) {
@@ -104,7 +106,7 @@ unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_gover
             disk->piece_bytes && disk->piece_bytes < c->missing_bytes ? disk->piece_bytes : c->missing_bytes;
         double whole_ns = read_ns(disk, c->missing_bytes), piece_ns = read_ns(disk, piece), saved_ns, cost_ns;
 
-        if (c->missing_bytes == 0 || c->due <= now || !(c->probability > 0))
+        if (c->missing_bytes == 0 || c->due <= now || !((double)c->probability >= least))
             continue;
         saved_ns = g->interval_ns > 0 ? fmin(whole_ns, (double)(c->due - now) * g->interval_ns) : whole_ns;
         cost_ns = g->interval_ns > 0 ? g->reading * fmin(1, piece_ns / g->interval_ns) * piece_ns / 2 : 0;

@@ -40,9 +40,14 @@ const char *efs_governor_mode_name(enum efs_governor_mode mode);
 struct efs_governor_config {
     enum efs_governor_mode mode;
     double share;             /* of the budget that may hold guesses, up to 1; 0: EFS_GOVERNOR_SHARE */
+    double least;             /* probability below which nothing is read; 0: EFS_GOVERNOR_LEAST */
     uint64_t iteration_bytes; /* read for guesses of a sequence in an iteration, at most; 0: no limit of its own */
 };
-#define EFS_GOVERNOR_SHARE 0.1
+/* What is held for guesses is taken from the cache: some experts are enough for layers that are near, and more cost
+ * more hits than they bring. Experts that are missing are asked for less often than a predictor says, since the cache
+ * has those that are likely; below the least probability most of what is read is in vain. */
+#define EFS_GOVERNOR_SHARE 0.02
+#define EFS_GOVERNOR_LEAST 0.3
 
 /* The fields are the governor's. */
 struct efs_governor {
@@ -59,8 +64,11 @@ void efs_governor_init(struct efs_governor *governor, unsigned layers, const str
 /* New settings; a mode that has changed begins its trial anew. */
 void efs_governor_set(struct efs_governor *governor, const struct efs_governor_config *config);
 
-/* Fill in caps->under_way_bytes, held_bytes and iteration_bytes for a budget and the size of the largest expert as it
- * is read. A share below one expert holds nothing: nothing is read then. */
+/*
+ * Fill in caps->under_way_bytes, held_bytes and iteration_bytes for a budget and the size of the largest expert as it
+ * is read. Two experts may be held whatever the share, if they are no more than a tenth of the budget. Where not one
+ * fits nothing is read.
+ */
 void efs_governor_caps(const struct efs_governor *governor, uint64_t budget_bytes, uint64_t expert_bytes,
                        struct efs_prefetch_config *caps);
 

@@ -90,6 +90,7 @@ void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *s
     static const struct efs_sim_machine ideal = {0};
     struct lanes lanes = {.count = graph->workers + 3,
                           .reads = {.machine = machine ? machine : &ideal, .schedule = schedule}};
+    lanes.reads.serial_ns = lanes.reads.group_ns = lanes.reads.machine->busy_ns;
     for (uint32_t lane = 0; lane < lanes.count; lane++) {
         lanes.op[lane] = EFS_OP_NONE;
         lanes.end_ns[lane] = lanes.free_ns[lane] = UINT64_MAX;

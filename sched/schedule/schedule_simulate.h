@@ -54,6 +54,7 @@ struct efs_sim_machine {
     uint64_t latency_ns; /* before the first of those that are submitted at once */
     uint64_t window_ns;  /* 0: one read at a time, whatever together says */
     uint64_t wake_ns;
+    uint64_t busy_ns; /* the disk is with a read of somebody else's at first, and for that long */
 };
 /* The same on such a machine; NULL: nothing is added. The lane of the I/O thread shows a read from the end of the one
  * before it. */

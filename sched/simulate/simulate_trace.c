@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulate_trace.c - layer after layer: describe, schedule, simulate, account.
+ * simulate_trace.c - layer after layer, on one timeline: describe, schedule, simulate, account.
  */
 #include "simulate_trace.h"
 
@@ -28,14 +28,16 @@ static struct efs_graph trace_largest_graph(const struct efs_trace_config *confi
 
 static bool trace_config_valid(const struct efs_trace_config *config)
 {
-    return config && config->policy.describe && config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
+    return config && config->policy.describe && config->timeline && !config->ahead.next == !config->ahead.done &&
+           config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
            (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
            config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_base_ns <= EFS_TASK_MAX_NS &&
            config->run_token_ns <= EFS_TASK_MAX_NS && config->open_ns <= EFS_TASK_MAX_NS &&
            config->layer_ns <= EFS_TASK_MAX_NS && config->turn.full_ns <= EFS_TASK_MAX_NS &&
            config->turn.coded_ns <= EFS_TASK_MAX_NS && config->turn.read_ns <= EFS_TASK_MAX_NS &&
            config->machine.together >= 0 && config->machine.together <= 1 &&
-           config->machine.wake_ns <= EFS_TASK_MAX_NS && config->machine.latency_ns <= EFS_TASK_MAX_NS;
+           config->machine.wake_ns <= EFS_TASK_MAX_NS && config->machine.latency_ns <= EFS_TASK_MAX_NS &&
+           config->machine.busy_ns == 0;
 }
 
 struct parts {
@@ -106,6 +108,25 @@ static int layer_describe(const struct efs_trace_config *config, const struct ef
     return 0;
 }
 
+/* The disk reads what is guessed until the next request comes; it may be busy beyond that. */
+static void layer_fill_disk(const struct efs_trace_config *config, uint64_t until_ns, struct efs_trace_totals *totals)
+{
+    struct efs_trace_timeline *line = config->timeline;
+    const struct efs_trace_ahead *ahead = &config->ahead;
+    if (line->piece)
+        ahead->done(ahead->arg);
+    line->piece = false;
+    for (uint64_t ns; ahead->next && line->disk_ns < until_ns && (ns = ahead->next(ahead->arg, line->disk_ns)) > 0;) {
+        line->disk_ns += ns;
+        totals->ahead_ns += ns;
+        line->piece = line->disk_ns > until_ns;
+        if (!line->piece)
+            ahead->done(ahead->arg);
+    }
+    if (line->disk_ns < until_ns)
+        line->disk_ns = until_ns;
+}
+
 static int layer_simulate(const struct efs_trace_config *config, const struct efs_trace_request *request,
                           const struct parts *parts, uint8_t *memory, struct efs_trace_totals *totals)
 {
@@ -114,6 +135,10 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
     struct efs_graph graph;
     struct efs_schedule schedule;
     struct efs_sim_result result;
+    struct efs_trace_timeline *line = config->timeline;
+    struct efs_sim_machine machine = config->machine;
+    line->asked_ns = line->now_ns + config->layer_ns;
+    layer_fill_disk(config, line->asked_ns, totals);
     int error = layer_describe(config, request, layer, &task_request);
     if (!error)
         error = efs_graph_build(&task_request, memory + parts->graph, parts->schedule - parts->graph, &graph);
@@ -122,10 +147,15 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
             efs_schedule_make(&graph, config->kind, memory + parts->schedule, parts->run - parts->schedule, &schedule);
     if (error)
         return error;
-    efs_simulate_on(&graph, &schedule, &config->machine, memory + parts->run, NULL, &result);
     uint64_t turn_ns = graph.reads        ? config->turn.read_ns
                        : graph.task_count ? config->turn.coded_ns
                                           : config->turn.full_ns;
+    uint64_t begin_ns = line->asked_ns + turn_ns;
+    machine.busy_ns = line->disk_ns > begin_ns ? line->disk_ns - begin_ns : 0;
+    efs_simulate_on(&graph, &schedule, &machine, memory + parts->run, NULL, &result);
+    line->now_ns = begin_ns + result.makespan_ns;
+    if (graph.reads)
+        line->disk_ns = begin_ns + result.end_ns[EFS_ON_IO];
     totals->requests++;
     totals->time_ns += config->layer_ns + turn_ns + result.makespan_ns;
     totals->wait_ns += turn_ns + result.ready_ns;
@@ -143,6 +173,7 @@ static void totals_add(struct efs_trace_totals *sum, const struct efs_trace_tota
     sum->requests += part->requests;
     sum->time_ns += part->time_ns;
     sum->wait_ns += part->wait_ns;
+    sum->ahead_ns += part->ahead_ns;
     sum->read_bytes += part->read_bytes;
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
         sum->busy_ns[i] += part->busy_ns[i];

@@ -6,6 +6,9 @@
  * it, simulate it, tell the policy what was used (it then moves experts between its pools). Layers follow each other
  * as in a forward pass: the next begins when the last expert of this one has run. "Token" below is one such pass, of
  * all the sequences of a batch.
+ *
+ * All layers and tokens are on one timeline: while experts run and between requests the disk is idle, and reads what is
+ * guessed (struct efs_trace_ahead). A request waits for no more than the piece that is being read when it comes.
  */
 #ifndef EFS_SIMULATE_TRACE_H
 #define EFS_SIMULATE_TRACE_H
@@ -41,8 +44,27 @@ struct efs_trace_turn {
     uint64_t read_ns;  /* something is read: scheduled, memory found for it */
 };
 
+/* What the disk reads while no request wants it. */
+struct efs_trace_ahead {
+    void *arg;
+    /* It is idle at now_ns: how long the next piece takes, 0: there is none before the next request. NULL: never. */
+    uint64_t (*next)(void *arg, uint64_t now_ns);
+    /* That piece is in memory. Told before the next one, and after a request that came meanwhile. */
+    void (*done)(void *arg);
+};
+
+/* Where simulations of one trace are, from one call to the next; zeroed at first. */
+struct efs_trace_timeline {
+    uint64_t asked_ns; /* when the last request came: now for the policy's functions */
+    uint64_t now_ns;   /* its experts have run */
+    uint64_t disk_ns;  /* until then the disk is busy */
+    bool piece;        /* with a piece of what is guessed */
+};
+
 struct efs_trace_config {
     struct efs_trace_policy policy;
+    struct efs_trace_ahead ahead;
+    struct efs_trace_timeline *timeline;
     uint32_t workers;
     enum efs_task_recovery recovery;
     bool fused;
@@ -68,8 +90,9 @@ struct efs_trace_totals {
     uint64_t time_ns;                /* all layers, their layer_ns included: TPOT */
     uint64_t wait_ns;                /* of it, from asking for a layer's experts until the last was recovered */
     uint64_t busy_ns[EFS_RESOURCES]; /* as in efs_sim_result */
-    uint64_t read_bytes;
-    uint64_t hits[EFS_TASK_STATES]; /* experts asked for, by the worst state of their tensors */
+    uint64_t ahead_ns;               /* the disk, with what was guessed */
+    uint64_t read_bytes;             /* for requests */
+    uint64_t hits[EFS_TASK_STATES];  /* experts asked for, by the worst state of their tensors */
 };
 
 /* Called when a token is complete. */

@@ -14,7 +14,7 @@ static struct efs_governor governor_of(enum efs_governor_mode mode)
 {
     struct efs_governor g;
 
-    efs_governor_init(&g, LAYERS, &(struct efs_governor_config){.mode = mode});
+    efs_governor_init(&g, LAYERS, &(struct efs_governor_config){.mode = mode, .least = 0.0005});
     return g;
 }
 
@@ -80,6 +80,19 @@ static void demand_that_would_wait_is_a_cost(void **state)
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 1);
     below.probability = 0.001F;
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 0);
+}
+
+static void what_is_hardly_probable_is_not_read(void **state)
+{
+    struct efs_governor g;
+    const struct efs_governor_candidate c[] = {candidate(1, 1, EFS_GOVERNOR_LEAST + 0.01),
+                                               candidate(2, 1, EFS_GOVERNOR_LEAST - 0.01)};
+    struct efs_prefetch_guess guesses[2];
+
+    (void)state;
+    efs_governor_init(&g, LAYERS, &(struct efs_governor_config){.mode = EFS_GOVERNOR_ALWAYS});
+    assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 2, guesses), 1);
+    assert_int_equal(guesses[0].expert, 1);
 }
 
 /* Layers every half millisecond: of a read of one, half is done when the next one asks. */
@@ -168,10 +181,14 @@ static void caps_follow_the_budget(void **state)
     struct efs_prefetch_config caps = {.layers = LAYERS};
 
     (void)state;
-    efs_governor_caps(&g, 100000, 1000, &caps);
-    assert_int_equal(caps.held_bytes, (uint64_t)(100000 * EFS_GOVERNOR_SHARE));
+    efs_governor_caps(&g, 1000000, 1000, &caps);
+    assert_int_equal(caps.held_bytes, (uint64_t)(1000000 * EFS_GOVERNOR_SHARE));
     assert_int_equal(caps.under_way_bytes, 1000);
     assert_true(caps.iteration_bytes == UINT64_MAX);
+    efs_governor_caps(&g, 30000, 1000, &caps); /* two experts, whatever the share */
+    assert_int_equal(caps.held_bytes, 2000);
+    efs_governor_caps(&g, 5000, 1000, &caps); /* but no more than a tenth */
+    assert_int_equal(caps.held_bytes, 500);
     efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5, .iteration_bytes = 7000});
     efs_governor_caps(&g, 100000, 1000, &caps);
     assert_int_equal(caps.held_bytes, 50000);
@@ -197,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(guesses_are_weighed),
         cmocka_unit_test(demand_that_would_wait_is_a_cost),
+        cmocka_unit_test(what_is_hardly_probable_is_not_read),
         cmocka_unit_test(what_comes_too_late_saves_less),
         cmocka_unit_test(a_prompt_reads_the_next_layer_in_order),
         cmocka_unit_test(time_decides),

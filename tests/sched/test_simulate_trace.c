@@ -23,6 +23,7 @@ struct book {
     enum efs_task_state state[LAYERS][EXPERTS], kept;
     uint32_t begun, used, tensors, shards;
     int begin_error;
+    struct efs_trace_timeline line;
 };
 
 static int begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
@@ -68,6 +69,7 @@ static void book_init(struct book *book, enum efs_task_state kept)
 static struct efs_trace_config config_for(struct book *book)
 {
     return (struct efs_trace_config){.policy = {book, begin, describe, used},
+                                     .timeline = &book->line,
                                      .workers = 2,
                                      .kind = EFS_SCHEDULE_BEST,
                                      .run_base_ns = 1,
@@ -100,6 +102,8 @@ static int simulate(const struct efs_trace_config *config, const struct efs_trac
     free(memory);
     return error;
 }
+
+static uint64_t next_piece(void *arg, uint64_t now_ns);
 
 /* What is not full is handed out anew: 50 for the missing expert and for the compressed one, nothing for the full. */
 static void opens_cost(void **unused)
@@ -244,6 +248,12 @@ static void errors_end_it(void **unused)
     bad.policy.describe = NULL;
     assert_int_equal(efs_trace_bytes(&bad), 0);
     bad = config;
+    bad.timeline = NULL;
+    assert_int_equal(efs_trace_bytes(&bad), 0);
+    bad = config;
+    bad.ahead.next = next_piece; /* and no done */
+    assert_int_equal(efs_trace_bytes(&bad), 0);
+    bad = config;
     bad.max_shards = EFS_TASK_MAX_SHARDS + 1;
     assert_int_equal(efs_trace_bytes(&bad), 0);
     uint64_t small[4];
@@ -251,11 +261,101 @@ static void errors_end_it(void **unused)
     assert_int_equal(efs_trace_simulate(&bad, requests, 2, small, sizeof small, NULL, NULL, NULL), -EINVAL);
 }
 
+/* Guesses in pieces of 7: how many are left to begin, and what was told of them. */
+struct guesses {
+    unsigned left, begun, done;
+    uint64_t last_ns;
+};
+
+static uint64_t next_piece(void *arg, uint64_t now_ns)
+{
+    struct guesses *guesses = arg;
+    if (guesses->left == 0)
+        return 0;
+    assert_int_equal(guesses->begun, guesses->done); /* one at a time */
+    guesses->left--;
+    guesses->begun++;
+    guesses->last_ns = now_ns;
+    return 7;
+}
+
+static void piece_done(void *arg)
+{
+    struct guesses *guesses = arg;
+    guesses->done++;
+}
+
+/*
+ * The disk is idle for 100 until the first request comes: 15 pieces of 7, of which the last ends 5 later. The expert is
+ * read in 14 then, decoded and run as without. From the end of that read on the disk is idle again.
+ */
+static void guesses_fill_the_time_of_the_disk(void **unused)
+{
+    (void)unused;
+    const uint32_t expert[] = {1};
+    const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 1, 1, expert, NULL}};
+    struct book book;
+    struct seen without, seen;
+    struct efs_trace_totals all;
+    struct guesses guesses = {.left = 1000};
+    struct efs_trace_config config = config_for(&book);
+    book_init(&book, EFS_TASK_F);
+    assert_int_equal(simulate(&config, requests, 2, &without, &all), 0);
+    assert_int_equal(all.ahead_ns, 0);
+    assert_int_equal(book.line.now_ns, all.time_ns);
+    book_init(&book, EFS_TASK_F);
+    config.ahead = (struct efs_trace_ahead){&guesses, next_piece, piece_done};
+    assert_int_equal(simulate(&config, requests, 1, &seen, &all), 0);
+    assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns + 5);
+    assert_int_equal(seen.tokens[0].busy_ns[EFS_ON_IO], 14);
+    assert_int_equal(all.ahead_ns, 105);
+    assert_int_equal(guesses.begun, 15);
+    assert_int_equal(guesses.done, 14);
+    assert_int_equal(guesses.last_ns, 98);
+    assert_int_equal(book.line.asked_ns, 100);
+    assert_int_equal(book.line.disk_ns, 100 + 5 + 14);
+    assert_int_equal(book.line.now_ns, seen.tokens[0].time_ns);
+    /* The next call goes on where this one ended: the last piece is told, then the disk fills the gap. */
+    uint64_t idle = book.line.now_ns + 100 - book.line.disk_ns, pieces = (idle + 6) / 7;
+    assert_int_equal(simulate(&config, requests + 1, 1, &seen, &all), 0);
+    assert_int_equal(guesses.begun, 15 + pieces);
+    assert_int_equal(seen.tokens[0].time_ns, without.tokens[1].time_ns + 7 * pieces - idle);
+}
+
+/* Nothing to be guessed, or nothing to be read by the request: nothing takes longer. */
+static void an_idle_disk_makes_nothing_later(void **unused)
+{
+    (void)unused;
+    const uint32_t expert[] = {1};
+    const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
+    struct book book;
+    struct seen without, seen;
+    struct efs_trace_totals all;
+    struct guesses guesses = {.left = 3};
+    struct efs_trace_config config = config_for(&book);
+    book_init(&book, EFS_TASK_F);
+    assert_int_equal(simulate(&config, requests, 2, &without, &all), 0);
+    book_init(&book, EFS_TASK_F);
+    config.ahead = (struct efs_trace_ahead){&guesses, next_piece, piece_done};
+    assert_int_equal(simulate(&config, requests, 2, &seen, &all), 0);
+    assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns);
+    assert_int_equal(guesses.done, 3);
+    guesses.left = 1000; /* the second finds all full */
+    assert_int_equal(simulate(&config, requests + 1, 1, &seen, &all), 0);
+    assert_int_equal(seen.tokens[0].time_ns, without.tokens[1].time_ns);
+    assert_true(guesses.begun > 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_cost),          cmocka_unit_test(turns_cost),    cmocka_unit_test(totals_by_hand),
-        cmocka_unit_test(states_decide_reads), cmocka_unit_test(errors_end_it),
+        cmocka_unit_test(opens_cost),
+        cmocka_unit_test(turns_cost),
+        cmocka_unit_test(totals_by_hand),
+        cmocka_unit_test(states_decide_reads),
+        cmocka_unit_test(errors_end_it),
+        cmocka_unit_test(guesses_fill_the_time_of_the_disk),
+        cmocka_unit_test(an_idle_disk_makes_nothing_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

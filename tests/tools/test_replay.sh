@@ -59,7 +59,7 @@ run 2 "$moe_replay" --simulate "$eval"
 warns 'store'
 run 2 "$moe_replay" --simulate --store "$dir/m.efs" --profile "$profile" "$eval"
 for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --batch=0 --batch=65 --batch=1,x \
-    --schedule=fast --plan=best --unit=x --tokens=0 --tune=x=1 --tune=step=2 --tune=delta --workers=65 --seed=-1; do
+    --schedule=fast --plan=best --unit=x --tokens=0 --tune=x=1 --tune=step=2 --tune=delta --tune=share=2 --tune=distance=9 --predict=oracle --predict=mixed, --prefetch=off --workers=65 --seed=-1; do
     run 2 "$moe_replay" --simulate --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
 done
@@ -129,6 +129,45 @@ request = sum(r["tokens"] / r["tokens_per_second"] for r in c)
 assert best <= request * 1.0001, (best, request)
 assert len(d) == 1 and d[0]["tokens"] == 100 and d[0]["seed"] == 7 and d[0]["workers"] == 1
 assert d[0]["tpot_ns_median"] >= 4 * 100000
+P
+
+# Guesses that are read ahead. A perfect predictor is never wrong, and nothing takes longer with it; the same guesses
+# serve all budgets; what is asked for is the same.
+replay e.json --policy zipmoe,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \
+    --tune share=0.1 --tune piece_kib=64 --predict perfect,mixed,brainstorm "$eval"
+says 'guesses: .* times as fast, limit '
+replay f.json --policy zipmoe --budget 25%,50% --batch 1 --layer-us 500 --run-us 200 --predict all --tokens 200 "$eval"
+replay g.json --policy zipmoe --budget 0.1% --layer-us 500 --predict perfect --tokens 50 "$eval"
+replay h.json --policy zipmoe --budget 25% --compute ffn-coded --layer-us 500 --predict perfect --tune distance=1 \
+    --tune token_mib=1 --tokens 100 "$eval"
+"$python" - "$dir" <<'P' || complain "replay --predict"
+import json, sys
+e, f, g, h = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "efgh")
+assert len(e) == 2 * 2 * (4 + 1 + 1), len(e)
+name = lambda r: r["guesses"] and r["guesses"]["predictor"]
+for run in e:
+    at = (run["policy"], name(run), run["budget"], run["batch"])
+    if run["policy"] != "zipmoe":
+        assert run["guesses"] is None, at
+    if run["guesses"] is None:
+        continue
+    plain = next(r for r in e if r["policy"] == "zipmoe" and not r["guesses"]
+                 and (r["budget"], r["batch"]) == (run["budget"], run["batch"]))
+    x = run["guesses"]
+    assert sum(run["hits"].values()) == sum(plain["hits"].values()), at
+    assert 0 < x["right_bytes_per_token"] <= x["read_bytes_per_token"], at
+    # what is missing is read by the request, or was read ahead and is right
+    assert abs(x["right_bytes_per_token"] + run["read_bytes_per_token"] - x["missing_bytes_per_token"]) < 10, at
+    assert run["tokens_per_second"] * run["limit_ns_per_token"] <= 1e9, at
+    if name(run) == "perfect" and run["batch"] == 1:
+        assert x["wasted"] == x["cancelled"] == 0 and run["tokens_per_second"] > plain["tokens_per_second"], at
+        assert abs(x["right_bytes_per_token"] - x["read_bytes_per_token"]) * 600 < 2 * 600000, at
+names = [name(r) for r in f if r["budget"] == "25%"]
+assert names == [None, "deepspeed", "brainstorm", "request", "transition", "edgemoe", "moe-infinity", "fmoe", "mixed",
+                 "perfect"], names
+assert all(0 < r["guesses"]["on"] <= 1 for r in f if r["guesses"])
+assert g[1]["guesses"]["read_bytes_per_token"] == 0  # not one expert fits
+assert 0 < h[1]["guesses"]["read_bytes_per_token"] <= 1 << 20 and h[1]["decode_utilisation"] == 0
 P
 
 # JSON on standard output alone; the default plan; a model of another shape, measured when first needed

@@ -2,6 +2,8 @@
 /* arguments.c - the command line of moe-replay. */
 #include "arguments.h"
 
+#include "foresight.h"
+
 #include "options.h"
 #include "size.h"
 
@@ -11,6 +13,8 @@
 #define BATCH_MAX 64
 #define THREADS_MAX 64
 #define ALLOWANCE_DEFAULT (UINT64_C(64) << 20)
+#define DISTANCE_DEFAULT 4
+#define PIECE_DEFAULT (UINT64_C(512) << 10)
 #define BUDGETS_DEFAULT "10%,25%,50%,75%"
 #define POLICIES_DEFAULT "zipmoe,lru,lfu,fifo,marking"
 
@@ -26,6 +30,8 @@ enum {
     OPT_BUDGET,
     OPT_POLICY,
     OPT_UNIT,
+    OPT_PREDICT,
+    OPT_PREFETCH,
     OPT_BATCH,
     OPT_TOKENS,
     OPT_SCHEDULE,
@@ -76,6 +82,11 @@ static const struct argp_option options[] = {
      "coded), io, makespan",
      0},
     {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
+    {"predict", OPT_PREDICT, "NAME,...", 0,
+     "Of the simulator: each policy also with guesses that are read ahead, by all (predictors of `moe-replay predict' "
+     "and perfect, which knows what comes), or some of them; they learn from --plan-from's history, then as they go",
+     0},
+    {"prefetch", OPT_PREFETCH, "MODE", 0, "Guesses are read while that is faster (auto, the default), or always", 0},
     {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
     {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
     {"compute", OPT_COMPUTE, "WHAT", 0,
@@ -91,7 +102,8 @@ static const struct argp_option options[] = {
     {"run-us", OPT_RUN_US, "N", 0, "Run an expert for one token (default: 0)", 0},
     {"tune", OPT_TUNE, "NAME=NUMBER", 0,
      "Of zipmoe: delta, count_age, rate_weight, age_weight, smooth, half_life, change_bits, promote_margin; step (of "
-     "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence)",
+     "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence). Of "
+     "guesses: share (of the budget), token_mib (read for a token, at most), distance (layers ahead)",
      0},
     {"seed", OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
     {"allowance", OPT_ALLOWANCE, "SIZE", 0,
@@ -153,6 +165,8 @@ static uint32_t cut_list(struct argp_state *state, const char *option, char *val
 static void parse_tune(struct argp_state *state, struct replay_setup *s, const char *value)
 {
     double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
+    double token_mib = (double)s->governor.iteration_bytes / 1048576, distance = s->distances;
+    double piece_kib = (double)s->piece_bytes / 1024;
     const struct {
         const char *name;
         double *number;
@@ -166,7 +180,12 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
                  {"promote_margin", &s->tuning.promote_margin},
                  {"step", &s->step},
                  {"counts", &counts},
-                 {"begin", &begin}};
+                 {"begin", &begin},
+                 {"share", &s->governor.share},
+                 {"token_mib", &token_mib},
+                 {"piece_kib", &piece_kib},
+                 {"least", &s->governor.least},
+                 {"distance", &distance}};
     const char *equals = strchr(value, '=');
     size_t bytes = equals ? (size_t)(equals - value) : 0, i = 0;
     while (i < sizeof(known) / sizeof(known[0]) &&
@@ -179,12 +198,18 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
     char *end;
     double given = strtod(equals + 1, &end);
     if (end == equals + 1 || *end || !(given >= 0 && given <= 1e9) ||
-        (known[i].number == &s->step && !(given >= 0.01 && given <= 1)))
-        argp_error(state, "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1)", value);
+        (known[i].number == &s->step && !(given >= 0.01 && given <= 1)) ||
+        (known[i].number == &s->governor.share && given > 1) || (known[i].number == &piece_kib && given < 4) ||
+        (known[i].number == &distance && !(given >= 1 && given <= EFS_PREDICT_MAX_DISTANCE)))
+        argp_error(state, "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1; share: to 1; distance: 1 to %u)", value,
+                   EFS_PREDICT_MAX_DISTANCE);
     *known[i].number = given;
     s->tuning.count_age = (unsigned)count_age;
     s->seed_counts = counts > 0;
     s->tell_sequence = begin > 0;
+    s->governor.iteration_bytes = (uint64_t)(token_mib * 1048576);
+    s->distances = (unsigned)distance;
+    s->piece_bytes = (uint64_t)(piece_kib * 1024);
 }
 
 static enum replay_pools pools_option(struct argp_state *state, const char *option, const char *value)
@@ -202,6 +227,31 @@ static enum replay_runner peer_by_name(struct argp_state *state, const char *nam
             return (enum replay_runner)r;
     argp_error(state, "--peer %s: mmap or read-lru", name);
     return REPLAY_MMAP;
+}
+
+static void add_predictor(struct argp_state *state, struct replay_arguments *a, const char *name, bool named)
+{
+    struct predict_choice *choice = &a->predictors[a->predictor_count];
+    if (a->predictor_count == REPLAY_LIST_MAX) {
+        argp_error(state, "--predict: more than %d entries", REPLAY_LIST_MAX);
+        return;
+    }
+    if (!replay_foresight_parse(name, choice))
+        argp_error(state, "--predict %s: there is no such predictor", name);
+    choice->named = named;
+    a->predictor_count++;
+}
+
+static void parse_predictors(struct argp_state *state, struct replay_arguments *a)
+{
+    char *names[REPLAY_LIST_MAX];
+    uint32_t count = cut_list(state, "predict", a->predict, names);
+    for (uint32_t i = 0; i < count; i++) {
+        bool all = strcmp(names[i], "all") == 0;
+        for (enum efs_predictor_kind kind = 0; all && kind < EFS_PREDICTORS; kind++)
+            add_predictor(state, a, efs_predictor_name(kind), false);
+        add_predictor(state, a, all ? REPLAY_PERFECT : names[i], !all);
+    }
 }
 
 /* After all options: lists whose meaning hangs on the others. */
@@ -224,6 +274,8 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
         a->policy_count = cut_list(state, "policy", policies, a->policies);
     if (a->batch_count == 0)
         a->batch_count = cut_list(state, "batch", batches, a->batches);
+    if (a->predict)
+        parse_predictors(state, a);
     for (uint32_t i = 0; i < a->batch_count; i++)
         a->batch[i] = (uint32_t)tools_option_number(state, "batch", a->batches[i], 1, BATCH_MAX);
     for (uint32_t i = 0; i < a->policy_count; i++)
@@ -270,6 +322,14 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return 0;
     case OPT_POLICY:
         a->policy_count = cut_list(state, "policy", value, a->policies);
+        return 0;
+    case OPT_PREDICT:
+        a->predict = value;
+        return 0;
+    case OPT_PREFETCH:
+        if (strcmp(value, "auto") != 0 && strcmp(value, "always") != 0)
+            argp_error(state, "--prefetch %s: auto or always", value);
+        a->setup.governor.mode = value[1] == 'l' ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
         return 0;
     case OPT_BATCH:
         a->batch_count = cut_list(state, "batch", value, a->batches);
@@ -353,12 +413,16 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
         NULL,
         NULL,
         NULL};
-    *a = (struct replay_arguments){
-        .planned = REPLAY_IO,
-        .single = REPLAY_CODED,
-        .compute = REPLAY_COMPUTE_TOUCH,
-        .allowance_bytes = ALLOWANCE_DEFAULT,
-        .setup = {.schedule = EFS_SCHEDULE_BEST, .seed = 1, .step = 0.05, .seed_counts = true}};
+    *a = (struct replay_arguments){.planned = REPLAY_IO,
+                                   .single = REPLAY_CODED,
+                                   .compute = REPLAY_COMPUTE_TOUCH,
+                                   .allowance_bytes = ALLOWANCE_DEFAULT,
+                                   .setup = {.schedule = EFS_SCHEDULE_BEST,
+                                             .seed = 1,
+                                             .step = 0.05,
+                                             .seed_counts = true,
+                                             .piece_bytes = PIECE_DEFAULT,
+                                             .distances = DISTANCE_DEFAULT}};
     a->setup.tuning.count_age = 64;
     argp_parse(&argp, argc, argv, 0, NULL, a);
 }

@@ -4,6 +4,7 @@
 #define MOE_REPLAY_ARGUMENTS_H
 
 #include "compute.h"
+#include "predictions.h"
 #include "replay.h"
 
 #include <argp.h>
@@ -15,6 +16,9 @@ struct replay_arguments {
     const char *mount; /* a store or a mountpoint; NULL: no mount */
     const char *raw, *program;
     char *budgets[REPLAY_LIST_MAX], *policies[REPLAY_LIST_MAX], *batches[REPLAY_LIST_MAX], *peers[REPLAY_LIST_MAX];
+    char *predict; /* NULL: nothing is guessed */
+    struct predict_choice predictors[REPLAY_LIST_MAX];
+    uint32_t predictor_count;
     uint32_t budget_count, policy_count, batch_count, peer_count;
     bool simulate, quiet;
     enum replay_pools planned, single;

@@ -69,14 +69,31 @@ static json_t *learned_json(const struct replay_learned *l)
                      (json_int_t)l->plans);
 }
 
+/* What was read ahead, or null: nothing was guessed. */
+static json_t *ahead_json(const struct replay_run_record *run)
+{
+    const struct replay_ahead_result *a = &run->result.ahead;
+    double tokens = (double)run->result.tokens;
+    if (!run->predictor)
+        return json_null();
+    return json_pack("{s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:f}", "predictor", run->predictor,
+                     "missing_bytes_per_token", json_share((double)a->missing_bytes, tokens), "read_bytes_per_token",
+                     json_share((double)a->bytes, tokens), "right_bytes_per_token",
+                     json_share((double)a->right_bytes, tokens), "used", (json_int_t)a->counts.used, "late",
+                     (json_int_t)a->counts.late, "wasted", (json_int_t)a->counts.wasted, "cancelled",
+                     (json_int_t)a->counts.cancelled, "on", json_share((double)a->on, (double)a->requests),
+                     "measured_ratio", a->ratio);
+}
+
 static json_t *simulated_json(const struct replay_report *report, const struct replay_run_record *run)
 {
     const struct replay_result *r = &run->result;
-    return json_pack("{s:I, s:I, s:o, s:f, s:f, s:I, s:s, s:o}", "schedule_ns_median",
+    return json_pack("{s:I, s:I, s:o, s:f, s:f, s:I, s:s, s:o, s:f, s:o}", "schedule_ns_median",
                      (json_int_t)r->schedule_ns_median, "schedule_ns_p99", (json_int_t)r->schedule_ns_p99, "plan_bytes",
                      json_by_pool(run->plan.capacity, EFS_POOLS), "planned_io_ns", run->plan.io_ns,
                      "planned_makespan_ns", run->plan.makespan_ns, "seed", (json_int_t)report->setup->seed,
-                     "costs_from", run->learned.known ? "run" : "profile", "costs", learned_json(&run->learned));
+                     "costs_from", run->learned.known ? "run" : "profile", "costs", learned_json(&run->learned),
+                     "limit_ns_per_token", json_share(r->limit_ns, (double)r->tokens), "guesses", ahead_json(run));
 }
 
 static json_t *live_json(const struct replay_run_record *run)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - moe-replay TRACE: policies, plans and schedules on real routing, simulated and on real files. */
+#include "ahead.h"
 #include "arguments.h"
 #include "assign_command.h"
+#include "foresight.h"
 #include "live.h"
 #include "mount.h"
 #include "place_command.h"
@@ -26,12 +28,13 @@
 enum { EXIT_USAGE = 2 };
 
 #define MODEL_LAYERS_MAX 256 /* EFS_PLAN_MAX_LAYERS */
-#define CHOICES_MAX (3 * REPLAY_LIST_MAX)
+#define CHOICES_MAX ((REPLAY_LIST_MAX + 3) * REPLAY_LIST_MAX)
 
 /* What is tried with every budget and batch size. */
 struct choice {
     enum replay_runner runner;
     struct replay_policy policy;
+    uint32_t predictor; /* of the arguments' list, counted from 1; 0: nothing is guessed */
 };
 
 struct session {
@@ -44,6 +47,7 @@ struct session {
     struct replay_live live;
     struct choice choices[CHOICES_MAX];
     uint32_t choice_count;
+    struct replay_foresight foresight[REPLAY_LIST_MAX]; /* of this batch size */
     struct replay_report report;
     struct tools_progress progress;
     uint64_t done_tokens, all_tokens;
@@ -144,7 +148,15 @@ static errint_t open_live(struct session *session, struct efs_error *err)
 
 static void session_add_choice(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
 {
-    session->choices[session->choice_count++] = (struct choice){runner, *policy};
+    session->choices[session->choice_count++] = (struct choice){runner, *policy, 0};
+}
+
+/* A simulated policy by itself, then with each predictor. */
+static void session_add_simulated(struct session *session, const struct replay_policy *policy)
+{
+    bool guesses = !policy->oracle && policy->pools != REPLAY_RAW;
+    for (uint32_t p = 0; p <= (guesses ? session->a->predictor_count : 0); p++)
+        session->choices[session->choice_count++] = (struct choice){REPLAY_SIMULATE, *policy, p};
 }
 
 static void session_make_choices(struct session *session)
@@ -159,7 +171,7 @@ static void session_make_choices(struct session *session)
     if (a->mount && !session->live.has_policies)
         session_add_choice(session, REPLAY_EXPERTFS, &own);
     for (uint32_t p = 0; a->simulate && p < a->policy_count; p++) /* after the real ones, of which it learns */
-        session_add_choice(session, REPLAY_SIMULATE, &a->policy[p]);
+        session_add_simulated(session, &a->policy[p]);
     for (uint32_t p = 0; p < a->peer_count; p++)
         session_add_choice(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
 }
@@ -195,25 +207,28 @@ static struct replay_learned learned_beside(const struct session *session, const
 }
 
 static errint_t simulated_run(struct session *session, const struct replay_workload *w,
-                              const struct replay_history *history, struct replay_run_record *record,
-                              struct efs_error *err)
+                              const struct replay_history *history, uint32_t predictor,
+                              struct replay_run_record *record, struct efs_error *err)
 {
     struct replay_setup as_it_was = session->a->setup;
     const struct replay_setup *s = &as_it_was;
     const struct replay_learned *learned = &record->learned;
     record->learned = learned_beside(session, record);
     replay_learned_apply(learned, &as_it_was);
+    const struct replay_foresight *foresight = predictor ? &session->foresight[predictor - 1] : NULL;
+    uint64_t kept_bytes = record->budget_bytes - (foresight ? replay_ahead_held_bytes(s, record->budget_bytes) : 0);
     int rc = 0;
     if (learned->known) {
         record->plan = (struct replay_plan){.io_ns = learned->io_ns, .makespan_ns = learned->makespan_ns};
         memcpy(record->plan.capacity, learned->pools[learned->plans - 1].capacity, sizeof(record->plan.capacity));
     } else {
-        rc = replay_plan_make(s, &record->policy, history, record->budget_bytes, &record->plan);
+        rc = replay_plan_make(s, &record->policy, history, kept_bytes, &record->plan);
     }
     if (rc < 0)
         return efs_fail(err, rc, "planning %s for %s failed: %s", session->a->budgets[record->budget],
                         record->policy.name, strerror(-rc));
-    rc = replay_simulate(s, w, &record->policy, history, &record->plan, show_progress, session, &record->result);
+    rc = replay_simulate(s, w, &record->policy, history, &record->plan, foresight, record->budget_bytes, show_progress,
+                         session, &record->result);
     replay_plan_free(&record->plan);
     return rc < 0 ? efs_fail(err, rc, "replaying with %s failed: %s", record->policy.name, strerror(-rc)) : 0;
 }
@@ -267,9 +282,11 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
     const struct replay_setup *s = &session->a->setup;
     *record = (struct replay_run_record){
         .runner = choice->runner, .policy = choice->policy, .batch = w->batch, .budget = budget};
+    if (choice->predictor)
+        record->predictor = session->a->predictors[choice->predictor - 1].name;
     errint_t rc = budget_bytes(s, session->a->budgets[budget], &record->budget_bytes, err);
     if (rc == 0)
-        rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, record, err)
+        rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, choice->predictor, record, err)
                                                : live_run(session, w, record);
     tools_progress_clear(&session->progress);
     if (choice->runner != REPLAY_SIMULATE && record->result.tokens == 0)
@@ -282,6 +299,8 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
         if (session->table)
             replay_report_row(&session->report);
         if (session->table)
+            replay_report_ahead(&session->report);
+        if (session->table)
             print_plan(record);
         if (session->table)
             print_learned(record);
@@ -289,6 +308,27 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
     }
     session->done_tokens += record->result.tokens;
     return rc;
+}
+
+static errint_t foresee(struct session *session, uint32_t p, const struct replay_workload *past,
+                        const struct replay_workload *w, struct efs_error *err)
+{
+    const struct predict_choice *choice = &session->a->predictors[p];
+    if (!replay_foresight_possible(choice, past, w))
+        return choice->named
+                   ? efs_fail(err, -ENODATA, "--predict %s: %s has no hidden states and routers for this model",
+                              choice->name, session->a->trace)
+                   : 0; /* its runs are left out */
+    int rc = replay_foresight_make(choice, past, w, session->a->setup.distances, &session->foresight[p]);
+    if (rc == -ECANCELED)
+        return 0; /* what is known so far is told */
+    return rc < 0 ? efs_fail(err, rc, "%s: %s", choice->name, strerror(-rc)) : 0;
+}
+
+/* Guesses of it were made. */
+static bool can_run(const struct session *session, const struct choice *choice)
+{
+    return choice->predictor == 0 || session->foresight[choice->predictor - 1].first;
 }
 
 /* All budgets and choices for one batch size. */
@@ -305,11 +345,16 @@ static errint_t run_batch(struct session *session, uint32_t batch, struct efs_er
         if (rc < 0)
             efs_fail(err, rc, "%s: %s", session->has_history ? a->plan_from : a->trace, strerror(-rc));
     }
+    for (uint32_t p = 0; rc == 0 && !tools_interrupted() && p < a->predictor_count; p++)
+        rc = foresee(session, p, session->has_history ? &past : NULL, &w, err);
     for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budget_count; b++) {
         size_t before = session->report.count;
         for (uint32_t c = 0; rc == 0 && !tools_interrupted() && c < session->choice_count; c++)
-            rc = run_one(session, &w, &history, b, &session->choices[c], session->report.count == before, err);
+            if (can_run(session, &session->choices[c]))
+                rc = run_one(session, &w, &history, b, &session->choices[c], session->report.count == before, err);
     }
+    for (uint32_t p = 0; p < a->predictor_count; p++)
+        replay_foresight_free(&session->foresight[p]);
     replay_history_free(&history);
     replay_workload_free(&past);
     replay_workload_free(&w);
@@ -384,6 +429,7 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
     if (s->layers > MODEL_LAYERS_MAX || s->experts > EFS_PLAN_MAX_EXPERTS)
         return efs_fail(err, -E2BIG, "%s: %u layers of %u experts are more than the planner takes",
                         session->store ? session->store : a->trace, s->layers, s->experts);
+    s->run_coded = a->compute == REPLAY_COMPUTE_FFN_CODED;
     replay_setup_fill(s);
     for (uint32_t b = 0; rc == 0 && b < a->budget_count; b++)
         rc = budget_bytes(s, a->budgets[b], &bytes, err);

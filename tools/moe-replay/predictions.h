@@ -26,6 +26,9 @@ struct predict_choice {
     bool named;                       /* not by "all": a trace that lacks what it needs is an error */
 };
 
+/* NAME, or NAME:VARIANT. false: there is no such predictor. */
+bool predict_choice_parse(const char *text, struct predict_choice *choice);
+
 struct predict_arguments {
     const char *trace;
     const char *history[PREDICT_HISTORIES_MAX];

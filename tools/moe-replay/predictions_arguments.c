@@ -29,12 +29,12 @@ static const struct argp_option options[] = {
 static const char *const learn_names[PREDICT_LEARNS] = {
     [PREDICT_LEARN_REQUEST] = "request", [PREDICT_LEARN_ALL] = "all", [PREDICT_LEARN_NO] = "no"};
 
-/* NAME, or NAME:VARIANT. */
-static bool parse_choice(const char *text, struct predict_choice *choice)
+bool predict_choice_parse(const char *text, struct predict_choice *choice)
 {
     struct efs_predict_config *config = &choice->config;
     char *variant;
     uint64_t number = 0;
+    *choice = (struct predict_choice){.named = false};
     snprintf(choice->name, sizeof(choice->name), "%s", text);
     variant = strchr(choice->name, ':');
     if (variant)
@@ -65,8 +65,7 @@ static void add_choice(const struct argp_state *state, struct predict_arguments 
     struct predict_choice *choice = &a->choices[a->count];
     if (a->count == PREDICT_LIST_MAX)
         argp_error(state, "--predictors: more than %d", PREDICT_LIST_MAX);
-    *choice = (struct predict_choice){.named = named};
-    if (!parse_choice(name, choice))
+    if (!predict_choice_parse(name, choice))
         argp_error(state, "--predictors %s: there is no such predictor", name);
     choice->named = named;
     a->count++;

@@ -9,6 +9,7 @@
 #define MOE_REPLAY_H
 
 #include "expertfs-private.h"
+#include "governor.h"
 #include "policy.h"
 #include "pools.h"
 #include "schedule.h"
@@ -58,9 +59,13 @@ struct replay_setup {
     double decode_fresh_rate, decode_kept_rate; /* bytes a second of one worker, right after the read and else */
     double between_ns;                          /* from one decode of it to the next */
     struct efs_policy_tuning tuning;
-    double step;               /* of the planner's grid */
-    bool seed_counts;          /* the policy starts with the history's counts */
-    bool tell_sequence;        /* it is told when a sequence begins */
+    double step;          /* of the planner's grid */
+    bool seed_counts;     /* the policy starts with the history's counts */
+    bool tell_sequence;   /* it is told when a sequence begins */
+    bool run_coded;       /* of the simulator: experts are run from the coded form, and nothing is decoded */
+    uint64_t piece_bytes; /* of a guess, read at once: a request that comes meanwhile waits for it */
+    unsigned distances;   /* layers ahead that are guessed */
+    struct efs_governor_config governor;
     double f_hit_ns, c_hit_ns; /* struct efs_pools_costs: a client that computes; 0: it does not */
 };
 
@@ -137,6 +142,16 @@ void replay_plan_free(struct replay_plan *plan);
 
 /* ---- one run (simulate.c) ---- */
 
+/* What was read ahead, by guesses. */
+struct replay_ahead_result {
+    uint64_t missing_bytes; /* of what was asked for, not in the cache; 0: nothing was guessed */
+    uint64_t right_bytes;   /* of them, read ahead */
+    uint64_t bytes;         /* read ahead */
+    uint64_t requests, on;  /* on: guesses were made */
+    struct efs_prefetch_counts counts;
+    double ratio; /* time with over time without, as the trial has it */
+};
+
 struct replay_result {
     uint64_t passes, tokens, requests;
     struct efs_trace_totals all; /* hits by where the experts were found */
@@ -145,13 +160,16 @@ struct replay_result {
     double schedule_ns_mean;                      /* of live runs */
     double policy_ns;                             /* of a request, mean */
     double recoded_bytes;
+    double limit_ns; /* max(reads, computing, decoding): no order of the same operations ends sooner */
+    struct replay_ahead_result ahead;
 };
 /* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
 typedef bool replay_progress_fn(void *arg, uint64_t tokens);
+struct replay_foresight; /* NULL: nothing is guessed. Else the plan is of what guesses leave of budget_bytes. */
 int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
-                    const struct replay_plan *plan, replay_progress_fn *progress, void *arg,
-                    struct replay_result *result);
+                    const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
+                    replay_progress_fn *progress, void *arg, struct replay_result *result);
 
 /* ---- times (times.c) ---- */
 
@@ -183,6 +201,7 @@ const char *replay_runner_name(enum replay_runner runner); /* "simulate", "exper
 struct replay_run_record {
     enum replay_runner runner;
     struct replay_policy policy;
+    const char *predictor; /* NULL: nothing is guessed */
     uint32_t batch, budget;
     uint64_t budget_bytes;
     struct replay_plan plan; /* layer_bytes is not kept */
@@ -212,6 +231,7 @@ double replay_tokens_per_second(const struct replay_result *r);
 
 void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
 void replay_report_row(const struct replay_report *report);     /* the last run */
+void replay_report_ahead(const struct replay_report *report);   /* what its guesses were worth, if it has any */
 void replay_report_summary(const struct replay_report *report); /* tables run by budget */
 /* Did all live runs that did the same on the same tokens get the same? Tells of those that did not; print: and what. */
 bool replay_report_checks(const struct replay_report *report, bool print);

@@ -30,7 +30,8 @@ void replay_run_name(const struct replay_report *report, const struct replay_run
     if (run->policy.oracle)
         snprintf(policy, sizeof(policy), "oracle");
     else
-        snprintf(policy, sizeof(policy), "%s:%s", run->policy.name, replay_pools_name(run->policy.pools));
+        snprintf(policy, sizeof(policy), "%s:%s%s%s", run->policy.name, replay_pools_name(run->policy.pools),
+                 run->predictor ? " +" : "", run->predictor ? run->predictor : "");
     if (run->runner == REPLAY_MMAP || run->runner == REPLAY_READ_LRU)
         snprintf(name, room, "%s", replay_runner_name(run->runner));
     else if (run->runner == REPLAY_EXPERTFS || report->live)
@@ -74,6 +75,41 @@ void replay_report_row(const struct replay_report *report)
            schedule_ns / 1e3, per_token(r, r->recoded_bytes) / 1e6);
     if (run->note[0])
         printf("%24s %s\n", "note:", run->note);
+}
+
+/* The run of the same without guesses; NULL: there is none. */
+static const struct replay_run_record *find_plain(const struct replay_report *report,
+                                                  const struct replay_run_record *run)
+{
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *other = &report->runs[i];
+        if (!other->predictor && other->runner == run->runner && other->batch == run->batch &&
+            other->budget == run->budget && other->policy.pools == run->policy.pools &&
+            strcmp(other->policy.name, run->policy.name) == 0)
+            return other;
+    }
+    return NULL;
+}
+
+void replay_report_ahead(const struct replay_report *report)
+{
+    const struct replay_run_record *run = &report->runs[report->count - 1], *plain = find_plain(report, run);
+    const struct replay_result *r = &run->result;
+    const struct replay_ahead_result *a = &r->ahead;
+    if (!run->predictor || !plain || !plain->result.tokens)
+        return;
+    double time_ns = (double)plain->result.all.time_ns / (double)plain->result.tokens * (double)r->tokens;
+    printf(
+        "%24s %.3f times as fast, limit %.3f; %.2f of what is missing, %.2f of what is read right; %.2f of the bytes; "
+        "used %llu, late %llu, in vain %llu; on %.2f\n",
+        "guesses:", report_share(time_ns, (double)r->all.time_ns),
+        report_share((double)plain->result.all.time_ns, plain->result.limit_ns),
+        report_share((double)a->right_bytes, (double)a->missing_bytes),
+        report_share((double)a->right_bytes, (double)a->bytes),
+        report_share(per_token(r, (double)(r->all.read_bytes + a->bytes)),
+                     per_token(&plain->result, (double)plain->result.all.read_bytes)),
+        (unsigned long long)a->counts.used, (unsigned long long)a->counts.late,
+        (unsigned long long)(a->counts.wasted + a->counts.cancelled), report_share((double)a->on, (double)a->requests));
 }
 
 /* ---- the summary -------------------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  * in full or in half as its state says; the first reads of a request wait for the disk's latency, the others queue
  * behind them.
  */
-#include "replay.h"
+#include "ahead.h"
 
 #include "clock.h"
 
@@ -24,8 +24,10 @@ struct player {
     struct replay_result *result;
     struct efs_policy *policy;    /* or */
     struct replay_oracle *oracle; /* this */
-    bool raw;                     /* files that are not coded */
-    bool read;                    /* the request has read something */
+    struct replay_ahead *ahead;   /* NULL: nothing is guessed */
+    struct efs_trace_timeline timeline;
+    bool raw;  /* files that are not coded */
+    bool read; /* the request has read something */
     struct efs_placement placements[REPLAY_REQUEST_MAX];
     uint32_t count;                              /* of them described */
     struct efs_trace_tensor each[EFS_POOLS + 1]; /* a tensor of an expert found in a pool */
@@ -62,7 +64,9 @@ static void lay_costs(struct player *player)
                                                                 .decode_ns = whole_ns(cost.decode_ns)},
                                                        .e_bytes = e / s->tensors,
                                                        .sm_bytes = s->bytes[EFS_POOL_S] / s->tensors};
-    for (unsigned pool = EFS_POOL_C; pool <= EFS_POOLS && s->decode_fresh_rate > 0; pool++)
+    for (unsigned pool = 0; pool <= EFS_POOLS && s->run_coded; pool++)
+        player->each[pool].task.decode_ns = 0;
+    for (unsigned pool = EFS_POOL_C; pool <= EFS_POOLS && s->decode_fresh_rate > 0 && !s->run_coded; pool++)
         player->each[pool].task.decode_ns =
             whole_ns(s->between_ns + (double)s->bytes[EFS_POOL_F] / s->tensors / s->shards /
                                          (pool == EFS_POOL_C ? s->decode_kept_rate : s->decode_fresh_rate) * 1e9);
@@ -75,6 +79,45 @@ static void lay_costs(struct player *player)
                                       .sm_bytes = s->bytes[EFS_POOL_F] / s->tensors};
 }
 
+/* How a tensor is found of which something was read ahead. */
+static struct efs_trace_tensor tensor_ahead(const struct player *player, unsigned pool, uint32_t i, uint32_t tensor)
+{
+    static const uint8_t components[EFS_POOLS + 1] =
+        {[EFS_POOL_C] = REPLAY_SM | REPLAY_E, [EFS_POOL_S] = REPLAY_SM, [EFS_POOL_E] = REPLAY_E},
+                                                pools[] = {EFS_POOL_M, EFS_POOL_S, EFS_POOL_E, EFS_POOL_C};
+    unsigned got;
+    bool waits;
+    double left = replay_ahead_left(player->ahead, i, tensor, &got, &waits);
+    struct efs_trace_tensor found = player->each[pool];
+    if (left <= 0 && !waits)
+        return player->each[pools[components[pool] | got]];
+    if (got & REPLAY_SM) {
+        found.task.sm_read_ns = (uint64_t)(left * (double)found.task.sm_read_ns);
+        found.sm_bytes = (uint64_t)(left * (double)found.sm_bytes);
+    }
+    if (got & REPLAY_E) {
+        found.task.e_read_ns = (uint64_t)(left * (double)found.task.e_read_ns);
+        found.e_bytes = (uint64_t)(left * (double)found.e_bytes);
+    }
+    return found;
+}
+
+/* The first read of a request waits for the disk. */
+static void add_latency(struct player *player, struct efs_task_tensor *task)
+{
+    uint64_t latency = whole_ns(player->setup->profile.read_latency_ns);
+    bool sm = task->state == EFS_TASK_M && task->sm_read_ns > 0;
+    sm = sm || (task->state == EFS_TASK_E && task->sm_read_ns > 0);
+    bool e = (task->state == EFS_TASK_M || task->state == EFS_TASK_S) && task->e_read_ns > 0;
+    if (player->read || player->setup->machine.window_ns || (!sm && !e))
+        return;
+    player->read = true;
+    if (sm)
+        task->sm_read_ns += latency;
+    else
+        task->e_read_ns += latency / task->shards;
+}
+
 static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors)
 {
     struct player *player = arg;
@@ -82,17 +125,13 @@ static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, stru
     unsigned pool = player->placements[i].found;
     (void)layer;
     (void)expert; /* they come in the order in which they were asked for */
-    for (uint32_t t = 0; t < count; t++)
-        tensors[t] = player->each[pool];
-    player->hits[pool]++;
-    if (pool >= EFS_POOL_S && !player->read && !player->setup->machine.window_ns) {
-        uint64_t latency = whole_ns(player->setup->profile.read_latency_ns);
-        player->read = true;
-        if (pool == EFS_POOL_S)
-            tensors[0].task.e_read_ns += latency / tensors[0].task.shards;
-        else
-            tensors[0].task.sm_read_ns += latency;
+    unsigned worst = EFS_POOL_F;
+    for (uint32_t t = 0; t < count; t++) {
+        tensors[t] = player->ahead && pool >= EFS_POOL_S ? tensor_ahead(player, pool, i, t) : player->each[pool];
+        worst = tensors[t].task.state > worst ? tensors[t].task.state : worst;
+        add_latency(player, &tensors[t].task);
     }
+    player->hits[worst]++;
     player->experts[i] = (struct efs_task_expert){.tensors = count};
     for (uint32_t t = 0; t < count; t++)
         player->tensors[player->tensor_count++] = tensors[t].task;
@@ -115,6 +154,8 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     }
     uint64_t began = tools_now_ns();
     int rc = efs_policy_request(player->policy, layer, experts, count, player->placements);
+    if (rc == 0 && player->ahead)
+        rc = replay_ahead_asked(player->ahead, layer, player->placements, count);
     if (rc < 0)
         return rc;
     efs_policy_admit(player->policy, layer, player->placements, count, &moves, &move_count);
@@ -122,7 +163,7 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     for (size_t i = 0; i < move_count; i++)
         if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
             player->result->recoded_bytes += (double)player->setup->bytes[EFS_POOL_F];
-    return 0;
+    return player->ahead ? replay_ahead_guess(player->ahead, layer, player->policy) : 0;
 }
 
 /* Graph and schedule once more, with a clock around them, as a daemon would do it. */
@@ -164,6 +205,8 @@ static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
     struct player *player = arg;
     player->pass_ns[player->result->passes] = totals->time_ns;
     player->result->tokens += player->workload->width[player->result->passes++];
+    if (player->ahead)
+        replay_ahead_pass(player->ahead, player->result->passes, player->result->tokens);
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
@@ -201,6 +244,7 @@ static void add_totals(struct efs_trace_totals *sum, const struct efs_trace_tota
     sum->requests += part->requests;
     sum->time_ns += part->time_ns;
     sum->wait_ns += part->wait_ns;
+    sum->ahead_ns += part->ahead_ns;
     sum->read_bytes += part->read_bytes;
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
         sum->busy_ns[i] += part->busy_ns[i];
@@ -260,10 +304,21 @@ static int player_run(struct player *player, const struct efs_trace_config *conf
     return rc;
 }
 
+/* What cannot be beaten by doing the same at other times. */
+static void take_limit(const struct player *player, struct replay_result *r)
+{
+    const uint64_t *busy = r->all.busy_ns;
+    double computing = (double)busy[EFS_ON_EXECUTOR] + (double)(player->setup->layer_ns * r->requests);
+    double decoding = (double)busy[EFS_ON_WORKER] / player->setup->workers;
+    double reading = (double)(busy[EFS_ON_IO] + r->all.ahead_ns);
+    r->limit_ns = computing > decoding ? computing : decoding;
+    r->limit_ns = reading > r->limit_ns ? reading : r->limit_ns;
+}
+
 int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
-                    const struct replay_plan *plan, replay_progress_fn *progress, void *arg,
-                    struct replay_result *result)
+                    const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
+                    replay_progress_fn *progress, void *arg, struct replay_result *result)
 {
     struct player *player = calloc(1, sizeof(*player));
     if (!player)
@@ -274,7 +329,12 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->result = result;
     player->raw = policy->pools == REPLAY_RAW;
     lay_costs(player);
+    if (foresight)
+        player->ahead = replay_ahead_new(setup, workload, foresight, budget_bytes, &player->timeline);
+    const struct efs_trace_ahead reads = {player->ahead, replay_ahead_next, replay_ahead_done};
     const struct efs_trace_config config = {.policy = {player, player_begin, player_describe, player_used},
+                                            .ahead = player->ahead ? reads : (struct efs_trace_ahead){0},
+                                            .timeline = &player->timeline,
                                             .workers = setup->workers,
                                             .recovery = EFS_RECOVER_WORKER,
                                             .fused = true,
@@ -292,7 +352,8 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->memory = malloc(player->memory_bytes + 1);
     player->samples = calloc(SAMPLES_MAX, sizeof(*player->samples));
     player->pass_ns = calloc(workload->passes + 1, sizeof(*player->pass_ns));
-    int rc = requests && player->memory && player->samples && player->pass_ns ? 0 : -ENOMEM;
+    int rc =
+        requests && player->memory && player->samples && player->pass_ns && !player->ahead == !foresight ? 0 : -ENOMEM;
     if (rc == 0)
         rc = open_policy(player, policy, history, plan);
     if (rc == 0)
@@ -301,6 +362,10 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
         rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
     memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
+    take_limit(player, result);
+    if (player->ahead)
+        replay_ahead_result(player->ahead, &result->ahead);
+    replay_ahead_free(player->ahead);
     efs_policy_free(player->policy);
     replay_oracle_free(player->oracle);
     free(player->pass_ns);

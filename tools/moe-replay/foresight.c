@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* foresight.c - see foresight.h. */
+#include "foresight.h"
+
+#include "interrupt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HARDLY 0.02F /* less probable guesses are not kept */
+
+struct seer {
+    struct efs_predictor *predictor; /* NULL: it knows */
+    const struct replay_workload *workload;
+    struct replay_foresight *foresight; /* NULL: only learn */
+    struct efs_guess *guesses;          /* [2 * chosen] */
+    float *state;                       /* [width of the trace's states] */
+    uint64_t *live;                     /* [batch]: sequences under way */
+    uint32_t live_count;
+    unsigned distances;
+    size_t kept, room;
+};
+
+bool replay_foresight_parse(const char *name, struct predict_choice *choice)
+{
+    if (strcmp(name, REPLAY_PERFECT) != 0)
+        return predict_choice_parse(name, choice);
+    *choice = (struct predict_choice){.name = REPLAY_PERFECT, .config.kind = EFS_PREDICTORS};
+    return true;
+}
+
+static int keep(struct seer *s, unsigned expert, unsigned distance, float probability)
+{
+    if (s->kept == s->room) {
+        size_t room = s->room ? 2 * s->room : 4096;
+        struct replay_guess *more = reallocarray(s->foresight->guesses, room, sizeof(*more));
+        if (!more)
+            return -ENOMEM;
+        s->foresight->guesses = more;
+        s->room = room;
+    }
+    s->foresight->guesses[s->kept++] = (struct replay_guess){probability, (uint16_t)expert, (uint8_t)distance};
+    return 0;
+}
+
+unsigned replay_chosen(const struct replay_workload *w, uint64_t at, unsigned layer, uint16_t *experts)
+{
+    const struct efs_route *route = w->route;
+    const uint16_t *ids = route->ids + (at * route->layers + layer % route->layers) * route->chosen;
+    unsigned count = 0;
+    for (unsigned i = 0; i < route->chosen; i++) {
+        uint16_t expert = (uint16_t)(ids[i] % w->experts);
+        unsigned seen = 0;
+        while (seen < count && experts[seen] != expert)
+            seen++;
+        if (seen == count)
+            experts[count++] = expert;
+    }
+    return count;
+}
+
+/* ---- predictors ------------------------------------------------------------------------------------------------- */
+
+static int observe(struct seer *s, uint64_t at, unsigned layer)
+{
+    const struct efs_route *route = s->workload->route;
+    uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
+    struct efs_predict_seen seen = {
+        .layer = layer, .experts = experts, .count = replay_chosen(s->workload, at, layer, experts), .tokens = 1};
+    if (route->scores && seen.count == route->chosen)
+        seen.scores = route->scores + (at * route->layers + layer % route->layers) * route->chosen;
+    if (route->states && layer < route->layers) {
+        const uint16_t *halves = route->states + (at * route->layers + layer) * route->width;
+        for (uint32_t i = 0; i < route->width; i++)
+            s->state[i] = efs_route_half(halves[i]);
+        seen.state = s->state;
+    }
+    return efs_predict_observe(s->predictor, route->sequence[at], &seen);
+}
+
+bool replay_foresight_possible(const struct predict_choice *choice, const struct replay_workload *history,
+                               const struct replay_workload *w)
+{
+    const struct efs_route *route = w->route;
+    if (!efs_predictor_needs_states(choice->config.kind))
+        return true;
+    return route->states && route->gates && w->layers == route->layers && w->experts == route->experts &&
+           (!history || !history->route->states || history->route->width == route->width);
+}
+
+static int guess(struct seer *s, uint64_t at)
+{
+    int rc = 0;
+    for (unsigned d = 1; rc == 0 && d <= s->distances; d++) {
+        int count = efs_predict(s->predictor, s->workload->route->sequence[at], d, s->guesses,
+                                2 * s->workload->route->chosen, NULL);
+        for (int i = 0; rc == 0 && i < count; i++)
+            if (s->guesses[i].probability >= HARDLY)
+                rc = keep(s, s->guesses[i].expert, d, s->guesses[i].probability);
+        rc = count < 0 ? count : rc;
+    }
+    return rc;
+}
+
+static int know(struct seer *s, uint64_t at, unsigned layer)
+{
+    const struct replay_workload *w = s->workload;
+    uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
+    int rc = 0;
+    for (unsigned d = 1; rc == 0 && d <= s->distances; d++) {
+        uint64_t token = at + (layer + d) / w->layers;
+        if (token >= w->route->tokens || w->route->sequence[token] != w->route->sequence[at])
+            break;
+        unsigned count = replay_chosen(w, token, (layer + d) % w->layers, experts);
+        for (unsigned i = 0; rc == 0 && i < count; i++)
+            rc = keep(s, experts[i], d, 1);
+    }
+    return rc;
+}
+
+/* ---- a workload ------------------------------------------------------------------------------------------------- */
+
+/* The sequences of a pass begin, those of the last that are not in it end. */
+static int follow_sequences(struct seer *s, const uint64_t *at, uint32_t width)
+{
+    const uint32_t *sequence = s->workload->route->sequence;
+    int rc = 0;
+    for (uint32_t i = s->live_count; rc == 0 && i-- > 0;) {
+        uint32_t t = 0;
+        while (t < width && sequence[at[t]] != s->live[i])
+            t++;
+        if (t < width)
+            continue;
+        rc = efs_predict_end(s->predictor, s->live[i]);
+        s->live[i] = s->live[--s->live_count];
+    }
+    for (uint32_t t = 0; rc == 0 && t < width; t++) {
+        uint32_t i = 0;
+        while (i < s->live_count && s->live[i] != sequence[at[t]])
+            i++;
+        if (i < s->live_count)
+            continue;
+        rc = efs_predict_begin(s->predictor, sequence[at[t]]);
+        s->live[s->live_count++] = sequence[at[t]];
+    }
+    return rc;
+}
+
+/* A pass, layer by layer: all its tokens have chosen before anything is guessed. */
+static int play_pass(struct seer *s, const uint64_t *at, uint32_t width, uint64_t token)
+{
+    const struct replay_workload *w = s->workload;
+    int rc = s->predictor ? follow_sequences(s, at, width) : 0;
+    for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
+        for (uint32_t t = 0; rc == 0 && s->predictor && t < width; t++)
+            rc = observe(s, at[t], l);
+        for (uint32_t t = 0; rc == 0 && s->foresight && t < width; t++) {
+            s->foresight->first[token * w->layers + l * width + t] = s->kept;
+            rc = s->predictor ? guess(s, at[t]) : know(s, at[t], l);
+        }
+    }
+    return rc;
+}
+
+static int play(struct seer *s, const struct replay_workload *w, struct replay_foresight *foresight)
+{
+    uint64_t token = 0;
+    int rc = 0;
+    s->workload = w;
+    s->foresight = foresight;
+    for (uint64_t pass = 0; rc == 0 && pass < w->passes; token += w->width[pass++])
+        rc = tools_interrupted() ? -ECANCELED : play_pass(s, w->at + token, w->width[pass], token);
+    if (s->predictor && rc == 0)
+        rc = follow_sequences(s, NULL, 0);
+    return rc;
+}
+
+static size_t widest_state(const struct replay_workload *history, const struct replay_workload *w)
+{
+    size_t past = history ? history->route->width : 0;
+    return w->route->width > past ? w->route->width : past;
+}
+
+int replay_foresight_make(const struct predict_choice *choice, const struct replay_workload *history,
+                          const struct replay_workload *w, unsigned distances, struct replay_foresight *f)
+{
+    struct efs_predict_config config = choice->config;
+    struct seer s = {.distances = distances < w->layers ? distances : w->layers};
+    bool knows = config.kind == EFS_PREDICTORS;
+    int rc = 0;
+    *f = (struct replay_foresight){0};
+    memcpy(f->name, choice->name, sizeof(f->name));
+    config.layers = w->layers;
+    config.experts = w->experts;
+    config.chosen = w->route->chosen < w->experts ? w->route->chosen : w->experts;
+    config.distances = s.distances;
+    config.sequences = w->batch;
+    if (efs_predictor_needs_states(config.kind)) {
+        config.state_width = w->route->width;
+        config.gates = w->route->gates;
+    }
+    f->first = calloc(w->tokens * w->layers + 1, sizeof(*f->first));
+    s.live = calloc(w->batch, sizeof(*s.live));
+    s.guesses = calloc((size_t)2 * w->route->chosen, sizeof(*s.guesses));
+    s.state = calloc(widest_state(history, w) + 1, sizeof(*s.state));
+    if (!f->first || !s.live || !s.guesses || !s.state)
+        rc = -ENOMEM;
+    if (rc == 0 && !knows)
+        rc = efs_predictor_new(&config, &s.predictor);
+    if (rc == 0 && history && !knows)
+        rc = play(&s, history, NULL);
+    if (rc == 0)
+        rc = play(&s, w, f);
+    if (rc == 0) {
+        f->first[w->tokens * w->layers] = s.kept;
+        f->bytes = knows ? 0 : efs_predict_bytes(s.predictor);
+    } else {
+        replay_foresight_free(f);
+    }
+    efs_predictor_free(s.predictor);
+    free(s.state);
+    free(s.guesses);
+    free(s.live);
+    return rc;
+}
+
+void replay_foresight_free(struct replay_foresight *f)
+{
+    free(f->first);
+    free(f->guesses);
+    *f = (struct replay_foresight){0};
+}
