@@ -33,13 +33,13 @@ for page in man/*.[1-8]; do
     grep -qx "\.Os \"expertfs $version\"" "$page" || complain "$page: .Os is not expertfs $version"
     while read -r _ to section _; do
         case "$to $section" in
-        'fusermount3 1' | 'cachestat 2' | 'getfattr 1' | 'mmap 2' | 'pread 2' | 'read 2' | 'setfattr 1' | 'syslog 3' | 'write 2' | 'fstab 5' | 'mount 8' | 'umount 8') ;; # the system's
+        'fusermount3 1' | 'cachestat 2' | 'getfattr 1' | 'mmap 2' | 'pread 2' | 'read 2' | 'setfattr 1' | 'syslog 3' | 'write 2' | 'fstab 5' | 'mount 8' | 'umount 8' | 'sudo 8') ;; # the system's
         *) [ -e "man/$to.$section" ] || complain "$page refers to $to($section)" ;;
         esac
     done < <(grep '^\.Xr ' "$page")
     grep -n '[[:space:]]$' "$page" && complain "$page: blanks at the end of a line"
 done
-for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3; do
+for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3 expertfs-guide.7; do
     [ -e "man/$page" ] || complain "there is no man/$page"
 done
 
