@@ -25,9 +25,9 @@
 
 #define HYBRIMOE_AHEAD 3u
 #define HYBRIMOE_SHARE 0.5F
-#define LINEAR_STEP 0.5F /* of the first update, in logits for an error of 1 */
+#define LINEAR_STEP 2.0F /* of the first update, in logits for an error of 1 */
 #define LINEAR_STEP_LEAST 0.1F
-#define LINEAR_HALF 200.0F /* updates after which a step is half of the first */
+#define LINEAR_HALF 4000.0F /* updates after which a step is half of the first */
 #define NEWTON_STEPS 20u
 
 struct gate {
