@@ -66,11 +66,13 @@ struct efs_matrix {
 /* ---- the vectors ----------------------------------------------------------------------------------------------- */
 
 /*
- * What vectors are given as. With the last two, products are taken by the processor's BF16 dot product where it has one
- * (AVX-512 BF16), which is faster and no longer the same on every processor: each of 32 partial sums then takes two
- * columns, c and c + 1, at once, as the instruction rounds, which also takes subnormals for zeros. Products are still
- * the same to the bit from every form of the matrix, for every split of the rows and every number of tokens. Where
- * there is no such instruction these are as EFS_INPUT_BF16.
+ * What vectors are given as. With the last two the order of sums is that of ggml_vec_dot_bf16() of ggml (llama.cpp) on
+ * the code path in use, to the bit, and so no longer the same on every processor:
+ *   AVX-512 with BF16  the processor's dot product, which is faster: each of 32 partial sums takes two columns, c and
+ *                      c + 1, at once, as the instruction rounds, which also takes subnormals for zeros
+ *   AVX2               32 partial sums, of columns that are equal modulo 32
+ * matvec_avx512bf16.c and matvec_ggml_avx2.c say the rest of it. Products are still the same to the bit from every form
+ * of the matrix, for every split of the rows and every number of tokens. Elsewhere these are as EFS_INPUT_BF16.
  */
 enum efs_input_type {
     EFS_INPUT_F32 = 0,
@@ -88,6 +90,9 @@ size_t efs_input_bytes(uint32_t cols, uint32_t tokens);
  */
 int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, uint32_t cols, uint32_t tokens,
                       void *memory);
+
+/* Whose order of sums that is here: "avx512bf16", "avx2"; NULL: our own. */
+const char *efs_matvec_order(void);
 
 /* ---- the products ---------------------------------------------------------------------------------------------- */
 

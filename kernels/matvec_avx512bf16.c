@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_avx512bf16.c - products by the BF16 dot product of processors with AVX-512 VBMI2 and BF16: two columns at
- * once.
+ * once. Sums and their order are those of ggml_vec_dot_bf16() of ggml on such a processor: a sum for each pair of
+ * columns of a group; the 16 of its first 32 columns are added by halves, 8, 4, 2, 1 apart, and those of the other 32;
+ * then the two, and what is left of a row, product by product, in double.
  */
 #include "matvec_avx512.h"
 
+#include "matvec_ops.h"
+
 #define EFS_STEPS 2
+#define EFS_SUMS_REST 1
+#define EFS_SUMS_STEP EFS_GROUP
 
 typedef uint16_t efs_x;
 typedef __m512i efs_number;
@@ -27,6 +33,30 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
     return _mm512_dpbf16_ps(sum, (__m512bh)number, (__m512bh)x);
 }
 
+/* Vectors of sums: even eights, odd eights. */
+EFS_INLINE unsigned efs_sum_of(unsigned p, unsigned k)
+{
+    (void)p;
+    return k;
+}
+
+EFS_INLINE double efs_sums_total(const efs_floats *sums)
+{
+    /* Eights 0 and 2 in the first quarter, 1 and 3 likewise; 4 and 6, 5 and 7 in the third one. */
+    __m512 even = _mm512_add_ps(sums[0], _mm512_shuffle_f32x4(sums[0], sums[0], 0xb1));
+    __m512 odd = _mm512_add_ps(sums[1], _mm512_shuffle_f32x4(sums[1], sums[1], 0xb1));
+    __m512 all = _mm512_add_ps(even, odd);
+
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+    return 0.0 + (double)_mm512_cvtss_f32(all) + (double)_mm_cvtss_f32(_mm512_extractf32x4_ps(all, 2));
+}
+
+EFS_INLINE float efs_x_at(const uint16_t *x, unsigned c)
+{
+    return efs_widened((const uint8_t *)(x + efs_pair_place(c)));
+}
+
 #include "matvec_simd.h"
 
 #include "matvec_many.h"
@@ -44,4 +74,6 @@ const struct efs_matvec_ops efs_matvec_avx512bf16 = {
     .exponents = simd_exponents,
     .halves = simd_halves,
     .supported = supported,
+    .pairs = true,
+    .order = "avx512bf16",
 };

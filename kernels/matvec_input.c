@@ -22,15 +22,6 @@ size_t efs_input_bytes(uint32_t cols, uint32_t tokens)
     return sizeof(struct efs_input) + tokens * token_numbers(cols) * sizeof(float);
 }
 
-static float input_widened(uint16_t bf16)
-{
-    uint32_t bits = (uint32_t)bf16 << 16;
-    float f;
-
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
 /* To nearest, ties to even; a NaN stays a NaN. */
 static uint16_t input_rounded(float f)
 {
@@ -48,49 +39,59 @@ static float input_number(enum efs_input_type type, const void *x, size_t i)
     uint16_t half;
     float f;
 
-    if (type == EFS_INPUT_BF16 || type == EFS_INPUT_BF16_DOT) {
-        memcpy(&half, (const uint8_t *)x + 2 * i, sizeof(half));
-        return input_widened(half);
-    }
+    if (type == EFS_INPUT_BF16 || type == EFS_INPUT_BF16_DOT)
+        return efs_widened((const uint8_t *)x + 2 * i);
     memcpy(&f, (const uint8_t *)x + 4 * i, sizeof(f));
-    return type == EFS_INPUT_F32 ? f : input_widened(input_rounded(f));
+    if (type == EFS_INPUT_F32)
+        return f;
+    half = input_rounded(f);
+    return efs_widened((const uint8_t *)&half);
 }
 
 /* Numbers first..first + n - 1 of x, n <= EFS_GROUP, as a group of floats. */
 static void put_floats(enum efs_input_type type, const void *x, size_t first, size_t n, float *group)
 {
-    for (unsigned at = 0; at < EFS_GROUP; at++) {
-        unsigned c = at % 16 / 4 * 16 + at / 32 * 8 + at % 4 * 2 + at / 16 % 2;
-        group[at] = c < n ? input_number(type, x, first + c) : 0;
-    }
+    for (unsigned c = 0; c < EFS_GROUP; c++)
+        group[efs_float_place(c)] = c < n ? input_number(type, x, first + c) : 0;
 }
 
 /* The same as a group of BF16. */
 static void put_bf16(enum efs_input_type type, const void *x, size_t first, size_t n, uint16_t *group)
 {
-    for (unsigned at = 0; at < EFS_GROUP; at++) {
-        unsigned c = at % 32 / 8 * 16 + at / 32 * 8 + at % 8;
-        group[at] = c < n ? input_rounded(input_number(type, x, first + c)) : 0;
-    }
+    for (unsigned c = 0; c < EFS_GROUP; c++)
+        group[efs_pair_place(c)] = c < n ? input_rounded(input_number(type, x, first + c)) : 0;
+}
+
+/* The path's products in ggml's order; NULL: it has none. */
+static const struct efs_matvec_ops *input_dot(void)
+{
+    const struct efs_matvec_ops *dot = efs_ops()->matvec->dot;
+
+    return dot != NULL && (dot->supported == NULL || dot->supported()) ? dot : NULL;
+}
+
+const char *efs_matvec_order(void)
+{
+    return input_dot() != NULL ? input_dot()->order : NULL;
 }
 
 int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, uint32_t cols, uint32_t tokens,
                       void *memory)
 {
-    const struct efs_matvec_ops *dot = efs_ops()->matvec->dot;
     struct efs_input *input = memory;
 
     if (efs_input_bytes(cols, tokens) == 0 || (unsigned)type > EFS_INPUT_F32_DOT || x == NULL || memory == NULL ||
         (uintptr_t)memory % EFS_MATVEC_ALIGN != 0)
         return -EINVAL;
     *input = (struct efs_input){.magic = INPUT_MAGIC, .cols = cols, .tokens = tokens};
-    input->dot = (type == EFS_INPUT_BF16_DOT || type == EFS_INPUT_F32_DOT) && dot != NULL && dot->supported();
-    input->stride = token_numbers(cols) * (input->dot ? sizeof(uint16_t) : sizeof(float));
+    input->dot = (type == EFS_INPUT_BF16_DOT || type == EFS_INPUT_F32_DOT) && input_dot() != NULL;
+    const bool pairs = input->dot && input_dot()->pairs;
+    input->stride = token_numbers(cols) * (pairs ? sizeof(uint16_t) : sizeof(float));
     for (size_t t = 0; t < tokens; t++) {
         uint8_t *to = input->x + t * input->stride;
         for (size_t c = 0; c < cols; c += EFS_GROUP) {
             size_t n = cols - c < EFS_GROUP ? cols - c : EFS_GROUP;
-            if (input->dot)
+            if (pairs)
                 put_bf16(type, x, t * x_stride + c, n, (uint16_t *)(void *)to + c);
             else
                 put_floats(type, x, t * x_stride + c, n, (float *)(void *)to + c);

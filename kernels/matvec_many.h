@@ -69,7 +69,7 @@ EFS_INLINE void many_group(const struct efs_stretch *s, size_t c, const unsigned
                 EFS_IN_REGISTER(x);
                 EFS_UNROLL
                 for (unsigned r = 0; r < rows; r++) {
-                    efs_floats *sum = k % 2 == 0 ? &sums[r][t].even[p] : &sums[r][t].odd[p];
+                    efs_floats *sum = &sums[r][t].of[efs_sum_of(p, k)];
                     *sum = efs_multiply_add(numbers[r], x, *sum);
                 }
             }
@@ -106,8 +106,6 @@ EFS_INLINE void many_groups(const struct efs_stretch *s, const unsigned rows, co
 EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigned tokens, const bool halves,
                              const bool ask, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
 {
-    const size_t at = s->cols / EFS_GROUP * EFS_GROUP;
-
 #define MANY_GROUPS(r, t)                                                                                              \
     if (rows == (r) && tokens == (t))                                                                                  \
     many_groups(s, r, t, halves, ask, sums)
@@ -130,9 +128,6 @@ EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigne
 #endif
 #undef MANY_TOKENS
 #undef MANY_GROUPS
-    for (unsigned r = 0; r < rows && at < s->cols; r++)
-        for (unsigned t = 0; t < tokens; t++)
-            efs_group_tail(&sums[r][t], s->w + r * s->row_bytes + 2 * at, s->cols - at, s->x + t * s->x_stride + at);
 }
 
 /*
@@ -164,9 +159,13 @@ EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned r
             many_stretch(&stretch, n, tokens, halves, ask, sums[r / EFS_MANY_ROWS]);
         }
     }
+    const size_t rest = cols % EFS_GROUP, whole = cols - rest;
     for (unsigned r = 0; r < rows; r++)
-        for (unsigned t = 0; t < tokens; t++)
-            efs_put_product(out, r, token + t, efs_sums_total(&sums[r / EFS_MANY_ROWS][r % EFS_MANY_ROWS][t]));
+        for (unsigned t = 0; t < tokens; t++) {
+            const efs_x *x = (const efs_x *)efs_input_token(input, token + t) + whole;
+            struct efs_sums *row = &sums[r / EFS_MANY_ROWS][r % EFS_MANY_ROWS][t];
+            efs_put_product(out, r, token + t, efs_row_total(row, w + size * (r * cols + whole), rest, x));
+        }
 }
 
 /* Rows, plain or in halves, times all tokens. Three at a time need the fewest loads that registers allow. */

@@ -71,6 +71,8 @@ EFS_INLINE void efs_unpack_lanes(const efs_vector bytes[2], efs_vector words[2])
     efs_interleave(bytes[0], bytes[1], words);
 }
 
+#include "matvec_order.h"
+
 #include "matvec_simd.h"
 
 #include "matvec_many.h"

@@ -12,16 +12,44 @@
 #include "cascade_chunk.h"
 #include "matvec.h"
 
+#include <string.h>
+
 #define EFS_GROUP 64u
 #define EFS_SUMS 32
+/* With vectors of EFS_LANES bytes. */
+#define EFS_FLOATS (EFS_LANES / 4)
+#define EFS_PARTS (16 / EFS_FLOATS)
+#define EFS_SUM_VECTORS (EFS_SUMS / EFS_FLOATS)
+
+/* Which float of its group column c of a group meets; modulo 32: which of our own sums it is added to. */
+static inline unsigned efs_float_place(unsigned c)
+{
+    return c / 8 % 2 * 32 + c % 2 * 16 + c / 16 * 4 + c / 2 % 4;
+}
+
+/* Which BF16 number of its group column c of a group meets, in an input for the BF16 dot product. */
+static inline unsigned efs_pair_place(unsigned c)
+{
+    return c / 8 % 2 * 32 + c / 16 * 8 + c % 8;
+}
+
+/* The BF16 number at w, which may be anywhere, as a float. */
+static inline float efs_widened(const uint8_t *w)
+{
+    uint32_t bits = (uint32_t)w[0] << 16 | (uint32_t)w[1] << 24;
+    float f;
+
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
 
 /*
- * An input: this, then the numbers of each token. For the BF16 dot product they are BF16, and a group has its even
- * eights first, then its odd ones.
+ * An input: this, then the numbers of each token. Where two columns are multiplied at once they are BF16, and a group
+ * has its even eights first, then its odd ones.
  */
 struct efs_input {
     uint32_t magic, cols, tokens;
-    bool dot;      /* BF16 for the dot product, not floats */
+    bool dot;      /* for the path's `dot` */
     size_t stride; /* bytes from token to token, a multiple of 64 */
     uint8_t x[] __attribute__((aligned(64)));
 };
@@ -45,10 +73,7 @@ struct efs_output {
     bool gated;    /* y holds the gate's product: it becomes silu(y) * product */
 };
 
-/*
- * Rows on their way, for one token. sums[0..15] are the partial sums of even columns, sums[16..31] those of odd ones,
- * in the order of the input's floats.
- */
+/* Rows on their way, for one token. Which sum is which is the business of who adds them. */
 struct efs_dot {
     float sums[EFS_SUMS] __attribute__((aligned(64)));
     const void *x; /* the token's input */
@@ -75,15 +100,18 @@ struct efs_matvec_ops {
      * is a multiple of EFS_GROUP. NULL, as coded, exponents and lower_turned are then too: the path has none. */
     void (*halves)(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
                    const struct efs_output *out);
-    /* For inputs of BF16 by a dot product of two columns: the same, for these; NULL: the path knows none. It is in its
-     * place if its supported() says so; those that are there for floats need not be asked. */
+    /* For inputs of BF16, in ggml's order of sums: the same, for these; NULL: the path knows none. It is in its place
+     * if its supported() says so (NULL: always). */
     const struct efs_matvec_ops *dot;
     bool (*supported)(void);
+    bool pairs;        /* two columns are multiplied at once: inputs are BF16 */
+    const char *order; /* of dot: whose sums these are, see efs_matvec_order() */
 };
 
 extern const struct efs_matvec_ops efs_matvec_scalar;
 #if defined(__x86_64__)
 extern const struct efs_matvec_ops efs_matvec_avx2;
+extern const struct efs_matvec_ops efs_matvec_ggml_avx2;
 extern const struct efs_matvec_ops efs_matvec_avx512;
 extern const struct efs_matvec_ops efs_matvec_avx512bf16;
 #elif defined(__aarch64__)

@@ -26,27 +26,12 @@ static float multiply_add(float a, float b, float sum)
     return (float)total;
 }
 
-static float scalar_widen(const uint8_t *w)
-{
-    uint32_t bits = (uint32_t)w[0] << 16 | (uint32_t)w[1] << 24;
-    float f;
-
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
-/* Which float of its group column c of a group meets, and modulo 32: which sum. */
-static unsigned scalar_place(unsigned c)
-{
-    return c / 8 % 2 * 32 + c % 2 * 16 + c / 16 * 4 + c / 2 % 4;
-}
-
 /* n columns, at most a group; absent ones are zeros. */
 static void add_group(float *sums, const uint8_t *w, size_t n, const float *x)
 {
     for (unsigned c = 0; c < EFS_GROUP; c++) {
-        unsigned at = scalar_place(c);
-        sums[at % EFS_SUMS] = multiply_add(c < n ? scalar_widen(w + 2 * c) : 0, x[at], sums[at % EFS_SUMS]);
+        unsigned at = efs_float_place(c);
+        sums[at % EFS_SUMS] = multiply_add(c < n ? efs_widened(w + 2 * c) : 0, x[at], sums[at % EFS_SUMS]);
     }
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_simd.h - products with vectors; included by a matvec_*.c after what it defines: the operations named efs_*
- * that are used here and not in simd_*.h. Private.
+ * that are used here and not in simd_*.h, the order of sums among them (matvec_order.h, or its own). Private.
  *
  * EFS_FLOATS floats make a vector, 2 * EFS_FLOATS words, EFS_LANES = 4 * EFS_FLOATS bytes. A group has EFS_PARTS parts
- * of EFS_LANES columns; a part adds to its own vectors of partial sums.
+ * of EFS_LANES columns; a row's partial sums are EFS_SUM_VECTORS vectors.
  */
 #ifndef EFS_KERNELS_MATVEC_SIMD_H
 #define EFS_KERNELS_MATVEC_SIMD_H
@@ -12,12 +12,8 @@
 #include "matvec_ops.h"
 #include "simd_level.h"
 
-#define EFS_FLOATS (EFS_LANES / 4)
-#define EFS_PARTS (16 / EFS_FLOATS)
-
-/* What is added to even and what is added to odd follows from efs_number_of(). */
 struct efs_sums {
-    efs_floats even[EFS_PARTS], odd[EFS_PARTS];
+    efs_floats of[EFS_SUM_VECTORS];
 };
 
 /* What number k of part p of a group is multiplied with. */
@@ -28,44 +24,27 @@ EFS_INLINE const efs_x *efs_part_x(const efs_x *x, unsigned p, unsigned k)
 
 EFS_INLINE void efs_sums_load(struct efs_sums *sums, const float *from)
 {
-    for (unsigned p = 0; p < EFS_PARTS; p++) {
-        sums->even[p] = efs_load_floats(from + p * EFS_FLOATS);
-        sums->odd[p] = efs_load_floats(from + 16 + p * EFS_FLOATS);
-    }
+    for (unsigned v = 0; v < EFS_SUM_VECTORS; v++)
+        sums->of[v] = efs_load_floats(from + v * EFS_FLOATS);
 }
 
 EFS_INLINE void efs_sums_store(const struct efs_sums *sums, float *to)
 {
-    for (unsigned p = 0; p < EFS_PARTS; p++) {
-        efs_store_floats(to + p * EFS_FLOATS, sums->even[p]);
-        efs_store_floats(to + 16 + p * EFS_FLOATS, sums->odd[p]);
-    }
+    for (unsigned v = 0; v < EFS_SUM_VECTORS; v++)
+        efs_store_floats(to + v * EFS_FLOATS, sums->of[v]);
 }
 
 EFS_INLINE void efs_sums_clear(struct efs_sums *sums)
 {
-    for (unsigned p = 0; p < EFS_PARTS; p++)
-        sums->even[p] = sums->odd[p] = efs_zero_floats();
-}
-
-/* The sums are added by halves: even and odd first, then the floats that are 8, 4, 2, 1 apart. */
-EFS_INLINE float efs_sums_total(const struct efs_sums *sums)
-{
-    efs_floats all[EFS_PARTS];
-
-    for (unsigned p = 0; p < EFS_PARTS; p++)
-        all[p] = efs_add_floats(sums->even[p], sums->odd[p]);
-    for (unsigned half = EFS_PARTS / 2; half > 0; half /= 2)
-        for (unsigned p = 0; p < half; p++)
-            all[p] = efs_add_floats(all[p], all[p + half]);
-    return efs_total(all[0]);
+    for (unsigned v = 0; v < EFS_SUM_VECTORS; v++)
+        sums->of[v] = efs_zero_floats();
 }
 
 /* Part p of a group: words are its BF16 numbers, first those of even eights, then those of odd ones. */
 EFS_INLINE void efs_sums_add(struct efs_sums *sums, unsigned p, const efs_vector words[2], const efs_x *x)
 {
     for (unsigned k = 0; k < EFS_STEPS; k++) {
-        efs_floats *sum = k % 2 == 0 ? &sums->even[p] : &sums->odd[p];
+        efs_floats *sum = &sums->of[efs_sum_of(p, k)];
         *sum = efs_multiply_add(efs_number_of(words, k), efs_load_xs(efs_part_x(x, p, k)), *sum);
     }
 }
@@ -79,13 +58,30 @@ EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const e
     }
 }
 
-/* n < EFS_GROUP columns; the absent ones are zeros. */
-EFS_INLINE void efs_group_tail(struct efs_sums *sums, const uint8_t *w, size_t n, const efs_x *x)
+/* A row's product: from its sums, and the n < EFS_GROUP columns that are no whole group. */
+EFS_INLINE float efs_row_total(struct efs_sums *sums, const uint8_t *w, size_t n, const efs_x *x)
 {
+#if EFS_SUMS_REST
+    double total;
+
+    for (unsigned p = 0; p < n / EFS_SUMS_STEP; p++) {
+        efs_vector words[2];
+        efs_plain_words(w + 2 * EFS_LANES * p, words);
+        efs_sums_add(sums, p, words, x);
+    }
+    total = efs_sums_total(sums->of);
+    for (size_t c = n / EFS_SUMS_STEP * EFS_SUMS_STEP; c < n; c++)
+        total += (double)(efs_widened(w + 2 * c) * efs_x_at(x, (unsigned)c));
+    return (float)total;
+#else
     uint8_t whole[2 * EFS_GROUP] = {0};
 
-    memcpy(whole, w, 2 * n);
-    efs_group_plain(sums, whole, x);
+    if (n > 0) { /* the absent columns are zeros */
+        memcpy(whole, w, 2 * n);
+        efs_group_plain(sums, whole, x);
+    }
+    return efs_sums_total(sums->of);
+#endif
 }
 
 /* No prefetch: processors foresee one plain stream, and asking for it costs (measured on Zen 4: 0.65 of the speed). */
@@ -102,12 +98,9 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
         col += n;
         for (; n >= EFS_GROUP; n -= EFS_GROUP, w += 2 * EFS_GROUP, x += EFS_GROUP)
             efs_group_plain(&sums, w, x);
-        if (n > 0) {
-            efs_group_tail(&sums, w, n, x);
-            w += 2 * n;
-        }
         if (col == dot->cols) {
-            efs_dot_next(dot, efs_sums_total(&sums));
+            efs_dot_next(dot, efs_row_total(&sums, w, n, x));
+            w += 2 * n;
             efs_sums_clear(&sums);
             col = 0;
         }
@@ -224,7 +217,7 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
         i += n;
         dot->col += (uint32_t)n;
         if (dot->col == dot->cols) {
-            efs_dot_next(dot, efs_sums_total(sums));
+            efs_dot_next(dot, efs_row_total(sums, NULL, 0, NULL));
             efs_sums_clear(sums);
             dot->col = 0;
         }

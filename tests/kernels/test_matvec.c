@@ -263,6 +263,98 @@ static void dot_products(void **state)
     check_dot(70, 320, 4, NUMBERS_WIDE, &rng);
 }
 
+/* ---- ggml's order of sums: the text of ggml_vec_dot_bf16() in our words ---- */
+
+static float dot_avx2(const uint16_t *row, const float *x, uint32_t cols)
+{
+    float sums[32] = {0};
+    uint32_t c = 0;
+
+    for (; c + 32 <= cols; c += 32)
+        for (unsigned i = 0; i < 32; i++)
+            sums[i] = fmaf(widened(row[c + i]), x[c + i], sums[i]);
+    for (unsigned half = 16; half > 0; half /= 2)
+        for (unsigned i = 0; i < half; i++)
+            sums[i] += sums[i + half];
+    double total = 0.0 + (double)sums[0];
+    for (; c < cols; c++)
+        total += (double)(widened(row[c]) * x[c]);
+    return (float)total;
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512bf16(const uint16_t *row, const float *x,
+                                                                          uint32_t cols)
+{
+    __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    float parts[2][16];
+    uint16_t half[64];
+    uint32_t c = 0;
+
+    for (; c + 64 <= cols; c += 64) {
+        for (unsigned i = 0; i < 64; i++) {
+            uint32_t bits;
+            memcpy(&bits, &x[c + i], 4);
+            half[i] = (uint16_t)(bits >> 16);
+        }
+        for (unsigned i = 0; i < 2; i++)
+            sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)_mm512_loadu_si512(row + c + 32 * i),
+                                       (__m512bh)_mm512_loadu_si512(half + 32 * i));
+    }
+    double total = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        _mm512_storeu_ps(parts[i], sums[i]);
+        for (unsigned step = 8; step > 0; step /= 2)
+            for (unsigned k = 0; k < step; k++)
+                parts[i][k] += parts[i][k + step];
+        total += (double)parts[i][0];
+    }
+    for (; c < cols; c++)
+        total += (double)(widened(row[c]) * x[c]);
+    return (float)total;
+}
+#endif
+
+/* On each path, from every form, for one token and for more: the bits that ggml's variant for it gives. */
+static void dot_is_as_ggml(void **state)
+{
+    static const uint32_t cols[] = {1, 31, 32, 33, 63, 64, 65, 95, 96, 127, 128, 320, 1000, 1440, 1472, 1536, 2880};
+    enum { ROWS = 21, COLS = 2880, TOKENS = 5 };
+    static uint16_t numbers[ROWS * COLS];
+    static float x[TOKENS * COLS], y[TOKENS * ROWS];
+    uint64_t rng = 39;
+
+    (void)state;
+    for (size_t p = 0; p < PATH_COUNT; p++) {
+        if (!efs_cpu_force(path_names[p]) || efs_matvec_order() == NULL)
+            continue;
+        float (*reference)(const uint16_t *, const float *, uint32_t) = dot_avx2;
+#if defined(__x86_64__)
+        if (strcmp(efs_matvec_order(), "avx512bf16") == 0)
+            reference = dot_avx512bf16;
+#endif
+        for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]) * 2; i++) {
+            const uint32_t n = cols[i / 2], tokens = i % 2 ? TOKENS : 1;
+            for (size_t k = 0; k < ROWS * (size_t)n; k++)
+                numbers[k] = bf16_of(i % 3 ? NUMBERS_WEIGHTS : NUMBERS_WIDE, &rng);
+            for (size_t k = 0; k < tokens * (size_t)n; k++)
+                x[k] = widened(bf16_of(NUMBERS_WEIGHTS, &rng));
+            void *input = input_new(EFS_INPUT_F32_DOT, x, n, n, tokens);
+            for (int form = 0; form < FORMS; form++) {
+                struct matrix *m = matrix_new((enum matrix_form)form, numbers, ROWS, n, EFS_BLOCK);
+                assert_int_equal(multiply_split(m, input, tokens, 2, y), 0);
+                for (size_t k = 0; k < tokens * ROWS; k++)
+                    assert_true(same_float(y[k], reference(numbers + k % ROWS * n, x + k / ROWS * n, n)));
+                matrix_free(m);
+            }
+            free(input);
+        }
+    }
+    assert_true(efs_cpu_force("auto"));
+}
+
 /* NaN and infinities come through the dot product; what is rounded to BF16 is rounded to nearest even. */
 static void dot_special(void **state)
 {
@@ -379,11 +471,12 @@ static void silu_everywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape),  cmocka_unit_test(every_number_of_tokens),
-        cmocka_unit_test(every_number), cmocka_unit_test(every_code),
-        cmocka_unit_test(every_split),  cmocka_unit_test(inputs),
-        cmocka_unit_test(dot_products), cmocka_unit_test(dot_special),
-        cmocka_unit_test(swiglu),       cmocka_unit_test(silu_everywhere),
+        cmocka_unit_test(every_shape),     cmocka_unit_test(every_number_of_tokens),
+        cmocka_unit_test(every_number),    cmocka_unit_test(every_code),
+        cmocka_unit_test(every_split),     cmocka_unit_test(inputs),
+        cmocka_unit_test(dot_products),    cmocka_unit_test(dot_is_as_ggml),
+        cmocka_unit_test(dot_special),     cmocka_unit_test(swiglu),
+        cmocka_unit_test(silu_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * matvec_order.h - our own order of sums of BF16 (matvec.h), with vectors; included by a matvec_*.c after its floats,
+ * before matvec_simd.h. Private.
+ *
+ * A part of a group has its own vectors of sums: first those of even columns, part by part, then those of odd ones.
+ */
+#ifndef EFS_KERNELS_MATVEC_ORDER_H
+#define EFS_KERNELS_MATVEC_ORDER_H
+
+#include "matvec_ops.h"
+
+#define EFS_SUMS_REST 0 /* what is left of a row is filled up with zeros */
+
+/* Where number k of part p of a group is added. */
+EFS_INLINE unsigned efs_sum_of(unsigned p, unsigned k)
+{
+    return k % 2 * EFS_PARTS + p;
+}
+
+/* By halves: even and odd first, then what is 8, 4, 2, 1 floats apart. */
+EFS_INLINE float efs_sums_total(const efs_floats *sums)
+{
+    efs_floats all[EFS_SUM_VECTORS];
+
+    for (unsigned v = 0; v < EFS_SUM_VECTORS; v++)
+        all[v] = sums[v];
+    for (unsigned half = EFS_SUM_VECTORS / 2; half > 0; half /= 2)
+        for (unsigned v = 0; v < half; v++)
+            all[v] = efs_add_floats(all[v], all[v + half]);
+    return efs_total(all[0]);
+}
+
+#endif
