@@ -79,7 +79,7 @@ SRC_sched := $(wildcard sched/*/*.c)
 SRC_engine := $(wildcard engine/*/*.c)
 SRC_expertfs := $(wildcard expertfs/*.c expertfs/*/*.c)
 SRC_common := $(wildcard tools/common/*.c)
-TOOLS := $(filter-out common,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
+TOOLS := $(filter-out common ggml,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
 SRC_tests_common := $(wildcard tests/common/*.c)
 TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
 
@@ -88,11 +88,14 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 SONAME := libexpertfs.so.0
 SYMBOLS := engine/libexpertfs.map
 LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
+# The backend of ggml needs its headers, which tools/setup-python fetches; without them it is not built.
+GGML_INC := build/venv/include/ggml
+GGML_PLUGIN := $(if $(wildcard $(GGML_INC)/ggml-backend-impl.h),$(BUILD)/libggml-expertfs.so)
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
 
 .PHONY: all
-all: $(LIBS) $(PROGRAMS)
+all: $(LIBS) $(PROGRAMS) $(GGML_PLUGIN)
 
 define room
 $(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
@@ -125,6 +128,13 @@ $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c) $(SRC_common)) $(BUILD)/lib
 	$$(link) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
+
+# Its two entries are seen, for who loads or preloads it; the library is inside. Threads are those of OpenMP, as ggml's.
+$(BUILD)/obj/tools/ggml/%.o: INC_tools += -isystem $(GGML_INC)
+$(BUILD)/obj/tools/ggml/%.o: FLAGS_tools += -fopenmp
+$(BUILD)/libggml-expertfs.so: $(call obj,$(wildcard tools/ggml/*.c)) $(BUILD)/libexpertfs.a
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) -shared -fopenmp -Wl,--exclude-libs,ALL $(if $(SAN),,-Wl,-z,defs) $(ENGINE_LIBS)
 
 TEST_PROGRAMS := $(TESTS:%=$(BUILD)/tests/%) $(BUILD)/tests/engine/mkstore
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
@@ -256,7 +266,7 @@ TO = "$(DESTDIR)$(1)/"
 install: all
 	install -d $(foreach d,$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
-	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(call TO,$(LIBDIR))
+	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
 	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
 	install -m 644 $(HEADERS) $(call TO,$(PREFIX)/include)
 	printf 'prefix=%s\nlibdir=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${libdir} -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
@@ -273,7 +283,7 @@ install: all
 
 uninstall:
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
-	for f in libexpertfs.a libexpertfs.so $(SONAME) pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
+	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
 	rm -f $(call TO,$(UNITDIR))expertfs@.service

@@ -39,7 +39,7 @@ for page in man/*.[1-8]; do
     done < <(grep '^\.Xr ' "$page")
     grep -n '[[:space:]]$' "$page" && complain "$page: blanks at the end of a line"
 done
-for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3 expertfs-guide.7; do
+for page in mkexpertfs.1 expertfs.1 expertctl.1 moe-replay.1 expertfs-store.5 expertfs-proc.5 libexpertfs.3 expertfs-guide.7 expertfs-ggml.7; do
     [ -e "man/$page" ] || complain "there is no man/$page"
 done
 

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ggml.py FILE OUT: llama.cpp on a GGUF file, with the backend that is preloaded or that GGML_BACKEND_PATH names.
+
+Writes the logits of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints "begun" after the first prompt's first token, and at the end the tokens. Exit 0; 1: a decode failed; 77:
+llama-cpp-python is missing."""
+import argparse
+import ctypes
+import json
+import os
+import sys
+import threading
+
+try:
+    import numpy as np
+    import llama_cpp
+except (ImportError, OSError, RuntimeError) as missing:
+    print(f"ggml.py: {missing}; tools/setup-python runtimes installs llama-cpp-python")
+    sys.exit(77)
+
+
+def load_backends():
+    """The wheel's CPU is compiled in, so that llama.cpp itself does not look for others."""
+    if os.environ.get("GGML_BACKEND_PATH"):
+        ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
+
+
+def generate(model, arguments, results):
+    """{prompt: (tokens, logits)}: prompts are drawn with a fixed seed, what follows is the likeliest."""
+    try:
+        for length in arguments.prompts:
+            tokens = np.random.default_rng(length).integers(3, model.n_vocab(), length).tolist()
+            model.reset()
+            model.eval(tokens)
+            for turn in range(arguments.tokens):
+                tokens.append(int(np.argmax(model.scores[model.n_tokens - 1])))
+                model.eval([tokens[-1]])
+                if arguments.wait and turn == 0:
+                    print("begun", flush=True)
+                    sys.stdin.readline()
+            results[length] = tokens, model.scores[: model.n_tokens].copy()
+    except (RuntimeError, ValueError) as failed:
+        print(f"decode failed: {failed}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("out")
+    parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[7])
+    parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--contexts", type=int, default=1, help="that many models, at once")
+    parser.add_argument("--no-mmap", action="store_true")
+    parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
+    arguments = parser.parse_args()
+    load_backends()
+    models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
+                              logits_all=True, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
+                              n_threads_batch=arguments.threads, verbose=True)
+              for _ in range(arguments.contexts)]
+    results = [{} for _ in models]
+    runs = [threading.Thread(target=generate, args=(model, arguments, result))
+            for model, result in zip(models, results)]
+    for each in runs:
+        each.start()
+    for each in runs:
+        each.join()
+    if any(len(result) < len(arguments.prompts) for result in results):
+        return 1
+    first = results[0]
+    for result in results[1:]:
+        if any(not np.array_equal(result[n][1], first[n][1]) for n in first):
+            print("ggml.py: contexts differ")
+            return 1
+    np.savez(arguments.out, **{str(n): logits for n, (_, logits) in first.items()})
+    print("tokens:", json.dumps({n: tokens for n, (tokens, _) in first.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp with libggml-expertfs.so: the same logits as without it, to the bit, from a store that is opened in the
+process and from a mount, for prompts and single tokens, on one thread and two, in two contexts at once; experts are not
+read from the mapped file; what is not the store's is left to the processor; damage and a mount that goes are a failed
+decode, never another token."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_store, note, program, run, scratch, skip
+
+PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
+PLUGIN = os.path.join(BUILD, "libggml-expertfs.so")
+CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
+SHAPE = ("-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "16", "--experts-per-token", "4", "-l", "4", "--vocab",
+         "2048", "--format", "gguf")
+PROMPTS = "1,7,64,700"
+
+
+def client(file, *options, store=None, plugin="path", name="out", **more):
+    """What came of ggml.py; its logits are at scratch(name + ".npz")."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
+    environment["EXPERTFS_STATE"] = scratch("state")
+    environment["EXPERTFS_BUDGET"] = more.pop("budget", "192M")
+    if store:
+        environment["EXPERTFS_STORE"] = store
+    if plugin:
+        environment["GGML_BACKEND_PATH" if plugin == "path" else "LD_PRELOAD"] = PLUGIN
+    out = scratch(name + ".npz")
+    if os.path.exists(out):
+        os.remove(out)
+    command = [PYTHON, CLIENT, file, out, *options]
+    if more.pop("start", False):
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, errors="replace")
+    return run(*command, env=environment, timeout=240)
+
+
+def compare(name, want):
+    """Say how the arrays of two runs differ; empty: not at all."""
+    code = """
+import sys
+import numpy as np
+a, b = (np.load(path) for path in sys.argv[1:])
+assert sorted(a) == sorted(b) and len(a), (sorted(a), sorted(b))
+for n in a:
+    if not np.array_equal(a[n].view(np.uint32), b[n].view(np.uint32)):
+        print(n, float(np.abs(a[n] - b[n]).max()), "of", float(np.abs(b[n]).max()))
+"""
+    result = run(PYTHON, "-c", code, scratch(name + ".npz"), scratch(want + ".npz"))
+    return result.stdout + result.stderr[-300:]
+
+
+def same(what, result, name, want, taken=True):
+    """The run went well and brought the same bits; taken: by products of ours."""
+    text = result.stdout + result.stderr
+    if not check(f"{what}: runs", result.returncode == 0, text[-2000:]):
+        return
+    check(f"{what}: the plugin is loaded", "loaded expertfs backend" in text, text[:500])
+    check(f"{what}: experts are {'taken' if taken else 'left to the processor'}",
+          bool(re.search(r"expertfs compute buffer size = +[0-9.]*[1-9]", text)) == taken, text[-1500:])
+    differ = compare(name, want)
+    if taken and os.uname().machine != "x86_64":
+        note(f"{what}: bits are compared on x86-64 alone: {differ or 'the same'}")
+    else:
+        check(f"{what}: the same logits, to the bit", differ == "", differ)
+
+
+def without_store_or_plugin(model, store):
+    result = client(model, plugin=None, name="other")
+    check("without the plugin: plain llama.cpp", "loaded expertfs" not in result.stderr, result.stderr[:300])
+    result = client(model, name="none")
+    same("no store, no mount", result, "none", "other", taken=False)
+    check("no store, no mount: said", "EXPERTFS_STORE names no store" in result.stderr, result.stderr[-500:])
+    result = client(model, store=scratch("nothing.efs"), name="none")
+    same("a store that is not there", result, "none", "other", taken=False)
+    check("a store that is not there: said", "nothing.efs" in result.stderr, result.stderr[-500:])
+    result = client(model, store=store, budget="many", name="none")
+    same("a budget that is no size", result, "none", "other", taken=False)
+    check("a budget that is no size: said", "EXPERTFS_BUDGET=many is no size" in result.stderr, result.stderr[-500:])
+
+
+def other_weights(store):
+    """A file with the names and shapes of the store's, and other weights: none of the store's may be used."""
+    other = os.path.join(make_model("other-model", *SHAPE, "--seed", "5"), "model.gguf")
+    client(other, plugin=None, name="plain-other")
+    result = client(other, store=store, name="other-weights")
+    same("a file with other weights", result, "other-weights", "plain-other", taken=False)
+    check("a file with other weights: said", "has other weights" in result.stderr, result.stderr[-500:])
+
+
+def damaged(model, store):
+    """A store with damaged experts: those that loading looks at, the last ones of layers, are left whole, or their
+    layers would be left to the processor."""
+    bad = scratch("bad.efs")
+    shutil.copy(store, bad)
+    size = os.path.getsize(bad)
+    with open(bad, "r+b") as file:
+        for layer in range(4):  # some 23 % of the store each
+            for part in range(12):
+                file.seek(int(size * (0.04 + 0.234 * (layer + 0.05 + part / 16))))
+                file.write(bytes(64))
+    result = client(model, store=bad, name="damaged")
+    text = result.stdout + result.stderr
+    check("damage: no tokens", result.returncode == 1 and not re.search("^tokens:", text, re.M),
+          text[-1500:])
+    check("damage: the decode failed", "decode failed" in text, text[-1500:])
+    check("damage: said, with the file and the expert",
+          re.search(r"expertfs: .*bad\.efs.*checksum differs", text) and "cannot be had" in text, text[-1500:])
+
+
+def mounted(model, store):
+    if not os.path.exists("/dev/fuse") or os.geteuid() and not shutil.which("fusermount3"):
+        note("left out: a mount needs /dev/fuse, and root or fusermount3")
+        return
+    mount = Mount(store, "budget=256M")
+    file = mount / os.path.basename(model)
+    same("a mount", client(file, "--prompts", "7,64", name="mount"), "mount", "plain")
+    waiting = client(file, "--wait", "--tokens", "40", name="gone", start=True)
+    text = ""
+    for line in waiting.stdout:
+        text += line
+        if line == "begun\n":
+            break
+    mount.daemon.kill()
+    mount.daemon.wait()
+    rest, _ = waiting.communicate("\n", timeout=120)
+    check("a mount that goes: no tokens", waiting.returncode != 0 and not re.search("^tokens:", rest, re.M),
+          rest[-1500:])
+    # a page of the file that is not in memory is gone, too: SIGBUS
+    check("a mount that goes: a failed decode, said", waiting.returncode < 0 or
+          "decode failed" in rest and "expertfs: " in rest, f"{waiting.returncode} {rest[-1500:]}")
+    mount.abandon()
+
+
+def unknown_versions():
+    """A library that claims to be another ggml, and one that is none."""
+    source, library = scratch("fake.c"), scratch("libfake.so")
+    with open(source, "w") as file:
+        file.write("""
+        #include <stddef.h>
+        #include <dlfcn.h>
+        #ifdef VERSION
+        const char *ggml_version(void) { return VERSION; }
+        #endif
+        void ggml_log_internal(int level, const char *format, ...) { (void)level; (void)format; }
+        void *ggml_backend_buffer_init(void) { return NULL; }
+        int ggml_graph_n_nodes(void) { return 0; }
+        void *ggml_graph_node(void) { return NULL; }
+        size_t ggml_tensor_overhead(void) { return OVERHEAD; }
+        const char *ggml_op_name(int op) { (void)op; return "MUL_MAT_ID"; }
+        const char *ggml_type_name(int type) { (void)type; return "bf16"; }
+        int taken(const char *path)
+        {
+            void *library = dlopen(path, RTLD_NOW), *call = library ? dlsym(library, "ggml_backend_init") : NULL;
+            volatile int found = call && ((void *(*)(void))call)() != NULL;
+            return call ? found : -1;
+        }
+        """)
+    for what, options, want in (("the version that is known", ['-DVERSION="0.25.3"', "-DOVERHEAD=368"], 1),
+                                ("another version", ['-DVERSION="0.25.4"', "-DOVERHEAD=368"], 0),
+                                ("tensors of another size", ['-DVERSION="0.25.3"', "-DOVERHEAD=376"], 0),
+                                ("a ggml that tells no version", ["-DOVERHEAD=368"], 0)):
+        built = run("gcc", "-shared", "-fPIC", *options, "-o", library, source)
+        if built.returncode:
+            note(f"left out: gcc: {built.stderr[-300:]}")
+            return
+        result = run(sys.executable, "-c", "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).taken(sys.argv[2].encode()))",
+                     library, PLUGIN)
+        check(f"{what} is {'taken' if want else 'refused'}", result.stdout.strip() == str(want),
+              result.stdout + result.stderr)
+
+
+def main():
+    if not os.path.exists(PLUGIN):
+        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
+    if SANITIZED:
+        skip("Python has no sanitizer in it")
+    unknown_versions()
+    folder = make_model("model", *SHAPE)
+    model, store = os.path.join(folder, "model.gguf"), make_store(folder)
+    plain = client(model, "--prompts", PROMPTS, plugin=None, name="plain-all")
+    if plain.returncode == 77:
+        skip(plain.stdout.strip().splitlines()[-1])
+    if not check("llama.cpp by itself runs", plain.returncode == 0, plain.stderr[-1500:]):
+        done()
+    client(model, "--prompts", "7,64", plugin=None, name="plain")
+    for threads in (1, 2):
+        same(f"a store, {threads} threads", client(model, "--prompts", PROMPTS, "--threads", str(threads), store=store),
+             "out", "plain-all")
+    same("preloaded", client(model, "--prompts", "7,64", store=store, plugin="preload"), "out", "plain")
+    same("two contexts at once", client(model, "--prompts", "7,64", "--contexts", "2", store=store), "out", "plain")
+    same("hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M"), "out", "plain")
+    same("not mapped", client(model, "--prompts", "7,64", "--no-mmap", store=store), "out", "plain", taken=False)
+    mounted(model, store)
+    other_weights(store)
+    without_store_or_plugin(model, store)
+    damaged(model, store)
+    done()
+
+
+if __name__ == "__main__":
+    main()

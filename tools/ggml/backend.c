@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. */
+#include "plugin.h"
+
+#include <stdlib.h>
+
+#define TOGETHER 8 /* products of one layer in a row: gate and up */
+
+struct backend {
+    struct ggml_backend base;
+    int threads;
+    struct efsg_room room;
+};
+
+static const char *backend_name(ggml_backend_t backend)
+{
+    (void)backend;
+    return "expertfs";
+}
+
+static void backend_free(ggml_backend_t backend)
+{
+    struct backend *b = backend->context;
+    efsg_room_free(&b->room);
+    free(b);
+}
+
+void efsg_backend_set_threads(ggml_backend_t backend, int threads)
+{
+    ((struct backend *)backend->context)->threads = threads > 0 ? threads : 1;
+}
+
+static bool is_work(const struct ggml_tensor *node)
+{
+    switch (node->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+        return false;
+    default:
+        return (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
+    }
+}
+
+/* Do two products need the same experts, for the same tokens? */
+static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *b)
+{
+    const struct efsg_weight *v = efsg_weight_of(a), *w = efsg_weight_of(b);
+    return v && w && v->source == w->source && v->layer == w->layer && v->experts == w->experts &&
+           a->src[2] == b->src[2];
+}
+
+static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *graph)
+{
+    struct backend *b = backend->context;
+    struct ggml_tensor *nodes[TOGETHER];
+    unsigned count = 0;
+    int all = efsg_host.graph_n_nodes(graph);
+    for (int i = 0; i <= all; i++) {
+        struct ggml_tensor *node = i < all ? efsg_host.graph_node(graph, i) : NULL;
+        if (node && !is_work(node))
+            continue;
+        /* one that is fed by one before it comes after it */
+        bool joins =
+            node && count > 0 && count < TOGETHER && same_experts(nodes[0], node) && node->src[1] == nodes[0]->src[1];
+        if (count > 0 && !joins) {
+            enum ggml_status status = efsg_products(&b->room, nodes, count, b->threads);
+            if (status != GGML_STATUS_SUCCESS)
+                return status;
+            count = 0;
+        }
+        if (!node)
+            break;
+        if (node->op != GGML_OP_MUL_MAT_ID || !efsg_weight_of(node)) {
+            efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
+            return GGML_STATUS_FAILED;
+        }
+        nodes[count++] = node;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameters)
+{
+    static ggml_guid guid = {0x65, 0x78, 0x70, 0x65, 0x72, 0x74, 0x66, 0x73,
+                             0x9d, 0x1c, 0x4e, 0x0a, 0xb2, 0x77, 0x31, 0x58};
+    (void)parameters;
+    struct backend *b = calloc(1, sizeof(*b));
+    if (!b)
+        return NULL;
+    b->threads = 1;
+    b->base = (struct ggml_backend){
+        .guid = &guid,
+        .iface = {.get_name = backend_name, .free = backend_free, .graph_compute = backend_compute},
+        .device = device,
+        .context = b};
+    return &b->base;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host.c - the ggml that loaded us: its calls, and whether it is one that this was made for. What lies in memory
+ * between the two is fixed by ggml's headers, which promise nothing from one version to the next: only versions that
+ * are listed are served. Others go on without us.
+ */
+#include "plugin.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A version whose structs are those that this was compiled with. */
+static const struct {
+    const char *version;
+    int api_version;
+    size_t tensor_bytes, overhead_bytes; /* overhead: as ggml_tensor_overhead() tells */
+    enum ggml_op product;
+    enum ggml_type bf16;
+} versions[] = {
+    {"0.25.3", 2, 336, 368, GGML_OP_MUL_MAT_ID, GGML_TYPE_BF16}, /* llama-cpp-python 0.3.36 */
+};
+
+_Static_assert(GGML_BACKEND_API_VERSION == 2 && sizeof(struct ggml_tensor) == 336, "compiled with ggml as listed");
+
+struct efsg_host efsg_host;
+
+void efsg_log(enum ggml_log_level level, const char *format, ...)
+{
+    char line[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    if (efsg_host.log)
+        efsg_host.log(level, "expertfs: %s\n", line);
+    else
+        fprintf(stderr, "expertfs: %s\n", line);
+}
+
+static const struct {
+    const char *name;
+    size_t at;
+} calls[] = {
+    {"ggml_version", offsetof(struct efsg_host, version)},
+    {"ggml_log_internal", offsetof(struct efsg_host, log)},
+    {"ggml_backend_buffer_init", offsetof(struct efsg_host, buffer_init)},
+    {"ggml_graph_n_nodes", offsetof(struct efsg_host, graph_n_nodes)},
+    {"ggml_graph_node", offsetof(struct efsg_host, graph_node)},
+    {"ggml_tensor_overhead", offsetof(struct efsg_host, tensor_overhead)},
+    {"ggml_op_name", offsetof(struct efsg_host, op_name)},
+    {"ggml_type_name", offsetof(struct efsg_host, type_name)},
+};
+
+/* Looks in the library that called and in what it is linked with, which need not be open to all. */
+static const char *host_missing(const void *caller)
+{
+    Dl_info info;
+    void *library = dladdr(caller, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    const char *missing = NULL;
+    if (!library) /* the program itself */
+        library = dlopen(NULL, RTLD_LAZY);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        void *call = library ? dlsym(library, calls[i].name) : NULL;
+        memcpy((char *)&efsg_host + calls[i].at, &call, sizeof(call));
+        if (!call && !missing)
+            missing = calls[i].name;
+    }
+    if (library)
+        dlclose(library);
+    return missing;
+}
+
+bool efsg_host_find(const void *caller)
+{
+    const char *missing = host_missing(caller);
+    if (missing) {
+        efsg_log(GGML_LOG_LEVEL_WARN, "this ggml does not export %s: going on without expertfs", missing);
+        return false;
+    }
+    const char *version = efsg_host.version();
+    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+        if (strcmp(versions[i].version, version) != 0)
+            continue;
+        if (versions[i].api_version == GGML_BACKEND_API_VERSION &&
+            versions[i].tensor_bytes == sizeof(struct ggml_tensor) &&
+            versions[i].overhead_bytes == efsg_host.tensor_overhead() &&
+            strcmp(efsg_host.op_name(versions[i].product), "MUL_MAT_ID") == 0 &&
+            strcmp(efsg_host.type_name(versions[i].bf16), "bf16") == 0)
+            return true;
+        efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s was built in another way than this knows: going on without expertfs",
+                 version);
+        return false;
+    }
+    efsg_log(GGML_LOG_LEVEL_WARN, "ggml %s is not known, only %s: going on without expertfs", version,
+             versions[0].version);
+    return false;
+}

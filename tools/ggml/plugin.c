@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plugin.c - libggml-expertfs.so: a backend of ggml with one device, an accelerator beside the processor, that takes
+ * the products of experts which an expertfs store or mount has. Everything else stays where it was.
+ */
+#include "plugin.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define EFSG_API __attribute__((visibility("default")))
+
+EFSG_API ggml_backend_reg_t ggml_backend_init(void);
+
+static struct ggml_backend_reg registry;
+static struct ggml_backend_device device;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the first filling of these */
+
+/* ---- the device ---- */
+
+static const char *device_name(ggml_backend_dev_t dev)
+{
+    (void)dev;
+    return "expertfs";
+}
+
+static const char *device_description(ggml_backend_dev_t dev)
+{
+    (void)dev;
+    return "experts from the form in which expertfs keeps them";
+}
+
+static void device_memory(ggml_backend_dev_t dev, size_t *available, size_t *total)
+{
+    (void)dev;
+    *available = *total = 0; /* what it has is the processor's */
+}
+
+static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev)
+{
+    (void)dev;
+    return GGML_BACKEND_DEVICE_TYPE_ACCEL;
+}
+
+static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *props)
+{
+    *props = (struct ggml_backend_dev_props){.name = device_name(dev),
+                                             .description = device_description(dev),
+                                             .type = device_type(dev),
+                                             .caps = {.buffer_from_host_ptr = true, .mmap_support = true}};
+}
+
+static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
+{
+    (void)dev;
+    return efsg_buffer_type();
+}
+
+/* While a model is loaded it is asked for a tensor without name and data, in a buffer of no bytes, what would be done
+ * with it: experts go where they are seen when they have a name. */
+static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
+{
+    (void)dev;
+    const struct ggml_tensor *w = op->src[0];
+    switch (op->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_VIEW:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE:
+        return true;
+    case GGML_OP_MUL_MAT_ID:
+        if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
+            return w->type == GGML_TYPE_BF16;
+        return efsg_weight_of(op) != NULL;
+    default:
+        return false;
+    }
+}
+
+static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft)
+{
+    (void)dev;
+    return buft->iface.is_host && buft->iface.is_host(buft);
+}
+
+/* ---- the registry ---- */
+
+static const char *registry_name(ggml_backend_reg_t reg)
+{
+    (void)reg;
+    return "expertfs";
+}
+
+static size_t registry_devices(ggml_backend_reg_t reg)
+{
+    (void)reg;
+    return 1;
+}
+
+static ggml_backend_dev_t registry_device(ggml_backend_reg_t reg, size_t index)
+{
+    (void)reg;
+    return index == 0 ? &device : NULL;
+}
+
+static void *registry_call(ggml_backend_reg_t reg, const char *name)
+{
+    (void)reg;
+    return strcmp(name, "ggml_backend_set_n_threads") == 0 ? (void *)efsg_backend_set_threads : NULL;
+}
+
+static void fill(void)
+{
+    registry = (struct ggml_backend_reg){.api_version = GGML_BACKEND_API_VERSION,
+                                         .iface = {.get_name = registry_name,
+                                                   .get_device_count = registry_devices,
+                                                   .get_device = registry_device,
+                                                   .get_proc_address = registry_call}};
+    device = (struct ggml_backend_device){.iface = {.get_name = device_name,
+                                                    .get_description = device_description,
+                                                    .get_memory = device_memory,
+                                                    .get_type = device_type,
+                                                    .get_props = device_props,
+                                                    .init_backend = efsg_backend_new,
+                                                    .get_buffer_type = device_buffer_type,
+                                                    .buffer_from_host_ptr = efsg_buffer_mapped,
+                                                    .supports_op = device_supports_op,
+                                                    .supports_buft = device_supports_buft},
+                                          .reg = &registry};
+    efsg_buffer_type_set(&device);
+}
+
+/* The one symbol that is seen from outside. NULL: ggml says that we did not initialize, and goes on. */
+ggml_backend_reg_t ggml_backend_init(void)
+{
+    pthread_mutex_lock(&lock);
+    bool good = efsg_host_find(__builtin_return_address(0));
+    if (good && !device.reg)
+        fill();
+    pthread_mutex_unlock(&lock);
+    return good ? &registry : NULL;
+}

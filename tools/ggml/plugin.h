@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plugin.h - what the parts of libggml-expertfs.so share: the ggml that loaded it, where experts come from, which
+ * weights are theirs, and the products.
+ *
+ * ggml calls from any thread that loads a model or decodes; one that decodes has a backend of its own. Sources are
+ * shared and counted; a weight lives as long as the buffer that it is in.
+ */
+#ifndef EFS_GGML_PLUGIN_H
+#define EFS_GGML_PLUGIN_H
+
+#include "expertfs-compute.h"
+
+#include <ggml-backend-impl.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+/* ---- the ggml that loaded us (host.c) ---- */
+
+/* Calls of it, found in the library that called us: nothing of ggml is linked. */
+struct efsg_host {
+    const char *(*version)(void);
+    void (*log)(enum ggml_log_level level, const char *format, ...);
+    ggml_backend_buffer_t (*buffer_init)(ggml_backend_buffer_type_t type, struct ggml_backend_buffer_i calls,
+                                         void *context, size_t bytes);
+    int (*graph_n_nodes)(struct ggml_cgraph *graph);
+    struct ggml_tensor *(*graph_node)(struct ggml_cgraph *graph, int i);
+    size_t (*tensor_overhead)(void);
+    const char *(*op_name)(enum ggml_op op);
+    const char *(*type_name)(enum ggml_type type);
+};
+extern struct efsg_host efsg_host; /* filled by efsg_host_find(), constant from then on */
+
+/* Who called, by an address in it. False: not a ggml that this was made for; it was told why, and is not to be served.
+ */
+bool efsg_host_find(const void *caller);
+/* One line to the log of the program, after our name. */
+void efsg_log(enum ggml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- where experts come from (source.c) ---- */
+
+struct efsg_source; /* a mount, or a store that is open in this process; counted */
+
+/* What a mapping is of. */
+struct efsg_file {
+    char path[4096];
+    const uint8_t *base; /* where the mapping begins in memory */
+    uint64_t offset;     /* and in the file */
+    uint64_t bytes;      /* of the file */
+};
+/* -ENOENT: nothing is mapped there, or no file. */
+errint_t efsg_file_at(const void *address, struct efsg_file *file);
+
+/*
+ * Those of a mapped file: of the store that EXPERTFS_STORE names, or of the mount that the file is on. NULL: there is
+ * none, or it cannot be opened, which was told.
+ */
+struct efsg_source *efsg_source_get(const struct efsg_file *file);
+void efsg_source_put(struct efsg_source *source); /* NULL is fine */
+/* Before products: the budget of a store that is open here, unless the user named one, is set when the first comes. */
+void efsg_source_size(struct efsg_source *source);
+/* Coded where the source has them so, else full. Errors as efs_client_begin(). */
+errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                           struct efs_client_request **request, struct efs_error *err);
+
+/* ---- weights (weight.c) ---- */
+
+/* The experts' matrices of one layer and one name: a tensor of the model that we multiply with. */
+struct efsg_weight {
+    struct efsg_weight *next;
+    struct efsg_source *source; /* of the buffer */
+    uint32_t layer, experts, rows, cols;
+    char name[GGML_MAX_NAME];
+};
+/*
+ * A tensor of a mapped file as such a weight. NULL: it is none of ours, or not as the source has it, which was told:
+ * shapes are compared, and some of the bytes, unless the file is on the mount itself. Blocks: an expert of the layer
+ * is read.
+ */
+struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
+                                    const struct ggml_tensor *tensor);
+/* The weight that a product is of; NULL: it is not one that we take. */
+const struct efsg_weight *efsg_weight_of(const struct ggml_tensor *op);
+/* The matrix of that name among an expert's; NULL: it has no such, or of another shape. */
+const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
+                                            uint32_t count);
+
+/* Is [offset, offset + bytes) of a store's file what is mapped there? For stores opened in this process; a mount's file
+ * always is. False also when it cannot be read. */
+bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
+
+/* ---- buffers (buffer.c) ---- */
+
+ggml_backend_buffer_type_t efsg_buffer_type(void);
+void efsg_buffer_type_set(ggml_backend_dev_t device);
+ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest);
+bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
+
+/* ---- products (backend.c, product.c) ---- */
+
+ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameters);
+void efsg_backend_set_threads(ggml_backend_t backend, int threads);
+
+/* Memory of a backend for products, which grows and stays. */
+struct efsg_memory {
+    void *at;
+    size_t bytes;
+};
+struct efsg_room {
+    struct efsg_memory lists, vectors;
+    struct efsg_own {
+        struct efsg_memory scratch, out;
+    } * own; /* of each thread */
+    unsigned threads;
+};
+void efsg_room_free(struct efsg_room *room);
+/*
+ * Products of one layer with the same routing: MUL_MAT_ID nodes, each a weight of ours, with the same ids. Its experts
+ * are asked for at once, and multiplied in the order in which they come, on that many threads of OpenMP, the caller's
+ * among them. Blocks. What went wrong was told; outputs hold anything then.
+ */
+enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const *nodes, unsigned count, int threads);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * preload.c - for programs whose ggml looks for no backends, since its processor's is compiled in: with this library in
+ * LD_PRELOAD, the first time that such a program asks how many backends there are, it loads us. Where nobody preloads
+ * this, it is not called.
+ */
+#include "plugin.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define EFSG_API __attribute__((visibility("default")))
+
+EFSG_API size_t ggml_backend_reg_count(void); /* of ggml-backend.h: what is called here in its place */
+
+/* A call of the library that called us, or of those that it is linked with, that is not ours. NULL: there is none. */
+static void *call_beside(const void *caller, const char *name)
+{
+    Dl_info info;
+    void *library = dladdr(caller, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *call = library ? dlsym(library, name) : NULL;
+    if (!call || call == (void *)ggml_backend_reg_count)
+        call = dlsym(RTLD_NEXT, name);
+    if (library)
+        dlclose(library);
+    return call;
+}
+
+size_t ggml_backend_reg_count(void)
+{
+    static _Atomic bool looked;
+    const void *caller = __builtin_return_address(0);
+    size_t (*count)(void);
+    void *call = call_beside(caller, "ggml_backend_reg_count");
+    if (!call)
+        return 0;
+    memcpy(&count, &call, sizeof(count));
+    if (!atomic_exchange(&looked, true)) {
+        ggml_backend_reg_t (*load)(const char *path);
+        Dl_info own;
+        count(); /* those that are compiled in come first */
+        call = call_beside(caller, "ggml_backend_load");
+        memcpy(&load, &call, sizeof(load));
+        if (load && dladdr((void *)ggml_backend_reg_count, &own) && own.dli_fname)
+            load(own.dli_fname);
+    }
+    return count();
+}

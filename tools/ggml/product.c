@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * product.c - the products of a layer. Tokens are sorted by expert; vectors are laid out once, by all threads; then
+ * threads take blocks of rows of the experts that are here, in the order in which they come. An expert is let go when
+ * its last block is done, so that a layer that is larger than the budget goes through it piece by piece.
+ *
+ * Threads are those of OpenMP, as ggml's own: its threads wait for work on their cores, and others would have to share
+ * these with them.
+ */
+#include "plugin.h"
+
+#include <errno.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_BYTES (256u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
+#define PRODUCTS_MAX 8           /* nodes in one run */
+
+/* A row of the output: of token `token`, for its choice `slot`. */
+struct place {
+    uint32_t slot, token;
+};
+
+/* Vectors that go through a matrix at once. */
+struct portion {
+    const struct place *places;
+    uint32_t count;
+    uint8_t *vectors; /* laid out */
+};
+
+/* An expert that tokens chose. */
+struct chosen {
+    uint32_t expert, portion, portions; /* its first portion, and how many */
+    const struct efs_tensor *matrix[PRODUCTS_MAX];
+    uint32_t left; /* blocks that are not done */
+};
+
+struct products {
+    struct ggml_tensor *const *nodes;
+    const struct efsg_weight *weights[PRODUCTS_MAX];
+    unsigned count; /* nodes */
+    uint32_t block; /* rows that are taken at once */
+    uint32_t *counts;
+    struct place *places;
+    struct portion *portions;
+    uint32_t portion_count;
+    struct chosen *chosen;
+    struct efs_need *needs;
+    uint32_t chosen_count;
+    struct efs_client_request *request;
+
+    pthread_mutex_t lock;        /* guards what follows, and left of those chosen */
+    uint32_t *come;              /* chosen, in the order of arrival */
+    uint32_t come_count, at;     /* at: of those that came, the one whose blocks are given out */
+    uint32_t node, portion, row; /* the block of it that is next */
+    errint_t error;              /* the first; nothing more is begun then */
+    struct efs_error err;
+};
+
+/* ---- memory ---- */
+
+static void *memory_of(struct efsg_memory *memory, size_t bytes)
+{
+    if (bytes > memory->bytes) {
+        free(memory->at);
+        memory->at = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+        memory->bytes = memory->at ? bytes : 0;
+    }
+    return memory->at;
+}
+
+void efsg_room_free(struct efsg_room *room)
+{
+    for (unsigned t = 0; t < room->threads; t++) {
+        free(room->own[t].scratch.at);
+        free(room->own[t].out.at);
+    }
+    free(room->own);
+    free(room->lists.at);
+    free(room->vectors.at);
+}
+
+/* ---- who goes where ---- */
+
+static int32_t id_at(const struct ggml_tensor *ids, size_t slot, size_t token)
+{
+    int32_t id;
+    memcpy(&id, (const char *)ids->data + slot * ids->nb[0] + token * ids->nb[1], sizeof(id));
+    return id;
+}
+
+/* The input's vector for a place: one for all slots of a token, or one for each. */
+static const float *input_at(const struct ggml_tensor *x, struct place place)
+{
+    return (const float *)((const char *)x->data + (size_t)(place.slot % (uint64_t)x->ne[1]) * x->nb[1] +
+                           place.token * x->nb[2]);
+}
+
+static float *output_at(const struct ggml_tensor *y, struct place place)
+{
+    return (float *)((char *)y->data + place.slot * y->nb[1] + place.token * y->nb[2]);
+}
+
+/* Room for the lists: all at once, by the numbers of experts and of choices. */
+static bool take_lists(struct products *p, struct efsg_room *room, size_t experts, size_t choices)
+{
+    size_t most = experts < choices ? experts : choices, portions = most + choices / EFS_VECTORS_MAX;
+    if (experts > UINT32_MAX / 2 || choices > UINT32_MAX / 2)
+        return false;
+    size_t bytes = portions * sizeof(*p->portions) + most * sizeof(*p->chosen) + choices * sizeof(*p->places) +
+                   most * sizeof(*p->needs) + most * sizeof(*p->come) + experts * sizeof(*p->counts);
+    uint8_t *at = memory_of(&room->lists, bytes);
+    if (!at)
+        return false;
+    p->portions = (void *)at;
+    p->chosen = (void *)(p->portions + portions);
+    p->places = (void *)(p->chosen + most);
+    p->needs = (void *)(p->places + choices);
+    p->come = (void *)(p->needs + most);
+    p->counts = p->come + most;
+    return true;
+}
+
+/* Sort the choices by expert. */
+static errint_t sort_choices(struct products *p, struct efsg_room *room)
+{
+    const struct ggml_tensor *ids = p->nodes[0]->src[2];
+    const uint32_t experts = p->weights[0]->experts;
+    const size_t slots = (size_t)ids->ne[0], tokens = (size_t)ids->ne[1];
+    if (slots > UINT32_MAX || tokens > UINT32_MAX || !take_lists(p, room, experts, slots * tokens))
+        return -ENOMEM;
+    memset(p->counts, 0, experts * sizeof(*p->counts));
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t s = 0; s < slots; s++) {
+            int32_t id = id_at(ids, s, t);
+            if (id < 0 || (uint32_t)id >= experts)
+                return efs_fail(&p->err, -EINVAL, "token %zu chose expert %d of %u", t, (int)id, experts);
+            p->counts[id]++;
+        }
+    uint32_t begin = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        uint32_t count = p->counts[e];
+        if (count > 0) {
+            struct chosen *c = &p->chosen[p->chosen_count];
+            *c = (struct chosen){.expert = e, .portion = p->portion_count};
+            p->needs[p->chosen_count++] = (struct efs_need){.expert = e, .tokens = count};
+            for (uint32_t i = 0; i < count; i += EFS_VECTORS_MAX, c->portions++)
+                p->portions[p->portion_count++] =
+                    (struct portion){.places = p->places + begin + i,
+                                     .count = count - i < EFS_VECTORS_MAX ? count - i : EFS_VECTORS_MAX};
+        }
+        p->counts[e] = begin; /* where the expert's places begin */
+        begin += count;
+    }
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t s = 0; s < slots; s++)
+            p->places[p->counts[id_at(ids, s, t)]++] = (struct place){(uint32_t)s, (uint32_t)t};
+    return 0;
+}
+
+/* One vector serves all: a token, whose choices are different experts and have the same input. */
+static bool one_vector(const struct products *p)
+{
+    const struct ggml_tensor *ids = p->nodes[0]->src[2];
+    return p->nodes[0]->src[1]->ne[1] == 1 && ids->ne[1] == 1 && p->chosen_count == ids->ne[0];
+}
+
+/* Memory for the vectors, laid out portion by portion. */
+static errint_t take_vectors(struct products *p, struct efsg_room *room)
+{
+    const uint32_t cols = p->weights[0]->cols;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < p->portion_count; i++) {
+        size_t own = (efs_vectors_bytes(cols, p->portions[i].count) + 63) / 64 * 64;
+        if (own == 0)
+            return efs_fail(&p->err, -EINVAL, "%u columns are too many", cols);
+        bytes = one_vector(p) ? own : bytes + own;
+    }
+    uint8_t *at = memory_of(&room->vectors, bytes);
+    for (uint32_t i = 0; at && i < p->portion_count; i++) {
+        p->portions[i].vectors = at;
+        at += one_vector(p) ? 0 : (efs_vectors_bytes(cols, p->portions[i].count) + 63) / 64 * 64;
+    }
+    return at ? 0 : -ENOMEM;
+}
+
+static errint_t take_threads(struct efsg_room *room, unsigned threads)
+{
+    if (threads <= room->threads)
+        return 0;
+    struct efsg_own *own = realloc(room->own, threads * sizeof(*own));
+    if (!own)
+        return -ENOMEM;
+    memset(own + room->threads, 0, (threads - room->threads) * sizeof(*own));
+    room->own = own;
+    room->threads = threads;
+    return 0;
+}
+
+/* ---- on all threads ---- */
+
+/* The first thing that went wrong; lock held. */
+static void products_failed(struct products *p, errint_t error, const struct efs_error *err)
+{
+    if (p->error == 0) {
+        p->error = error;
+        if (err && err->text[0])
+            p->err = *err;
+    }
+}
+
+static void fail(struct products *p, errint_t error, const struct efs_error *err)
+{
+    pthread_mutex_lock(&p->lock);
+    products_failed(p, error, err);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* The vectors of a portion, side by side, as the products want them. */
+static void lay_out(struct products *p, const struct portion *portion, struct efsg_own *own)
+{
+    const struct ggml_tensor *x = p->nodes[0]->src[1];
+    const uint32_t cols = p->weights[0]->cols;
+    const float *rows = input_at(x, portion->places[0]);
+    if (portion->count > 1) {
+        float *side_by_side = memory_of(&own->out, (size_t)portion->count * cols * sizeof(float));
+        for (uint32_t i = 0; side_by_side && i < portion->count; i++)
+            memcpy(side_by_side + (size_t)i * cols, input_at(x, portion->places[i]), cols * sizeof(float));
+        rows = side_by_side;
+    }
+    errint_t rc =
+        rows ? efs_vectors_prepare(EFS_ACTIVATION_BF16, rows, cols, cols, portion->count, portion->vectors) : -ENOMEM;
+    if (rc < 0)
+        fail(p, rc, NULL);
+}
+
+/* A block of rows of an expert's matrix, for one portion of its vectors. */
+struct block {
+    struct chosen *chosen;
+    const struct portion *portion;
+    unsigned node;
+    uint32_t begin, end;
+};
+
+/* Lock held: waits for the next expert. */
+static errint_t products_arrive(struct products *p)
+{
+    const struct efs_tensor *tensors;
+    uint32_t index, count;
+    errint_t status;
+    int rc = efs_client_wait_any(p->request, -1, &index, &status);
+    if (rc < 1)
+        return rc < 0 ? rc : -EINVAL;
+    struct chosen *c = &p->chosen[index];
+    if (status == 0)
+        status = efs_client_tensors(p->request, index, &tensors, &count);
+    if (status < 0)
+        return efs_fail(&p->err, status, "expert %u of layer %u cannot be had: %s", c->expert, p->weights[0]->layer,
+                        strerror(-status));
+    for (unsigned n = 0; n < p->count; n++) {
+        c->matrix[n] = efsg_weight_matrix(p->weights[n], tensors, count);
+        if (!c->matrix[n])
+            return efs_fail(&p->err, -EINVAL, "expert %u of %s has another shape", c->expert, p->weights[n]->name);
+        c->left += c->portions * ((p->weights[n]->rows + p->block - 1) / p->block);
+    }
+    p->come[p->come_count++] = index;
+    return 0;
+}
+
+/* The next block; waits for an expert, if there is none of those that came. False: all are given out, or it failed. */
+static bool products_take(struct products *p, struct block *block)
+{
+    pthread_mutex_lock(&p->lock);
+    if (p->error == 0 && p->at == p->come_count && p->at < p->chosen_count) {
+        errint_t rc = products_arrive(p);
+        if (rc < 0)
+            products_failed(p, rc, NULL);
+    }
+    bool taken = p->error == 0 && p->at < p->chosen_count;
+    if (taken) {
+        struct chosen *c = &p->chosen[p->come[p->at]];
+        const uint32_t rows = p->weights[p->node]->rows;
+        *block = (struct block){.chosen = c,
+                                .portion = &p->portions[c->portion + p->portion],
+                                .node = p->node,
+                                .begin = p->row,
+                                .end = rows - p->row < p->block ? rows : p->row + p->block};
+        p->row = block->end;
+        if (p->row == rows) {
+            p->row = 0;
+            p->portion++;
+        }
+        if (p->portion == c->portions) {
+            p->portion = 0;
+            p->node++;
+        }
+        if (p->node == p->count) {
+            p->node = 0;
+            p->at++;
+        }
+    }
+    pthread_mutex_unlock(&p->lock);
+    return taken;
+}
+
+/* The expert's last block lets it go. */
+static void products_done(struct products *p, struct chosen *c)
+{
+    pthread_mutex_lock(&p->lock);
+    bool last = --c->left == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (last)
+        efs_client_drop(p->request, (uint32_t)(c - p->chosen));
+}
+
+static void multiply(struct products *p, const struct block *b, struct efsg_own *own)
+{
+    struct ggml_tensor *out = p->nodes[b->node];
+    const struct efs_tensor *matrix = b->chosen->matrix[b->node];
+    const uint32_t rows = p->weights[b->node]->rows, count = b->portion->count;
+    struct efs_error err = {""};
+    void *scratch = memory_of(&own->scratch, efs_product_scratch_bytes(matrix));
+    float *y =
+        count == 1 ? output_at(out, b->portion->places[0]) : memory_of(&own->out, (size_t)count * rows * sizeof(float));
+    errint_t rc =
+        scratch && y ? efs_product(matrix, b->portion->vectors, b->begin, b->end, y, rows, scratch, &err) : -ENOMEM;
+    for (uint32_t i = 0; rc == 0 && count > 1 && i < count; i++)
+        memcpy(output_at(out, b->portion->places[i]) + b->begin, y + (size_t)i * rows + b->begin,
+               (b->end - b->begin) * sizeof(float));
+    if (rc < 0)
+        fail(p, rc, &err);
+    products_done(p, b->chosen);
+}
+
+static void products_run(struct products *p, struct efsg_room *room, unsigned threads)
+{
+    const uint32_t portions = one_vector(p) ? 1 : p->portion_count;
+#pragma omp parallel num_threads(threads)
+    {
+        struct efsg_own *own = &room->own[omp_get_thread_num()];
+        struct block block;
+#pragma omp for schedule(dynamic)
+        for (uint32_t i = 0; i < portions; i++)
+            lay_out(p, &p->portions[i], own);
+        while (products_take(p, &block))
+            multiply(p, &block, own);
+    }
+}
+
+enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const *nodes, unsigned count, int threads)
+{
+    struct products p = {.nodes = nodes, .count = count, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (nodes[0]->src[2]->ne[0] == 0 || nodes[0]->src[2]->ne[1] == 0)
+        return GGML_STATUS_SUCCESS;
+    for (unsigned n = 0; n < count; n++)
+        p.weights[n] = efsg_weight_of(nodes[n]);
+    const uint32_t share = (p.weights[0]->rows + (uint32_t)threads - 1) / (uint32_t)threads;
+    p.block = BLOCK_BYTES / (2 * p.weights[0]->cols) + 1;
+    p.block = p.block < share ? p.block : share;
+    errint_t rc = sort_choices(&p, room);
+    if (rc == 0)
+        rc = take_vectors(&p, room);
+    if (rc == 0)
+        rc = take_threads(room, (unsigned)threads);
+    efsg_source_size(p.weights[0]->source);
+    if (rc == 0)
+        rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
+    if (rc == 0) {
+        products_run(&p, room, (unsigned)threads);
+        rc = p.error;
+    }
+    efs_client_release(p.request);
+    if (rc == 0)
+        return GGML_STATUS_SUCCESS;
+    efsg_log(GGML_LOG_LEVEL_ERROR, "%s: %s", nodes[0]->name, p.err.text[0] ? p.err.text : strerror(-rc));
+    return rc == -ENOMEM ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_FAILED;
+}

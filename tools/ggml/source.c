@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source.c - where experts come from: a store that is opened here, or the mount that the model is mapped from. */
+#include "plugin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct efsg_source {
+    struct efsg_source *next;
+    char path[4096];
+    struct efs_client *client;
+    unsigned refs;
+    _Atomic bool full;  /* the mount hands out none in coded form */
+    _Atomic bool sized; /* its budget is what it is to be */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
+static struct efsg_source *sources;
+
+/* ---- what is mapped ---- */
+
+errint_t efsg_file_at(const void *address, struct efsg_file *file)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char *line = NULL;
+    size_t room = 0;
+    errint_t rc = -ENOENT;
+    if (!maps)
+        return -errno;
+    while (rc == -ENOENT && getline(&line, &room, maps) > 0) {
+        unsigned long begin, end, offset;
+        int at = 0;
+        if (sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &begin, &end, &offset, &at) < 3 || (uintptr_t)address < begin ||
+            (uintptr_t)address >= end)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        struct stat st;
+        if (at == 0 || line[at] != '/' || strlen(line + at) >= sizeof(file->path) || stat(line + at, &st) < 0)
+            break;
+        strcpy(file->path, line + at);
+        file->base = (const uint8_t *)begin; // NOLINT: an address as text
+        file->offset = offset;
+        file->bytes = (uint64_t)st.st_size;
+        rc = 0;
+    }
+    free(line);
+    fclose(maps);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+static void source_log(void *arg, enum efs_log_level level, const char *line)
+{
+    (void)arg;
+    efsg_log(level == EFS_LOG_ERROR     ? GGML_LOG_LEVEL_ERROR
+             : level == EFS_LOG_WARNING ? GGML_LOG_LEVEL_WARN
+                                        : GGML_LOG_LEVEL_INFO,
+             "%s", line);
+}
+
+/* The directory that the file's mount is at, in place. False: it is on no mount of ours. */
+static bool source_mount_of(char *path)
+{
+    struct stat st, above;
+    char control[4096 + 16];
+    if (stat(path, &st) < 0)
+        return false;
+    for (char *slash; (slash = strrchr(path, '/')) && slash > path;) {
+        *slash = '\0';
+        if (stat(path, &above) < 0 || above.st_dev != st.st_dev)
+            return false;
+        snprintf(control, sizeof(control), "%s/.expertfs", path);
+        if (access(control, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static struct efsg_source *source_open(const char *path)
+{
+    const char *budget = getenv("EXPERTFS_BUDGET");
+    struct efs_options store = {
+        .size = sizeof(struct efs_options), .lease_wait = true, .warm = true, .log = source_log};
+    struct efs_client_options options = {.size = sizeof(struct efs_client_options), .store = &store};
+    struct efs_error err = {""};
+    struct efsg_source *source = calloc(1, sizeof(*source));
+    if (!source || strlen(path) >= sizeof(source->path))
+        goto failed;
+    if (budget && strcmp(budget, "auto") != 0 && efs_parse_size(budget, &store.budget_bytes) < 0) {
+        efs_fail(&err, -EINVAL, "EXPERTFS_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
+        goto failed;
+    }
+    strcpy(source->path, path);
+    source->refs = 1;
+    source->sized = store.budget_bytes != 0;
+    if (efs_client_open(path, &options, &source->client, &err) < 0)
+        goto failed;
+    return source;
+failed:
+    efsg_log(GGML_LOG_LEVEL_ERROR, "%s; going on without expertfs", err.text[0] ? err.text : "no memory");
+    free(source);
+    return NULL;
+}
+
+struct efsg_source *efsg_source_get(const struct efsg_file *file)
+{
+    char path[sizeof(file->path)];
+    const char *store = getenv("EXPERTFS_STORE");
+    struct efsg_source *source;
+    if (store && *store) {
+        if (strlen(store) >= sizeof(path))
+            return NULL;
+        strcpy(path, store);
+    } else {
+        strcpy(path, file->path);
+        if (!source_mount_of(path))
+            return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    for (source = sources; source && strcmp(source->path, path) != 0; source = source->next)
+        ;
+    if (source) {
+        source->refs++;
+    } else if ((source = source_open(path))) {
+        source->next = sources;
+        sources = source;
+    }
+    pthread_mutex_unlock(&lock);
+    return source;
+}
+
+void efsg_source_put(struct efsg_source *source)
+{
+    if (!source)
+        return;
+    pthread_mutex_lock(&lock);
+    bool last = --source->refs == 0;
+    for (struct efsg_source **s = &sources; last && *s; s = &(*s)->next)
+        if (*s == source) {
+            *s = source->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    if (!last)
+        return;
+    efs_client_close(source->client);
+    free(source);
+}
+
+/*
+ * When the first token comes, the context has its memory, and what is left is known: all but the dense part of the
+ * model, which stays in the page cache, and an eighth.
+ */
+void efsg_source_size(struct efsg_source *source)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    if (!fs || atomic_exchange(&source->sized, true))
+        return;
+    struct efs_memory memory;
+    struct efs_store_info info;
+    struct efs_stats stats;
+    struct efs_error err = {""};
+    char value[24];
+    efs_memory(&memory, sizeof(memory));
+    efs_store_info(efs_get_store(fs), &info, sizeof(info));
+    efs_stats(fs, &stats, sizeof(stats));
+    uint64_t dense = info.source_bytes > info.expert_raw_bytes ? info.source_bytes - info.expert_raw_bytes : 0;
+    uint64_t free_bytes = memory.available_bytes / 8 * 7;
+    free_bytes = free_bytes > dense ? free_bytes - dense : 0;
+    snprintf(value, sizeof(value), "%llu",
+             (unsigned long long)(stats.fixed_bytes + stats.chunk_pool_bytes + free_bytes));
+    if (efs_set(fs, "budget", value, NULL, &err) < 0)
+        efsg_log(GGML_LOG_LEVEL_WARN, "the budget stays as it is: %s", err.text);
+    else
+        efsg_log(GGML_LOG_LEVEL_INFO, "%s: a budget of %s bytes", source->path, value);
+}
+
+/* ---- asking ---- */
+
+errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                           struct efs_client_request **request, struct efs_error *err)
+{
+    errint_t rc = -EOPNOTSUPP;
+    if (!atomic_load(&source->full))
+        rc = efs_client_begin(source->client, "", layer, needs, sizeof(*needs), count, EFS_FORM_CODED, request, err);
+    if (rc == -EOPNOTSUPP) {
+        atomic_store(&source->full, true);
+        rc = efs_client_begin(source->client, "", layer, needs, sizeof(*needs), count, EFS_FORM_FULL, request, err);
+    }
+    return rc;
+}
+
+struct reading {
+    sem_t done;
+    errint_t error;
+    size_t bytes;
+};
+
+static void reading_done(void *arg, errint_t error, size_t bytes)
+{
+    struct reading *r = arg;
+    r->error = error;
+    r->bytes = bytes;
+    sem_post(&r->done);
+}
+
+static bool same_bytes(struct efs *fs, uint32_t number, const struct efsg_file *file, uint64_t offset, uint8_t *room,
+                       size_t bytes)
+{
+    struct reading r = {.error = 0};
+    if (sem_init(&r.done, 0, 0) < 0)
+        return false;
+    efs_read(fs, number, NULL, offset, room, bytes, reading_done, &r);
+    while (sem_wait(&r.done) < 0)
+        ;
+    sem_destroy(&r.done);
+    return r.error == 0 && r.bytes == bytes && memcmp(room, file->base + (offset - file->offset), bytes) == 0;
+}
+
+bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    struct efs_file_info info;
+    bool agrees = false;
+    if (!fs)
+        return true;
+    uint8_t *room = malloc(bytes);
+    for (uint32_t f = 0; room && !agrees && f < efs_file_count(fs); f++)
+        agrees = efs_file_info(fs, f, &info, sizeof(info)) == 0 && info.kind == EFS_FILE_CHECKPOINT &&
+                 info.bytes == file->bytes && same_bytes(fs, f, file, offset, room, bytes);
+    free(room);
+    return agrees;
+}

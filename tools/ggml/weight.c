@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weight.c - which tensors of a model are experts that the source has: by name (blk.3.ffn_up_exps.weight is layer 3),
+ * by shape and type, and by some of the bytes at the place in the file, since names and shapes are those of every model
+ * of a kind.
+ */
+#include "plugin.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLE_BYTES 4096u
+
+/* The layer of such a name; -1: it is none of an expert's matrices. */
+static int layer_of(const char *name)
+{
+    unsigned layer;
+    int end = 0;
+    if (sscanf(name, "blk.%5u.ffn_%n", &layer, &end) < 1 || end == 0)
+        return -1;
+    static const char *const parts[] = {"gate_exps.weight", "up_exps.weight", "gate_up_exps.weight",
+                                        "down_exps.weight"};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcmp(name + end, parts[i]) == 0)
+            return (int)layer;
+    return -1;
+}
+
+const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
+                                            uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(tensors[i].name, weight->name) == 0)
+            return tensors[i].dtype == EFS_DTYPE_BF16 && tensors[i].dims == 2 && tensors[i].shape[0] == weight->rows &&
+                           tensors[i].shape[1] == weight->cols
+                       ? &tensors[i]
+                       : NULL;
+    return NULL;
+}
+
+/* Can the matrix be multiplied with as the source has it? Its first row is. */
+static errint_t multiplies(const struct efs_tensor *matrix, struct efs_error *err)
+{
+    uint32_t cols = (uint32_t)matrix->shape[1];
+    size_t vector_bytes = (efs_vectors_bytes(cols, 1) + 63) / 64 * 64;
+    size_t scratch_bytes = (efs_product_scratch_bytes(matrix) + 63) / 64 * 64;
+    float *x = calloc(cols, sizeof(float)), y = 0;
+    uint8_t *memory = vector_bytes && scratch_bytes ? aligned_alloc(64, vector_bytes + scratch_bytes) : NULL;
+    errint_t rc = x && memory ? efs_vectors_prepare(EFS_ACTIVATION_BF16, x, cols, cols, 1, memory) : -ENOMEM;
+    if (rc == 0)
+        rc = efs_product(matrix, memory, 0, 1, &y, 1, memory + vector_bytes, err);
+    free(x);
+    free(memory);
+    return rc;
+}
+
+/* The layer's last expert is asked for: it is there, so are the others. */
+static bool weight_checked(const struct efsg_weight *weight, const struct efsg_file *file,
+                           const struct ggml_tensor *tensor)
+{
+    struct efs_need need = {.expert = weight->experts - 1, .tokens = 1};
+    struct efs_client_request *request = NULL;
+    struct efs_error err = {""};
+    const struct efs_tensor *tensors, *matrix = NULL;
+    uint32_t count;
+    errint_t rc = efsg_source_begin(weight->source, weight->layer, &need, 1, &request, &err);
+    if (rc == 0)
+        rc = efs_client_wait(request);
+    if (rc == 0)
+        rc = efs_client_tensors(request, 0, &tensors, &count);
+    if (rc == 0 && !(matrix = efsg_weight_matrix(weight, tensors, count)))
+        rc = efs_fail(&err, -ENOENT, "another shape");
+    if (rc == 0)
+        rc = multiplies(matrix, &err);
+    efs_client_release(request);
+    if (rc == 0) {
+        uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
+        uint64_t bytes = (uint64_t)tensor->nb[2], middle = begin + need.expert * bytes + bytes / 2;
+        size_t sample = bytes / 2 < SAMPLE_BYTES ? (size_t)(bytes / 2) : SAMPLE_BYTES;
+        if (!efsg_source_agrees(weight->source, file, middle, sample))
+            rc = efs_fail(&err, -ENOENT, "%s has other weights", file->path);
+    }
+    if (rc < 0)
+        efsg_log(GGML_LOG_LEVEL_WARN, "%s is left to the processor: %s", weight->name,
+                 err.text[0] ? err.text : strerror(-rc));
+    return rc == 0;
+}
+
+struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
+                                    const struct ggml_tensor *tensor)
+{
+    int layer = layer_of(tensor->name);
+    if (layer < 0 || tensor->type != GGML_TYPE_BF16 || tensor->ne[3] != 1 || tensor->ne[0] < 1 || tensor->ne[1] < 1 ||
+        tensor->ne[2] < 1 || tensor->ne[0] > UINT32_MAX || tensor->ne[1] > UINT32_MAX || tensor->ne[2] > UINT32_MAX)
+        return NULL;
+    struct efsg_weight *weight = calloc(1, sizeof(*weight));
+    if (!weight)
+        return NULL;
+    weight->source = source;
+    weight->layer = (uint32_t)layer;
+    weight->cols = (uint32_t)tensor->ne[0];
+    weight->rows = (uint32_t)tensor->ne[1];
+    weight->experts = (uint32_t)tensor->ne[2];
+    snprintf(weight->name, sizeof(weight->name), "%s", tensor->name);
+    if (weight_checked(weight, file, tensor))
+        return weight;
+    free(weight);
+    return NULL;
+}
+
+const struct efsg_weight *efsg_weight_of(const struct ggml_tensor *op)
+{
+    const struct ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
+    if (!w || !x || !ids || !w->extra || w->view_src || !efsg_buffer_is_ours(w->buffer))
+        return NULL;
+    return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && ids->type == GGML_TYPE_I32 &&
+                   ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) &&
+                   op->ne[3] == 1
+               ? w->extra
+               : NULL;
+}
