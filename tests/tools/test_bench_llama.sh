@@ -19,18 +19,24 @@ bench() {
 export PYTHON=${PYTHON:-/usr/bin/python3}
 before=$(cgroups)
 ahead=$(cat "/sys/class/bdi/$(stat -c %Hd:%Ld "$dir")/read_ahead_kb" 2>/dev/null)
-bench --limits 700M,none --json "$dir/json" -v
+backend=
+[ ! -e "$build/libggml-expertfs.so" ] || backend="--backend --budget 200M"
+# shellcheck disable=SC2086
+bench --limits 700M,none --json "$dir/json" -v $backend
 status=$?
 [ "$status" != 77 ] || { echo "skipped: $(tail -1 "$dir/out")"; exit 77; }
 cat "$dir/out"
 [ "$status" = 0 ] || complain "exit $status"
 grep -q 'all runs generated the same 3 tokens' "$dir/out" || complain "no word of the tokens"
-"$PYTHON" - "$dir/json" <<'P' || complain "the JSON"
+"$PYTHON" - "$dir/json" $backend <<'P' || complain "the JSON"
 import json, sys
 rows = json.load(open(sys.argv[1]))
 assert {(r["limit"], r["measure"]) for r in rows} == {(l, m) for l in ("700M", "none, cold", "none, warm")
                                                       for m in ("tokens_per_s", "first_s", "load_s")}, rows
 assert all(r["mount"] > 0 and r["ratio"] > 0 for r in rows), rows
+# the backend, where it is built, beside the mount
+ours = {"mount", "backend"} if sys.argv[2:] else {"mount"}
+assert all(set(r["ratios"]) == ours and all(r[kind] > 0 for kind in ours) for r in rows), rows
 # the file by itself, with each read-ahead; the ratio is to the better one
 for r in rows:
     kinds = list(r["plain"].values())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
-The plain file is tried with the read-ahead that its disk has, and with 128 KiB. For each limit all take turns, each cold
+With --backend llama.cpp also runs on the plain file with libggml-expertfs.so and the store, its budget in the same
+cgroup. The plain file is tried with the read-ahead that its disk has, and with 128 KiB. For each limit all take turns, each cold
 and in a memory cgroup of its own, the daemon in the same one as its client; all must generate the same tokens. Told are
-medians, and ratios of the mount over the better of the plain ones, measure by measure."""
+medians, and ratios of the mount (and the backend) over the better of the plain ones, measure by measure."""
 import argparse
 import atexit
 import contextlib
@@ -129,11 +130,11 @@ class Mounted(Ended):
 
 
 class Client(Ended):
-    def __init__(self, path, options, cgroup):
+    def __init__(self, path, options, cgroup, environment):
         command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
                    "--threads", str(options.threads)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True,
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
                                         preexec_fn=joins(cgroup, signal.SIGKILL))
 
     def result(self):
@@ -216,9 +217,12 @@ def once(kind, gguf, store, limit_bytes, options):
         with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
               if kind == "mount" else limited) as served:
             path = os.path.join(mount, os.path.basename(gguf)) if kind == "mount" else gguf
+            environment = ({"LD_PRELOAD": tool("libggml-expertfs.so"), "EXPERTFS_STORE": store,
+                            **({"EXPERTFS_BUDGET": options.budget} if options.budget else {})}
+                           if kind == "backend" else {})
             for _ in range(1 if limit_bytes else 2):
                 before = served.stat() if kind == "mount" else {}
-                with Client(path, options, limited.cgroup) as client:
+                with Client(path, options, limited.cgroup, environment) as client:
                     results.append(client.result())
                 results[-1]["oom_kills"] = limited.cgroup.out_of_memory()
                 results[-1]["cached_bytes"] = limited.cgroup.cached_bytes()
@@ -237,21 +241,23 @@ def median_of(runs, measure, tokens):
 
 
 def tell(name, ours, plain, bar, options, report):
-    """One line a measure: medians side by side, and the ratio to the better of the plain ones, above 1 where the mount is
-    better. The ratio of the first line."""
+    """One line a measure: medians side by side, and the ratios of ours, the mount first, to the better of the plain
+    ones, above 1 where ours is better. The mount's of the first line."""
     first = None
     lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
     lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0)]
     for measure, unit, higher, n in lines:
-        mount = median_of(ours, measure, n)
+        own = {kind: median_of(runs, measure, n) for kind, runs in ours.items()}
         others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
         best = max(others.values()) if higher else min(others.values())
-        ratio = mount / best if higher else best / mount
-        print(f"   {name if first is None else '':14} {unit:21} {mount:8.2f} "
-              + " ".join(f"{other:12.2f}" for other in others.values())
-              + f"   {ratio:5.2f}   {bar if first is None else '>= 1.0' if not higher and name != 'none, warm' else ''}",
+        ratios = {kind: value / best if higher else best / value for kind, value in own.items()}
+        ratio = ratios["mount"]
+        print(f"   {name if first is None else '':14} {unit:21} " + " ".join(f"{value:8.2f}" for value in own.values())
+              + " " + " ".join(f"{other:12.2f}" for other in others.values())
+              + "   " + " ".join(f"{value:5.2f}" for value in ratios.values()) + f"   {bar if first is None else '>= 1.0' if not higher and name != 'none, warm' else ''}",
               flush=True)
-        report.append({"limit": name, "measure": measure, "tokens": n, "mount": mount, "plain": others, "ratio": ratio})
+        report.append({"limit": name, "measure": measure, "tokens": n, **own, "plain": others, "ratio": ratio,
+                       "ratios": ratios})
         first = ratio if first is None else first
     return first
 
@@ -271,13 +277,16 @@ def say_more(runs):
 def measure(options):
     gguf, store = prepare(options)
     options.plain = plain_kinds(gguf)
-    kinds = ["mount", *options.plain]
+    ours = ["mount", "backend"] if options.backend else ["mount"]
+    kinds = [*ours, *options.plain]
     size, report, best, tokens = os.path.getsize(gguf), [], 0, None
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
           f"{max(options.tokens)} tokens, medians of {options.rounds}, taking turns; mount options: "
-          f"{options.options or 'none'}")
-    print(f"   {'memory limit':14} {'':21} {'mount':>8} " + " ".join(f"{kind:>12}" for kind in options.plain)
-          + "   ratio   wanted")
+          f"{options.options or 'none'}"
+          + (f"; budget of the backend: {options.budget or 'auto'}" if options.backend else ""))
+    print(f"   {'memory limit':14} {'':21} " + " ".join(f"{kind:>8}" for kind in ours) + " "
+          + " ".join(f"{kind:>12}" for kind in options.plain)
+          + "   " + ("mount's, backend's ratio" if options.backend else "ratio") + "   wanted")
     for limit in options.limits.split(","):
         limit_bytes = bytes_of(limit, size)
         runs = {kind: [] for kind in kinds}
@@ -291,7 +300,7 @@ def measure(options):
         for turn, state in enumerate(["cold"] if limit_bytes else ["cold", "warm"]):
             of_turn = {kind: [run[turn] for run in runs[kind]] for kind in kinds}
             bar = ">= 1.0, best >= 1.5" if limit_bytes else ">= 0.98" if state == "warm" else ""
-            ratio = tell(limit if limit_bytes else f"none, {state}", of_turn["mount"],
+            ratio = tell(limit if limit_bytes else f"none, {state}", {kind: of_turn[kind] for kind in ours},
                          {kind: of_turn[kind] for kind in options.plain}, bar, options, report)
             best = max(best, ratio) if limit_bytes else best
             if options.verbose:
@@ -313,6 +322,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
+    parser.add_argument("--backend", action="store_true", help="llama.cpp with libggml-expertfs.so and the store, too")
+    parser.add_argument("--budget", help="of the store in the backend (auto)")
     parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
     parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")
@@ -325,6 +336,9 @@ def main():
         sys.exit(77)
     if shutil.which("fusermount3") is None and os.geteuid():
         print("neither root nor fusermount3")
+        sys.exit(77)
+    if options.backend and not os.path.exists(tool("libggml-expertfs.so")):
+        print("libggml-expertfs.so is not built: ggml's headers are missing (tools/setup-python runtimes)")
         sys.exit(77)
     atexit.register(end_all)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
