@@ -32,9 +32,10 @@ bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
 /* ---- texts ---------------------------------------------------------------------------------------------------------
  */
 
-/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "sched" (the latest reads
- * and decodes of experts) and "requests" (the latest requests) a line each, "trace" (these as a .route trace, empty
- * before there is a pass); to be freed by the caller. -ENODATA: no such thing; -ENOMEM. */
+/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "predict" (what guesses
+ * were worth) as such and a table, "sched" (the latest reads and decodes of experts) and "requests" (the latest
+ * requests) a line each, "trace" (these as a .route trace, empty before there is a pass); to be freed by the caller.
+ * -ENODATA: no such thing; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 /* ---- requests of one store -----------------------------------------------------------------------------------------
@@ -83,6 +84,19 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
 void efs_request_drop(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 void efs_request_release(struct efs_request *request);
+
+/* ---- what comes next -----------------------------------------------------------------------------------------------
+ */
+
+/* efs_observe() and efs_hint() of a store: who tells of it, 0: the mount, which has one sequence for all who do not
+ * say. */
+errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *routing,
+                          struct efs_error *err);
+/* What a caller has filled in, checked as far as it can be without a store; stack is not NULL then. */
+errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
+/* A number for one who observes, 1 or more; all of his sequences are over. */
+uint32_t efs_routing_observer(struct efs *fs);
+void efs_routing_observer_end(struct efs *fs, uint32_t who);
 
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 

@@ -149,6 +149,8 @@ struct efs_options {
     bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
+    /* As above. */
+    const char *predictor, *prefetch;
 };
 
 /* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
@@ -296,7 +298,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(inflight, gauge, "", "reads, leases and loads under way")                                                        \
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
-    X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")
+    X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")                                  \
+    X(guessed_extents, counter, "", "units read since their expert was guessed to be asked for")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;
@@ -310,10 +313,11 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
 /*
  * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
  * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), delta
- * (a number of ranks), schedule ("best", "request", "paper"). Shrinking evicts at once; *held_bytes (may be NULL) is
- * what leases and readers still hold above the new budget. -EINVAL: err says what is allowed; -ENOMEM: below the
- * floor, which err tells; -ENODATA: no such name. Nothing has changed then. 0: err says what else is to be known of the
- * value, or is left as it was.
+ * (a number of ranks), schedule ("best", "request", "paper"), predictor ("mixed", "fmoe", "moe-infinity"), prefetch
+ * ("off", "auto", "always"; with share of the budget in percent and bytes a token: "auto:share=10:token=256M").
+ * Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers still hold above the new budget.
+ * -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells; -ENODATA: no such name. Nothing has
+ * changed then. 0: err says what else is to be known of the value, or is left as it was.
  */
 EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes,
                          struct efs_error *err);
@@ -452,6 +456,40 @@ EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t
 EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_client_close(). */
 EFS_API void efs_client_release(struct efs_client_request *request);
+
+/* ---- what comes next ------------------------------------------------------------------------------------------ */
+
+/* What a layer of a sequence chooses; a sequence is the tokens of a request, one after the other, by a number of the
+ * caller's. Experts by the numbers of experts/L03/E017.safetensors, each once. */
+#define EFS_ROUTING_EXPERTS 512u /* at most */
+struct efs_routing {
+    uint32_t size; /* sizeof(struct efs_routing) */
+    uint32_t sequence;
+    const char *stack; /* NULL or "": of a model with one */
+    uint32_t layer;
+    uint32_t tokens; /* of the sequence in this pass through the layers: 0 or 1, or those of a prompt */
+    uint32_t count;
+    const uint32_t *experts; /* [count] the gate's favourite first, if that is known */
+    /* [count] or NULL. Of efs_observe(): the gate's scores of these, 0 to 1e6; NULL: not known. Of efs_hint(): how
+     * probable each is, 0 to 1; NULL: they are certain. */
+    const float *weights;
+};
+/*
+ * With prefetch on (efs_set()), experts of the layers to come are read while the disk has nothing else to do. What they
+ * will be is predicted from what layers have asked for: from requests as they come, or, better where several sequences
+ * are under way at once, from what the caller tells of each by efs_observe(), in the order of the layers, when a
+ * layer's gate has chosen and before its experts are asked for. count 0: the sequence is over. A runtime that predicts
+ * by itself says what a layer will choose, before it does, by efs_hint(): for a pass through the layers, nothing else
+ * is guessed for that sequence then. Neither is a use of an expert, nor asks for one: nothing is counted, nothing that
+ * is kept goes for it.
+ *
+ * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert; -EINVAL: an expert twice, too many,
+ * a weight out of range; -EOPNOTSUPP: a mount without a socket for this user, which predicts from requests alone
+ * (efs_hint() writes to .expertfs/hint there, of one sequence); -EPIPE: the mount is gone. Of a mount, whether there
+ * are such experts is not told: the mount's log tells.
+ */
+EFS_API errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err);
+EFS_API errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err);
 
 #ifdef __cplusplus
 }

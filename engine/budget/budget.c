@@ -117,7 +117,7 @@ static void segment_unpinned(struct efs_disk_request *request, errint_t error)
     fs->account.segments_leaving--;
     r->busy = false;
     efs_again(fs, EFS_AGAIN_SEGMENTS);
-    efs_again(fs, EFS_AGAIN_WARM);
+    efs_again(fs, EFS_AGAIN_REST);
     efs_again(fs, EFS_AGAIN_LEASES);
     efs_unlock(fs);
     efs_active_end(fs);

@@ -2,9 +2,9 @@
 /*
  * budget_cut.c - the budget cut into pools.
  *
- * The budget is: what is fixed, a segment or two for chunks on their way, as much as leases on experts outside of F
- * held at once, lately, and the rest for the pools. F is memory files; C, S and E share the chunk pool, of which blocks
- * of differing sizes leave some unused.
+ * The budget is: what is fixed, a segment or two for chunks on their way, what experts have that are guessed to be
+ * asked for, as much as leases on experts outside of F held at once, lately, and the rest for the pools. F is memory
+ * files; C, S and E share the chunk pool, of which blocks of differing sizes leave some unused.
  */
 #include "budget.h"
 
@@ -32,13 +32,14 @@ void efs_budget_cut(struct efs *fs)
     const double *ratio = efs_cache_tuning(fs)->ratio;
     uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->options.budget_bytes, fs->account.fixed_bytes);
     uint64_t leases = cut_for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
-    uint64_t pools = cut_less(available, passing * segment + leases), capacity[EFS_POOLS], chunks = 0;
+    uint64_t guesses = (fs->account.guess_bytes + segment - 1) / segment;
+    uint64_t pools = cut_less(available, (passing + guesses) * segment + leases), capacity[EFS_POOLS], chunks = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         double bytes = ratio[p] * (double)pools;
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
-    fs->account.planned_segments = (chunks + segment - 1) / segment + passing;
+    fs->account.planned_segments = (chunks + segment - 1) / segment + passing + guesses;
     if (fs->account.planned_segments * segment > available)
         fs->account.planned_segments = available / segment;
     if (fs->account.planned_segments < fs->account.floor_segments)

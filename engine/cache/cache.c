@@ -272,8 +272,10 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         r->tokens[fresh] = tokens ? tokens[i] : 1;
         r->ids[fresh++] = x->index;
     }
-    if (fresh)
+    if (fresh) {
         efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
+        fs->hooks->asked(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
+    }
     if (fresh && r->policy)
         cache_ask(fs, r->expert[experts[0]].layer, fresh, true);
 }
@@ -343,6 +345,7 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
     cache_count_found(fs, expert);
     r->ids[0] = x->index;
     efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
+    fs->hooks->asked(fs, x->layer, r->ids, NULL, 1, false);
     if (!r->policy)
         return;
     cache_ask(fs, x->layer, 1, false);

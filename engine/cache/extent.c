@@ -108,9 +108,9 @@ bool efs_extents_are_quiet(const struct efs *fs)
            fs->extents->loads[EFS_LOAD_AHEAD] == 0;
 }
 
-uint32_t efs_extents_warming(const struct efs *fs)
+uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why)
 {
-    return fs->extents->loads[EFS_LOAD_WARM];
+    return fs->extents->loads[why];
 }
 
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err)

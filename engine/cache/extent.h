@@ -45,9 +45,10 @@ struct efs_extent {
     struct efs_extent *next_no_memory;
 };
 
-/* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, or there is nothing else to read.
- * One that somebody asks for while it is being loaded is wanted from then on. */
-enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_WARM, EFS_LOADS };
+/* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, its expert is guessed to be asked
+ * for soon, or there is nothing else to read. One that somebody asks for while it is being loaded is wanted from then
+ * on. */
+enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_GUESS, EFS_LOAD_WARM, EFS_LOADS };
 
 /* Someone who needs an extent: its job is pushed to the workers once, with error set, or 0 and the extent referenced.
  */
@@ -151,9 +152,9 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
 struct efs_streams *efs_extents_streams(struct efs *fs);
 uint32_t efs_extents_ready(const struct efs *fs); /* whole ones */
-/* Nobody waits for memory, or for a read that is not of warming. */
+/* Nobody waits for memory or for a read, and nothing is read ahead for a reader. */
 bool efs_extents_are_quiet(const struct efs *fs);
-uint32_t efs_extents_warming(const struct efs *fs); /* loads under way */
+uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why); /* under way */
 /* The oldest of the evictable goes before the pool grows. */
 bool efs_extents_one_goes_first(const struct efs *fs);
 /* It is evictable, and goes behind those that go before the pool grows, and before all others. */
@@ -175,6 +176,16 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting f
  * none, IN_USE: all there are have users. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
+/* Bytes that lack of an expert, as they are read; 0: it is here, or on its way. */
+uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
+/* An expert is guessed to be asked for: begin to load what is missing, in memory that is free or that nobody keeps. It
+ * is no use of it. Returns how many loads were begun, each ends with efs_hooks.guessed; 0: there is no such memory. */
+uint32_t efs_extents_guess(struct efs *fs, uint32_t expert);
+/* Of its loads by efs_extents_guess(), those that are not begun are wanted now, or are cancelled. */
+void efs_extents_guess_raise(struct efs *fs, uint32_t expert);
+void efs_extents_guess_cancel(struct efs *fs, uint32_t expert);
+/* Nobody will come for it soon: what is not kept of it goes before all else. */
+void efs_extents_guess_drop(struct efs *fs, uint32_t expert);
 /* Start loading it for a stream. false: it has all the memory that streams may take. */
 bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
 /* It came for a stream, which has turned out to be a scan: it is in passing. */

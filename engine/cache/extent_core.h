@@ -94,6 +94,9 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 /* It was used: it does not count as read ahead any more. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
 
+/* Drop the oldest that nobody keeps, uses or comes for. false: there is none. */
+bool efs_extents_evict_idle(struct efs *fs);
+
 /* ---- extent_pass.c ---- */
 /* It is in passing from now on, or is not; the caller enlists it. */
 void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);

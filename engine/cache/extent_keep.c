@@ -107,6 +107,12 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
     return ahead != EFS_EVICTED_NONE ? ahead : evictable != EFS_EVICTED_NONE ? evictable : passed;
 }
 
+bool efs_extents_evict_idle(struct efs *fs)
+{
+    return efs_extents_evict_passing(fs, EFS_PASSING_LEFT) == EFS_EVICTED_ONE ||
+           extents_evict_evictable(fs, false) == EFS_EVICTED_ONE;
+}
+
 /* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
 bool efs_extents_evict_protected(struct efs *fs)
 {

@@ -48,14 +48,16 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
 }
 
 /* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
- * when all memory is kept the oldest of that. */
-static bool extents_more_memory(struct efs *fs)
+ * when all memory is kept the oldest of that. For a guess nothing goes that is kept, or that a reader comes for. */
+static bool extents_more_memory(struct efs *fs, enum efs_load why)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
     errint_t rc = fs->hooks->add_segment(fs);
     if (rc == -EAGAIN || rc == 0)
         return rc == 0;
+    if (why == EFS_LOAD_GUESS)
+        return efs_extents_evict_idle(fs);
     enum efs_evicted evicted = efs_extents_evict(fs, false);
     if (evicted == EFS_EVICTED_NONE)
         return efs_extents_evict_protected(fs);
@@ -76,7 +78,7 @@ static void extent_free_components(struct efs *fs, struct efs_extent *x, unsigne
         efs_arena_free(&fs->arena, &x->sm);
 }
 
-errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
+static errint_t extent_place(struct efs *fs, uint32_t extent, unsigned components, enum efs_load why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     enum efs_extent_state was = (enum efs_extent_state)x->state;
@@ -85,7 +87,7 @@ errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
     while (!extent_alloc_components(fs, x, components))
-        if (!extents_more_memory(fs)) {
+        if (!extents_more_memory(fs, why)) {
             extent_free_components(fs, x, components);
             bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.supply;
             x->state = (uint8_t)was;
@@ -93,6 +95,11 @@ errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
             return others ? -EAGAIN : -ENOMEM;
         }
     return 0;
+}
+
+errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
+{
+    return extent_place(fs, extent, components, EFS_LOAD_WANTED);
 }
 
 /* The same in memory that is empty: nothing goes for it. */
@@ -117,6 +124,7 @@ struct efs_extent_load {
     struct efs *fs;
     uint32_t extent;
     uint8_t components, why; /* why: enum efs_load */
+    bool guessed;            /* it began as EFS_LOAD_GUESS */
     _Atomic int pending;
     _Atomic errint_t error;
 };
@@ -136,9 +144,9 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         fs->extents->ready_count += x->have == x->needs;
     }
     efs_extent_rests(fs, extent, error);
-    if (error < 0 && kept)
+    if (error < 0 && kept && x->state != EFS_EXTENT_NO_MEMORY) /* else it is read again */
         efs_cache_lost(fs, expert);
-    efs_again(fs, EFS_AGAIN_WARM);
+    efs_again(fs, EFS_AGAIN_REST);
 }
 
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
@@ -173,15 +181,9 @@ static void load_unwanted_remove(struct efs *fs, struct efs_extent_load *load)
     *at = load->next;
 }
 
-/* Somebody has come for an extent that is being loaded for nobody: its reads do not wait behind others any more. What
- * is loaded so are some extents at a time. */
-static void load_raise(struct efs *fs, uint32_t extent)
+/* Somebody has come for what is being loaded for nobody: its reads do not wait behind others any more. */
+static void load_raise(struct efs *fs, struct efs_extent_load *load)
 {
-    struct efs_extent_load *load = fs->extents->unwanted;
-    while (load && load->extent != extent)
-        load = load->next;
-    if (!load)
-        return;
     load_unwanted_remove(fs, load);
     fs->extents->loads[load->why]--;
     fs->extents->loads[EFS_LOAD_WANTED]++;
@@ -198,22 +200,34 @@ static void load_ended(struct efs *fs, struct efs_extent_load *load)
     fs->extents->idle_count++;
 }
 
+/* The load of an extent that nobody waits for; there are some at a time. NULL: it is wanted, or not read. */
+static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = fs->extents->unwanted;
+    while (load && load->extent != extent)
+        load = load->next;
+    return load;
+}
+
 static void load_done(struct efs_extent_load *load)
 {
     struct efs *fs = load->fs;
     errint_t error = load->error;
-    if (error < 0)
+    bool cancelled = error == -ECANCELED; /* somebody may have come for it since: then it is read again */
+    if (error < 0 && !cancelled)
         efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
                 (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
-    if (load->e.bytes)
+    if (load->e.bytes && !cancelled)
         efs_extent_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
-    if (load->sm.bytes)
+    if (load->sm.bytes && !cancelled)
         efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
     efs_lock(fs);
     fs->extents->loads[load->why]--;
     if (load->why != EFS_LOAD_WANTED)
         load_unwanted_remove(fs, load);
-    efs_extent_loaded(fs, load->extent, load->components, error);
+    efs_extent_loaded(fs, load->extent, load->components, cancelled ? -EAGAIN : error);
+    if (load->guessed)
+        fs->hooks->guessed(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
     if (load->why == EFS_LOAD_WARM)
         fs->hooks->warmed(fs, load->extent, error);
     load_ended(fs, load);
@@ -223,8 +237,12 @@ static void load_done(struct efs_extent_load *load)
 
 static void load_part_done(struct efs_extent_load *load, errint_t error)
 {
-    if (error < 0)
+    if (error < 0 && error != -ECANCELED)
         load->error = error;
+    else if (error < 0) { /* a failed read is told, also if the other one was cancelled */
+        errint_t none = 0;
+        atomic_compare_exchange_strong(&load->error, &none, error);
+    }
     if (atomic_fetch_sub(&load->pending, 1) == 1)
         load_done(load);
 }
@@ -247,7 +265,7 @@ static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, 
     r->data = block->data;
     r->segment = block->segment;
     r->ahead = load->why != EFS_LOAD_WANTED;
-    r->spare_time = load->why == EFS_LOAD_WARM;
+    r->spare_time = load->why == EFS_LOAD_WARM || load->why == EFS_LOAD_GUESS;
     efs_defer_read(load->fs, r);
 }
 
@@ -307,8 +325,8 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     struct efs_extent_load *load = load_take(fs);
     if (!load)
         return efs_defer_supply(fs);
-    errint_t rc =
-        why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components) : efs_extent_place(fs, extent, components);
+    errint_t rc = why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components)
+                                       : extent_place(fs, extent, components, why);
     if (rc < 0) {
         if (rc != -EAGAIN && x->have == 0)
             efs_extent_set_passing(fs, x, false);
@@ -318,6 +336,7 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     *load = (struct efs_extent_load){.fs = fs,
                                      .extent = extent,
                                      .why = (uint8_t)why,
+                                     .guessed = why == EFS_LOAD_GUESS,
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
                                                 (components & EFS_COMPONENT_SM ? 1 : 0),
@@ -335,7 +354,7 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
         load->next = fs->extents->unwanted;
         fs->extents->unwanted = load;
     }
-    if (why != EFS_LOAD_AHEAD && !x->passing_bytes)
+    if (why != EFS_LOAD_AHEAD && why != EFS_LOAD_GUESS && !x->passing_bytes)
         efs_again(fs, EFS_AGAIN_PREFAULT);
     efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
     return 0;
@@ -393,10 +412,12 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
     waiter->error = 0;
     waiter->next = x->waiters;
     x->waiters = waiter;
-    if (x->state == EFS_EXTENT_LOADING)
-        load_raise(fs, extent);
-    if (x->state != EFS_EXTENT_REST)
+    if (x->state != EFS_EXTENT_REST) {
+        struct efs_extent_load *load = load_unwanted_of(fs, extent);
+        if (load)
+            load_raise(fs, load);
         return false;
+    }
     errint_t rc = fs->closing              ? -ECANCELED
                   : fs->extents->no_memory ? -EAGAIN
                                            : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
@@ -415,7 +436,7 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
         efs_extent_released(fs, extent);
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_SEGMENTS);
-        efs_again(fs, EFS_AGAIN_WARM);
+        efs_again(fs, EFS_AGAIN_REST);
     }
 }
 
@@ -468,4 +489,59 @@ void efs_group_ahead(struct efs *fs, uint32_t group)
         if (x->state == EFS_EXTENT_REST && x->have != x->needs)
             extent_load_ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have));
     }
+}
+
+/* ---- guesses ---- */
+
+uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->state == EFS_EXTENT_REST)
+            bytes += efs_extent_span(fs, x, x->needs & ~(unsigned)x->have);
+    }
+    return bytes;
+}
+
+uint32_t efs_extents_guess(struct efs *fs, uint32_t expert)
+{
+    uint32_t begun = 0;
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->state != EFS_EXTENT_REST || x->have == x->needs)
+            continue;
+        if (fs->closing || efs_extent_load(fs, i, EFS_LOAD_GUESS) < 0)
+            break;
+        begun++;
+    }
+    efs_count(&fs->stats, guessed_extents, begun);
+    return begun;
+}
+
+void efs_extents_guess_raise(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        struct efs_extent_load *load = load_unwanted_of(fs, i);
+        if (load && load->guessed)
+            load_raise(fs, load);
+    }
+}
+
+void efs_extents_guess_cancel(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        struct efs_extent_load *load = load_unwanted_of(fs, i);
+        if (!load || !load->guessed)
+            continue;
+        atomic_store(&load->e.change, EFS_DISK_CANCEL);
+        atomic_store(&load->sm.change, EFS_DISK_CANCEL);
+        efs_defer_look(fs);
+    }
+}
+
+void efs_extents_guess_drop(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+        efs_extent_evict_first(fs, i);
 }

@@ -7,13 +7,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct efs_client { /* one of them */
     struct efs *fs;
     struct efs_mount *mount;
-    bool borrowed; /* fs is the caller's */
+    bool borrowed;             /* fs is the caller's */
+    _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
 };
 
 struct efs_client_request { /* one of them */
@@ -64,6 +66,8 @@ void efs_client_close(struct efs_client *client)
 {
     if (!client)
         return;
+    if (client->observer)
+        efs_routing_observer_end(client->fs, client->observer);
     if (client->mount)
         efs_mount_free(client->mount);
     else if (!client->borrowed)
@@ -165,4 +169,35 @@ void efs_client_release(struct efs_client_request *request)
     else
         efs_request_release(request->in_process);
     free(request);
+}
+
+/* ---- what comes next ---- */
+
+static uint32_t client_observer(struct efs_client *client)
+{
+    uint32_t none = 0, who = client->observer;
+    if (who)
+        return who;
+    who = efs_routing_observer(client->fs);
+    return atomic_compare_exchange_strong(&client->observer, &none, who) ? who : none;
+}
+
+static errint_t client_routing(struct efs_client *client, const struct efs_routing *from, bool hint,
+                               struct efs_error *err)
+{
+    struct efs_routing routing;
+    if (!client->mount)
+        return efs_routing_take(client->fs, client_observer(client), hint, from, err);
+    errint_t rc = efs_routing_check(from, &routing, hint, err);
+    return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, hint, err);
+}
+
+errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err)
+{
+    return client_routing(client, chosen, false, err);
+}
+
+errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err)
+{
+    return client_routing(client, guessed, true, err);
 }

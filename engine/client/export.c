@@ -173,6 +173,11 @@ errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask)
     return export_send_all(m, ask ? &ask->head : NULL);
 }
 
+errint_t efs_export_send_routing(struct efs_mount *m, const struct efs_export_routing *packet)
+{
+    return export_send_all(m, &packet->head);
+}
+
 errint_t efs_export_send_list(struct efs_mount *m)
 {
     const struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};

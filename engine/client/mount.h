@@ -145,5 +145,7 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
                            uint32_t *count);
 void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
 void efs_mount_release(struct efs_mount_request *request);
+/* efs_observe(), efs_hint(): checked by efs_routing_check(). */
+errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
 
 #endif

@@ -2,6 +2,7 @@
 /* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the cache and the plan thread. */
 #include "budget.h"
 #include "cache.h"
+#include "guess.h"
 #include "plan_thread.h"
 #include "tune_text.h"
 
@@ -205,6 +206,39 @@ static void tune_get_schedule(struct efs *fs, char *text, size_t room)
                                                     : "paper");
 }
 
+/* ---- what is guessed ---- */
+
+static errint_t tune_set_predictor(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    efs_lock(fs);
+    struct efs_guess_tuning tuning = efs_guess_tuning(fs);
+    efs_unlock(fs);
+    errint_t rc = efs_tune_predictor(value, &tuning.predictor, err);
+    (void)held;
+    return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
+}
+
+static void tune_get_predictor(struct efs *fs, char *text, size_t room)
+{
+    snprintf(text, room, "%s", efs_predictor_name(efs_guess_tuning(fs).predictor));
+}
+
+static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+{
+    efs_lock(fs);
+    struct efs_guess_tuning tuning = efs_guess_tuning(fs);
+    efs_unlock(fs);
+    errint_t rc = efs_tune_prefetch(value, &tuning.governor, err);
+    (void)held;
+    return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
+}
+
+static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
+{
+    const struct efs_guess_tuning tuning = efs_guess_tuning(fs);
+    efs_tune_print_prefetch(&tuning.governor, text, room);
+}
+
 /* ---- by name ---- */
 
 static const struct setting settings[] = {
@@ -215,6 +249,8 @@ static const struct setting settings[] = {
     {"delta", tune_set_delta, tune_get_delta},
     {"policy", tune_set_policy, tune_get_policy},
     {"schedule", tune_set_schedule, tune_get_schedule},
+    {"predictor", tune_set_predictor, tune_get_predictor},
+    {"prefetch", tune_set_prefetch, tune_get_prefetch},
 };
 
 static const struct setting *setting_find(const char *name)
@@ -231,7 +267,9 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     if (held_bytes)
         *held_bytes = 0;
     return s ? s->set(fs, value, held_bytes, err)
-             : efs_fail(err, -ENODATA, "there is no %s: budget, pools, plan, policy, goal, delta, schedule", name);
+             : efs_fail(err, -ENODATA,
+                        "there is no %s: budget, pools, plan, policy, goal, delta, schedule, predictor, prefetch",
+                        name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)

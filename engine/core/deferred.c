@@ -133,7 +133,7 @@ static bool deferred_turn_ends(struct efs *fs)
         efs_again(fs, EFS_AGAIN_LEASES);
     }
     if (d.supply)
-        efs_again(fs, EFS_AGAIN_WARM);
+        efs_again(fs, EFS_AGAIN_REST);
     efs_active_end_locked(fs);
     return true;
 }

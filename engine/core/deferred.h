@@ -43,7 +43,7 @@ enum efs_again {
     EFS_AGAIN_MOVE,     /* what nobody uses in segments that leave */
     EFS_AGAIN_SEGMENTS, /* segments that leave and may be empty now */
     EFS_AGAIN_PREFAULT, /* something was wanted that was not there: the pool may soon want more segments */
-    EFS_AGAIN_WARM,     /* warming: the disk may rest */
+    EFS_AGAIN_REST,     /* the disk may rest: what is guessed is read, empty memory filled */
     EFS_AGAIN_LEASES,   /* leases that wait for room */
     EFS_AGAIN_CODED,    /* coded experts that do */
     EFS_AGAIN_PLAN,     /* what a plan depends on has changed */
@@ -63,7 +63,7 @@ struct efs_deferred {
     EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be brought: begun as one batch with ... */
     EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
-    bool look;       /* reads under way are demand now */
+    bool look;       /* reads under way are demand now, or cancelled */
     bool from_lines; /* some fetches are of leases or coded experts that waited */
 };
 
@@ -80,6 +80,12 @@ struct efs_hooks {
     /* before each turn: what it may need and must not get with the lock. freed: there is more memory than a moment ago
      */
     void (*supply)(struct efs *fs, bool freed);
+    /* a load of efs_extents_guess() has ended, whoever wanted it in the end; cancelled: -ECANCELED */
+    void (*guessed)(struct efs *fs, uint32_t expert, errint_t error);
+    /* a layer asks for these, and for how many tokens (NULL: one each); named: for all that it needs, else for others
+     * one by one. Before memory changes for them */
+    void (*asked)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
+                  bool named);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
     void (*begin)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
     void (*answer)(struct efs *fs, struct efs_full_waiter *answers);

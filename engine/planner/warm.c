@@ -80,7 +80,7 @@ void efs_warm_plan(struct efs *fs, const struct efs_history *history)
     qsort(w->order, w->count, sizeof(w->order[0]), warm_by_share);
     w->at = w->extent = 0;
     w->planned = true;
-    efs_again(fs, EFS_AGAIN_WARM);
+    efs_again(fs, EFS_AGAIN_REST);
     efs_unlock(fs);
 }
 
@@ -97,8 +97,8 @@ static bool warm_has_empty(struct efs *fs, uint64_t bytes)
 /* Nobody waits for the disk or for memory, and none is on its way out. */
 static bool warm_all_rests(const struct efs *fs)
 {
-    return !fs->closing && efs_extents_are_quiet(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
-           fs->account.segments_leaving == 0;
+    return !fs->closing && efs_extents_are_quiet(fs) && efs_extents_loads(fs, EFS_LOAD_GUESS) == 0 &&
+           fs->leases_waiting == 0 && fs->coded_waiting == 0 && fs->account.segments_leaving == 0;
 }
 
 /* The next extent that is not here; EFS_NONE: there is no more. */
@@ -123,7 +123,7 @@ void efs_warm_go_on(struct efs *fs)
     struct efs_warming *w = fs->warming;
     if (!w || !w->open || !w->planned)
         return;
-    while (warm_all_rests(fs) && efs_extents_warming(fs) < AT_ONCE) {
+    while (warm_all_rests(fs) && efs_extents_loads(fs, EFS_LOAD_WARM) < AT_ONCE) {
         uint32_t extent = warm_next_extent(fs, w);
         if (extent == EFS_NONE)
             return;
@@ -154,6 +154,6 @@ void efs_warm_begin(struct efs *fs)
         efs_log(fs, EFS_LOG_WARNING, "no policy keeps this store's experts, so that none are read ahead of requests");
     efs_lock(fs);
     fs->warming->open = true;
-    efs_again(fs, EFS_AGAIN_WARM);
+    efs_again(fs, EFS_AGAIN_REST);
     efs_unlock(fs);
 }

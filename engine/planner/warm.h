@@ -24,7 +24,7 @@ uint64_t efs_warm_bytes(const struct efs_options *options, const struct efs_stor
 void efs_warm_begin(struct efs *fs);
 /* Without lock: there is a plan now, or another one: begin anew with what this history expects most. */
 void efs_warm_plan(struct efs *fs, const struct efs_history *history);
-/* EFS_AGAIN_WARM: a load has ended, an extent or a segment is free: begin the next, if the disk rests and memory is
+/* EFS_AGAIN_REST: a load has ended, an extent or a segment is free: begin the next, if the disk rests and memory is
  * empty. */
 void efs_warm_go_on(struct efs *fs);
 /* One of its own has ended. What came goes first when memory is needed, the least expected of it before the rest; after

@@ -15,6 +15,7 @@
 #include "extent_core.h"
 #include "lease.h"
 #include "warm.h"
+#include "guess.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -40,6 +41,13 @@ struct served {
     struct efs_leases leases;
 };
 
+/* The disk may rest. What a layer to come will want is of more use than what any may. */
+static void at_rest(struct efs *fs)
+{
+    efs_guess_go_on(fs);
+    efs_warm_go_on(fs);
+}
+
 /* What follows from a turn with the lock, in this order: room is made and given to who waits for it first, what nobody
  * waits for comes after. */
 static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_shrink,
@@ -47,7 +55,7 @@ static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget
                                                  [EFS_AGAIN_MOVE] = efs_extents_move,
                                                  [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
                                                  [EFS_AGAIN_PREFAULT] = efs_prefault,
-                                                 [EFS_AGAIN_WARM] = efs_warm_go_on,
+                                                 [EFS_AGAIN_REST] = at_rest,
                                                  [EFS_AGAIN_LEASES] = efs_leases_retry,
                                                  [EFS_AGAIN_CODED] = efs_coded_retry,
                                                  [EFS_AGAIN_PLAN] = efs_plan_thread_wake},
@@ -56,6 +64,8 @@ static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget
                                        .saw = efs_plan_thread_saw,
                                        .warmed = efs_warm_ended,
                                        .supply = efs_supply,
+                                       .guessed = efs_guess_ended,
+                                       .asked = efs_guess_asked,
                                        .free_memfiles = efs_full_memfiles_free,
                                        .begin = efs_lease_begin_all,
                                        .answer = efs_lease_answer};
@@ -186,8 +196,9 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
-    const char *const texts[][2] = {{"policy", o->policy}, {"pools", o->pools}, {"plan", o->plan},
-                                    {"goal", o->goal},     {"delta", o->delta}, {"schedule", o->schedule}};
+    const char *const texts[][2] = {{"policy", o->policy},       {"pools", o->pools},      {"plan", o->plan},
+                                    {"goal", o->goal},           {"delta", o->delta},      {"schedule", o->schedule},
+                                    {"predictor", o->predictor}, {"prefetch", o->prefetch}};
     errint_t rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
         if (texts[i][1]) {
@@ -227,7 +238,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     efs_budget_build(fs);
     if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
-        efs_warm_build(fs) < 0)
+        efs_warm_build(fs) < 0 || efs_guess_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -255,12 +266,14 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
 
 static void served_stop(struct efs *fs)
 {
+    efs_guess_stop(fs);
     efs_plan_thread_stop(fs);
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
     efs_warm_destroy(fs);
+    efs_guess_destroy(fs);
     efs_full_destroy(fs);
     efs_leases_destroy(fs);
     efs_budget_destroy(fs);
@@ -309,6 +322,7 @@ void efs_close(struct efs *fs)
     efs_again(fs, EFS_AGAIN_LEASES);
     efs_again(fs, EFS_AGAIN_CODED);
     efs_unlock(fs);
+    efs_guess_stop(fs);
     efs_plan_thread_stop(fs);
     efs_lock(fs);
     atomic_fetch_sub(&fs->active, 1); /* from now on the last that ends tells */
@@ -421,5 +435,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
+    if (rc == -ENODATA)
+        rc = efs_guess_describe(fs, what, text, bytes);
     return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }

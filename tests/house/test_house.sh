@@ -46,7 +46,7 @@ rooms_known() { # $1 engine, sched or expertfs, $2 the rooms that have a rule
     done
 }
 # Rooms of the engine, each with those below it whose headers it may include. Of what serves a store, lowest first.
-served='core trace cache budget planner fetch control serve'
+served='core trace cache budget planner guess fetch control serve'
 below_served='base store source memory io view'
 engine_room() { inner_room engine "$@"; }
 engine_room base
@@ -76,6 +76,7 @@ owner_of cache demotion
 owner_of budget budget
 owner_of planner warming
 owner_of planner plan_thread
+owner_of guess guessing
 owner_of fetch leases
 owner_of trace record
 while IFS=: read -r file at line; do # nor includes the header that has it, where that is one by itself

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mount_routing.c - what layers choose, or will choose, told to the mount: by its socket, hints else by a file. */
+#include "mount.h"
+
+#include "export.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
+{
+    struct efs_export_routing *packet = efs_sys_calloc(1, sizeof(*packet));
+    if (!packet)
+        return efs_fail(err, -ENOMEM, "no memory for a packet");
+    packet->head = (struct efs_export_head){
+        .bytes = (uint32_t)(offsetof(struct efs_export_routing, item) + r->count * sizeof(packet->item[0])),
+        .version = EFS_EXPORT_VERSION,
+        .kind = hint ? EFS_EXPORT_HINT : EFS_EXPORT_OBSERVE,
+        .count = r->count};
+    packet->layer = r->layer;
+    packet->sequence = r->sequence;
+    packet->tokens = r->tokens;
+    packet->weighed = r->weights != NULL;
+    memcpy(packet->stack, r->stack, strlen(r->stack));
+    for (uint32_t i = 0; i < r->count; i++) {
+        packet->item[i].expert = r->experts[i];
+        packet->item[i].weight = r->weights ? r->weights[i] : 0;
+    }
+    pthread_mutex_lock(&m->telling);
+    errint_t rc = efs_export_send_routing(m, packet);
+    pthread_mutex_unlock(&m->telling);
+    free(packet);
+    return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;
+}
+
+/* "5: 17?0.62 4?0.3\n". A line that would be too long leaves out its last ones. */
+static size_t hint_print(const struct efs_routing *r, char text[EFS_WANT_LINE_BYTES])
+{
+    size_t used = (size_t)snprintf(text, EFS_WANT_LINE_BYTES, *r->stack ? "%s-L%02u:" : "%s%u:", r->stack, r->layer);
+    for (uint32_t i = 0; i < r->count && used < EFS_WANT_LINE_BYTES - 32; i++)
+        used += (size_t)snprintf(text + used, EFS_WANT_LINE_BYTES - used, " %u?%.4f", r->experts[i],
+                                 r->weights ? (double)r->weights[i] : 1.0);
+    text[used++] = '\n';
+    return used;
+}
+
+static errint_t hint_write(const struct efs_mount *m, const struct efs_routing *r, struct efs_error *err)
+{
+    char text[EFS_WANT_LINE_BYTES];
+    int fd = efs_sys_openat(m->root, ".expertfs/hint", O_WRONLY | O_NONBLOCK, 0);
+    if (fd < 0)
+        return efs_fail(err, fd == -EACCES || fd == -EPERM ? -EOPNOTSUPP : fd, ".expertfs/hint: %s", strerror(-fd));
+    ssize_t n = efs_sys_pwrite(fd, text, hint_print(r, text), 0);
+    efs_sys_close(fd);
+    return n < 0 ? efs_fail(err, (errint_t)n, ".expertfs/hint: %s", strerror((int)-n)) : 0;
+}
+
+errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, bool hint, struct efs_error *err)
+{
+    pthread_mutex_lock(&m->lock);
+    bool socket = efs_export_works(m->export);
+    pthread_mutex_unlock(&m->lock);
+    if (strlen(r->stack) >= sizeof(((struct efs_export_routing *)0)->stack))
+        return efs_fail(err, -ENOENT, "there is no stack %.64s", r->stack);
+    if (socket)
+        return routing_send(m, r, hint, err);
+    if (!hint)
+        return efs_fail(err, -EOPNOTSUPP, "the mount has no socket for this user: it predicts from requests");
+    return r->count ? hint_write(m, r, err) : 0;
+}

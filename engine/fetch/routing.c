@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* routing.c - what layers choose, or will choose, as a caller tells it: checked, and handed on to who guesses. */
+#include "expertfs-private.h"
+
+#include "cache.h"
+#include "guess.h"
+#include "sized.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define SCORE_MOST 1e6F
+
+static errint_t routing_check_experts(const struct efs_routing *r, bool hint, struct efs_error *err)
+{
+    if (r->count > EFS_ROUTING_EXPERTS)
+        return efs_fail(err, -EINVAL, "%u experts of a layer; at most %u are taken", r->count, EFS_ROUTING_EXPERTS);
+    if (r->count && !r->experts)
+        return efs_fail(err, -EINVAL, "%u experts of a layer, and none is named", r->count);
+    for (uint32_t i = 0; i < r->count; i++) {
+        if (r->weights && !(r->weights[i] >= 0 && r->weights[i] <= (hint ? 1 : SCORE_MOST)))
+            return efs_fail(err, -EINVAL, "expert %u: %g is no %s", r->experts[i], (double)r->weights[i],
+                            hint ? "probability" : "score of a gate");
+        for (uint32_t n = 0; n < i; n++)
+            if (r->experts[n] == r->experts[i])
+                return efs_fail(err, -EINVAL, "expert %u twice", r->experts[i]);
+    }
+    return 0;
+}
+
+errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err)
+{
+    errint_t rc = efs_sized_in("efs_routing", from, to, sizeof(*to), err);
+    if (rc == 0 && !to->stack)
+        to->stack = "";
+    return rc < 0 ? rc : routing_check_experts(to, hint, err);
+}
+
+errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *from,
+                          struct efs_error *err)
+{
+    struct efs_routing routing;
+    struct efs_need needs[EFS_ROUTING_EXPERTS];
+    uint32_t ids[EFS_ROUTING_EXPERTS];
+    errint_t rc = efs_routing_check(from, &routing, hint, err);
+    struct efs_guess_layer layer = {.who = who,
+                                    .sequence = routing.sequence,
+                                    .tokens = routing.tokens ? routing.tokens : 1,
+                                    .count = routing.count,
+                                    .ids = ids,
+                                    .weights = routing.weights};
+    for (uint32_t i = 0; rc == 0 && i < routing.count; i++)
+        needs[i] = (struct efs_need){.expert = routing.experts[i]};
+    if (rc == 0 && routing.count)
+        rc = efs_experts_find(fs, routing.stack, routing.layer, needs, routing.count, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < routing.count; i++) {
+        layer.layer = efs_cache_layer_of(fs, needs[i].expert);
+        ids[i] = needs[i].expert - efs_cache_layer_first(fs, layer.layer);
+    }
+    if (!hint)
+        efs_guess_observe(fs, &layer);
+    else if (routing.count)
+        efs_guess_hint(fs, &layer);
+    return 0;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* guess.c - see guess.h: on and off. */
+#include "guess_core.h"
+
+#include "budget.h"
+#include "sys.h"
+#include "thread.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PREDICTOR_SHARE 32u /* of the budget */
+#define PREDICTOR_LEAST (1u << 20)
+#define PREDICTOR_MOST (64u << 20)
+#define QUEUE_UNIT_BYTES 64u /* of an expert, in the queue and here */
+
+errint_t efs_guess_build(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing = efs_sys_calloc(1, sizeof(*g));
+    if (!g)
+        return -ENOMEM;
+    g->fs = fs;
+    g->tuning = (struct efs_guess_tuning){EFS_PREDICT_MIXED, {.mode = EFS_GOVERNOR_OFF, .share = EFS_GOVERNOR_SHARE}};
+    pthread_cond_init(&g->wake, NULL);
+    return 0;
+}
+
+void efs_guess_stop(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    if (!g || !g->started)
+        return;
+    efs_lock(fs);
+    g->stop = true;
+    pthread_cond_signal(&g->wake);
+    efs_unlock(fs);
+    pthread_join(g->thread, NULL);
+    g->started = false;
+}
+
+static void guess_free_tables(struct efs_guessing *g)
+{
+    free(g->experts);
+    free(g->held);
+    free(g->sequences);
+    free(g->pending);
+    free(g->line_ids);
+    free(g->line_weights);
+    free(g->candidates);
+    free(g->distances);
+    free(g->guesses);
+    free(g->ids);
+}
+
+void efs_guess_destroy(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    if (!g)
+        return;
+    efs_prefetch_free(g->queue);
+    guess_free_tables(g);
+    pthread_cond_destroy(&g->wake);
+    free(g);
+    fs->guessing = NULL;
+}
+
+struct efs_guess_tuning efs_guess_tuning(const struct efs *fs)
+{
+    return fs->guessing->tuning;
+}
+
+uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes)
+{
+    uint64_t bytes = budget_bytes / PREDICTOR_SHARE;
+    return bytes < PREDICTOR_LEAST ? PREDICTOR_LEAST : bytes > PREDICTOR_MOST ? PREDICTOR_MOST : bytes;
+}
+
+/* Guesses of a sequence, and candidates at once. */
+static uint32_t guess_room(const struct efs *fs)
+{
+    return efs_cache_width(fs) > EFS_GUESS_CANDIDATES ? efs_cache_width(fs) : EFS_GUESS_CANDIDATES;
+}
+
+/* Lock held: the tables, which stay once they are there. */
+static errint_t guess_tables(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint32_t experts = fs->store->expert_count, width = efs_cache_width(fs), room = guess_room(fs);
+    if (g->ids)
+        return 0;
+    g->experts = efs_sys_calloc(experts, sizeof(*g->experts));
+    g->held = efs_sys_calloc(experts, sizeof(*g->held));
+    g->sequences = efs_sys_calloc(EFS_GUESS_SEQUENCES, sizeof(*g->sequences));
+    g->pending = efs_sys_calloc(width, sizeof(*g->pending));
+    g->line_ids = efs_sys_calloc((size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_ids));
+    g->line_weights = efs_sys_calloc((size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_weights));
+    g->candidates = efs_sys_calloc(room, sizeof(*g->candidates));
+    g->distances = efs_sys_calloc(room, sizeof(*g->distances));
+    g->guesses = efs_sys_calloc(room, sizeof(*g->guesses));
+    g->ids = efs_sys_calloc(width > EFS_GUESS_IDS ? width : EFS_GUESS_IDS, sizeof(*g->ids));
+    if (g->experts && g->held && g->sequences && g->pending && g->line_ids && g->line_weights && g->candidates &&
+        g->distances && g->guesses && g->ids)
+        return 0;
+    guess_free_tables(g);
+    g->experts = NULL;
+    g->held = NULL;
+    g->sequences = NULL;
+    g->pending = NULL;
+    g->line_ids = NULL;
+    g->line_weights = NULL;
+    g->candidates = NULL;
+    g->distances = NULL;
+    g->guesses = NULL;
+    g->ids = NULL;
+    return -ENOMEM;
+}
+
+static uint64_t guess_largest_expert(const struct efs *fs)
+{
+    uint64_t most = 0;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        most = efs_expert_coded_bytes(fs, e) > most ? efs_expert_coded_bytes(fs, e) : most;
+    return most;
+}
+
+/* What the budget counts: the predictor, the queue, the tables above, the thread. */
+static uint64_t guess_memory(const struct efs *fs)
+{
+    uint64_t room = guess_room(fs);
+    return efs_guess_predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
+           (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
+           EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_guess) + sizeof(struct efs_guess_sequence)) +
+           (uint64_t)EFS_GUESS_LINE * EFS_GUESS_IDS * (sizeof(uint16_t) + sizeof(float)) +
+           room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_guess)) + EFS_GUESS_THREAD_BYTES;
+}
+
+/* Lock held. */
+static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_error *err)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint64_t bytes = guess_memory(fs), floor = fs->account.fixed_bytes + bytes + fs->arena.segment_bytes;
+    if (fs->options.budget_bytes < floor)
+        return efs_fail(err, -ENOMEM, "prefetch takes %llu MiB: it needs budget=%lluM or more",
+                        (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
+    if (guess_tables(fs) < 0)
+        return efs_fail(err, -ENOMEM, "no memory for prefetch");
+    g->expert_bytes = guess_largest_expert(fs);
+    g->queue = queue;
+    g->on = true;
+    g->memory_bytes = bytes;
+    fs->account.fixed_bytes += bytes;
+    return 0;
+}
+
+/* Lock held: the queue, which is to be freed. What is under way for it ends by itself. */
+static struct efs_prefetch *guess_off(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetch *queue = g->queue;
+    efs_guess_forget(fs);
+    g->queue = NULL;
+    g->on = false;
+    fs->account.fixed_bytes -= g->memory_bytes;
+    fs->account.guess_bytes = 0;
+    g->memory_bytes = 0;
+    return queue;
+}
+
+/* Lock held: settings that are allowed are taken. *queue: in, one that may be used; out, one to be freed. */
+static errint_t guess_set(struct efs *fs, const struct efs_guess_tuning *tuning, struct efs_prefetch **queue,
+                          struct efs_error *err)
+{
+    struct efs_guessing *g = fs->guessing;
+    bool on = tuning->governor.mode != EFS_GOVERNOR_OFF, was = g->on;
+    errint_t rc = on && !was ? guess_on(fs, *queue, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (on && !was) {
+        *queue = NULL;
+        efs_governor_init(&g->governor, efs_cache_layers(fs), &tuning->governor);
+    } else {
+        efs_governor_set(&g->governor, &tuning->governor);
+    }
+    if (!on && was)
+        *queue = guess_off(fs);
+    g->tuning = *tuning;
+    g->budget_bytes = 0; /* caps anew */
+    if (on)
+        efs_guess_share(fs);
+    if (on != was)
+        efs_budget_change(fs, fs->options.budget_bytes);
+    pthread_cond_signal(&g->wake);
+    return 0;
+}
+
+static errint_t guess_start(struct efs *fs, struct efs_error *err)
+{
+    struct efs_guessing *g = fs->guessing;
+    efs_lock(fs);
+    bool start = g->on && !g->started;
+    g->started |= start;
+    efs_unlock(fs);
+    errint_t rc = start ? efs_thread_start(efs_guess_thread, g, "efs-guess", &g->thread) : 0;
+    if (rc == 0)
+        return 0;
+    efs_lock(fs);
+    g->started = false;
+    efs_unlock(fs);
+    return efs_fail(err, rc, "cannot start the thread that predicts: %s", strerror(-rc));
+}
+
+errint_t efs_guess_tune(struct efs *fs, const struct efs_guess_tuning *tuning, struct efs_error *err)
+{
+    struct efs_prefetch *queue = NULL;
+    errint_t rc = 0;
+    if (tuning->governor.mode != EFS_GOVERNOR_OFF) {
+        const struct efs_prefetch_config config = {.layers = efs_cache_layers(fs),
+                                                   .experts = efs_cache_width(fs),
+                                                   .sequences = EFS_GUESS_SEQUENCES,
+                                                   .guesses = efs_cache_has_policy(fs) ? guess_room(fs) : 0};
+        rc = efs_cache_has_policy(fs) ? efs_prefetch_new(&config, &queue) : -EINVAL;
+        if (rc < 0)
+            return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
+                                 : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
+    }
+    efs_lock(fs);
+    const struct efs_guess_tuning before = fs->guessing->tuning;
+    rc = guess_set(fs, tuning, &queue, err);
+    efs_unlock(fs);
+    efs_prefetch_free(queue);
+    if (rc < 0)
+        return rc;
+    rc = guess_start(fs, err);
+    if (rc < 0)
+        efs_guess_tune(fs, &before, NULL);
+    return rc;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* guess_queue.c - see guess.h: what is read for guesses, in which memory, and what becomes of it. */
+#include "guess_core.h"
+
+#include "budget.h"
+#include "estimator.h"
+
+#include <errno.h>
+
+#define NOBODY UINT64_MAX /* no sequence has that number */
+
+static struct efs_guess_expert *expert_of(struct efs *fs, uint32_t number)
+{
+    return &fs->guessing->experts[number];
+}
+
+static uint32_t number_of(const struct efs *fs, const struct efs_prefetch_action *a)
+{
+    return efs_guess_number(fs, a->layer, a->expert);
+}
+
+static void expert_wasted(struct efs_guessing *g, struct efs_guess_expert *e)
+{
+    if (!e->read)
+        return;
+    e->read = false;
+    g->scores[e->distance].wasted++;
+    g->scores[e->distance].wasted_bytes += e->bytes;
+}
+
+/* ---- what the queue says ---- */
+
+/* Begin what is missing of it. false: nothing is, or there is no memory that nobody keeps. What a turn must not get
+ * with the lock comes with the next one: then it is begun again, if it may wait. */
+static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
+{
+    struct efs_guess_expert *e = expert_of(fs, number);
+    uint32_t loads = efs_extents_guess(fs, number);
+    e->pending += (uint16_t)loads;
+    e->again = may_wait && loads == 0 && fs->deferred.supply && efs_extents_missing(fs, number);
+    fs->guessing->again |= e->again;
+    return loads > 0 || e->again;
+}
+
+static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint32_t number = number_of(fs, a);
+    struct efs_guess_expert *e = expert_of(fs, number);
+    const struct efs_prefetch_action *actions;
+    size_t none;
+    uint64_t bytes = efs_extents_missing(fs, number);
+    if (!begin_loads(fs, number, true)) {
+        efs_prefetch_done(g->queue, a->layer, a->expert, false, &actions, &none);
+        return;
+    }
+    e->read = true;
+    e->error = 0;
+    e->bytes = bytes;
+    g->scores[e->distance].read++;
+    g->scores[e->distance].read_bytes += bytes;
+}
+
+/* A read, if there is one, is the last of them. */
+static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t number = number_of(fs, &actions[i]);
+        switch (actions[i].what) {
+        case EFS_PREFETCH_READ:
+            read_expert(fs, &actions[i]);
+            break;
+        case EFS_PREFETCH_RAISE:
+            efs_extents_guess_raise(fs, number);
+            break;
+        case EFS_PREFETCH_CANCEL:
+            efs_extents_guess_cancel(fs, number);
+            expert_of(fs, number)->read &= expert_of(fs, number)->pending > 0; /* it is not begun again */
+            break;
+        case EFS_PREFETCH_DROP:
+            efs_extents_guess_drop(fs, number);
+            expert_wasted(fs->guessing, expert_of(fs, number));
+            break;
+        }
+    }
+}
+
+static bool expert_is_here(const struct efs *fs, uint32_t number)
+{
+    char state = efs_cache_state(fs, number);
+    return state == 'F' || state == 'C';
+}
+
+/* One that was used and is read again may stand there still. */
+static void hold(struct efs_guessing *g, uint32_t number)
+{
+    uint32_t i = 0;
+    while (i < g->held_count && g->held[i] != number)
+        i++;
+    if (i == g->held_count)
+        g->held[g->held_count++] = number;
+}
+
+/* Nothing of it is under way any more. */
+static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
+{
+    struct efs_guessing *g = fs->guessing;
+    struct efs_guess_expert *e = expert_of(fs, number);
+    const struct efs_prefetch_action *actions;
+    uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
+    size_t count;
+    bool here = e->error == 0 && expert_is_here(fs, number);
+    if (!here && e->error == 0 && e->read && g->queue && begin_loads(fs, number, may_wait))
+        return; /* memory was short for all of it at once */
+    e->read = e->read && here;
+    if (e->read)
+        hold(g, number);
+    if (!g->queue)
+        return;
+    efs_prefetch_done(g->queue, layer, index, here, &actions, &count);
+    act(fs, actions, count);
+}
+
+void efs_guess_ended(struct efs *fs, uint32_t number, errint_t error)
+{
+    struct efs_guess_expert *e = expert_of(fs, number);
+    e->error = error < 0 && e->error == 0 ? error : e->error;
+    if (--e->pending == 0)
+        expert_ended(fs, number, true);
+}
+
+/* What could not be begun in the turn before. */
+static void begin_again(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    if (!g->again)
+        return;
+    g->again = false;
+    for (uint32_t number = 0; number < fs->store->expert_count; number++)
+        if (expert_of(fs, number)->again) {
+            expert_of(fs, number)->again = false;
+            expert_ended(fs, number, false);
+        }
+}
+
+/* What went for lack of memory, or was used, is not held any more. */
+static void look_at_held(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    for (uint32_t i = g->held_count; i-- > 0;) {
+        uint32_t number = g->held[i];
+        struct efs_guess_expert *e = expert_of(fs, number);
+        uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
+        if (e->read && efs_extents_missing(fs, number)) {
+            efs_prefetch_lost(g->queue, layer, index);
+            expert_wasted(g, e);
+        }
+        if (!e->read || e->pending)
+            g->held[i] = g->held[--g->held_count];
+    }
+}
+
+void efs_guess_go_on(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    const struct efs_prefetch_demand none = {0, 0};
+    const struct efs_prefetch_action *actions;
+    size_t count = 1;
+    if (!g->queue || fs->closing)
+        return;
+    efs_guess_share(fs);
+    begin_again(fs);
+    look_at_held(fs);
+    if (!efs_extents_are_quiet(fs) || fs->leases_waiting || fs->coded_waiting || fs->account.segments_leaving)
+        return;
+    while (count > 0) {
+        efs_prefetch_next(g->queue, &none, &actions, &count);
+        bool read = count > 0 && actions[count - 1].what == EFS_PREFETCH_READ;
+        act(fs, actions, count);
+        count = read ? count : 0;
+    }
+}
+
+/* ---- offers ---- */
+
+void efs_guess_share(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
+    const struct efs_trial *trial = &g->governor.trial;
+    /* what is slower gives back its memory; what it is tried with now and then is what is left free anyway */
+    bool has = !(g->tuning.governor.mode == EFS_GOVERNOR_AUTO && trial->decided && !trial->better);
+    struct efs_prefetch_config caps;
+    if (budget == g->budget_bytes && has == g->has_share)
+        return;
+    efs_governor_caps(&g->governor, available, g->expert_bytes, &caps);
+    uint64_t bytes = has ? caps.held_bytes : 0;
+    if (!has && caps.held_bytes > segment)
+        caps.held_bytes = segment;
+    efs_prefetch_set_caps(g->queue, &caps);
+    g->budget_bytes = budget;
+    g->has_share = has;
+    if (bytes == fs->account.guess_bytes)
+        return;
+    fs->account.guess_bytes = bytes;
+    efs_budget_cut(fs);
+}
+
+/* The next to leave memory for a guess: it is free, or evictable, and of these any is as good as the mean. */
+static void victim_of(const struct efs *fs, struct efs_governor_candidate *c)
+{
+    const struct efs_guessing *g = fs->guessing;
+    bool room = efs_extents_one_goes_first(fs) ||
+                fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
+                efs_budget_has_segment(fs);
+    c->victim_bytes = room ? 0 : c->missing_bytes;
+    c->victim_probability = (float)g->chosen / (float)efs_cache_width(fs);
+}
+
+void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count)
+{
+    struct efs_guessing *g = fs->guessing;
+    struct efs_rates_now rates;
+    efs_estimator_now(fs->estimator, &rates, NULL, NULL);
+    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_SPARE_BYTES};
+    for (uint32_t i = 0; i < count; i++) {
+        struct efs_governor_candidate *c = &g->candidates[i];
+        uint32_t number = efs_guess_number(fs, c->layer, c->expert);
+        struct efs_guess_expert *e = expert_of(fs, number);
+        c->missing_bytes = efs_full_of(fs, number)->state == EFS_FULL_NONE ? efs_extents_missing(fs, number) : 0;
+        victim_of(fs, c);
+        if (!e->read)
+            e->distance = g->distances[i];
+    }
+    unsigned taken = efs_governor_weigh(&g->governor, &disk, now, g->candidates, count, g->guesses);
+    efs_prefetch_offer(g->queue, sequence, now < 0 ? 0 : now, g->guesses, taken);
+    efs_again(fs, EFS_AGAIN_REST);
+}
+
+void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint32_t layer = (uint32_t)((now + 1) % efs_cache_layers(fs)), count = 0;
+    for (uint32_t n = efs_cache_layer_first(fs, layer); n < efs_cache_layer_first(fs, layer + 1); n++) {
+        uint64_t missing = efs_full_of(fs, n)->state == EFS_FULL_NONE ? efs_extents_missing(fs, n) : 0;
+        g->candidates[count++] =
+            (struct efs_governor_candidate){.layer = (uint16_t)layer,
+                                            .expert = (uint16_t)(n - efs_cache_layer_first(fs, layer)),
+                                            .due = now + 1,
+                                            .missing_bytes = missing};
+        if (!expert_of(fs, n)->read)
+            expert_of(fs, n)->distance = 1;
+    }
+    unsigned taken = efs_governor_layer(g->candidates, count, g->guesses);
+    efs_prefetch_offer(g->queue, sequence, now, g->guesses, taken);
+    efs_again(fs, EFS_AGAIN_REST);
+}
+
+/* ---- what is asked for ---- */
+
+void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
+{
+    struct efs_guessing *g = fs->guessing;
+    const struct efs_prefetch_action *actions;
+    size_t n;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t number = efs_guess_number(fs, layer, ids[i]);
+        struct efs_guess_expert *e = expert_of(fs, number);
+        bool here = expert_is_here(fs, number);
+        if (!here)
+            g->asked_missing_bytes += efs_expert_coded_bytes(fs, number);
+        if (!here || e->read)
+            g->missed++;
+        if (e->read && here)
+            g->scores[e->distance].covered++;
+        else if (e->read && e->pending)
+            g->scores[e->distance].late++;
+        else
+            expert_wasted(g, e);
+        e->read = false;
+        g->ids[i] = (uint16_t)ids[i];
+    }
+    if (efs_prefetch_asked(g->queue, NOBODY, 0, layer, g->ids, count, &actions, &n) == 0)
+        act(fs, actions, n);
+}
+
+void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
+                      uint32_t count)
+{
+    const struct efs_prefetch_action *actions;
+    size_t n;
+    if (efs_prefetch_asked(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
+        act(fs, actions, n);
+}
+
+void efs_guess_over(struct efs *fs, uint64_t sequence)
+{
+    const struct efs_prefetch_action *actions;
+    size_t n;
+    efs_prefetch_end(fs->guessing->queue, sequence, &actions, &n);
+    act(fs, actions, n);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guess_thread.c - see guess.h: the thread that owns the predictor. It learns of layers one by one, compares them with
+ * what it had said of them, and offers what it says of those to come. What takes longer than a layer is late: then the
+ * line to it runs over, and layers are left out.
+ */
+#include "guess_core.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMED (2 * EFS_PREDICT_MAX_CHOSEN)
+#define LEAST_PROBABILITY 0.01F
+
+/* What was said of the layer at a position. */
+struct said {
+    bool used;
+    uint64_t sequence;
+    int64_t due;
+    uint8_t distance;
+    uint32_t count;
+    uint16_t ids[NAMED];
+};
+#define SAID 128u /* of four sequences and more */
+_Static_assert(SAID * sizeof(struct said) <= EFS_GUESS_THREAD_BYTES / 2, "what the budget counts");
+
+struct guesser {
+    struct efs_guessing *g;
+    struct efs_predictor *predictor;
+    enum efs_predictor_kind kind;
+    unsigned chosen, distances;
+    uint32_t window, window_most; /* layers since the last look at how many are chosen; the most of these */
+    uint32_t said_next;
+    struct said said[SAID];
+    struct efs_guess_observation o; /* the one at hand */
+    uint16_t ids[EFS_GUESS_IDS];
+    float weights[EFS_GUESS_IDS];
+    struct efs_guess guesses[EFS_GUESS_CANDIDATES];
+    uint8_t distance[EFS_GUESS_CANDIDATES];
+};
+_Static_assert(sizeof(struct guesser) <= EFS_GUESS_THREAD_BYTES, "what the budget counts");
+
+static void guesser_forget(struct guesser *t)
+{
+    efs_predictor_free(t->predictor);
+    t->predictor = NULL;
+    t->chosen = t->window = t->window_most = 0;
+    memset(t->said, 0, sizeof(t->said));
+}
+
+/* No lock: a predictor for so many of a layer. */
+static void guesser_new(struct guesser *t, unsigned chosen)
+{
+    struct efs_guessing *g = t->g;
+    struct efs *fs = g->fs;
+    guesser_forget(t);
+    efs_lock(fs);
+    uint64_t bytes = efs_guess_predictor_bytes(fs->options.budget_bytes);
+    t->kind = g->tuning.predictor;
+    efs_unlock(fs);
+    t->chosen = chosen;
+    t->distances = efs_cache_layers(fs) < EFS_GUESS_DISTANCES ? efs_cache_layers(fs) : EFS_GUESS_DISTANCES;
+    const struct efs_predict_config config = {.kind = t->kind,
+                                              .layers = efs_cache_layers(fs),
+                                              .experts = efs_cache_width(fs),
+                                              .chosen = chosen,
+                                              .distances = t->distances,
+                                              .sequences = EFS_GUESS_SEQUENCES,
+                                              .memory_bytes = bytes};
+    int rc = efs_predictor_new(&config, &t->predictor);
+    if (rc < 0)
+        efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: %s",
+                rc == -E2BIG ? "the predictor takes more than its share of the budget" : strerror(-rc));
+    efs_lock(fs);
+    g->chosen = chosen;
+    g->predictor_error = rc;
+    g->predictor_bytes = t->predictor ? efs_predict_bytes(t->predictor) : 0;
+    efs_unlock(fs);
+}
+
+/*
+ * How many experts a token chooses is seen from the layers: the most that any of a pass asks for, if that is less than
+ * what was seen before, which was of a prompt then.
+ */
+static void guesser_count(struct guesser *t)
+{
+    uint32_t most = t->o.count < EFS_PREDICT_MAX_CHOSEN ? t->o.count : EFS_PREDICT_MAX_CHOSEN;
+    t->window_most = most > t->window_most ? most : t->window_most;
+    if (++t->window < efs_cache_layers(t->g->fs))
+        return;
+    most = t->window_most;
+    t->window = t->window_most = 0;
+    if (t->chosen == 0 || most < t->chosen)
+        guesser_new(t, most);
+}
+
+/* ---- what it had said ---- */
+
+static bool was_chosen(const struct guesser *t, uint16_t id)
+{
+    for (uint32_t i = 0; i < t->o.count; i++)
+        if (t->ids[i] == id)
+            return true;
+    return false;
+}
+
+static void compare(const struct guesser *t, const struct said *said)
+{
+    struct efs_guess_scores *score = &t->g->scores[said->distance];
+    score->layers++;
+    score->chosen += t->o.count;
+    score->named_k += said->count < t->chosen ? said->count : t->chosen;
+    for (uint32_t i = 0; i < said->count; i++)
+        if (was_chosen(t, said->ids[i])) {
+            score->hits_k += i < t->chosen;
+            score->hits_2k++;
+        }
+}
+
+/* Lock held. Of a prompt nothing is told: its layers want nearly all. */
+static void compare_all(struct guesser *t)
+{
+    for (uint32_t i = 0; i < SAID; i++) {
+        struct said *said = &t->said[i];
+        if (!said->used || said->sequence != t->o.sequence || said->due > t->o.now)
+            continue;
+        if (said->due == t->o.now && t->o.count <= t->chosen)
+            compare(t, said);
+        said->used = false;
+    }
+}
+
+static void remember(struct guesser *t, uint8_t distance, const struct efs_guess *guesses, uint32_t count)
+{
+    struct said *said = &t->said[t->said_next++ % SAID];
+    *said = (struct said){.used = true,
+                          .sequence = t->o.sequence,
+                          .due = t->o.now + distance,
+                          .distance = distance,
+                          .count = count < 2 * t->chosen ? count : 2 * t->chosen};
+    for (uint32_t i = 0; i < said->count; i++)
+        said->ids[i] = guesses[i].expert;
+}
+
+/* ---- what it says ---- */
+
+/* No lock. Returns how many guesses there are. */
+static uint32_t guesser_guess(struct guesser *t)
+{
+    uint32_t count = 0, room = 4 * t->chosen < EFS_GUESS_AT_ONCE ? 4 * t->chosen : EFS_GUESS_AT_ONCE;
+    for (uint8_t d = 1; d <= t->distances; d++) {
+        int n = efs_predict(t->predictor, t->o.sequence, d, t->guesses + count, room, NULL);
+        if (n < 0)
+            continue;
+        remember(t, d, t->guesses + count, (uint32_t)n);
+        while (n > 0 && t->guesses[count + (uint32_t)n - 1].probability < LEAST_PROBABILITY)
+            n--;
+        memset(t->distance + count, d, (size_t)n);
+        count += (uint32_t)n;
+    }
+    return count;
+}
+
+/* Lock held. */
+static void guesser_offer(struct guesser *t, uint32_t count)
+{
+    struct efs_guessing *g = t->g;
+    const struct efs_guess_sequence *s = g->queue ? efs_guess_find(g, t->o.sequence) : NULL;
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        float p = t->guesses[i].probability;
+        g->candidates[i] = (struct efs_governor_candidate){.layer = t->guesses[i].layer,
+                                                           .expert = t->guesses[i].expert,
+                                                           .due = t->o.now + t->distance[i],
+                                                           .probability = p < 1 ? p : 1};
+        g->distances[i] = t->distance[i];
+    }
+    efs_guess_offer(g->fs, s->id, s->now, count);
+}
+
+static void guesser_begin(struct guesser *t)
+{
+    if (efs_predict_begin(t->predictor, t->o.sequence) != -ENOSPC)
+        return;
+    guesser_new(t, t->chosen); /* ends that the line had no room for */
+    if (t->predictor)
+        efs_predict_begin(t->predictor, t->o.sequence);
+}
+
+/* No lock: one layer of a sequence. */
+static void guesser_take(struct guesser *t)
+{
+    struct efs *fs = t->g->fs;
+    const struct efs_predict_seen seen = {.layer = t->o.layer,
+                                          .experts = t->ids,
+                                          .scores = t->o.scored ? t->weights : NULL,
+                                          .count = t->o.count,
+                                          .tokens = t->o.tokens};
+    uint32_t count = 0;
+    if (t->o.now == EFS_GUESS_NOWHERE) {
+        if (t->predictor)
+            efs_predict_end(t->predictor, t->o.sequence);
+        return;
+    }
+    guesser_count(t);
+    if (t->predictor)
+        guesser_begin(t);
+    if (t->predictor && efs_predict_observe(t->predictor, t->o.sequence, &seen) == 0) {
+        efs_lock(fs);
+        compare_all(t);
+        efs_unlock(fs);
+        count = guesser_guess(t);
+    }
+    if (!count || !t->o.guess)
+        return;
+    efs_lock(fs);
+    guesser_offer(t, count);
+    efs_unlock(fs);
+}
+
+/* Lock held. */
+static void line_take(struct guesser *t)
+{
+    struct efs_guessing *g = t->g;
+    size_t at = g->line_taken++ % EFS_GUESS_LINE;
+    t->o = g->line[at];
+    memcpy(t->ids, g->line_ids + at * EFS_GUESS_IDS, t->o.count * sizeof(t->ids[0]));
+    if (t->o.scored)
+        memcpy(t->weights, g->line_weights + at * EFS_GUESS_IDS, t->o.count * sizeof(t->weights[0]));
+}
+
+void *efs_guess_thread(void *arg)
+{
+    struct efs_guessing *g = arg;
+    struct efs *fs = g->fs;
+    struct guesser *t = efs_sys_calloc(1, sizeof(*t));
+    if (!t)
+        efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
+    efs_lock(fs);
+    while (t && !g->stop) {
+        t->g = g;
+        bool other = t->chosen && (!g->on || t->kind != g->tuning.predictor), idle = g->line_put == g->line_taken;
+        if (idle && !other) {
+            pthread_cond_wait(&g->wake, &fs->lock);
+            continue;
+        }
+        if (!idle)
+            line_take(t);
+        if (other)
+            g->chosen = 0;
+        efs_unlock(fs);
+        if (other)
+            guesser_forget(t);
+        if (!idle)
+            guesser_take(t);
+        efs_lock(fs);
+    }
+    efs_unlock(fs);
+    if (t)
+        guesser_forget(t);
+    free(t);
+    return NULL;
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Experts that are guessed to be asked for: read without being a use, in memory that nobody keeps, first to go; what a
+ * predictor learns from requests and from what clients tell; its memory in the budget.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "expertfs-private.h"
+
+#define LAYERS 3u
+#define EXPERTS 16u
+#define ALL (LAYERS * EXPERTS)
+#define MIB (1ull << 20)
+#define TRIES 5000
+#define CALM 20 /* looks at which nothing has changed */
+
+static struct fixture model;
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB an expert, coded */
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static void pause_shortly(void)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    nanosleep(&pause, NULL);
+}
+
+static struct efs *open_store(uint64_t budget_bytes, const char *prefetch)
+{
+    return fixture_open(&model, (struct efs_options){.budget_bytes = budget_bytes,
+                                                     .workers = 2,
+                                                     .no_state = true,
+                                                     .policy = "lru",
+                                                     .plan = "C=100",
+                                                     .prefetch = prefetch});
+}
+
+static struct efs_stats stats_of(struct efs *fs)
+{
+    struct efs_stats s;
+    efs_stats(fs, &s, sizeof(s));
+    return s;
+}
+
+/* Until nothing has been read for a while and nothing is under way. */
+static struct efs_stats when_calm(struct efs *fs)
+{
+    struct efs_stats s = stats_of(fs);
+    uint64_t before = UINT64_MAX;
+    for (unsigned tries = 0, calm = 0; tries < TRIES && calm < CALM; tries++) {
+        s = stats_of(fs);
+        calm = s.inflight == 0 && s.disk_reads == before ? calm + 1 : 0;
+        before = s.disk_reads;
+        pause_shortly();
+    }
+    assert_int_equal(s.inflight, 0);
+    return s;
+}
+
+static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
+{
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
+    return info;
+}
+
+static void ask_for(struct efs *fs, uint32_t layer, const uint32_t *experts, uint32_t count)
+{
+    struct efs_need needs[EXPERTS];
+    struct efs_error err = {""};
+    struct efs_request *request;
+    for (uint32_t i = 0; i < count; i++)
+        needs[i] = (struct efs_need){layer * EXPERTS + experts[i], 1};
+    assert_int_equal(
+        efs_request_submit(fs, needs, count, &(struct efs_request_how){.form = EFS_FORM_CODED}, &request, &err), 0);
+    assert_int_equal(efs_request_wait(request), 0);
+    efs_request_release(request);
+}
+
+static struct efs_client *client_of(struct efs *fs)
+{
+    struct efs_client *client;
+    assert_int_equal(efs_client_new(fs, &client, NULL), 0);
+    return client;
+}
+
+static errint_t hint(struct efs_client *client, uint32_t layer, const uint32_t *experts, uint32_t count)
+{
+    const struct efs_routing routing = {
+        .size = sizeof(struct efs_routing), .layer = layer, .count = count, .experts = experts};
+    return efs_hint(client, &routing, NULL);
+}
+
+static errint_t observe(struct efs_client *client, uint32_t sequence, uint32_t layer, const uint32_t *experts,
+                        uint32_t count)
+{
+    const struct efs_routing routing = {
+        .size = sizeof(struct efs_routing), .sequence = sequence, .layer = layer, .count = count, .experts = experts};
+    return efs_observe(client, &routing, NULL);
+}
+
+/* The value of a `name: value` line; of a row of the table, its column from 0 on. */
+static double told(struct efs *fs, const char *name, unsigned column)
+{
+    char *text, key[64];
+    size_t bytes;
+    double value = -1;
+    assert_int_equal(efs_describe(fs, "predict", &text, &bytes), 0);
+    snprintf(key, sizeof(key), "\n%s%s", name, column ? " " : ": ");
+    const char *at = strstr(text, key);
+    assert_non_null(at);
+    at += strlen(key);
+    for (unsigned i = 1; i < column; i++) {
+        at += strspn(at, " ");
+        at += strcspn(at, " \n");
+    }
+    assert_int_equal(sscanf(at, " %lf", &value), 1);
+    free(text);
+    return value;
+}
+
+static char *trace_of(struct efs *fs)
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(efs_describe(fs, "requests", &text, &bytes), 0);
+    return text;
+}
+
+/* ---- a guess is not a use ---- */
+
+struct counted {
+    struct efs_expert_info info[ALL];
+    struct efs_stats stats;
+};
+
+static struct counted count_all(struct efs *fs)
+{
+    struct counted c = {.stats = stats_of(fs)};
+    for (uint32_t e = 0; e < ALL; e++)
+        c.info[e] = info_of(fs, e);
+    return c;
+}
+
+static void check_uncounted(struct efs *fs, const struct counted *before)
+{
+    struct efs_stats s = stats_of(fs);
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_expert_info i = info_of(fs, e);
+        assert_int_equal(i.count, before->info[e].count);
+        assert_int_equal(i.rank, before->info[e].rank);
+        assert_int_equal(i.touches, before->info[e].touches);
+        assert_int_equal(i.kept, before->info[e].kept);
+    }
+    assert_int_equal(s.requests_m + s.requests_c + s.requests_p,
+                     before->stats.requests_m + before->stats.requests_c + before->stats.requests_p);
+}
+
+static void a_guess_is_not_a_use(void **state)
+{
+    (void)state;
+    static const uint32_t some[] = {1, 2, 3}, guessed[] = {7, 8};
+    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs_client *client = client_of(fs);
+    ask_for(fs, 0, some, 3);
+    ask_for(fs, 0, some, 2);
+    when_calm(fs);
+    struct counted before = count_all(fs);
+    char *trace = trace_of(fs);
+    assert_int_equal(hint(client, 1, guessed, 2), 0);
+    struct efs_stats s = when_calm(fs);
+    assert_true(s.disk_reads > before.stats.disk_reads);
+    assert_int_equal(info_of(fs, EXPERTS + 7).state, 'C');
+    assert_int_equal(info_of(fs, EXPERTS + 8).state, 'C');
+    check_uncounted(fs, &before);
+    char *after = trace_of(fs);
+    assert_string_equal(after, trace);
+    free(after);
+    free(trace);
+    ask_for(fs, 1, guessed, 1); /* found in memory, and counted now */
+    assert_int_equal(stats_of(fs).requests_c, before.stats.requests_c + 1);
+    assert_int_equal(info_of(fs, EXPERTS + 7).count, 1);
+    assert_true(told(fs, "hints", 7) == 1); /* covered */
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+/* What is kept stays, whatever is guessed, and guesses have no more than their share. */
+static void nothing_kept_goes(void **state)
+{
+    (void)state;
+    uint32_t all[EXPERTS], kept = 0;
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        all[e] = e;
+    struct efs *probe = open_store(256 * MIB, "always:share=20");
+    uint64_t fixed = stats_of(probe).fixed_bytes;
+    efs_close(probe);
+    struct efs *fs = open_store(fixed + 64 * MIB, "always:share=20");
+    struct efs_client *client = client_of(fs);
+    for (uint32_t layer = 0; layer < 2; layer++)
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            ask_for(fs, layer, &e, 1);
+    when_calm(fs);
+    struct counted before = count_all(fs);
+    for (uint32_t e = 0; e < ALL; e++)
+        kept += before.info[e].kept == 'C' && before.info[e].state == 'C';
+    assert_true(kept > 8);
+    assert_int_equal(hint(client, 2, all, EXPERTS), 0);
+    struct efs_stats s = when_calm(fs);
+    for (uint32_t e = 0; e < ALL; e++)
+        if (before.info[e].kept == 'C' && before.info[e].state == 'C')
+            assert_int_equal(info_of(fs, e).state, 'C');
+    assert_true(s.guessed_extents > 0);
+    assert_true(told(fs, "held_bytes", 0) > 0);
+    assert_true(told(fs, "held_bytes", 0) <= 0.2 * 64 * MIB);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes <= fixed + 64 * MIB);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+/* Its layer passes without it: it is the first to go. */
+static void what_came_in_vain_goes_first(void **state)
+{
+    (void)state;
+    static const uint32_t guessed[] = {9}, other[] = {1};
+    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs_client *client = client_of(fs);
+    ask_for(fs, 0, other, 1);
+    assert_int_equal(hint(client, 1, guessed, 1), 0);
+    when_calm(fs);
+    assert_true(told(fs, "held_bytes", 0) > 0);
+    ask_for(fs, 1, other, 1);
+    assert_true(told(fs, "held_bytes", 0) == 0);
+    assert_true(told(fs, "hints", 10) == 1); /* wasted */
+    assert_true(told(fs, "hints", 11) > 0);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+/* ---- predicted ---- */
+
+/* The same experts follow each other in every pass; each layer's are gone when its turn comes again. */
+static void requests_teach(void **state)
+{
+    (void)state;
+    for (unsigned kind = 0; kind < 3; kind++) {
+        static const char *const predictors[] = {"mixed", "fmoe", "moe-infinity"};
+        struct efs *fs = open_store(256 * MIB, "off");
+        struct efs_error err = {""};
+        assert_int_equal(efs_set(fs, "predictor", predictors[kind], NULL, &err), 0);
+        assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), 0);
+        for (uint32_t pass = 0; pass < 60; pass++)
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                uint32_t a = pass % 4 * 4 + layer, b = (a + 5) % EXPERTS;
+                ask_for(fs, layer, (uint32_t[]){a, b}, 2);
+                pause_shortly();
+            }
+        when_calm(fs);
+        assert_true(told(fs, "observed", 0) == 60 * LAYERS);
+        assert_true(told(fs, "chosen", 0) == 2);
+        assert_true(told(fs, "1", 1) > 0);   /* layers */
+        if (kind < 2) /* moe-infinity learns from requests that have ended */
+            assert_true(told(fs, "1", 3) > 0.5); /* recall at 2K */
+        assert_true(told(fs, "predictor_bytes", 0) > 0);
+        assert_true(told(fs, "predictor_bytes", 0) <= told(fs, "memory_bytes", 0));
+        efs_close(fs);
+    }
+}
+
+/* Two sequences take turns: told apart each is simple. When the last ends, requests are taken for one again. */
+static void clients_tell(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs_client *client = client_of(fs);
+    static const uint32_t one[] = {1, 2}, other[] = {3, 4};
+    for (uint32_t pass = 0; pass < 10; pass++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            assert_int_equal(observe(client, 5, layer, one, 2), 0);
+            assert_int_equal(observe(client, 6, layer, other, 2), 0);
+            ask_for(fs, layer, (uint32_t[]){1, 2, 3, 4}, 4);
+        }
+    assert_true(told(fs, "sequences", 0) == 2);
+    assert_true(told(fs, "observed", 0) == 20 * LAYERS);
+    assert_int_equal(observe(client, 5, 0, NULL, 0), 0);
+    assert_int_equal(observe(client, 6, 0, NULL, 0), 0);
+    assert_true(told(fs, "sequences", 0) == 0);
+    ask_for(fs, 0, one, 2);
+    assert_true(told(fs, "sequences", 0) == 1);
+    assert_int_equal(observe(client, 7, 0, one, 2), 0);
+    efs_client_close(client);
+    assert_true(told(fs, "sequences", 0) == 1); /* the requests' own */
+    efs_close(fs);
+}
+
+static void what_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    static const uint32_t twice[] = {1, 1}, none[] = {EXPERTS}, good[] = {1};
+    static const float high[] = {1.5F}, negative[] = {-1};
+    struct efs *fs = open_store(256 * MIB, "always");
+    struct efs_client *client = client_of(fs);
+    struct efs_error err = {""};
+    struct efs_routing r = {.layer = 0, .count = 1, .experts = good};
+    assert_int_equal(efs_observe(client, &r, &err), -EINVAL); /* no size */
+    r.size = sizeof(r);
+    r.weights = high;
+    assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
+    assert_int_equal(efs_observe(client, &r, &err), 0);
+    r.weights = negative;
+    assert_int_equal(efs_observe(client, &r, &err), -EINVAL);
+    r = (struct efs_routing){.size = sizeof(r), .count = 2, .experts = twice};
+    assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
+    r = (struct efs_routing){.size = sizeof(r), .count = 1, .experts = none};
+    assert_int_equal(efs_hint(client, &r, &err), -ENOENT);
+    r = (struct efs_routing){.size = sizeof(r), .layer = LAYERS, .count = 1, .experts = good};
+    assert_int_equal(efs_observe(client, &r, &err), -ENOENT);
+    r = (struct efs_routing){.size = sizeof(r), .count = EFS_ROUTING_EXPERTS + 1, .experts = good};
+    assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
+    assert_int_equal(efs_set(fs, "prefetch", "always:share=0", NULL, &err), -EINVAL);
+    assert_int_equal(efs_set(fs, "predictor", "deepspeed", NULL, &err), -EINVAL);
+    efs_client_close(client);
+    efs_close(fs);
+}
+
+/* ---- its memory, its end ---- */
+
+static void memory_is_in_the_budget(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store(256 * MIB, NULL);
+    struct efs_error err = {""};
+    char value[128];
+    uint64_t before = stats_of(fs).fixed_bytes;
+    assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
+    assert_string_equal(value, "off");
+    assert_int_equal(efs_set(fs, "prefetch", "auto:share=20", NULL, &err), 0);
+    assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
+    assert_string_equal(value, "auto:share=20");
+    assert_true(stats_of(fs).fixed_bytes > before + MIB);
+    assert_true(told(fs, "share_bytes", 0) > 0);
+    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, &err), 0);
+    assert_int_equal(stats_of(fs).fixed_bytes, before);
+    assert_true(told(fs, "share_bytes", 0) == 0);
+    efs_close(fs);
+    fs = open_store(before + 9 * MIB, NULL);
+    assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "budget="));
+    assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
+    assert_string_equal(value, "off");
+    efs_close(fs);
+}
+
+/* Off, on and closed at any time, with guesses under way. */
+static void switched_at_any_time(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"off", "always", "auto", "always:share=30:token=4M"};
+    uint32_t all[EXPERTS];
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        all[e] = e;
+    for (unsigned round = 0; round < 12; round++) {
+        struct efs *fs = open_store(128 * MIB, "always");
+        struct efs_client *client = client_of(fs);
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            assert_int_equal(hint(client, (layer + 1) % LAYERS, all, EXPERTS), 0);
+            ask_for(fs, layer, all + round % 8, 2);
+            assert_int_equal(efs_set(fs, "prefetch", modes[(round + layer) % 4], NULL, NULL), 0);
+        }
+        efs_client_close(client);
+        efs_close(fs);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_guess_is_not_a_use),
+        cmocka_unit_test(nothing_kept_goes),
+        cmocka_unit_test(what_came_in_vain_goes_first),
+        cmocka_unit_test(requests_teach),
+        cmocka_unit_test(clients_tell),
+        cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(memory_is_in_the_budget),
+        cmocka_unit_test(switched_at_any_time),
+    };
+    return cmocka_run_group_tests_name("guess", tests, setup, teardown);
+}
