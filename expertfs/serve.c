@@ -52,7 +52,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
                           (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
-        .readahead_bytes = options->prefetch_bytes,
+        .readahead_bytes = options->ahead_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .lease_wait = options->lease == EFSD_LEASE_WAIT,
         .prealloc = options->prealloc,
@@ -66,6 +66,8 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .schedule = options->schedule,
         .history_path = options->history,
         .no_state = options->no_state,
+        .predictor = options->predictor,
+        .prefetch = options->prefetch,
         .log = efsd_log_line,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);

@@ -213,7 +213,7 @@ static void victim_of(const struct efs *fs, struct efs_governor_candidate *c)
     const struct efs_guessing *g = fs->guessing;
     bool room = efs_extents_one_goes_first(fs) ||
                 fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
-                efs_budget_has_segment(fs);
+                fs->arena.segment_count < fs->account.planned_segments;
     c->victim_bytes = room ? 0 : c->missing_bytes;
     c->victim_probability = (float)g->chosen / (float)efs_cache_width(fs);
 }

@@ -22,6 +22,8 @@
     X(reads_control, "requests to read a file below .expertfs")                                                        \
     X(wants, "messages to want, and requests of handout, that were taken")                                             \
     X(want_errors, "messages to want, and requests of handout, that were refused")                                     \
+    X(hints, "messages to hint, and layers told of over the socket, that were taken")                                  \
+    X(hint_errors, "messages to hint, and layers told of over the socket, that were refused")                          \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \

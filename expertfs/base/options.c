@@ -38,7 +38,7 @@ static const struct option table[] = {
     {"threads", TAKE_COUNT, AT(threads), 64, "N", "receiving threads (half of the cores, 2 to 8)"},
     {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE",
      "the kernel's, in mappings, cached reads (by memory)"},
-    {"prefetch", TAKE_SIZE, AT(prefetch_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
+    {"ahead", TAKE_SIZE, AT(ahead_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
     {"page_cache", TAKE_SIZE_OR, AT(page_cache_bytes), 0, "SIZE|off", "what the kernel may cache of the mount (off)"},
     {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL, "the kernel serves open experts itself (default)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), 0, NULL, "experts are read like all other files"},
@@ -54,6 +54,8 @@ static const struct option table[] = {
     {"goal", TAKE_WORD, AT(goal), 0, "io|makespan", "what plans minimise (makespan)"},
     {"delta", TAKE_STRING, AT(delta), 0, "RANKS|auto", "margin of the pools' thresholds (auto: no thresholds)"},
     {"schedule", TAKE_WORD, AT(schedule), 0, "best|request|paper", "order of reads and decodes of a request (best)"},
+    {"predictor", TAKE_WORD, AT(predictor), 0, "mixed|fmoe|moe-infinity", "what guesses come from (mixed)"},
+    {"prefetch", TAKE_STRING, AT(prefetch), 0, "MODE", "read what is guessed: off, auto, always (off)"},
     {"history", TAKE_STRING, AT(history), 0, "FILE", "plan from this routing trace (what earlier mounts counted)"},
     {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save profile and counts (default)"},
     {"nostate", TAKE_FLAG, AT(no_state), 0, NULL, "neither read nor save them"},
@@ -93,6 +95,8 @@ void efsd_options_free(struct efsd_options *options)
     free(options->goal);
     free(options->delta);
     free(options->schedule);
+    free(options->predictor);
+    free(options->prefetch);
     free(options->history);
     free(options->fsname);
     free(options->subtype);

@@ -25,7 +25,7 @@ struct efsd_options {
     uint64_t workers;          /* decode threads; 0: all cores */
     uint64_t threads;          /* receiving threads; 0: half of the cores, 2 to 8 */
     uint64_t readahead_bytes;  /* the kernel's, of mappings and cached reads; 0: as the system has it */
-    uint64_t prefetch_bytes;   /* the engine's, of sequential readers; 0: the engine's default */
+    uint64_t ahead_bytes;      /* the engine's, of sequential readers; 0: the engine's default */
     uint64_t page_cache_bytes; /* what the kernel's page cache may hold of the mount's files; 0: no limit */
     unsigned direct_io;        /* enum efsd_direct_io */
     unsigned lease;            /* enum efsd_lease_mode */
@@ -35,6 +35,7 @@ struct efsd_options {
     bool no_direct; /* read the store through the page cache */
     char *mount;    /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */
+    char *predictor, *prefetch;                            /* the same */
     char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
     bool no_state; /* neither read nor write profile and counts */
     char *fsname;  /* shown as the mount's source; NULL: the store's path */

@@ -18,6 +18,7 @@ const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
     [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_SCHED] = "sched",
     [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics", [EFSD_CONTROL_HANDOUT] = "handout",
+    [EFSD_CONTROL_HINT] = "hint",       [EFSD_CONTROL_PREDICT] = "predict",
 };
 
 #define U(x) ((unsigned long long)(x))
@@ -101,7 +102,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "direct_io_option: %s\n", direct_io[options->direct_io]);
     render_size(out, "readahead", daemon->readahead_bytes);
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
-    fprintf(out, "prefetch_option: %llu\n", U(options->prefetch_bytes));
+    fprintf(out, "ahead_option: %llu\n", U(options->ahead_bytes));
     const char *note = efsd_pagecache_note(daemon);
     fprintf(out, "page_cache_reason: %s\n", note ? note : "-");
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
@@ -210,6 +211,17 @@ static void render_want(struct efsd *daemon, FILE *out)
     fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.want_errors, memory_order_relaxed)));
 }
 
+static void render_hint(struct efsd *daemon, FILE *out)
+{
+    fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.hints, memory_order_relaxed)));
+    fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.hint_errors, memory_order_relaxed)));
+}
+
+static void render_predict(struct efsd *daemon, FILE *out)
+{
+    render_described(daemon, out, "predict");
+}
+
 static void render_sched(struct efsd *daemon, FILE *out)
 {
     render_described(daemon, out, "sched");
@@ -240,6 +252,8 @@ errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char *
         [EFSD_CONTROL_TRACE] = render_trace,
         [EFSD_CONTROL_METRICS] = efsd_render_metrics,
         [EFSD_CONTROL_HANDOUT] = render_handout,
+        [EFSD_CONTROL_HINT] = render_hint,
+        [EFSD_CONTROL_PREDICT] = render_predict,
     };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);

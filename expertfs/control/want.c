@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * want.c - .expertfs/want: what a runtime says that it needs, as lines written to the file.
+ * want.c - .expertfs/want and .expertfs/hint: what a runtime says that it needs, and what it guesses that it will need,
+ * as lines written to the files.
  *
  * A write(2) is one message: all of its lines are taken, or none. Nothing is kept between writes; where in the file a
  * write goes does not matter.
@@ -18,10 +19,10 @@
 #include "log.h"
 #include "want_text.h"
 
-bool efsd_is_want(const struct efsd *daemon, uint32_t node)
+bool efsd_is_written(const struct efsd *daemon, uint32_t node)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
-    return n->kind == EFSD_CONTROL && n->id == EFSD_CONTROL_WANT;
+    return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
 }
 
 /* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
@@ -33,14 +34,25 @@ static void want_refused(struct efsd *daemon, uid_t user, const char *why)
     efsd_answer(daemon, why);
 }
 
-errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+static errint_t written_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
-    efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
     if (rc == -ENOENT) /* a layer or an expert: of what was said, not of the file */
         rc = -EINVAL;
     if (rc)
         want_refused(daemon, user, *err->text ? err->text : strerror(-rc));
     return rc;
+}
+
+errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+{
+    efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
+    return written_told(daemon, user, rc, err);
+}
+
+errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+{
+    efsd_count(rc ? &daemon->counters.hint_errors : &daemon->counters.hints, 1);
+    return written_told(daemon, user, rc, err);
 }
 
 /* All lines of a message, each a request whose experts are known. */
@@ -100,17 +112,39 @@ static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, siz
     return efsd_want_told(daemon, user, rc, &err);
 }
 
+/* A line at a time: those before one that is refused are taken. */
+static errint_t hint_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
+{
+    struct efs_error err = {.text = ""};
+    struct efsd_hint hint;
+    errint_t rc = 0;
+    int got = 0;
+    if (bytes > EFS_WANT_BYTES)
+        rc = efs_fail(&err, -EINVAL, "%zu bytes of hints at once; at most %u are taken", bytes, EFS_WANT_BYTES);
+    while (rc == 0 && (got = efsd_hint_next(&text, &bytes, &hint, &err)) > 0) {
+        const struct efs_routing routing = {.size = sizeof(struct efs_routing),
+                                            .stack = hint.stack,
+                                            .layer = hint.layer,
+                                            .count = hint.count,
+                                            .experts = hint.experts,
+                                            .weights = hint.probabilities};
+        rc = efs_routing_take(daemon->fs, 0, true, &routing, &err);
+    }
+    return efsd_hint_told(daemon, user, rc ? rc : got, &err);
+}
+
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file)
 {
     struct efsd *daemon = fuse_req_userdata(req);
     uint32_t node;
     (void)offset;
-    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_want(daemon, node) || file->writepage) {
+    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || file->writepage) {
         fuse_reply_err(req, EROFS); /* writepage: through a mapping, in pieces that nobody chose */
         return;
     }
-    errint_t rc = want_take(daemon, fuse_req_ctx(req)->uid, data, bytes);
+    bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;
+    errint_t rc = (hint ? hint_take : want_take)(daemon, fuse_req_ctx(req)->uid, data, bytes);
     if (rc)
         fuse_reply_err(req, -rc);
     else

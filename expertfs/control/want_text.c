@@ -37,18 +37,18 @@ static bool line_take_number(struct line *line, uint32_t *number)
 }
 
 /* "3:", "L03:" or "encoder-L03:" */
-static bool line_take_layer(struct line *line, struct efsd_want *want)
+static bool line_take_layer(struct line *line, char stack[EFSD_WANT_STACK], uint32_t *layer)
 {
     const char *colon = memchr(line->at, ':', (size_t)(line->end - line->at));
     const char *dash = colon ? memrchr(line->at, '-', (size_t)(colon - line->at)) : NULL;
     size_t stack_bytes = dash ? (size_t)(dash - line->at) : 0;
-    if (!colon || stack_bytes >= sizeof(want->stack) || (dash && !stack_bytes))
+    if (!colon || stack_bytes >= EFSD_WANT_STACK || (dash && !stack_bytes))
         return false;
-    memcpy(want->stack, line->at, stack_bytes);
-    want->stack[stack_bytes] = '\0';
+    memcpy(stack, line->at, stack_bytes);
+    stack[stack_bytes] = '\0';
     line->at += dash ? stack_bytes + 1 : 0;
     line_take(line, 'L');
-    if (!line_take_number(line, &want->layer))
+    if (!line_take_number(line, layer))
         return false;
     line_skip_blanks(line);
     return line_take(line, ':');
@@ -76,41 +76,112 @@ static bool line_take_expert(struct line *line, struct efsd_want *want)
     return true;
 }
 
-static errint_t line_refuse(const char *begin, const char *end, struct efs_error *err)
+static bool hint_has(const struct efsd_hint *hint, uint32_t expert)
+{
+    for (uint32_t i = 0; i < hint->count; i++)
+        if (hint->experts[i] == expert)
+            return true;
+    return false;
+}
+
+/* "0.62", "1", "1.000": at most six places */
+static bool line_take_probability(struct line *line, float *probability)
+{
+    uint32_t whole, part = 0, scale = 1;
+    if (!line_take_number(line, &whole) || whole > 1)
+        return false;
+    if (line_take(line, '.')) {
+        const char *begin = line->at;
+        if (!line_take_number(line, &part) || line->at - begin > 6)
+            return false;
+        for (const char *at = begin; at < line->at; at++)
+            scale *= 10;
+    }
+    *probability = (float)whole + (float)part / (float)scale;
+    return *probability <= 1;
+}
+
+/* "17?0.62" or "17", then a blank or the end of the line */
+static bool line_take_hinted(struct line *line, struct efsd_hint *hint)
+{
+    uint32_t expert;
+    float probability = 1;
+    if (hint->count == EFSD_WANT_EXPERTS || !line_take_number(line, &expert) || hint_has(hint, expert) ||
+        (line_take(line, '?') && !line_take_probability(line, &probability)))
+        return false;
+    if (line->at < line->end && *line->at != ' ' && *line->at != '\t')
+        return false;
+    line_skip_blanks(line);
+    hint->experts[hint->count] = expert;
+    hint->probabilities[hint->count++] = probability;
+    return true;
+}
+
+static errint_t line_refuse(const char *begin, const char *end, const char *form, struct efs_error *err)
 {
     char shown[49];
     size_t bytes = (size_t)(end - begin), n = bytes < sizeof(shown) - 1 ? bytes : sizeof(shown) - 1;
     for (size_t i = 0; i < n; i++)
         shown[i] = begin[i] >= ' ' && begin[i] <= '~' ? begin[i] : '?';
     shown[n] = '\0';
-    return efs_fail(err, -EINVAL,
-                    "\"%s%s\": a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2, with 1 to %u "
-                    "experts, none twice, in at most %u bytes",
-                    shown, n < bytes ? "..." : "", EFSD_WANT_EXPERTS, EFS_WANT_LINE_BYTES);
+    return efs_fail(err, -EINVAL, "\"%s%s\": %s, with 1 to %u experts, none twice, in at most %u bytes", shown,
+                    n < bytes ? "..." : "", form, EFSD_WANT_EXPERTS, EFS_WANT_LINE_BYTES);
+}
+
+/* The next line that is not blank. false: there is none left. */
+static bool line_next(const char **text, size_t *bytes, struct line *line, const char **begin)
+{
+    do {
+        if (!*bytes)
+            return false;
+        *begin = *text;
+        const char *newline = memchr(*begin, '\n', *bytes);
+        *line = (struct line){.at = *begin, .end = newline ? newline : *begin + *bytes};
+        size_t taken = (size_t)(line->end - *begin) + (newline != NULL);
+        *text += taken;
+        *bytes -= taken;
+        line_skip_blanks(line);
+    } while (line->at == line->end);
+    return true;
+}
+
+/* The line begins with a layer, and is not too long. */
+static bool line_begins(struct line *line, const char *begin, char stack[EFSD_WANT_STACK], uint32_t *layer)
+{
+    if ((size_t)(line->end - begin) > EFS_WANT_LINE_BYTES || !line_take_layer(line, stack, layer))
+        return false;
+    line_skip_blanks(line);
+    return true;
 }
 
 int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err)
 {
     struct line line;
     const char *begin;
-    do {
-        if (!*bytes)
-            return 0;
-        begin = *text;
-        const char *newline = memchr(begin, '\n', *bytes);
-        line = (struct line){.at = begin, .end = newline ? newline : begin + *bytes};
-        size_t taken = (size_t)(line.end - begin) + (newline != NULL);
-        *text += taken;
-        *bytes -= taken;
-        line_skip_blanks(&line);
-    } while (line.at == line.end);
+    if (!line_next(text, bytes, &line, &begin))
+        return 0;
     want->count = 0;
-    if ((size_t)(line.end - begin) > EFS_WANT_LINE_BYTES || !line_take_layer(&line, want))
-        return line_refuse(begin, line.end, err);
-    line_skip_blanks(&line);
-    do {
-        if (!line_take_expert(&line, want))
-            return line_refuse(begin, line.end, err);
-    } while (line.at < line.end);
-    return 1;
+    bool good = line_begins(&line, begin, want->stack, &want->layer);
+    do
+        good = good && line_take_expert(&line, want);
+    while (good && line.at < line.end);
+    return good ? 1
+                : line_refuse(begin, line.end, "a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2",
+                              err);
+}
+
+int efsd_hint_next(const char **text, size_t *bytes, struct efsd_hint *hint, struct efs_error *err)
+{
+    struct line line;
+    const char *begin;
+    if (!line_next(text, bytes, &line, &begin))
+        return 0;
+    hint->count = 0;
+    bool good = line_begins(&line, begin, hint->stack, &hint->layer);
+    do
+        good = good && line_take_hinted(&line, hint);
+    while (good && line.at < line.end);
+    return good ? 1
+                : line_refuse(begin, line.end,
+                              "a hint is LAYER: EXPERT?PROBABILITY EXPERT ..., such as 5: 17?0.62 4?0.3", err);
 }

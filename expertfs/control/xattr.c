@@ -22,8 +22,8 @@
 #define PREFIX "user.expertfs."
 #define VALUE_MOST 255u /* bytes of a value */
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan",     "policy",
-                                                  "goal",   "delta", "schedule", "page_cache"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",   "goal",
+                                                  "delta",  "schedule", "predictor", "prefetch", "page_cache"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
 

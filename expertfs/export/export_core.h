@@ -42,7 +42,8 @@ struct efsd_session {
     uint32_t windows;        /* that there is room for */
     struct efsd_late *late, **late_end;
     uint32_t late_count;
-    uint32_t list_at; /* the thread's: the next expert to be listed; UINT32_MAX: no list is under way */
+    uint32_t observer; /* the thread's: by which the engine knows whose sequences it is told of; 0: of none */
+    uint32_t list_at;  /* the thread's: the next expert to be listed; UINT32_MAX: no list is under way */
 };
 
 struct efsd_export {

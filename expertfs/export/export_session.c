@@ -83,9 +83,12 @@ void efsd_export_end(struct efsd_session *s)
 {
     struct efsd_export *h = s->export; /* s may be gone when it has ended */
     struct efs_lease **leases;
+    uint32_t observer = s->observer;
     pthread_mutex_lock(&h->lock);
     session_end(s, &leases);
     pthread_mutex_unlock(&h->lock);
+    if (observer)
+        efs_routing_observer_end(h->daemon->fs, observer);
     for (struct efs_lease **lease = leases; lease && *lease; lease++)
         efs_lease_release(*lease);
     free(leases);
@@ -207,16 +210,56 @@ static void session_take_unmapped(struct efsd_session *s, const struct efs_expor
     pthread_mutex_unlock(&s->export->lock);
 }
 
-/* One packet of so many bytes. false: the client is wrong. */
-static bool session_take(struct efsd_session *s, const struct efs_export_ask *ask, size_t bytes)
+/* What a layer has chosen, or will choose. One that is no layer or expert is refused, and told in the log. */
+static bool session_take_routing(struct efsd_session *s, const struct efs_export_routing *r, size_t bytes)
 {
-    const struct efs_export_head *head = &ask->head;
+    struct efsd *daemon = s->export->daemon;
+    uint32_t experts[EFS_EXPORT_ROUTED];
+    float weights[EFS_EXPORT_ROUTED];
+    struct efs_error err = {.text = ""};
+    if (r->head.count > EFS_EXPORT_ROUTED ||
+        bytes != offsetof(struct efs_export_routing, item) + r->head.count * sizeof(r->item[0]) ||
+        !memchr(r->stack, '\0', sizeof(r->stack)))
+        return false;
+    for (uint32_t i = 0; i < r->head.count; i++) {
+        experts[i] = r->item[i].expert;
+        weights[i] = r->item[i].weight;
+    }
+    const struct efs_routing routing = {.size = sizeof(routing),
+                                        .sequence = r->sequence,
+                                        .stack = r->stack,
+                                        .layer = r->layer,
+                                        .tokens = r->tokens,
+                                        .count = r->head.count,
+                                        .experts = experts,
+                                        .weights = r->weighed ? weights : NULL};
+    if (!s->observer)
+        s->observer = efs_routing_observer(daemon->fs);
+    errint_t rc = efs_routing_take(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
+    efsd_hint_told(daemon, s->user, rc, &err);
+    return true;
+}
+
+/* Any packet of a client. */
+union packet {
+    struct efs_export_head head;
+    struct efs_export_ask ask;
+    struct efs_export_routing routing;
+};
+
+/* One packet of so many bytes. false: the client is wrong. */
+static bool session_take(struct efsd_session *s, const union packet *packet, size_t bytes)
+{
+    const struct efs_export_head *head = &packet->head;
+    const struct efs_export_ask *ask = &packet->ask;
     if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
         return false;
     if (head->kind == EFS_EXPORT_LIST && bytes == sizeof(*head) && head->count == 0) {
         efsd_export_list(s);
         return true;
     }
+    if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
+        return session_take_routing(s, &packet->routing, bytes);
     if (head->count > EFS_EXPORT_ITEMS ||
         bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
         return false;
@@ -236,12 +279,12 @@ static bool session_take(struct efsd_session *s, const struct efs_export_ask *as
 
 void efsd_export_receive(struct efsd_session *s)
 {
-    struct efs_export_ask ask;
+    union packet packet;
     for (uint32_t i = 0; i < PACKETS; i++) {
-        ssize_t n = recv(s->fd, &ask, sizeof(ask), MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t n = recv(s->fd, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        bool good = n > 0 && (size_t)n <= sizeof(ask) && session_take(s, &ask, (size_t)n);
+        bool good = n > 0 && (size_t)n <= sizeof(packet) && session_take(s, &packet, (size_t)n);
         if (n > 0 && !good) {
             efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected",
                      efsd_export_address(s->export));

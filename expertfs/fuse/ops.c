@@ -26,7 +26,7 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     if (directory)
         mode |= mode >> 2; /* who may read may enter */
     /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
-    if (efsd_is_want(daemon, node) || (daemon->restricted && daemon->uid != 0))
+    if (efsd_is_written(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
     if (n->kind == EFSD_LINK)
         mode = 0777;
@@ -249,7 +249,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         efsd_pagecache_open(daemon, req);
     else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid))
         efsd_open_own(daemon, req, node);
-    else if (efsd_is_want(daemon, node))
+    else if (efsd_is_written(daemon, node))
         open_want(daemon, req, node, file->flags);
     else
         efsd_open_file(daemon, req, node, file->flags);

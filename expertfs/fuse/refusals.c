@@ -24,7 +24,7 @@ void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
     if (!efsd_node_of(daemon, ino, &node))
         error = ENOENT;
     else if (mask & W_OK)
-        error = !efsd_is_want(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
+        error = !efsd_is_written(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
     if (!error && (mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY)
         error = EACCES;
     fuse_reply_err(req, error);
@@ -88,7 +88,7 @@ void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, stru
     /* `>want` of a shell cuts the file before it writes */
     bool cut = (set & FUSE_SET_ATTR_SIZE) && st->st_size == 0 &&
                !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
-    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_want(daemon, node) || !cut) {
+    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || !cut) {
         fuse_reply_err(req, EROFS);
         return;
     }

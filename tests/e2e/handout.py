@@ -7,7 +7,7 @@ import socket
 import struct
 
 ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, NOTIFY = 1, 2, 3, 4, 5, 6, 0xFFFFFFFF
-VERSION = 2
+VERSION = 3
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None):

@@ -25,8 +25,8 @@ fused = Mount(make_store(make_model("fused", "--preset=tiny-gpt-oss")), "budget=
 check("experts that are slices have none", [name for name in os.listdir(fused / "experts") if name.startswith("model-")] ==
       ["model-dense.safetensors"], os.listdir(fused / "experts"))
 fused.unmount()
-check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "handout", "metrics", "plan", "pools", "profile",
-                                                               "sched", "stat", "trace", "version", "want"])
+check("the names", sorted(os.listdir(mount / ".expertfs")) == ["config", "experts", "handout", "hint", "metrics", "plan", "pools",
+                                                               "predict", "profile", "sched", "stat", "trace", "version", "want"])
 check("they are listed in the root", ".expertfs" in os.listdir(mount.path))
 check("their size is told as 0", os.stat(mount / ".expertfs/stat").st_size == 0)
 check("nothing was asked for: an empty trace", open(mount / ".expertfs/trace", "rb").read() == b"")

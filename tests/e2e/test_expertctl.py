@@ -33,7 +33,7 @@ told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
 page_cache = told.pop("page_cache", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
       "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
-      "schedule": "best", "answer": "ok"} and page_cache, result)
+      "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and page_cache, result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 check("get -h: sizes with their unit", ctl("get", "-h", mount.path, "budget").stdout == "128 MiB\n" and
       ctl("get", "-h", mount.path, "policy").stdout == "zipmoe\n")
@@ -69,7 +69,7 @@ os.chdir("/")
 told = json.loads(ctl("get", "--json", mount.path).stdout)
 check("get --json: numbers and texts", told["budget"] == 128 << 20 and told["policy"] == "zipmoe" and
       told == {name: told[name] for name in ("budget", "pools", "plan", "policy", "goal", "delta", "schedule",
-                                             "page_cache", "answer")}, told)
+                                             "predictor", "prefetch", "page_cache", "answer")}, told)
 check("get --json of one", json.loads(ctl("get", "--json", EXPERT, "rank", "pin").stdout).keys() == {"rank", "pin"})
 
 print("-- list")

@@ -90,7 +90,7 @@ check("an ordinary empty file is packed", result.returncode == 0 and os.path.exi
 
 odd = scratch("odd")
 os.makedirs(f"{odd}/.expertfs")
-for name in ("config", "version", "want", "handout"):
+for name in ("config", "version", "want", "handout", "hint", "predict"):
     os.mkfifo(f"{odd}/.expertfs/{name}")
 refused("expertctl doctor, a folder that looks like a mount", "no expertfs mounted there", ctl, "doctor", odd)
 server.close()

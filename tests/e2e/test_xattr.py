@@ -45,7 +45,7 @@ def table(name):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "page_cache"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch", "page_cache"}
 check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer"}},
       os.listxattr(mount.path))
 check("on an expert", set(os.listxattr(mount / EXPERT)) == {P + name for name in (
@@ -71,7 +71,9 @@ for name, value, becomes in (
         ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
-        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"),
+        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"), ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
+        ("prefetch", "auto", "auto:share=10"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
+        ("prefetch", "off", "off"),
         ("page_cache", "1.5M", str(3 << 19)), ("page_cache", "off", "off")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
@@ -118,7 +120,8 @@ for name, value, path, error, says in (
         ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10:C=70"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
         ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"), ("predictor", "oracle", "", "EINVAL", "mixed"),
+        ("prefetch", "64M", "", "EINVAL", "always"),
         ("page_cache", "0", "", "EINVAL", "8G"), ("page_cache", "none", "", "EINVAL", "off"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
         ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
@@ -233,10 +236,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,page_cache=4G")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,page_cache=4G,predictor=fmoe,prefetch=auto:share=5")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "delta": "3", "schedule": "request", "page_cache": str(4 << 30)}
+        "delta": "3", "schedule": "request", "predictor": "fmoe", "prefetch": "auto:share=5", "page_cache": str(4 << 30)}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

@@ -71,12 +71,14 @@ struct efs {
     unsigned delay_us, late_us, late_at, lease_errno;
     bool sync;
     char root[4096];
-    char settings[7][128]; /* by setting_names */
+    char settings[9][128]; /* by setting_names */
     char pins[FILES];      /* by expert; 0: not pinned */
 };
 
-static const char *const setting_names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
-static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "makespan", "auto", "best"};
+static const char *const setting_names[] = {"budget", "pools",    "plan",      "policy",  "goal",
+                                            "delta",  "schedule", "predictor", "prefetch"};
+static const char *const setting_defaults[] = {"auto", "FCSE", "auto",  "zipmoe", "makespan",
+                                               "auto", "best", "mixed", "off"};
 
 struct efs_store {
     struct efs fs;
@@ -218,7 +220,7 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     snprintf(fs->root, sizeof(fs->root), "%s", path);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->wake, NULL);
-    for (size_t i = 0; i < 7; i++)
+    for (size_t i = 0; i < 9; i++)
         snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", setting_defaults[i]);
     scanning = fs;
     nftw(path, scan, 16, FTW_PHYS);
@@ -457,7 +459,7 @@ uint64_t efs_auto_budget(void)
 static size_t setting(const char *name)
 {
     size_t i = 0;
-    while (i < 7 && strcmp(setting_names[i], name) != 0)
+    while (i < 9 && strcmp(setting_names[i], name) != 0)
         i++;
     return i;
 }
@@ -465,7 +467,7 @@ static size_t setting(const char *name)
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     size_t i = setting(name);
-    if (i == 7)
+    if (i == 9)
         return -ENODATA;
     if (!*value || strstr(value, "bad"))
         return efs_fail(err, -EINVAL, "%s=%s: allowed is what is not bad", name, value);
@@ -481,7 +483,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     size_t i = setting(name);
-    if (i == 7)
+    if (i == 9)
         return -ENODATA;
     pthread_mutex_lock(&fs->lock);
     snprintf(value, room, "%s", fs->settings[i]);
@@ -505,6 +507,24 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
             fs->pins[file->info.expert.number] = pool;
     }
     return path ? 0 : -ENOENT;
+}
+
+errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *routing,
+                          struct efs_error *err)
+{
+    (void)fs, (void)who, (void)hint, (void)routing, (void)err;
+    return 0;
+}
+
+uint32_t efs_routing_observer(struct efs *fs)
+{
+    (void)fs;
+    return 1;
+}
+
+void efs_routing_observer_end(struct efs *fs, uint32_t who)
+{
+    (void)fs, (void)who;
 }
 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)

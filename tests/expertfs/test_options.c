@@ -28,7 +28,8 @@ static void our_own(void **state)
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_AUTO);
     assert_false(o.no_passthrough || o.no_direct);
     assert_int_equal(parse(&o,
-                           "budget=512M,workers=3,threads=4,readahead=1M,prefetch=64M,nopassthrough,lease=wait,"
+                           "budget=512M,workers=3,threads=4,readahead=1M,ahead=64M,predictor=fmoe,prefetch=auto:share="
+                           "20,nopassthrough,lease=wait,"
                            "direct_io=off,nodirect,page_cache=2G,,",
                            NULL),
                      0);
@@ -36,7 +37,9 @@ static void our_own(void **state)
     assert_int_equal(o.workers, 3);
     assert_int_equal(o.threads, 4);
     assert_int_equal(o.readahead_bytes, 1u << 20);
-    assert_int_equal(o.prefetch_bytes, 64u << 20);
+    assert_int_equal(o.ahead_bytes, 64u << 20);
+    assert_string_equal(o.predictor, "fmoe");
+    assert_string_equal(o.prefetch, "auto:share=20");
     assert_int_equal(o.page_cache_bytes, 2ul << 30);
     assert_int_equal(o.lease, EFSD_LEASE_WAIT);
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_OFF);

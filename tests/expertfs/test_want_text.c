@@ -139,6 +139,38 @@ static void limits(void **state)
     assert_int_equal(one(line, &want), -EINVAL);
 }
 
+static int hinted(const char *text, struct efsd_hint *hint)
+{
+    struct efs_error err;
+    size_t bytes = strlen(text);
+    return efsd_hint_next(&text, &bytes, hint, &err);
+}
+
+static void hints(void **state)
+{
+    (void)state;
+    struct efsd_hint hint;
+    assert_int_equal(hinted("5: 17?0.62 4?0.3", &hint), 1);
+    assert_int_equal(hint.layer, 5);
+    assert_int_equal(hint.count, 2);
+    assert_int_equal(hint.experts[0], 17);
+    assert_float_equal(hint.probabilities[0], 0.62, 1e-6);
+    assert_int_equal(hint.experts[1], 4);
+    assert_float_equal(hint.probabilities[1], 0.3, 1e-6);
+    assert_int_equal(hinted("\n encoder-L03: 1 2?1 3?0 4?1.000000\n", &hint), 1);
+    assert_string_equal(hint.stack, "encoder");
+    assert_int_equal(hint.count, 4);
+    assert_float_equal(hint.probabilities[0], 1, 0);
+    assert_float_equal(hint.probabilities[2], 0, 0);
+    assert_int_equal(hinted(" \n", &hint), 0);
+    static const char *const bad[] = {
+        "5:",        "5: 1?",  "5: 1?1.1",     "5: 1?2", "5: 1?0.1234567", "5: 1?-0.5", "5: 1?.5",  "5: 1?0.",
+        "5: 1?1e-3", "5: 1*2", "5: 1?0.5?0.5", "5: 1 1", "5: 1?0.5,2",     "5: 1 ?0.5", "5: 1?nan", "5: 4294967296"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        if (hinted(bad[i], &hint) != -EINVAL)
+            fail_msg("\"%s\" was taken", bad[i]);
+}
+
 /* Any bytes: it comes to an end, and never reads behind them. */
 static void noise(void **state)
 {
@@ -169,7 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines),  cmocka_unit_test(blank), cmocka_unit_test(refused),
-        cmocka_unit_test(limits), cmocka_unit_test(noise),
+        cmocka_unit_test(limits), cmocka_unit_test(hints), cmocka_unit_test(noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,6 +65,10 @@ same("profile", values(section("PROFILE")), names("profile"))
 same("sched: columns", values(section("SCHED")), head("sched"))
 same("sched: kinds", values(section("SCHED"), "Cm"), {line.split()[0] for line in mount.control("sched").splitlines()[1:]})
 same("want", values(section("WANT")), names("want"))
+same("hint", values(section("HINT")), names("hint"))
+table = mount.control("predict").splitlines()
+at = next(i for i, line in enumerate(table) if line.startswith("distance "))
+same("predict", values(section("PREDICT")), [line.split(": ", 1)[0] for line in table[:at]] + table[at].split())
 same("xattrs of the root", values(section("Of the root", "Ss")),
      [name.split(".")[-1] for name in os.listxattr(mount.path)])
 same("xattrs of an expert", values(section("Of an expert", "Ss")),
