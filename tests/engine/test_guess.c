@@ -280,8 +280,8 @@ static void requests_teach(void **state)
         when_calm(fs);
         assert_true(told(fs, "observed", 0) == 60 * LAYERS);
         assert_true(told(fs, "chosen", 0) == 2);
-        assert_true(told(fs, "1", 1) > 0);   /* layers */
-        if (kind < 2) /* moe-infinity learns from requests that have ended */
+        assert_true(told(fs, "1", 1) > 0);       /* layers */
+        if (kind < 2)                            /* moe-infinity learns from requests that have ended */
             assert_true(told(fs, "1", 3) > 0.5); /* recall at 2K */
         assert_true(told(fs, "predictor_bytes", 0) > 0);
         assert_true(told(fs, "predictor_bytes", 0) <= told(fs, "memory_bytes", 0));
