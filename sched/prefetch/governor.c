@@ -76,7 +76,7 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     follow(g, &g->asked_bytes, (double)r->asked_bytes);
     if (g->config.mode == EFS_GOVERNOR_OFF)
         return EFS_GOVERNOR_NOTHING;
-    if (2 * (uint64_t)r->asked > r->experts)
+    if (4 * (uint64_t)r->asked > 3 * (uint64_t)r->experts)
         return EFS_GOVERNOR_LAYER;
     return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
 }

@@ -81,10 +81,14 @@ struct efs_governor_request {
     uint64_t missing_bytes;  /* what is to be read for them, or is being read */
 };
 
+/*
+ * A layer is read whole only where nearly all of it is asked for. With half of it, as decoding in batches of 16 does,
+ * what the cache lacks is what is seldom asked for: a quarter of it was right, and it cost time.
+ */
 enum efs_governor_now {
     EFS_GOVERNOR_NOTHING, /* offer nothing */
     EFS_GOVERNOR_GUESS,   /* weigh and offer guesses */
-    EFS_GOVERNOR_LAYER    /* more than half of this layer was asked for: offer all of the next one */
+    EFS_GOVERNOR_LAYER    /* more than three quarters of this layer were asked for: offer all of the next one */
 };
 enum efs_governor_now efs_governor_asked(struct efs_governor *governor, const struct efs_governor_request *request);
 

@@ -118,8 +118,8 @@ static void a_prompt_reads_the_next_layer_in_order(void **state)
     struct efs_prefetch_guess guesses[3];
 
     (void)state;
-    assert_int_equal(ask(&g, 1, 1000000, 16, 9), EFS_GOVERNOR_GUESS);
-    assert_int_equal(ask(&g, 1, 1000000, 17, 9), EFS_GOVERNOR_LAYER);
+    assert_int_equal(ask(&g, 1, 1000000, 24, 40), EFS_GOVERNOR_GUESS);
+    assert_int_equal(ask(&g, 1, 1000000, 25, 40), EFS_GOVERNOR_LAYER);
     c[1].missing_bytes = 0;
     assert_int_equal(efs_governor_layer(c, 3, guesses), 2);
     assert_int_equal(guesses[0].expert, 1);
