@@ -89,6 +89,10 @@ replay a.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
 says 'budget 10%: .*batch 4'
 says '^I/O ms per token, batch 1'
 says '^zipmoe:io .*\*'
+for words in '^TPOT ms, median, batch 4' '^MB read per token, batch 1' '^TPOT: time per token' 'recoded: MB per token' \
+    '^With a budget of 10% and batch 4, simulated, .* is fastest: .* tokens a second, .* times as many as '; do
+    says "$words"
+done
 replay b.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
 replay c.json --policy $all --budget 10%,60%,48M --batch 1,4 --schedule request "$eval"
 replay d.json --policy marking --budget 10% --seed 7 --tokens 100 --layer-us 100 --run-us 5 --workers 1 "$eval"

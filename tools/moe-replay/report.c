@@ -135,9 +135,8 @@ static double read_mb(const struct replay_result *r)
     return per_token(r, (double)r->all.read_bytes) / 1e6;
 }
 
-static const struct measure simulated_measures[] = {{"I/O ms per token", io_ms}, {NULL, NULL}},
-                            live_measures[] = {
-                                {"TPOT ms, median", tpot_ms}, {"MB read per token", read_mb}, {NULL, NULL}};
+static const struct measure measures[] = {
+    {"TPOT ms, median", tpot_ms}, {"MB read per token", read_mb}, {"I/O ms per token", io_ms}, {NULL, NULL}};
 
 static const struct replay_run_record *find_run(const struct replay_report *report, const char *name, uint32_t batch,
                                                 uint32_t budget)
@@ -215,13 +214,63 @@ static void print_summary_of(const struct replay_report *report, const struct me
     }
 }
 
+static void print_legend(void)
+{
+    printf(
+        "\nTPOT: time per token after the first, TTFT: time to the first; p99: of 100 tokens one takes longer.\n"
+        "F%% to M%%: where the experts asked for were: full, coded, in one of two components (S, E), missing.\n"
+        "I/O%%, dec%%: part of the time that the disk, and each decoding thread, is busy. sched: to order a request.\n"
+        "recoded: MB per token that went from full back to coded.\n");
+}
+
+/* What came out, a sentence for each budget: the fastest run, and the slowest beside it. Real runs where there are any,
+ * else simulated ones. */
+static void print_words_of(const struct replay_report *report, uint32_t batch, uint32_t budget, bool simulated)
+{
+    const struct replay_run_record *fast = NULL, *slow = NULL;
+    char name[64], other[64];
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *run = &report->runs[i];
+        if (run->batch != batch || run->budget != budget || !compares(run, simulated))
+            continue;
+        double rate = replay_tokens_per_second(&run->result);
+        fast = !fast || rate > replay_tokens_per_second(&fast->result) ? run : fast;
+        slow = !slow || rate < replay_tokens_per_second(&slow->result) ? run : slow;
+    }
+    if (!fast || replay_tokens_per_second(&slow->result) <= 0)
+        return;
+    double rate = replay_tokens_per_second(&fast->result);
+    replay_run_name(report, fast, name, sizeof(name));
+    replay_run_name(report, slow, other, sizeof(other));
+    printf("With a budget of %s and batch %u, %s%s is fastest: %.1f tokens a second", report->budgets[budget], batch,
+           simulated ? "simulated, " : "", name, rate);
+    if (slow != fast)
+        printf(", %.2f times as many as %s", rate / replay_tokens_per_second(&slow->result), other);
+    printf(".\n");
+}
+
+static void print_words(const struct replay_report *report)
+{
+    print_legend();
+    printf("\n");
+    for (size_t i = 0; i < report->count; i++) {
+        const struct replay_run_record *run = &report->runs[i];
+        bool seen = false;
+        for (size_t j = 0; j < i; j++)
+            seen = seen || (report->runs[j].batch == run->batch && report->runs[j].budget == run->budget);
+        if (!seen)
+            print_words_of(report, run->batch, run->budget, !report->live);
+    }
+}
+
 void replay_report_summary(const struct replay_report *report)
 {
     for (size_t i = 0; i < report->count; i++) {
         bool seen = false;
         for (size_t j = 0; j < i; j++)
             seen = seen || report->runs[j].batch == report->runs[i].batch;
-        for (const struct measure *m = report->live ? live_measures : simulated_measures; !seen && m->name; m++)
+        for (const struct measure *m = measures; !seen && m->name; m++)
             print_summary_of(report, m, report->runs[i].batch);
     }
+    print_words(report);
 }
