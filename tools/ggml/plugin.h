@@ -57,8 +57,6 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file);
  */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
 void efsg_source_put(struct efsg_source *source); /* NULL is fine */
-/* Before products: the budget of a store that is open here, unless the user named one, is set when the first comes. */
-void efsg_source_size(struct efsg_source *source);
 /* Coded where the source has them so, else full. Errors as efs_client_begin(). */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);

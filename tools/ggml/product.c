@@ -364,7 +364,6 @@ enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const
         rc = take_vectors(&p, room);
     if (rc == 0)
         rc = take_threads(room, (unsigned)threads);
-    efsg_source_size(p.weights[0]->source);
     if (rc == 0)
         rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
     if (rc == 0) {

@@ -16,8 +16,7 @@ struct efsg_source {
     char path[4096];
     struct efs_client *client;
     unsigned refs;
-    _Atomic bool full;  /* the mount hands out none in coded form */
-    _Atomic bool sized; /* its budget is what it is to be */
+    _Atomic bool full; /* the mount hands out none in coded form */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
@@ -86,8 +85,7 @@ static bool source_mount_of(char *path)
 static struct efsg_source *source_open(const char *path)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
-    struct efs_options store = {
-        .size = sizeof(struct efs_options), .lease_wait = true, .warm = true, .log = source_log};
+    struct efs_options store = {.size = sizeof(struct efs_options), .lease_wait = true, .log = source_log};
     struct efs_client_options options = {.size = sizeof(struct efs_client_options), .store = &store};
     struct efs_error err = {""};
     struct efsg_source *source = calloc(1, sizeof(*source));
@@ -99,7 +97,6 @@ static struct efsg_source *source_open(const char *path)
     }
     strcpy(source->path, path);
     source->refs = 1;
-    source->sized = store.budget_bytes != 0;
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
     return source;
@@ -152,34 +149,6 @@ void efsg_source_put(struct efsg_source *source)
         return;
     efs_client_close(source->client);
     free(source);
-}
-
-/*
- * When the first token comes, the context has its memory, and what is left is known: all but the dense part of the
- * model, which stays in the page cache, and an eighth.
- */
-void efsg_source_size(struct efsg_source *source)
-{
-    struct efs *fs = efs_client_fs(source->client);
-    if (!fs || atomic_exchange(&source->sized, true))
-        return;
-    struct efs_memory memory;
-    struct efs_store_info info;
-    struct efs_stats stats;
-    struct efs_error err = {""};
-    char value[24];
-    efs_memory(&memory, sizeof(memory));
-    efs_store_info(efs_get_store(fs), &info, sizeof(info));
-    efs_stats(fs, &stats, sizeof(stats));
-    uint64_t dense = info.source_bytes > info.expert_raw_bytes ? info.source_bytes - info.expert_raw_bytes : 0;
-    uint64_t free_bytes = memory.available_bytes / 8 * 7;
-    free_bytes = free_bytes > dense ? free_bytes - dense : 0;
-    snprintf(value, sizeof(value), "%llu",
-             (unsigned long long)(stats.fixed_bytes + stats.chunk_pool_bytes + free_bytes));
-    if (efs_set(fs, "budget", value, NULL, &err) < 0)
-        efsg_log(GGML_LOG_LEVEL_WARN, "the budget stays as it is: %s", err.text);
-    else
-        efsg_log(GGML_LOG_LEVEL_INFO, "%s: a budget of %s bytes", source->path, value);
 }
 
 /* ---- asking ---- */
