@@ -60,7 +60,7 @@ $(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_t
 
 ifeq ($(ARCH),x86_64)
 KERNEL_SKIP := %_neon.c
-FLAGS_avx2 := -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
+FLAGS_avx2 := -mavx2 -mfma -mf16c -mbmi -mbmi2 -mpopcnt
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt
 FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 else
@@ -250,7 +250,7 @@ format:
 
 tidy:
 	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
-	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx512bf16 -mbmi2 -mpopcnt -mfma \
+	  -DEFS_VERSION_STRING='""' -mavx2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mavx512bf16 -mbmi2 -mpopcnt -mfma -mf16c \
 	  $(INC_expertfs) $(INC_engine)
 
 MAN := $(wildcard man/*.[1-8])

@@ -22,9 +22,10 @@ EFS_API void efs_team_free(struct efs_team *team);                       /* NULL
  * BF16: x is BF16, and h = silu(gate x) * (up x), which is F32, is rounded to BF16 before down (to nearest, ties to
  * even; a NaN stays one), as runtimes do whose products are of BF16. Each product is then the same to the bit as that
  * of ggml_vec_dot_bf16() of ggml (llama.cpp) in its variant that efs_bf16_sums() names, as gcc compiles it; another
- * kind of processor may round otherwise.
+ * kind of processor may round otherwise. F16, for matrices of F16, as BF16 is for those of BF16: x is F16, h is rounded
+ * to F16; products are as F32 would have them, the same on every processor.
  */
-enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16 };
+enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16, EFS_ACTIVATION_F16 };
 
 /* Whose order of sums products of BF16 with BF16 activations have on this processor: "avx512bf16", as the variant of
  * ggml for AVX-512 with BF16, "avx2", as that for AVX2; NULL: our own, which is that of F32. A ggml that was built for
@@ -56,8 +57,8 @@ struct efs_mixture {
 /*
  * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
  * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
- * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three BF16 matrices (err names the tensor), or coded in a way that
- * only the full form serves; what efs_client_begin() and _wait_any() tell.
+ * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three matrices, BF16 or F16 (err names the tensor), or coded in a
+ * way that only the full form serves; what efs_client_begin() and _wait_any() tell.
  */
 EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
                                 struct efs_error *err);
@@ -76,23 +77,24 @@ EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *
  * One product by itself, on the caller's own threads: for runtimes that do the rest of a layer themselves. Nothing here
  * blocks, starts a thread or keeps memory; threads share a product by its rows.
  */
-#define EFS_VECTORS_MAX 64 /* that a product takes at once */
+#define EFS_VECTORS_MAX 256 /* that a product takes at once */
 /* Bytes of memory for count vectors of cols numbers as products want them; 0: out of range. */
 EFS_API size_t efs_vectors_bytes(uint32_t cols, uint32_t count);
 /*
- * Lay them out: vector t begins at x + t * x_stride, F32 numbers; EFS_ACTIVATION_BF16 rounds them to BF16 (to nearest,
- * ties to even). memory is the caller's, aligned to 64 bytes; all threads may read it from then on, until it is freed
- * or laid out anew. -EINVAL.
+ * Lay them out: vector t begins at x + t * x_stride, F32 numbers. EFS_ACTIVATION_BF16 rounds them to BF16 (to nearest,
+ * ties to even), EFS_ACTIVATION_F16 to F16, for matrices of F16, which take no others. memory is the caller's, aligned
+ * to 64 bytes; all threads may read it from then on, until it is freed or laid out anew. -EINVAL.
  */
 EFS_API errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, size_t x_stride, uint32_t cols,
                                      uint32_t count, void *memory);
 /* Bytes of memory, aligned to 64, that each thread brings for efs_product(); 0: not such a matrix. */
 EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix);
 /*
- * Rows [row_begin, row_end) of a matrix of an expert (efs_client_tensors(), full or coded, BF16, [rows][cols]) times
- * the vectors: y[t * y_stride + row] of these rows, and nothing else of y. Sums are F32, the same to the bit for every
- * form, split of the rows and number of vectors. -EOPNOTSUPP: not a BF16 matrix, or coded in a way that only the full
- * form serves; -EINVAL: rows or vectors do not fit it; -EUCLEAN: damage, y then holds anything in these rows; -ENOMEM.
+ * Rows [row_begin, row_end) of a matrix of an expert (efs_client_tensors(), full or coded, BF16 or F16, [rows][cols])
+ * times the vectors: y[t * y_stride + row] of these rows, and nothing else of y. Sums are F32, the same to the bit for
+ * every form, split of the rows and number of vectors. -EOPNOTSUPP: not such a matrix, or coded in a way that only the
+ * full form serves; -EINVAL: rows or vectors do not fit it; -EUCLEAN: damage, y then holds anything in these rows;
+ * -ENOMEM.
  */
 EFS_API errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint32_t row_begin, uint32_t row_end,
                              float *y, size_t y_stride, void *scratch, struct efs_error *err);

@@ -83,7 +83,7 @@ static bool well_formed(const struct efs_matrix *w)
 static int matvec_multiply(const struct efs_matrix *w, const void *memory, uint32_t row_begin, uint32_t row_end,
                            float *y, size_t y_stride, bool gated, void *scratch)
 {
-    const struct efs_input *input = efs_input_checked(memory, w->cols);
+    const struct efs_input *input = efs_input_checked(memory, w);
     struct efs_output out = {y == NULL ? NULL : y + row_begin, y_stride, gated};
     size_t begin = (size_t)row_begin * w->cols, end = (size_t)row_end * w->cols;
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec.h - products of a BF16 matrix with 1 to 64 vectors, straight from the form in which the matrix is stored.
+ * matvec.h - products of a BF16 or F16 matrix with 1 to 256 vectors, straight from the form in which the matrix is
+ * stored.
  *
- * What is computed. W has rows x cols BF16 numbers, row-major; X has cols numbers a token, F32 or BF16 (BF16 is widened
- * to F32, which is exact). Element (row, t) of the product is made of 32 partial sums, each begun at +0: column c goes
- * to sum (c / 16 % 4) * 8 + (c / 2 % 4) * 2 + c % 2, by one fused multiply-add in F32, columns in rising order, rows
- * filled up with +0 x +0 to a multiple of 64 columns. Then the sums are added by halves: sums that differ in bit 0 of
- * their number, then in bit 4, 3, 2, 1. That order depends on nothing but the column: a product is the same to the bit
- * from every form of the matrix, on every processor, for every split of the rows and every number of tokens (but see
+ * What is computed. W has rows x cols numbers, row-major; X has cols numbers a token, F32, BF16 or F16 (these are
+ * widened to F32, which is exact). Element (row, t) of the product is made of 32 partial sums, each begun at +0: column
+ * c goes to sum (c / 16 % 4) * 8 + (c / 2 % 4) * 2 + c % 2, by one fused multiply-add in F32, columns in rising order,
+ * rows filled up with +0 x +0 to a multiple of 64 columns. Then the sums are added by halves: sums that differ in bit 0
+ * of their number, then in bit 4, 3, 2, 1. With a matrix of F16 column c goes to sum c % 32, and the sums are added bit
+ * 4 first, then 3, 2, 1, 0. The order depends on nothing but the column: a product is the same to the bit from every
+ * form of the matrix, on every processor, for every split of the rows and every number of tokens (but see
  * EFS_INPUT_BF16_DOT). NaN and infinities go their IEEE way (a NaN stays a NaN; which one it is is left open),
  * subnormals count unless the caller's thread has told its processor otherwise.
  *
@@ -23,7 +25,7 @@
 extern "C" {
 #endif
 
-#define EFS_TOKENS_MAX 64
+#define EFS_TOKENS_MAX 256
 #define EFS_COLS_MAX (1u << 20)
 /* What memory for inputs and scratch is aligned to, bytes. */
 #define EFS_MATVEC_ALIGN 64
@@ -40,18 +42,19 @@ enum efs_matrix_e {
 /* A shard in two halves. */
 struct efs_matrix_shard {
     const uint8_t *e;
-    const uint8_t *sm; /* a byte an element, sign << 7 | mantissa */
+    const uint8_t *sm; /* as efs_split() made it */
     size_t e_bytes, sm_bytes;
     enum efs_matrix_e form;
 };
 
 /*
- * A BF16 matrix in memory, plain or in halves. Row-major elements are cut in shards of shard_elements, a multiple of
- * EFS_BLOCK; the last one has what is left. All pointers are the caller's and are only read.
+ * A BF16 or F16 matrix in memory, plain or in halves. Row-major elements are cut in shards of shard_elements, a
+ * multiple of EFS_BLOCK; the last one has what is left. All pointers are the caller's and are only read.
  */
 struct efs_matrix {
     uint32_t rows, cols; /* 1 <= cols <= EFS_COLS_MAX */
-    const void *plain;   /* rows * cols BF16 numbers, at any address; NULL: in halves */
+    bool f16;            /* F16 numbers, not BF16 */
+    const void *plain;   /* rows * cols numbers, at any address; NULL: in halves */
     const struct efs_matrix_shard *shards;
     size_t shard_elements;
     /*
@@ -66,19 +69,23 @@ struct efs_matrix {
 /* ---- the vectors ----------------------------------------------------------------------------------------------- */
 
 /*
- * What vectors are given as. With the last two the order of sums is that of ggml_vec_dot_bf16() of ggml (llama.cpp) on
- * the code path in use, to the bit, and so no longer the same on every processor:
- *   AVX-512 with BF16  the processor's dot product, which is faster: each of 32 partial sums takes two columns, c and
- *                      c + 1, at once, as the instruction rounds, which also takes subnormals for zeros
- *   AVX2               32 partial sums, of columns that are equal modulo 32
- * matvec_avx512bf16.c and matvec_ggml_avx2.c say the rest of it. Products are still the same to the bit from every form
- * of the matrix, for every split of the rows and every number of tokens. Elsewhere these are as EFS_INPUT_BF16.
+ * What vectors are given as, and which matrices they meet. With EFS_INPUT_BF16_DOT and EFS_INPUT_F32_DOT the order of
+ * sums is that of ggml_vec_dot_bf16() of ggml (llama.cpp) on the code path in use, to the bit, and so no longer the
+ * same on every processor: AVX-512 with BF16  the processor's dot product, which is faster: each of 32 partial sums
+ * takes two columns, c and c + 1, at once, as the instruction rounds, which also takes subnormals for zeros AVX2 32
+ * partial sums, of columns that are equal modulo 32 matvec_avx512bf16.c and matvec_ggml_avx2.c say the rest of it.
+ * Products are still the same to the bit from every form of the matrix, for every split of the rows and every number of
+ * tokens. Elsewhere these are as EFS_INPUT_BF16.
  */
 enum efs_input_type {
     EFS_INPUT_F32 = 0,
     EFS_INPUT_BF16 = 1,
     EFS_INPUT_BF16_DOT = 2,
-    EFS_INPUT_F32_DOT = 3 /* F32, rounded to BF16, to nearest even */
+    EFS_INPUT_F32_DOT = 3, /* F32, rounded to BF16, to nearest even */
+    /* For matrices of F16; those above are for BF16. */
+    EFS_INPUT_F32_BY_F16 = 4, /* F32 as they are */
+    EFS_INPUT_F16 = 5,
+    EFS_INPUT_F32_TO_F16 = 6 /* F32, rounded to F16, to nearest even */
 };
 
 /* Bytes of an input of tokens vectors of cols numbers; 0 when that is out of range. */

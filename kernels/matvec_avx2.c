@@ -6,9 +6,7 @@
 
 #include "matvec_order.h"
 
-#include "matvec_simd.h"
-
-#include "matvec_many.h"
+#include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_avx2 = {
     .plain = simd_plain,
@@ -17,5 +15,6 @@ const struct efs_matvec_ops efs_matvec_avx2 = {
     .many = simd_many,
     .exponents = simd_exponents,
     .halves = simd_halves,
+    .f16 = &efs_matvec_f16_avx2,
     .dot = &efs_matvec_ggml_avx2,
 };

@@ -44,6 +44,19 @@ EFS_INLINE float efs_total(efs_floats v)
 
 #include "matvec_f32.h"
 
+#ifdef EFS_F16
+EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
+{
+    return _mm256_cvtph_ps(k % 2 == 0 ? _mm256_castsi256_si128(words[k / 2])
+                                      : _mm256_extracti128_si256(words[k / 2], 1));
+}
+
+EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
+{
+    words[0] = efs_load(w);
+    words[1] = efs_load(w + EFS_LANES);
+}
+#else
 EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
 {
     if (k % 2 == 0)
@@ -51,14 +64,15 @@ EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
     return _mm256_castsi256_ps(_mm256_and_si256(words[k / 2], _mm256_set1_epi32((int)0xffff0000)));
 }
 
-EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)
-{
-    return _mm256_fmadd_ps(number, x, sum);
-}
-
 EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
 {
     efs_halves_in_order(efs_load(w), efs_load(w + EFS_LANES), words);
+}
+#endif
+
+EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats sum)
+{
+    return _mm256_fmadd_ps(number, x, sum);
 }
 
 EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])

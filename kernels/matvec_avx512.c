@@ -20,9 +20,7 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
 
 #include "matvec_order.h"
 
-#include "matvec_simd.h"
-
-#include "matvec_many.h"
+#include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_avx512 = {
     .plain = simd_plain,
@@ -31,5 +29,6 @@ const struct efs_matvec_ops efs_matvec_avx512 = {
     .many = simd_many,
     .exponents = simd_exponents,
     .halves = simd_halves,
+    .f16 = &efs_matvec_f16_avx512,
     .dot = &efs_matvec_avx512bf16,
 };

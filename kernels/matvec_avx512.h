@@ -45,6 +45,13 @@ EFS_INLINE float efs_total(efs_floats v)
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
+#ifdef EFS_F16
+EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
+{
+    words[0] = efs_load(w);
+    words[1] = efs_load(w + EFS_LANES);
+}
+#else
 /* A part's BF16 numbers from memory: even eights, odd eights. */
 EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
 {
@@ -53,6 +60,7 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
     words[0] = _mm512_shuffle_i32x4(first, second, 0x88);
     words[1] = _mm512_shuffle_i32x4(first, second, 0xdd);
 }
+#endif
 
 /* Low and high bytes of BF16 numbers from turned exponents, signs and mantissas. */
 EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])

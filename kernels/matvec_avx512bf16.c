@@ -23,6 +23,12 @@ EFS_INLINE efs_number efs_number_of(const efs_vector words[2], unsigned k)
     return words[k];
 }
 
+/* What number k of part p of a group is multiplied with. */
+EFS_INLINE const efs_x *efs_part_x(const efs_x *x, unsigned p, unsigned k)
+{
+    return x + k * (EFS_GROUP / EFS_STEPS) + p * EFS_FLOATS;
+}
+
 EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {
     return _mm512_load_si512(p);
@@ -57,9 +63,7 @@ EFS_INLINE float efs_x_at(const uint16_t *x, unsigned c)
     return efs_widened((const uint8_t *)(x + efs_pair_place(c)));
 }
 
-#include "matvec_simd.h"
-
-#include "matvec_many.h"
+#include "matvec_coded.h"
 
 static bool supported(void)
 {

@@ -1,18 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_f32.h - products with F32 inputs, of which a vector meets as many BF16 numbers; included by a matvec_*.c after
- * its floats, and before efs_number_of() and efs_multiply_add(). Private.
+ * matvec_f32.h - products with F32 inputs, of which a vector meets as many numbers; included by a matvec_*.c after its
+ * floats, and before efs_number_of() and efs_multiply_add(). Private.
  *
- * Number k of a part: the even columns of its even eights, their odd ones, the even ones of odd eights, their odd ones.
+ * Number k of a part, of BF16: the even columns of its even eights, their odd ones, the even ones of odd eights, their
+ * odd ones; of F16 (EFS_F16): columns in order.
  */
 #ifndef EFS_KERNELS_MATVEC_F32_H
 #define EFS_KERNELS_MATVEC_F32_H
+
+#include "matvec_ops.h"
 
 #define EFS_STEPS 4
 
 typedef float efs_x;
 typedef efs_floats efs_number; /* what a vector of the input is multiplied with */
 typedef efs_floats efs_xs;
+
+/* What number k of part p of a group is multiplied with. */
+EFS_INLINE const efs_x *efs_part_x(const efs_x *x, unsigned p, unsigned k)
+{
+#ifdef EFS_F16
+    return x + p * EFS_LANES + k * EFS_FLOATS;
+#else
+    return x + k * (EFS_GROUP / EFS_STEPS) + p * EFS_FLOATS;
+#endif
+}
 
 EFS_INLINE efs_xs efs_load_xs(const efs_x *p)
 {

@@ -40,9 +40,7 @@ EFS_INLINE float efs_x_at(const float *x, unsigned c)
     return x[efs_float_place(c)];
 }
 
-#include "matvec_simd.h"
-
-#include "matvec_many.h"
+#include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_ggml_avx2 = {
     .plain = simd_plain,

@@ -5,6 +5,7 @@
 #include "matvec_ops.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #define INPUT_MAGIC 0x6e693031u
@@ -33,7 +34,23 @@ static uint16_t input_rounded(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Number i of x as a float, rounded to BF16 if the type says so. */
+/* f as the nearest F16 number, ties to even; a NaN stays a NaN. */
+static float input_rounded_f16(float f)
+{
+    const float size = f < 0 ? -f : f;
+    uint32_t bits;
+
+    if (f != f || size >= 65520)
+        return f != f ? f : f < 0 ? -INFINITY : INFINITY;
+    if (size < 0x1p-14f) /* a multiple of 2^-24: adding makes it one */
+        return copysignf((size + 0.75f) - 0.75f, f);
+    memcpy(&bits, &f, sizeof(bits));
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~(uint32_t)0x1fff;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+/* Number i of x as a float, rounded to BF16 or F16 if the type says so. */
 static float input_number(enum efs_input_type type, const void *x, size_t i)
 {
     uint16_t half;
@@ -41,9 +58,13 @@ static float input_number(enum efs_input_type type, const void *x, size_t i)
 
     if (type == EFS_INPUT_BF16 || type == EFS_INPUT_BF16_DOT)
         return efs_widened((const uint8_t *)x + 2 * i);
+    if (type == EFS_INPUT_F16)
+        return efs_f16_widened((const uint8_t *)x + 2 * i);
     memcpy(&f, (const uint8_t *)x + 4 * i, sizeof(f));
-    if (type == EFS_INPUT_F32)
+    if (type == EFS_INPUT_F32 || type == EFS_INPUT_F32_BY_F16)
         return f;
+    if (type == EFS_INPUT_F32_TO_F16)
+        return input_rounded_f16(f);
     half = input_rounded(f);
     return efs_widened((const uint8_t *)&half);
 }
@@ -60,6 +81,13 @@ static void put_bf16(enum efs_input_type type, const void *x, size_t first, size
 {
     for (unsigned c = 0; c < EFS_GROUP; c++)
         group[efs_pair_place(c)] = c < n ? input_rounded(input_number(type, x, first + c)) : 0;
+}
+
+/* The same as a group of floats in order, for matrices of F16. */
+static void put_in_order(enum efs_input_type type, const void *x, size_t first, size_t n, float *group)
+{
+    for (unsigned c = 0; c < EFS_GROUP; c++)
+        group[c] = c < n ? input_number(type, x, first + c) : 0;
 }
 
 /* The path's products in ggml's order; NULL: it has none. */
@@ -80,12 +108,15 @@ int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, 
 {
     struct efs_input *input = memory;
 
-    if (efs_input_bytes(cols, tokens) == 0 || (unsigned)type > EFS_INPUT_F32_DOT || x == NULL || memory == NULL ||
+    if (efs_input_bytes(cols, tokens) == 0 || (unsigned)type > EFS_INPUT_F32_TO_F16 || x == NULL || memory == NULL ||
         (uintptr_t)memory % EFS_MATVEC_ALIGN != 0)
         return -EINVAL;
     *input = (struct efs_input){.magic = INPUT_MAGIC, .cols = cols, .tokens = tokens};
-    input->dot = (type == EFS_INPUT_BF16_DOT || type == EFS_INPUT_F32_DOT) && input_dot() != NULL;
-    const bool pairs = input->dot && input_dot()->pairs;
+    if (type >= EFS_INPUT_F32_BY_F16)
+        input->products = EFS_PRODUCTS_F16;
+    else if ((type == EFS_INPUT_BF16_DOT || type == EFS_INPUT_F32_DOT) && input_dot() != NULL)
+        input->products = EFS_PRODUCTS_DOT;
+    const bool pairs = input->products == EFS_PRODUCTS_DOT && input_dot()->pairs;
     input->stride = token_numbers(cols) * (pairs ? sizeof(uint16_t) : sizeof(float));
     for (size_t t = 0; t < tokens; t++) {
         uint8_t *to = input->x + t * input->stride;
@@ -93,6 +124,8 @@ int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, 
             size_t n = cols - c < EFS_GROUP ? cols - c : EFS_GROUP;
             if (pairs)
                 put_bf16(type, x, t * x_stride + c, n, (uint16_t *)(void *)to + c);
+            else if (input->products == EFS_PRODUCTS_F16)
+                put_in_order(type, x, t * x_stride + c, n, (float *)(void *)to + c);
             else
                 put_floats(type, x, t * x_stride + c, n, (float *)(void *)to + c);
         }
@@ -100,17 +133,20 @@ int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, 
     return 0;
 }
 
-const struct efs_input *efs_input_checked(const void *memory, uint32_t cols)
+const struct efs_input *efs_input_checked(const void *memory, const struct efs_matrix *w)
 {
     const struct efs_input *input = memory;
 
     if (memory == NULL || (uintptr_t)memory % EFS_MATVEC_ALIGN != 0 || input->magic != INPUT_MAGIC ||
-        input->cols != cols || input->tokens == 0 || input->tokens > EFS_TOKENS_MAX)
+        input->cols != w->cols || w->f16 != (input->products == EFS_PRODUCTS_F16) || input->tokens == 0 ||
+        input->tokens > EFS_TOKENS_MAX)
         return NULL;
     return input;
 }
 
 const struct efs_matvec_ops *efs_input_ops(const struct efs_input *input)
 {
-    return input->dot ? efs_ops()->matvec->dot : efs_ops()->matvec;
+    const struct efs_matvec_ops *ops = efs_ops()->matvec;
+
+    return input->products == EFS_PRODUCTS_DOT ? ops->dot : input->products == EFS_PRODUCTS_F16 ? ops->f16 : ops;
 }

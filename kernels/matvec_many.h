@@ -197,41 +197,4 @@ static void simd_many(const uint8_t *w, size_t rows, const struct efs_input *inp
     many_all(w, NULL, rows, input, out, false);
 }
 
-static void simd_halves(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
-                        const struct efs_output *out)
-{
-    many_all(e, sm, rows, input, out, true);
-}
-
-/* ---- exponents -----------------------------------------------------------------------------------------------------
- */
-
-/* Those of a plane. */
-EFS_INLINE void exponents_plane(struct efs_stream *stream, const unsigned plane, uint8_t *to)
-{
-    const struct efs_tables tables = stream->tables;
-    const uint8_t *planes = stream->planes, *used = stream->used, *ahead = stream->ahead;
-    const size_t ahead_step = stream->ahead_step;
-
-    for (size_t i = 0; i < EFS_PLANE; i += EFS_GROUP) {
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += ahead_step;
-        for (size_t k = i; k < i + EFS_GROUP; k += EFS_LANES)
-            efs_store(to + k, efs_plane_symbols(efs_load(planes + k), plane, &tables, EFS_LANES, &used));
-    }
-    stream->used = used;
-    stream->ahead = ahead;
-}
-
-static bool simd_exponents(const struct efs_cascade_block *block, uint8_t *room)
-{
-    struct efs_stream stream = efs_stream_of(block);
-
-    exponents_plane(&stream, 0, room);
-    exponents_plane(&stream, 1, room + EFS_PLANE);
-    exponents_plane(&stream, 2, room + 2 * EFS_PLANE);
-    exponents_plane(&stream, 3, room + 3 * EFS_PLANE);
-    return (size_t)(stream.used - block->below) == block->escaped;
-}
-
 #endif

@@ -43,24 +43,46 @@ static inline float efs_widened(const uint8_t *w)
     return f;
 }
 
+/* The F16 number at w, which may be anywhere, as a float. */
+static inline float efs_f16_widened(const uint8_t *w)
+{
+    const uint32_t bits = (uint32_t)w[0] | (uint32_t)w[1] << 8, exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
+    uint32_t wide = (bits & 0x8000) << 16;
+    float f = (float)mantissa * 0x1p-24f; /* subnormal, or zero */
+
+    if (exponent == 0)
+        return wide != 0 ? -f : f;
+    wide |= (exponent == 31 ? 0xff : exponent + 112) << 23 | mantissa << 13;
+    memcpy(&f, &wide, sizeof(f));
+    return f;
+}
+
+/* Which products an input is for: its numbers are laid out for them. */
+enum efs_products { EFS_PRODUCTS_BF16, EFS_PRODUCTS_DOT /* of BF16, by the path's `dot` */, EFS_PRODUCTS_F16 };
+
 /*
  * An input: this, then the numbers of each token. Where two columns are multiplied at once they are BF16, and a group
- * has its even eights first, then its odd ones.
+ * has its even eights first, then its odd ones. For matrices of F16 they are floats in order.
  */
 struct efs_input {
     uint32_t magic, cols, tokens;
-    bool dot;      /* for the path's `dot` */
+    enum efs_products products;
     size_t stride; /* bytes from token to token, a multiple of 64 */
     uint8_t x[] __attribute__((aligned(64)));
 };
+
+static inline enum efs_format efs_matrix_format(const struct efs_matrix *w)
+{
+    return w->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
+}
 
 static inline const void *efs_input_token(const struct efs_input *input, size_t token)
 {
     return input->x + token * input->stride;
 }
 
-/* The input in memory; NULL when it is none for cols columns. */
-const struct efs_input *efs_input_checked(const void *memory, uint32_t cols);
+/* The input in memory; NULL when it is none for a matrix like w. */
+const struct efs_input *efs_input_checked(const void *memory, const struct efs_matrix *w);
 
 struct efs_matvec_ops;
 /* What multiplies this input; NULL when the path in use cannot. */
@@ -83,7 +105,8 @@ struct efs_dot {
 };
 
 struct efs_matvec_ops {
-    /* count elements (BF16, at any address) go on where dot stands. They end at a row's end, or after a whole group. */
+    /* count elements (BF16 or F16, at any address) go on where dot stands. They end at a row's end, or after a whole
+     * group. */
     void (*plain)(const uint8_t *w, size_t count, struct efs_dot *dot);
     /* As lower() in ops.h, each symbol turned right by one bit: for coded() and exponents(). */
     const uint8_t *(*lower_turned)(const struct efs_span *span, uint8_t *room);
@@ -91,7 +114,7 @@ struct efs_matvec_ops {
      * false: the planes do not hold as many escapes as there are. */
     bool (*coded)(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
                   struct efs_dot *dot);
-    /* Whole rows (BF16, at any address, one behind the other) times all tokens. out is left as it was. */
+    /* Whole rows (BF16 or F16, at any address, one behind the other) times all tokens. out is left as it was. */
     void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
     /* The exponents of a whole block with planes, turned right by one bit, into room, which has room for EFS_BLOCK of
      * them; false as above. */
@@ -104,24 +127,29 @@ struct efs_matvec_ops {
      * if its supported() says so (NULL: always). */
     const struct efs_matvec_ops *dot;
     bool (*supported)(void);
-    bool pairs;        /* two columns are multiplied at once: inputs are BF16 */
-    const char *order; /* of dot: whose sums these are, see efs_matvec_order() */
+    const struct efs_matvec_ops *f16; /* for matrices of F16: plain() and many() of these; never NULL in a path's own */
+    bool pairs;                       /* two columns are multiplied at once: inputs are BF16 */
+    const char *order;                /* of dot: whose sums these are, see efs_matvec_order() */
 };
 
 extern const struct efs_matvec_ops efs_matvec_scalar;
 #if defined(__x86_64__)
 extern const struct efs_matvec_ops efs_matvec_avx2;
 extern const struct efs_matvec_ops efs_matvec_ggml_avx2;
+extern const struct efs_matvec_ops efs_matvec_f16_avx2;
+extern const struct efs_matvec_ops efs_matvec_f16_avx512;
 extern const struct efs_matvec_ops efs_matvec_avx512;
 extern const struct efs_matvec_ops efs_matvec_avx512bf16;
 #elif defined(__aarch64__)
 extern const struct efs_matvec_ops efs_matvec_neon;
+extern const struct efs_matvec_ops efs_matvec_f16_neon;
 #endif
 
 /* ---- the blocks of a matrix in halves ---------------------------------------------------------------------------- */
 
 /* A block, and which of its elements are wanted. */
 struct efs_piece {
+    enum efs_format format;         /* of the matrix */
     bool turned;                    /* a whole block with planes, its lower symbols turned: for coded(), exponents() */
     struct efs_cascade_block block; /* e == NULL */
     const uint8_t *e;               /* exponents, a byte each */
@@ -152,8 +180,8 @@ struct efs_walk {
 
 /* Sets *piece to the next block. 1; 0 at the end; -EINVAL, -EUCLEAN, or what w->exponents() returned. */
 int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece);
-/* All elements of the piece's block, wanted or not, as BF16 into room, which has room for EFS_BLOCK of them. 0 or
- * -EUCLEAN. */
+/* All elements of the piece's block, wanted or not, as BF16 or F16 into room, which has room for EFS_BLOCK of them. 0
+ * or -EUCLEAN. */
 int efs_piece_decode(const struct efs_piece *piece, uint8_t *room);
 
 /* The product of a matrix in halves with several tokens, of the elements [begin, end), which are whole rows;

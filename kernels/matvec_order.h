@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_order.h - our own order of sums of BF16 (matvec.h), with vectors; included by a matvec_*.c after its floats,
+ * matvec_order.h - our own order of sums (matvec.h), with vectors; included by a matvec_*.c after its floats,
  * before matvec_simd.h. Private.
  *
- * A part of a group has its own vectors of sums: first those of even columns, part by part, then those of odd ones.
+ * A part of a group of BF16 has its own vectors of sums: first those of even columns, part by part, then those of odd
+ * ones. F16 is added in the order of columns.
  */
 #ifndef EFS_KERNELS_MATVEC_ORDER_H
 #define EFS_KERNELS_MATVEC_ORDER_H
@@ -15,10 +16,14 @@
 /* Where number k of part p of a group is added. */
 EFS_INLINE unsigned efs_sum_of(unsigned p, unsigned k)
 {
+#ifdef EFS_F16
+    return (p * EFS_STEPS + k) % EFS_SUM_VECTORS;
+#else
     return k % 2 * EFS_PARTS + p;
+#endif
 }
 
-/* By halves: even and odd first, then what is 8, 4, 2, 1 floats apart. */
+/* By halves: what is 16, 8, 4, 2, 1 floats apart. */
 EFS_INLINE float efs_sums_total(const efs_floats *sums)
 {
     efs_floats all[EFS_SUM_VECTORS];

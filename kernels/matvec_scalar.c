@@ -7,8 +7,9 @@
 #include <string.h>
 
 /*
- * a * b + sum, rounded once, where a has the 8 significant bits of BF16. The product is exact as a double. Their sum is
- * made odd when it is not exact, and then rounds to the same float as the exact one would (Boldo and Melquiond 2008).
+ * a * b + sum, rounded once, where a has the 8 significant bits of BF16 or the 11 of F16. The product is exact as a
+ * double. Their sum is made odd when it is not exact, and then rounds to the same float as the exact one would (Boldo
+ * and Melquiond 2008).
  */
 static float multiply_add(float a, float b, float sum)
 {
@@ -27,11 +28,12 @@ static float multiply_add(float a, float b, float sum)
 }
 
 /* n columns, at most a group; absent ones are zeros. */
-static void add_group(float *sums, const uint8_t *w, size_t n, const float *x)
+static void add_group(float *sums, const uint8_t *w, size_t n, const float *x, bool f16)
 {
     for (unsigned c = 0; c < EFS_GROUP; c++) {
-        unsigned at = efs_float_place(c);
-        sums[at % EFS_SUMS] = multiply_add(c < n ? efs_widened(w + 2 * c) : 0, x[at], sums[at % EFS_SUMS]);
+        unsigned at = f16 ? c : efs_float_place(c);
+        float number = c >= n ? 0 : f16 ? efs_f16_widened(w + 2 * c) : efs_widened(w + 2 * c);
+        sums[at % EFS_SUMS] = multiply_add(number, x[at], sums[at % EFS_SUMS]);
     }
 }
 
@@ -46,12 +48,12 @@ static float scalar_total(const float *sums)
     return all[0];
 }
 
-static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
+static void add_rows(const uint8_t *w, size_t count, struct efs_dot *dot, bool f16)
 {
     while (count > 0) {
         size_t left = dot->cols - dot->col < count ? dot->cols - dot->col : count;
         size_t n = left < EFS_GROUP ? left : EFS_GROUP;
-        add_group(dot->sums, w, n, (const float *)dot->x + dot->col);
+        add_group(dot->sums, w, n, (const float *)dot->x + dot->col, f16);
         w += 2 * n;
         count -= n;
         dot->col += (uint32_t)n;
@@ -63,14 +65,37 @@ static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
     }
 }
 
-static void scalar_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
+static void multiply_rows(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out,
+                          bool f16)
 {
     for (unsigned t = 0; t < input->tokens; t++) {
         struct efs_dot dot = {.x = efs_input_token(input, t), .cols = input->cols, .out = *out};
         dot.out.y += t * out->stride;
-        scalar_plain(w, rows * input->cols, &dot);
+        add_rows(w, rows * input->cols, &dot, f16);
     }
 }
 
+static void scalar_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
+{
+    add_rows(w, count, dot, false);
+}
+
+static void scalar_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
+{
+    multiply_rows(w, rows, input, out, false);
+}
+
+static void scalar_f16_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
+{
+    add_rows(w, count, dot, true);
+}
+
+static void scalar_f16_many(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out)
+{
+    multiply_rows(w, rows, input, out, true);
+}
+
+static const struct efs_matvec_ops scalar_f16 = {.plain = scalar_f16_plain, .many = scalar_f16_many};
+
 /* Coded blocks are decoded by the walk, see matvec_walk.c. */
-const struct efs_matvec_ops efs_matvec_scalar = {.plain = scalar_plain, .many = scalar_many};
+const struct efs_matvec_ops efs_matvec_scalar = {.plain = scalar_plain, .many = scalar_many, .f16 = &scalar_f16};

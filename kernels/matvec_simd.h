@@ -10,17 +10,10 @@
 #define EFS_KERNELS_MATVEC_SIMD_H
 
 #include "matvec_ops.h"
-#include "simd_level.h"
 
 struct efs_sums {
     efs_floats of[EFS_SUM_VECTORS];
 };
-
-/* What number k of part p of a group is multiplied with. */
-EFS_INLINE const efs_x *efs_part_x(const efs_x *x, unsigned p, unsigned k)
-{
-    return x + k * (EFS_GROUP / EFS_STEPS) + p * EFS_FLOATS;
-}
 
 EFS_INLINE void efs_sums_load(struct efs_sums *sums, const float *from)
 {
@@ -107,143 +100,6 @@ static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
     }
     efs_sums_store(&sums, dot->sums);
     dot->col = (uint32_t)col;
-}
-
-/* ---- coded ---------------------------------------------------------------------------------------------------------
- */
-
-#define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
-
-/* A block's first level, from the plane on whose symbols are next. */
-struct efs_stream {
-    const uint8_t *planes, *used; /* used: the next symbol from below */
-    struct efs_tables tables;
-    const uint8_t *ahead; /* code that is read soon, which is asked for bit by bit */
-    size_t ahead_step;
-};
-
-/* That of a whole block with planes, whose lower symbols are turned. */
-EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block)
-{
-    return (struct efs_stream){
-        .planes = block->planes,
-        .used = block->below,
-        .tables = efs_load_tables(efs_table_word(block->table, true)),
-        .ahead = block->ahead,
-        .ahead_step = block->ahead_bytes / (EFS_BLOCK / EFS_GROUP) + 1,
-    };
-}
-
-/* Passes over the symbols [begin, end) of a plane. */
-EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_t begin, size_t end)
-{
-    for (size_t i = begin; i < end; i += EFS_LANES)
-        efs_plane_symbols(efs_load(stream->planes + i), plane, &stream->tables, EFS_LANES, &stream->used);
-}
-
-/* The symbols of part p of the group that is next. */
-EFS_INLINE efs_vector part_symbols(const uint8_t *codes, unsigned p, const unsigned plane,
-                                   const struct efs_tables *tables, const uint8_t **used)
-{
-    return efs_plane_symbols(efs_load(codes + p * EFS_LANES), plane, tables, EFS_LANES, used);
-}
-
-/* Part p of a group from its symbols and SM. */
-EFS_INLINE void part_add(struct efs_sums *sums, unsigned p, efs_vector e, const uint8_t *sm, const efs_x *x)
-{
-    efs_vector bytes[2], words[2];
-
-    efs_turned_join(e, efs_load(sm + p * EFS_LANES), bytes);
-    efs_unpack_lanes(bytes, words);
-    efs_sums_add(sums, p, words, x);
-}
-
-/*
- * The symbols [begin, end) of a plane, at least one group, with their SM. Each group asks for SM and code that come
- * later, evenly, into the second level of the cache: to the first, there could not be enough on their way (measured on
- * Zen 4). The symbols of a group are made while the group before it is multiplied: the way from codes to sums is long,
- * and fewer operations wait for each other (up to 5 % faster there, AVX2 up to 8 %; two groups ahead is slower).
- *
- * What is left to gain there is little (cycles on Zen 4, AVX-512). From the first level of the cache a group takes 11
- * to 12.5 with F32, in whatever order: the symbols by themselves 5, and without joining, cutting to floats or
- * multiplying it would be 1 to 2 less each. Lower levels take 2.4 more: of 300 a block, its header 40, the small levels
- * 100, the second level 160; done step by step between the planes of the block before, they cost as much. From the
- * second level all of it takes 15, by the dot product 12, and 1 more from memory, whence one core brings 64 plain
- * columns in 15 to 18.
- */
-EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
-                             size_t end, const efs_x *x, struct efs_sums *to)
-{
-    const struct efs_tables tables = stream->tables;
-    const uint8_t *planes = stream->planes, *used = stream->used, *ahead = stream->ahead;
-    const size_t ahead_step = stream->ahead_step;
-    struct efs_sums sums = *to;
-    efs_vector next[EFS_PARTS];
-    size_t i = begin;
-
-    for (unsigned p = 0; p < EFS_PARTS; p++)
-        next[p] = part_symbols(planes + i, p, plane, &tables, &used);
-    for (; i + EFS_GROUP < end; i += EFS_GROUP, x += EFS_GROUP) {
-        __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += ahead_step;
-        for (unsigned p = 0; p < EFS_PARTS; p++) {
-            efs_vector e = next[p];
-            next[p] = part_symbols(planes + i + EFS_GROUP, p, plane, &tables, &used);
-            part_add(&sums, p, e, sm + i, x);
-        }
-    }
-    __builtin_prefetch(sm + i + EFS_SM_AHEAD, 0, 2);
-    __builtin_prefetch(ahead, 0, 2);
-    for (unsigned p = 0; p < EFS_PARTS; p++)
-        part_add(&sums, p, next[p], sm + i, x);
-    stream->used = used;
-    stream->ahead = ahead + ahead_step;
-    *to = sums;
-}
-
-/* The elements [begin, end) of a block, as far as they are in the plane, wherever rows end. */
-EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
-                            size_t end, struct efs_dot *dot, struct efs_sums *sums)
-{
-    const size_t first = plane * EFS_PLANE;
-    size_t i = begin < first ? 0 : begin - first < EFS_PLANE ? begin - first : EFS_PLANE;
-    size_t stop = end < first ? 0 : end - first < EFS_PLANE ? end - first : EFS_PLANE;
-
-    pass_over(stream, plane, 0, i);
-    while (i < stop) {
-        size_t left = dot->cols - dot->col, n = left < stop - i ? left : stop - i;
-        coded_groups(stream, plane, sm + first, i, i + n, (const efs_x *)dot->x + dot->col, sums);
-        i += n;
-        dot->col += (uint32_t)n;
-        if (dot->col == dot->cols) {
-            efs_dot_next(dot, efs_row_total(sums, NULL, 0, NULL));
-            efs_sums_clear(sums);
-            dot->col = 0;
-        }
-    }
-    pass_over(stream, plane, i, EFS_PLANE);
-}
-
-/* Symbols are turned (efs_turned) from the start, so that a BF16 number is made by two selections and no shift. */
-static const uint8_t *simd_lower_turned(const struct efs_span *span, uint8_t *room)
-{
-    return decode_lower(span, room, true);
-}
-
-static bool simd_coded(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
-                       struct efs_dot *dot)
-{
-    struct efs_stream stream = efs_stream_of(block);
-    struct efs_sums sums;
-
-    efs_sums_load(&sums, dot->sums);
-    coded_plane(&stream, 0, sm, begin, end, dot, &sums);
-    coded_plane(&stream, 1, sm, begin, end, dot, &sums);
-    coded_plane(&stream, 2, sm, begin, end, dot, &sums);
-    coded_plane(&stream, 3, sm, begin, end, dot, &sums);
-    efs_sums_store(&sums, dot->sums);
-    return (size_t)(stream.used - block->below) == block->escaped;
 }
 
 #endif

@@ -18,7 +18,7 @@ static int open_shard(struct efs_walk *walk)
     walk->shard_begin = index * w->shard_elements;
     size_t elements = all - walk->shard_begin < w->shard_elements ? all - walk->shard_begin : w->shard_elements;
     walk->shard_end = walk->shard_begin + elements;
-    if (shard->sm == NULL || shard->sm_bytes != elements)
+    if (shard->sm == NULL || shard->sm_bytes != efs_sm_bytes(efs_matrix_format(w), elements))
         return -EUCLEAN;
     switch (shard->form) {
     case EFS_E_CASCADE:
@@ -83,7 +83,8 @@ int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece)
     piece->size = size;
     piece->begin = walk->at - first;
     piece->end = walk->end - first < size ? walk->end - first : size;
-    piece->sm = walk->shard->sm + b * EFS_BLOCK;
+    piece->format = efs_matrix_format(walk->w);
+    piece->sm = walk->shard->sm + b * efs_sm_bytes(piece->format, EFS_BLOCK);
     piece->e = NULL;
     piece->turned = false;
     walk->at = first + piece->end;
@@ -99,8 +100,8 @@ int efs_piece_decode(const struct efs_piece *piece, uint8_t *room)
     const struct efs_kernel_ops *ops = efs_ops();
 
     if (piece->e != NULL)
-        ops->merge(EFS_FORMAT_BF16, piece->e, piece->sm, piece->size, room);
-    else if (!ops->decode_merge(EFS_FORMAT_BF16, &piece->block, piece->sm, room, false))
+        ops->merge(piece->format, piece->e, piece->sm, piece->size, room);
+    else if (!ops->decode_merge(piece->format, &piece->block, piece->sm, room, false))
         return -EUCLEAN;
     return 0;
 }

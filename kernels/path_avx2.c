@@ -17,7 +17,7 @@ static void stream_end(void)
 static bool supported(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("f16c");
 }
 
 const struct efs_kernel_ops efs_ops_avx2 = {

@@ -43,7 +43,7 @@ int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 {
     struct efs_ffn_exponents *x = user;
     const struct efs_coded_shard *s = &x->shards[shard];
-    struct efs_shard_view view = {.format = EFS_FORMAT_BF16,
+    struct efs_shard_view view = {.format = x->format,
                                   .codec = s->codec,
                                   .elements = s->elements,
                                   .e = s->e,
@@ -91,6 +91,7 @@ static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs
 {
     struct efs_matrix m = *w;
     x->shards = coded;
+    x->format = w->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     m.exponents = efs_ffn_exponents;
     m.user = x;
     return m;
@@ -122,13 +123,25 @@ static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned thre
     return (struct efs_ffn_phase){.rows = rows, .block = block < share ? block : share};
 }
 
+/* What x is given as (given), or h, which is F32. */
+static enum efs_input_type input_type(const struct efs_ffn_expert *e, enum efs_activation activation, bool given)
+{
+    switch (activation) {
+    case EFS_ACTIVATION_F32:
+        return e->gate.f16 ? EFS_INPUT_F32_BY_F16 : EFS_INPUT_F32;
+    case EFS_ACTIVATION_BF16:
+        return given ? EFS_INPUT_BF16_DOT : EFS_INPUT_F32_DOT;
+    case EFS_ACTIVATION_F16:
+        break;
+    }
+    return given ? EFS_INPUT_F16 : EFS_INPUT_F32_TO_F16;
+}
+
 /* Without lock: x of the tokens that are next, as the kernels want it. */
 static errint_t ffn_prepare(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_mixture *m = f->mixture;
-    bool f32 = m->activation == EFS_ACTIVATION_F32;
-    enum efs_input_type type = f32 ? EFS_INPUT_F32 : EFS_INPUT_BF16_DOT;
-    size_t number = f32 ? 4 : 2;
+    size_t number = m->activation == EFS_ACTIVATION_F32 ? 4 : 2;
     uint32_t left = e->route->count - e->first_token;
     e->tokens = left < EFS_TOKENS_MAX ? left : EFS_TOKENS_MAX;
     const uint32_t *token = e->route->token + e->first_token;
@@ -143,7 +156,8 @@ static errint_t ffn_prepare(struct ffn *f, struct efs_ffn_expert *e)
         x = rows;
         stride = m->hidden;
     }
-    errint_t rc = x ? efs_input_prepare(type, x, stride, m->hidden, e->tokens, e->input) : -ENOMEM;
+    errint_t rc =
+        x ? efs_input_prepare(input_type(e, m->activation, true), x, stride, m->hidden, e->tokens, e->input) : -ENOMEM;
     free(rows);
     unsigned threads = efs_team_threads(f->team);
     e->up_phase = phase_of(e->inner, 2 * m->hidden, threads);
@@ -161,7 +175,14 @@ static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
     const struct efs_tensor *tensors;
     uint32_t count;
     errint_t rc = efs_request_tensors(f->request, e->index, &tensors, &count);
-    return rc < 0 ? rc : efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
+    if (rc == 0)
+        rc = efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
+    if (rc < 0)
+        return rc;
+    if (f->mixture->activation == (e->gate.f16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F16))
+        return efs_fail(f->err, -EOPNOTSUPP, "%s: a matrix of %s, activations of the other kind", tensors[0].name,
+                        e->gate.f16 ? "F16" : "BF16");
+    return 0;
 }
 
 static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
@@ -171,6 +192,8 @@ static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
     if (!p->gate || !p->up || !p->down || p->inner == 0 || p->inner > EFS_COLS_MAX)
         return efs_fail(f->err, -EINVAL, "expert %u of the mixture has no matrices", e->index);
     e->inner = p->inner;
+    if (f->mixture->activation == EFS_ACTIVATION_F16)
+        return efs_fail(f->err, -EOPNOTSUPP, "plain experts are BF16, activations F16");
     e->gate = (struct efs_matrix){.rows = p->inner, .cols = hidden, .plain = p->gate};
     e->up = (struct efs_matrix){.rows = p->inner, .cols = hidden, .plain = p->up};
     e->down = (struct efs_matrix){.rows = hidden, .cols = p->inner, .plain = p->down};
@@ -221,8 +244,8 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     e->here = false; /* nobody takes of it meanwhile */
     pthread_mutex_unlock(&f->lock);
     if (!down) {
-        bool f32 = f->mixture->activation == EFS_ACTIVATION_F32;
-        rc = efs_input_prepare(f32 ? EFS_INPUT_F32 : EFS_INPUT_F32_DOT, e->h, e->inner, e->inner, e->tokens, e->middle);
+        rc = efs_input_prepare(input_type(e, f->mixture->activation, false), e->h, e->inner, e->inner, e->tokens,
+                               e->middle);
     } else if (e->first_token + e->tokens < e->route->count) {
         e->first_token += e->tokens;
         rc = ffn_prepare(f, e);
@@ -322,7 +345,8 @@ static void ffn_work(void *arg, unsigned thread)
 static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
 {
     if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
-        m->x_stride < m->hidden || m->y_stride < m->hidden || !m->x || !m->y)
+        m->x_stride < m->hidden || (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x ||
+        !m->y)
         return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", m->expert_count, m->tokens,
                         m->hidden);
     for (uint32_t i = 0; i < m->expert_count; i++) {

@@ -38,6 +38,7 @@ errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, c
 /* Exponents of codecs that the kernels do not know: exponents() of a matrix whose user is this, one for each thread. */
 struct efs_ffn_exponents {
     const struct efs_coded_shard *shards; /* of the tensor */
+    enum efs_format format;
     struct efs_codec_scratch *scratch;
     uint8_t *e; /* room for a shard's */
 };

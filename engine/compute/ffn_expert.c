@@ -32,16 +32,18 @@ static int role_of(const char *name)
     return -1;
 }
 
-/* A shard of BF16 numbers: in two halves, or (small tensors) as it is. */
+/* A shard of BF16 or F16 numbers: in two halves, or (small tensors) as it is. */
 static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
 {
     if (t->shard_count == 1 && !t->shards[0].e) {
         w->plain = t->shards[0].sm;
         return w->plain && t->shards[0].sm_bytes == t->bytes ? 0 : -EOPNOTSUPP;
     }
+    const enum efs_format format = w->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     for (uint32_t i = 0; i < t->shard_count; i++) {
         const struct efs_coded_shard *s = &t->shards[i];
-        if (!s->e || !s->sm || s->sm_bytes != s->elements) /* bytes that were coded as they are, not split */
+        if (!s->e || !s->sm ||
+            s->sm_bytes != efs_sm_bytes(format, s->elements)) /* bytes coded as they are, not split */
             return -EOPNOTSUPP;
         out[i] = (struct efs_matrix_shard){.e = s->e,
                                            .sm = s->sm,
@@ -57,10 +59,13 @@ static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, 
 errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
                         struct efs_error *err)
 {
-    if (t->dtype != EFS_DTYPE_BF16 || t->dims != 2 || t->shape[0] == 0 || t->shape[1] == 0 ||
-        t->shape[0] > UINT32_MAX || t->shape[1] > EFS_COLS_MAX)
-        return efs_fail(err, -EOPNOTSUPP, "%s: not a matrix of BF16 numbers", t->name);
-    *w = (struct efs_matrix){.rows = (uint32_t)t->shape[0], .cols = (uint32_t)t->shape[1], .plain = t->data};
+    if ((t->dtype != EFS_DTYPE_BF16 && t->dtype != EFS_DTYPE_F16) || t->dims != 2 || t->shape[0] == 0 ||
+        t->shape[1] == 0 || t->shape[0] > UINT32_MAX || t->shape[1] > EFS_COLS_MAX)
+        return efs_fail(err, -EOPNOTSUPP, "%s: not a matrix of BF16 or F16 numbers", t->name);
+    *w = (struct efs_matrix){.rows = (uint32_t)t->shape[0],
+                             .cols = (uint32_t)t->shape[1],
+                             .f16 = t->dtype == EFS_DTYPE_F16,
+                             .plain = t->data};
     errint_t rc = t->data ? 0 : take_shards(w, shards, t);
     return rc < 0 ? efs_fail(err, rc, "%s: coded in a way that only the full form serves", t->name) : 0;
 }
@@ -93,6 +98,8 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
             e->asks = e->asks || at[i].form == EFS_E_ASK;
         at += of[role]->shard_count;
     }
+    if (e->up.f16 != e->gate.f16 || e->down.f16 != e->gate.f16)
+        return efs_fail(err, -EOPNOTSUPP, "%s: matrices of BF16 and of F16 in one expert", of[0]->name);
     if (e->gate.rows != e->up.rows || e->gate.cols != hidden || e->up.cols != hidden || e->down.rows != hidden ||
         e->down.cols != e->gate.rows)
         return efs_fail(err, -EINVAL, "%s: shapes do not fit a hidden size of %u", of[0]->name, hidden);

@@ -15,10 +15,10 @@ size_t efs_vectors_bytes(uint32_t cols, uint32_t count)
 errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, size_t x_stride, uint32_t cols,
                              uint32_t count, void *memory)
 {
-    if (activation != EFS_ACTIVATION_F32 && activation != EFS_ACTIVATION_BF16)
+    static const enum efs_input_type types[] = {EFS_INPUT_F32, EFS_INPUT_F32_DOT, EFS_INPUT_F32_TO_F16};
+    if ((unsigned)activation > EFS_ACTIVATION_F16)
         return -EINVAL;
-    return efs_input_prepare(activation == EFS_ACTIVATION_F32 ? EFS_INPUT_F32 : EFS_INPUT_F32_DOT, x, x_stride, cols,
-                             count, memory);
+    return efs_input_prepare(types[activation], x, x_stride, cols, count, memory);
 }
 
 /* Scratch holds the kernel's, the matrix's shards, and exponents of a shard, each from a multiple of 64 bytes on. */
@@ -58,6 +58,7 @@ errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint3
     errint_t rc = efs_ffn_matrix(&w, shards, matrix, err);
     if (rc < 0)
         return rc;
+    exponents.format = w.f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     w.exponents = efs_ffn_exponents;
     w.user = &exponents;
     for (uint32_t i = 0; i < matrix->shard_count && !w.plain && !exponents.scratch; i++)

@@ -26,7 +26,7 @@
 #define EXPERTS 6
 #define INNER 320
 #define HIDDEN 192
-#define TOKENS 70 /* more than a product takes at once */
+#define TOKENS 260 /* more than a product takes at once */
 #define MIB (1ull << 20)
 
 static struct fixture model;

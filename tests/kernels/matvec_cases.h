@@ -67,6 +67,41 @@ static inline float widened(uint16_t bf16)
     return f;
 }
 
+/* An F16 number by the definition of the format. */
+static inline float widened_f16(uint16_t f16)
+{
+    int exponent = f16 >> 10 & 0x1f, mantissa = f16 & 0x3ff;
+    float size = exponent == 31  ? mantissa ? NAN : INFINITY
+                 : exponent == 0 ? ldexpf((float)mantissa, -24)
+                                 : ldexpf((float)(1024 + mantissa), exponent - 25);
+
+    return f16 >> 15 ? -size : size;
+}
+
+static inline uint16_t f16_of(enum number_kind kind, uint64_t *state)
+{
+    static const uint16_t special[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
+                                       0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0x3c00, 0xbc00, 0x83ff};
+    uint64_t r = random_u64(state);
+    uint16_t sign_mantissa = (uint16_t)((r & 0x3ff) | (r >> 10 & 1) << 15);
+    uint16_t weight = (uint16_t)(sign_mantissa | (15 - __builtin_ctzll(r >> 20 | 1u << 12)) << 10);
+
+    switch (kind) {
+    case NUMBERS_WIDE:
+        return (uint16_t)(sign_mantissa | (r >> 16) % 31 << 10);
+    case NUMBERS_SPECIAL:
+        return (r >> 32) % 200 == 0 ? special[(r >> 16) % 16] : weight;
+    case NUMBERS_ZEROS:
+        return (uint16_t)(sign_mantissa & 0x8000);
+    case NUMBERS_TINY:
+        return sign_mantissa;
+    case NUMBERS_BITS:
+        return (uint16_t)(r >> 24);
+    default:
+        return weight;
+    }
+}
+
 /* The same to the bit; any NaN is like any other. */
 static inline bool same_float(float a, float b)
 {
@@ -108,12 +143,13 @@ static inline int matrix_asked(void *user, size_t shard, const uint8_t **e)
 
 static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form form, const uint16_t *numbers)
 {
-    size_t n = matrix_shard_elements(m, s);
+    const enum efs_format format = m->w.f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
+    size_t n = matrix_shard_elements(m, s), sm_bytes = efs_sm_bytes(format, n);
     uint8_t *e = malloc(n), *coded = malloc(efs_cascade_bound(n));
 
     assert_true(e && coded);
-    m->sm[s] = guarded_new(n);
-    efs_split(EFS_FORMAT_BF16, numbers + s * m->w.shard_elements, n, e, m->sm[s].data);
+    m->sm[s] = guarded_new(sm_bytes);
+    efs_split(format, numbers + s * m->w.shard_elements, n, e, m->sm[s].data);
     if (form == FORM_MIXED)
         form = s % 3 == 0 ? FORM_CASCADE : s % 3 == 1 ? FORM_BYTES : FORM_ASK;
     if (form == FORM_BYTES)
@@ -124,7 +160,7 @@ static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form
         .e = form == FORM_ASK ? NULL : m->e[s].data,
         .e_bytes = form == FORM_ASK ? 0 : m->e[s].bytes,
         .sm = m->sm[s].data,
-        .sm_bytes = n,
+        .sm_bytes = sm_bytes,
         .form = form == FORM_CASCADE ? EFS_E_CASCADE
                 : form == FORM_BYTES ? EFS_E_BYTES
                                      : EFS_E_ASK,
@@ -133,14 +169,14 @@ static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form
     free(coded);
 }
 
-static inline struct matrix *matrix_new(enum matrix_form form, const uint16_t *numbers, uint32_t rows, uint32_t cols,
-                                        size_t shard_elements)
+static inline struct matrix *matrix_of(enum matrix_form form, bool f16, const uint16_t *numbers, uint32_t rows,
+                                       uint32_t cols, size_t shard_elements)
 {
     struct matrix *m = calloc(1, sizeof(*m));
     size_t n = (size_t)rows * cols;
 
     assert_non_null(m);
-    m->w = (struct efs_matrix){.rows = rows, .cols = cols};
+    m->w = (struct efs_matrix){.rows = rows, .cols = cols, .f16 = f16};
     if (form == FORM_PLAIN) {
         m->plain = guarded_copy(numbers, 2 * n);
         m->w.plain = m->plain.data;
@@ -158,6 +194,12 @@ static inline struct matrix *matrix_new(enum matrix_form form, const uint16_t *n
     m->w.exponents = matrix_asked;
     m->w.user = m;
     return m;
+}
+
+static inline struct matrix *matrix_new(enum matrix_form form, const uint16_t *numbers, uint32_t rows, uint32_t cols,
+                                        size_t shard_elements)
+{
+    return matrix_of(form, false, numbers, rows, cols, shard_elements);
 }
 
 static inline void matrix_free(struct matrix *m)

@@ -193,7 +193,7 @@ static void errors_of_the_caller(void **state)
     assert_int_equal(efs_input_prepare(EFS_INPUT_F32, &x, 1, 1, 1, memory), 0);
     assert_int_equal(efs_input_prepare(EFS_INPUT_F32, &x, 1, 1, 1, memory + 4), -EINVAL);
     assert_int_equal(efs_input_prepare(EFS_INPUT_F32, NULL, 1, 1, 1, memory), -EINVAL);
-    assert_int_equal(efs_input_prepare((enum efs_input_type)4, &x, 1, 1, 1, memory), -EINVAL);
+    assert_int_equal(efs_input_prepare((enum efs_input_type)7, &x, 1, 1, 1, memory), -EINVAL);
     free(scratch);
     free(memory);
     victim_free(&v);

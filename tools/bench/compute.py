@@ -18,7 +18,7 @@ SHAPES = ["2880x2880", "4096x1536"]
 BARS = [
     ("coded_over_plain", "coded over plain", {"avx512": 1.25, "avx2": 0.9, "neon": 0.9}),
     ("plain_over_read", "plain over reading alone", {"avx512": 0.85, "avx2": 0.85, "neon": 0.85}),
-    ("coded16_over_plain16", "16 tokens, coded over plain", {"avx512": 1.0, "avx2": 1.0, "neon": 1.0}),
+    ("coded_many_over_plain", "16 tokens, coded over plain", {"avx512": 1.0, "avx2": 1.0, "neon": 1.0}),
 ]
 LLAMA_BAR = 1.25
 
@@ -66,8 +66,8 @@ def tell_speeds(ours, theirs):
         peer = ["%.2f" % statistics.median(rates) if rates else "-" for rates in peer]
         print("%-10s %-7s %-5s %3d %6.3f %7.2f %7.2f %7.2f %7s | %17.2f %7.2f %7s" % (
             shape, path, kind, threads, median(runs, "size"), *(median(runs, name) for name in (
-                "read_gbs", "plain_gbs", "coded_gbs")), peer[0], median(runs, "plain16_gbs"),
-            median(runs, "coded16_gbs"), peer[1]))
+                "read_gbs", "plain_gbs", "coded_gbs")), peer[0], median(runs, "plain_many_gbs"),
+            median(runs, "coded_many_gbs"), peer[1]))
 
 
 def tell_bars(ours, theirs):

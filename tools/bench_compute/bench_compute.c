@@ -22,6 +22,7 @@
 #define ROUNDS_MAX 99
 #define THREADS_MAX 64
 #define TOKENS_MANY 16
+#define TOKENS_MAX 4096
 
 enum work {
     WORK_READ,
@@ -34,16 +35,23 @@ enum work {
 
 struct options {
     size_t bytes;
-    unsigned rounds, threads;
+    unsigned rounds, threads, tokens;
     const char *path;
-    bool json;
+    bool json, f16;
+};
+
+/* Vectors for products, EFS_TOKENS_MAX in each piece of memory. */
+struct inputs {
+    void *memory[TOKENS_MAX / EFS_TOKENS_MAX];
+    unsigned tokens;
 };
 
 struct job {
     const struct weights *weights;
     enum work work;
     unsigned part, parts;
-    void *input, *scratch;
+    const struct inputs *inputs;
+    void *scratch;
     float *y;
     uint64_t sum; /* keeps the reads */
 };
@@ -72,9 +80,13 @@ static void *run_job(void *arg)
             job->sum ^= tools_read_words((const uint64_t *)(const void *)(plain + (size_t)begin * w->cols),
                                          (size_t)(end - begin) * w->cols / 4);
         } else {
-            int r = efs_matvec(matrix, job->input, begin, end, job->y, w->rows, job->scratch);
-            if (r != 0)
-                fail_usage("product", -r);
+            for (unsigned t = 0; t < job->inputs->tokens; t += EFS_TOKENS_MAX) {
+                float *y = job->y + (size_t)t * w->rows;
+                int r =
+                    efs_matvec(matrix, job->inputs->memory[t / EFS_TOKENS_MAX], begin, end, y, w->rows, job->scratch);
+                if (r != 0)
+                    fail_usage("product", -r);
+            }
         }
     }
     return NULL;
@@ -89,7 +101,7 @@ static double now_s(clockid_t clock)
 }
 
 /* Seconds. */
-static double team_run(const struct weights *w, enum work work, unsigned threads, void *input, float *y)
+static double team_run(const struct weights *w, enum work work, unsigned threads, const struct inputs *inputs, float *y)
 {
     static void *scratch[THREADS_MAX];
     struct job jobs[THREADS_MAX];
@@ -98,8 +110,8 @@ static double team_run(const struct weights *w, enum work work, unsigned threads
 
     for (unsigned t = 0; t < threads; t++) {
         if (scratch[t] == NULL)
-            scratch[t] = huge_memory(efs_matvec_scratch_bytes(w->cols > 4096 ? w->cols : 4096, TOKENS_MANY));
-        jobs[t] = (struct job){w, work, t, threads, input, scratch[t], y, 0};
+            scratch[t] = huge_memory(efs_matvec_scratch_bytes(w->cols > 4096 ? w->cols : 4096, EFS_TOKENS_MAX));
+        jobs[t] = (struct job){w, work, t, threads, inputs, scratch[t], y, 0};
     }
     double start = now_s(clock);
     for (unsigned t = 0; t < threads; t++)
@@ -127,45 +139,53 @@ static double ratio_of(double seconds[WORK_COUNT][ROUNDS_MAX], enum work a, enum
     return tools_median(ratios, rounds);
 }
 
-static void *make_input(enum efs_input_type type, uint32_t cols, uint32_t tokens)
+static struct inputs inputs_make(enum efs_input_type type, uint32_t cols, uint32_t tokens)
 {
-    size_t bytes = efs_input_bytes(cols, tokens), n = (size_t)cols * tokens;
-    void *memory = aligned_alloc(EFS_MATVEC_ALIGN, bytes);
-    uint16_t *half = malloc(2 * n);
-    float *x = malloc(4 * n);
-    int r = -ENOMEM;
+    struct inputs inputs = {.tokens = tokens};
+    float *x = malloc(4 * (size_t)cols * tokens);
 
-    if (memory != NULL && half != NULL && x != NULL) {
-        for (size_t i = 0; i < n; i++) {
-            x[i] = (float)(i * 2654435761u % 1024) / 512 - 1;
-            uint32_t bits;
-            memcpy(&bits, &x[i], 4);
-            half[i] = (uint16_t)(bits >> 16);
-        }
-        r = efs_input_prepare(type, type == EFS_INPUT_F32 ? (void *)x : (void *)half, cols, cols, tokens, memory);
+    for (size_t i = 0; x != NULL && i < (size_t)cols * tokens; i++)
+        x[i] = (float)(i * 2654435761u % 1024) / 512 - 1;
+    for (uint32_t t = 0; t < tokens; t += EFS_TOKENS_MAX) {
+        uint32_t n = tokens - t < EFS_TOKENS_MAX ? tokens - t : EFS_TOKENS_MAX;
+        void *memory = aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(cols, n));
+        int r = -ENOMEM;
+        if (memory != NULL && x != NULL)
+            r = efs_input_prepare(type, x + (size_t)t * cols, cols, cols, n, memory);
+        if (r != 0)
+            fail_usage("input", -r);
+        inputs.memory[t / EFS_TOKENS_MAX] = memory;
     }
-    if (r != 0)
-        fail_usage("input", -r);
-    free(half);
     free(x);
-    return memory;
+    return inputs;
+}
+
+static void inputs_free(struct inputs *inputs)
+{
+    for (uint32_t t = 0; t < inputs->tokens; t += EFS_TOKENS_MAX)
+        free(inputs->memory[t / EFS_TOKENS_MAX]);
 }
 
 /* Plain and coded must give the same bits. */
-static void check_same(const struct weights *w, void *one, void *many)
+static void check_same(const struct weights *w, const struct inputs *one, const struct inputs *many)
 {
-    static float *y[2];
+    struct weights first = *w;
 
-    for (unsigned i = 0; i < 4; i++) {
-        enum work work = (enum work)(WORK_PLAIN + i);
-        y[i % 2] = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
-        struct weights first = *w;
-        first.count = 1;
-        (void)team_run(&first, work, 1, i < 2 ? one : many, y[i % 2]);
-        if (i % 2 && memcmp(y[0], y[1], (size_t)w->rows * (i < 2 ? 1 : TOKENS_MANY) * sizeof(float)) != 0) {
+    first.count = 1;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct inputs *inputs = i == 0 ? one : many;
+        size_t n = (size_t)w->rows * inputs->tokens;
+        float *plain = malloc(n * sizeof(float)), *coded = malloc(n * sizeof(float));
+        if (plain == NULL || coded == NULL)
+            fail_usage("output", ENOMEM);
+        (void)team_run(&first, i == 0 ? WORK_PLAIN : WORK_PLAIN_MANY, 1, inputs, plain);
+        (void)team_run(&first, i == 0 ? WORK_CODED : WORK_CODED_MANY, 1, inputs, coded);
+        if (memcmp(plain, coded, n * sizeof(float)) != 0) {
             fprintf(stderr, "bench_compute: coded and plain differ\n");
             exit(1);
         }
+        free(plain);
+        free(coded);
     }
 }
 
@@ -184,10 +204,10 @@ static void print_row(const struct options *o, const struct weights *w, const ch
     if (o->json)
         printf("{\"shape\": \"%ux%u\", \"path\": \"%s\", \"input\": \"%s\", \"threads\": %u, \"size\": %.4f, "
                "\"read_gbs\": %.3f, \"plain_gbs\": %.3f, \"coded_gbs\": %.3f, \"plain_over_read\": %.3f, "
-               "\"coded_over_plain\": %.3f, \"limit\": %.3f, \"plain16_gbs\": %.3f, \"coded16_gbs\": %.3f, "
-               "\"coded16_over_plain16\": %.3f}\n",
+               "\"coded_over_plain\": %.3f, \"limit\": %.3f, \"tokens\": %u, \"plain_many_gbs\": %.3f, "
+               "\"coded_many_gbs\": %.3f, \"coded_many_over_plain\": %.3f}\n",
                w->rows, w->cols, efs_cpu_name(), type, threads, size, gbs[WORK_READ], gbs[WORK_PLAIN], gbs[WORK_CODED],
-               plain, coded, limit, gbs[WORK_PLAIN_MANY], gbs[WORK_CODED_MANY], many);
+               plain, coded, limit, o->tokens, gbs[WORK_PLAIN_MANY], gbs[WORK_CODED_MANY], many);
     else
         printf("%4ux%-6u%-8s%-6s%3u%8.4f%8.2f%8.2f%7.2f%8.2f%7.2f%7.2f%8.2f%8.2f%7.2f\n", w->rows, w->cols,
                efs_cpu_name(), type, threads, size, gbs[WORK_READ], gbs[WORK_PLAIN], plain, gbs[WORK_CODED], coded,
@@ -198,22 +218,27 @@ static void print_row(const struct options *o, const struct weights *w, const ch
 static void measure_shape(const struct options *o, const struct weights *w, enum efs_input_type type, unsigned threads)
 {
     static double seconds[WORK_COUNT][ROUNDS_MAX];
-    void *one = make_input(type, w->cols, 1), *many = make_input(type, w->cols, TOKENS_MANY);
-    float *y = huge_memory((size_t)w->rows * TOKENS_MANY * sizeof(float));
+    struct inputs one = inputs_make(type, w->cols, 1), many = inputs_make(type, w->cols, o->tokens);
+    float *y = malloc((size_t)w->rows * o->tokens * sizeof(float));
     struct weights some = *w; /* many tokens take many times as long: some of the matrices will do */
 
-    check_same(w, one, many);
+    if (y == NULL)
+        fail_usage("output", ENOMEM);
+    check_same(w, &one, &many);
     some.count = (w->count + 7) / 8;
+    if (o->tokens > EFS_TOKENS_MAX)
+        some.count = (w->count + 63) / 64;
     for (unsigned r = 0; r < o->rounds; r++) {
         for (unsigned k = 0; k < WORK_COUNT; k++) {
             bool is_many = k == WORK_PLAIN_MANY || k == WORK_CODED_MANY;
-            double s = team_run(is_many ? &some : w, (enum work)k, threads, is_many ? many : one, y);
+            double s = team_run(is_many ? &some : w, (enum work)k, threads, is_many ? &many : &one, y);
             seconds[k][r] = is_many ? s * (double)w->count / (double)some.count : s;
         }
     }
-    print_row(o, w, type == EFS_INPUT_F32 ? "f32" : "bf16", threads, seconds);
-    free(one);
-    free(many);
+    print_row(o, w, type == EFS_INPUT_F32_DOT ? "bf16" : type == EFS_INPUT_F32 ? "f32" : "f16", threads, seconds);
+    inputs_free(&one);
+    inputs_free(&many);
+    free(y);
 }
 
 static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
@@ -221,7 +246,7 @@ static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
     static const char *const paths[] = {"avx512", "avx2", "neon", "scalar"};
     struct weights w;
 
-    weights_make(&w, rows, cols, o->bytes);
+    weights_make(&w, o->f16, rows, cols, o->bytes);
     for (size_t p = 0; p < sizeof(paths) / sizeof(paths[0]); p++) {
         if (o->path != NULL ? strcmp(o->path, paths[p]) != 0 : strcmp(paths[p], "scalar") == 0)
             continue;
@@ -229,8 +254,9 @@ static void bench_shape(const struct options *o, uint32_t rows, uint32_t cols)
             continue;
         for (unsigned threads = 1; threads <= o->threads;
              threads = threads == 1 && o->threads > 1 ? o->threads : threads + o->threads) {
-            measure_shape(o, &w, EFS_INPUT_F32, threads);
-            measure_shape(o, &w, EFS_INPUT_BF16_DOT, threads);
+            measure_shape(o, &w, o->f16 ? EFS_INPUT_F32_TO_F16 : EFS_INPUT_F32, threads);
+            if (!o->f16)
+                measure_shape(o, &w, EFS_INPUT_F32_DOT, threads);
         }
     }
 }
@@ -242,13 +268,15 @@ static const char help[] =
     "  -m, --mib=N       MiB of plain weights of each shape (512)\n"
     "  -r, --rounds=N    take the median of N rounds (7)\n"
     "  -t, --threads=N   measure with 1 thread and with N (all processors)\n"
+    "  -T, --tokens=N    how many vectors at once are compared with one (16)\n"
+    "  -f, --f16         matrices of F16, vectors rounded to F16\n"
     "  -p, --path=P      only scalar, avx2, avx512 or neon\n"
     "  -j, --json        print lines of JSON\n"
     "  -h, --help        print this\n"
     "\n"
     "Columns: shape; path; what the vectors are; threads; size of coded over plain; then GB/s of plain bytes: reading\n"
     "alone, plain (x: over reading), coded (x: over plain; limit: what x were if the coded bytes came as fast as\n"
-    "reading alone), 16 tokens plain, coded (x: over plain).\n";
+    "reading alone), many tokens plain, coded (x: over plain).\n";
 
 static unsigned parse_number(const char *text, unsigned min, unsigned max)
 {
@@ -266,17 +294,19 @@ int main(int argc, char **argv)
         {"mib", required_argument, NULL, 'm'},
         {"rounds", required_argument, NULL, 'r'},
         {"threads", required_argument, NULL, 't'},
+        {"tokens", required_argument, NULL, 'T'},
+        {"f16", no_argument, NULL, 'f'},
         {"path", required_argument, NULL, 'p'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct options o = {.bytes = (size_t)512 << 20, .rounds = 7};
+    struct options o = {.bytes = (size_t)512 << 20, .rounds = 7, .tokens = TOKENS_MANY};
     int c;
 
     o.threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (unsigned)processors;
-    while ((c = getopt_long(argc, argv, "m:r:t:p:jh", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:r:t:T:fp:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
             o.bytes = (size_t)parse_number(optarg, 1, 65536) << 20;
@@ -286,6 +316,12 @@ int main(int argc, char **argv)
             break;
         case 't':
             o.threads = parse_number(optarg, 1, THREADS_MAX);
+            break;
+        case 'T':
+            o.tokens = parse_number(optarg, 2, TOKENS_MAX);
+            break;
+        case 'f':
+            o.f16 = true;
             break;
         case 'p':
             o.path = optarg;

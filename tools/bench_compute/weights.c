@@ -33,19 +33,31 @@ void *huge_memory(size_t bytes)
     return p;
 }
 
-static void fill_rows(uint16_t *to, uint32_t rows, uint32_t cols, const float *normals, uint64_t *state)
+/* Of a weight, which is far from the ends of what F16 holds. */
+static uint16_t f16_of(float v)
+{
+    union {
+        _Float16 half;
+        uint16_t bits;
+    } u = {.half = (_Float16)v};
+
+    return u.bits;
+}
+
+static void fill_rows(uint16_t *to, bool f16, uint32_t rows, uint32_t cols, const float *normals, uint64_t *state)
 {
     for (uint32_t r = 0; r < rows; r++) {
         float scale = 0.02f * (float)exp(0.3 * tools_normal(state));
         size_t at = (size_t)(tools_uniform(state) * (TABLE - cols));
         for (uint32_t c = 0; c < cols; c++)
-            *to++ = tools_bf16(normals[at + c] * scale);
+            *to++ = f16 ? f16_of(normals[at + c] * scale) : tools_bf16(normals[at + c] * scale);
     }
 }
 
 /* The shards of a plain matrix, chunk after chunk at 4 KiB boundaries as in a store; *room moves past them. */
 static void code_matrix(const struct efs_matrix *plain, struct efs_matrix *coded, uint8_t **room, size_t *bytes)
 {
+    const enum efs_format format = plain->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     size_t elements = (size_t)plain->rows * plain->cols, count = (elements + SHARD_ELEMENTS - 1) / SHARD_ELEMENTS;
     struct efs_matrix_shard *shards = calloc(count, sizeof(*shards));
     uint8_t *e = malloc(SHARD_ELEMENTS);
@@ -54,19 +66,23 @@ static void code_matrix(const struct efs_matrix *plain, struct efs_matrix *coded
         exit(1);
     for (size_t s = 0; s < count; s++) {
         size_t first = s * SHARD_ELEMENTS, n = elements - first < SHARD_ELEMENTS ? elements - first : SHARD_ELEMENTS;
-        uint8_t *sm = *room, *chunk = sm + (n + PAGE - 1) / PAGE * PAGE;
-        efs_split(EFS_FORMAT_BF16, (const uint8_t *)plain->plain + 2 * first, n, e, sm);
+        size_t sm_bytes = efs_sm_bytes(format, n);
+        uint8_t *sm = *room, *chunk = sm + (sm_bytes + PAGE - 1) / PAGE * PAGE;
+        efs_split(format, (const uint8_t *)plain->plain + 2 * first, n, e, sm);
         size_t chunk_bytes = efs_cascade_encode(e, n, chunk);
-        shards[s] = (struct efs_matrix_shard){.e = chunk, .e_bytes = chunk_bytes, .sm = sm, .sm_bytes = n};
+        shards[s] = (struct efs_matrix_shard){.e = chunk, .e_bytes = chunk_bytes, .sm = sm, .sm_bytes = sm_bytes};
         *room = chunk + (chunk_bytes + PAGE - 1) / PAGE * PAGE;
-        *bytes += chunk_bytes + n;
+        *bytes += chunk_bytes + sm_bytes;
     }
-    *coded = (struct efs_matrix){
-        .rows = plain->rows, .cols = plain->cols, .shards = shards, .shard_elements = SHARD_ELEMENTS};
+    *coded = (struct efs_matrix){.f16 = plain->f16,
+                                 .rows = plain->rows,
+                                 .cols = plain->cols,
+                                 .shards = shards,
+                                 .shard_elements = SHARD_ELEMENTS};
     free(e);
 }
 
-void weights_make(struct weights *w, uint32_t rows, uint32_t cols, size_t plain_bytes)
+void weights_make(struct weights *w, bool f16, uint32_t rows, uint32_t cols, size_t plain_bytes)
 {
     static float normals[TABLE];
     size_t each = (size_t)rows * cols;
@@ -84,8 +100,8 @@ void weights_make(struct weights *w, uint32_t rows, uint32_t cols, size_t plain_
     if (w->plain == NULL || w->coded == NULL)
         exit(1);
     for (size_t i = 0; i < w->count; i++) {
-        fill_rows(plain + i * each, rows, cols, normals, &state);
-        w->plain[i] = (struct efs_matrix){.rows = rows, .cols = cols, .plain = plain + i * each};
+        fill_rows(plain + i * each, f16, rows, cols, normals, &state);
+        w->plain[i] = (struct efs_matrix){.rows = rows, .cols = cols, .f16 = f16, .plain = plain + i * each};
         code_matrix(&w->plain[i], &w->coded[i], &coded, &w->coded_bytes);
     }
 }

@@ -17,7 +17,7 @@ struct weights {
 
 /* Memory in huge pages where the system gives them; ends the program when there is none. */
 void *huge_memory(size_t bytes);
-/* Matrices of about plain_bytes in all. Ends the program when memory is short. Nothing is freed. */
-void weights_make(struct weights *weights, uint32_t rows, uint32_t cols, size_t plain_bytes);
+/* Matrices of about plain_bytes in all, BF16 or F16. Ends the program when memory is short. Nothing is freed. */
+void weights_make(struct weights *weights, bool f16, uint32_t rows, uint32_t cols, size_t plain_bytes);
 
 #endif
