@@ -19,7 +19,7 @@ EFS_API void efs_team_free(struct efs_team *team);                       /* NULL
 
 /*
  * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
- * BF16: x is BF16, and h = silu(gate x) * (up x), which is F32, is rounded to BF16 before down (to nearest, ties to
+ * BF16: x is BF16, and h, which is F32, is rounded to BF16 before down (to nearest, ties to
  * even; a NaN stays one), as runtimes do whose products are of BF16. Each product is then the same to the bit as that
  * of ggml_vec_dot_bf16() of ggml (llama.cpp) in its variant that efs_bf16_sums() names, as gcc compiles it; another
  * kind of processor may round otherwise. F16, for matrices of F16, as BF16 is for those of BF16: x is F16, h is rounded
@@ -40,7 +40,14 @@ struct efs_route_to {
     const float *weight;   /* [count] */
 };
 
-/* What a layer is to compute: y[t] = the sum over its experts of weight * down h, h = silu(gate x[t]) * (up x[t]). */
+/*
+ * What a layer is to compute: y[t] = the sum over its experts of weight * down h, where h is by the kind of expert,
+ * which the names of its tensors tell (matrices are [rows][columns], BF16 or F16, all alike): gate, up, down h =
+ * silu(gate x[t]) * (up x[t]) the same with biases        gpt-oss as converters write it, gate and up apart: g = gate
+ * x[t] + bias, at most 7, u = up x[t] + bias, from -7 to 7, h = g / (1 + exp(-1.702 g)) * (u + 1), down h + bias;
+ *                               biases are F32, BF16 or F16
+ *   wi, wo                      Switch: h = max(wi x[t], 0), wo is down
+ */
 struct efs_mixture {
     uint32_t size;         /* sizeof(struct efs_mixture) */
     uint32_t expert_count; /* each expert once, all of one layer */
@@ -57,7 +64,7 @@ struct efs_mixture {
 /*
  * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
  * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
- * -EINVAL; -EOPNOTSUPP: the experts are no SwiGLU of three matrices, BF16 or F16 (err names the tensor), or coded in a
+ * -EINVAL; -EOPNOTSUPP: the experts are of no such kind (err names the tensor), or coded in a
  * way that only the full form serves; what efs_client_begin() and _wait_any() tell.
  */
 EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,

@@ -116,3 +116,14 @@ int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up
     int r = matvec_multiply(gate, input, row_begin, row_end, h, h_stride, false, scratch);
     return r != 0 ? r : matvec_multiply(up, input, row_begin, row_end, h, h_stride, true, scratch);
 }
+
+void efs_swiglu_clamped(float *gate, const float *up, size_t n)
+{
+    const float alpha = 1.702f, limit = 7;
+
+    for (size_t i = 0; i < n; i++) {
+        const float g = gate[i] > limit ? limit : gate[i];
+        const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+        gate[i] = g / (1 + efs_exp(-alpha * g)) * (u + 1);
+    }
+}

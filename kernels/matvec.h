@@ -101,6 +101,9 @@ int efs_input_prepare(enum efs_input_type type, const void *x, size_t x_stride, 
 /* Whose order of sums that is here: "avx512bf16", "avx2"; NULL: our own. */
 const char *efs_matvec_order(void);
 
+/* n numbers of BF16 (or F16) at the begin of memory become n floats in their place: memory has 4 n bytes. */
+void efs_widen(bool f16, void *memory, size_t n);
+
 /* ---- the products ---------------------------------------------------------------------------------------------- */
 
 /* Bytes of scratch that a product of a matrix of cols columns and tokens vectors needs for each thread. */
@@ -119,6 +122,12 @@ int efs_matvec(const struct efs_matrix *w, const void *input, uint32_t row_begin
  */
 int efs_matvec_swiglu(const struct efs_matrix *gate, const struct efs_matrix *up, const void *input, uint32_t row_begin,
                       uint32_t row_end, float *h, size_t h_stride, void *scratch);
+
+/*
+ * What gpt-oss has in its place, for n numbers: g is at most 7, u is from -7 to 7, gate[i] = g / (1 + exp(-1.702 g)) *
+ * (u + 1), where g is gate[i] and u is up[i]. The same on every processor; a NaN stays one.
+ */
+void efs_swiglu_clamped(float *gate, const float *up, size_t n);
 
 #ifdef __cplusplus
 }

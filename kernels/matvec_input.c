@@ -69,6 +69,16 @@ static float input_number(enum efs_input_type type, const void *x, size_t i)
     return efs_widened((const uint8_t *)&half);
 }
 
+void efs_widen(bool f16, void *memory, size_t n)
+{
+    const uint8_t *narrow = memory;
+
+    for (size_t i = n; i-- > 0;) { /* from the end: what is not read yet stands before what is written */
+        float f = f16 ? efs_f16_widened(narrow + 2 * i) : efs_widened(narrow + 2 * i);
+        memcpy((uint8_t *)memory + 4 * i, &f, sizeof(f));
+    }
+}
+
 /* Numbers first..first + n - 1 of x, n <= EFS_GROUP, as a group of floats. */
 static void put_floats(enum efs_input_type type, const void *x, size_t first, size_t n, float *group)
 {

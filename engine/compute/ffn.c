@@ -97,20 +97,56 @@ static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs
     return m;
 }
 
+/* Rows of h from their products, of the kinds whose products are not made into h at once. */
+static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
+{
+    for (uint32_t t = 0; t < e->tokens; t++) {
+        float *h = e->h + (size_t)t * e->inner, *u = e->u ? e->u + (size_t)t * e->inner : NULL;
+        for (uint32_t i = begin; i < end; i++) {
+            h[i] += e->bias[0] ? e->bias[0][i] : 0;
+            if (u)
+                u[i] += e->bias[1] ? e->bias[1][i] : 0;
+            else
+                h[i] = h[i] < 0 ? 0 : h[i];
+        }
+        if (u)
+            efs_swiglu_clamped(h + begin, u + begin, end - begin);
+    }
+}
+
+static errint_t run_up(struct efs_ffn_expert *e, struct own *own, uint32_t begin, uint32_t end)
+{
+    struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &own->exponents[0]);
+    struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &own->exponents[1]);
+    if (e->kind == EFS_FFN_SWIGLU)
+        return efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, own->scratch);
+    errint_t rc = efs_matvec(&gate, e->input, begin, end, e->h, e->inner, own->scratch);
+    if (rc == 0 && e->u)
+        rc = efs_matvec(&up, e->input, begin, end, e->u, e->inner, own->scratch);
+    if (rc == 0)
+        gate_rows(e, begin, end);
+    return rc;
+}
+
+static errint_t run_down(struct ffn *f, struct efs_ffn_expert *e, struct own *own, uint32_t begin, uint32_t end)
+{
+    const uint32_t hidden = f->mixture->hidden;
+    struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &own->exponents[0]);
+    float *out = e->out + (size_t)e->first_token * hidden;
+    errint_t rc = efs_matvec(&w, e->middle, begin, end, out, hidden, own->scratch);
+    for (uint32_t t = 0; t < e->tokens && rc == 0 && e->bias[2]; t++)
+        for (uint32_t i = begin; i < end; i++)
+            out[(size_t)t * hidden + i] += e->bias[2][i];
+    return rc;
+}
+
 static errint_t run_block(struct ffn *f, struct efs_ffn_expert *e, bool down, uint32_t begin, uint32_t end,
                           unsigned thread)
 {
     struct own own;
     errint_t rc = own_get(f, thread, e, &own);
-    if (rc == 0 && down) {
-        struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &own.exponents[0]);
-        rc = efs_matvec(&w, e->middle, begin, end, e->out + (size_t)e->first_token * f->mixture->hidden,
-                        f->mixture->hidden, own.scratch);
-    } else if (rc == 0) {
-        struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &own.exponents[0]);
-        struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &own.exponents[1]);
-        rc = efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, own.scratch);
-    }
+    if (rc == 0)
+        rc = down ? run_down(f, e, &own, begin, end) : run_up(e, &own, begin, end);
     own_free(&own);
     return rc;
 }
@@ -211,7 +247,10 @@ static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
     e->middle = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(e->inner, tokens));
     e->h = efs_sys_malloc((size_t)tokens * e->inner * sizeof(float));
     e->out = efs_sys_malloc((size_t)e->route->count * hidden * sizeof(float));
-    return e->input && e->middle && e->h && e->out ? ffn_prepare(f, e) : -ENOMEM;
+    if (e->kind == EFS_FFN_CLAMPED)
+        e->u = efs_sys_malloc((size_t)tokens * e->inner * sizeof(float));
+    bool room = e->input && e->middle && e->h && e->out && (e->u || e->kind != EFS_FFN_CLAMPED);
+    return room ? ffn_prepare(f, e) : -ENOMEM;
 }
 
 static void ffn_tell(struct ffn *f)
@@ -405,7 +444,10 @@ static void ffn_end(struct ffn *f)
         free(e->input);
         free(e->middle);
         free(e->h);
+        free(e->u);
         free(e->out);
+        for (int role = 0; role < 3; role++)
+            free(e->bias[role]);
     }
     efs_request_release(f->request);
     pthread_cond_destroy(&f->changed);

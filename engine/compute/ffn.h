@@ -12,16 +12,26 @@ struct efs_ffn_phase {
     uint32_t rows, block, next, done;
 };
 
-/* An expert that is here: its three matrices and its tokens, at most EFS_TOKENS_MAX of them at a time. */
+/* What an expert computes: h from the products of gate and up with x, and down h. */
+enum efs_ffn_kind {
+    EFS_FFN_SWIGLU,  /* h = silu(gate x) * (up x) */
+    EFS_FFN_CLAMPED, /* gpt-oss: with biases, and efs_swiglu_clamped() */
+    EFS_FFN_RELU     /* Switch: h = max(gate x, 0); there is no up */
+};
+
+/* An expert that is here: its matrices and its tokens, at most EFS_TOKENS_MAX of them at a time. */
 struct efs_ffn_expert {
     const struct efs_route_to *route;
     uint32_t index; /* in the request */
+    enum efs_ffn_kind kind;
     struct efs_matrix gate, up, down;
+    float *bias[3];                         /* of gate, up and down; NULL: none */
     struct efs_matrix_shard *shards;        /* of the three */
     const struct efs_coded_shard *coded[3]; /* the same as the library has them; NULL: full */
     uint32_t inner, first_token, tokens;    /* of the route: those that are computed now */
     void *input, *middle;                   /* prepared: x of these tokens, h of these tokens */
     float *h, *out;                         /* [tokens][inner]; [count][hidden], all tokens of the route */
+    float *u;                               /* [tokens][inner]: up's product; NULL: h takes it at once */
     struct efs_ffn_phase up_phase, down_phase;
     bool asks; /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
     bool here, over;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn_expert.c - from the tensors of an expert to the three matrices of a SwiGLU. Names as in DESIGN, section 6: gate
- * is gate_proj, w1 or ffn_gate_exps, up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps.
+ * ffn_expert.c - from the tensors of an expert to the matrices of what it computes, by their names: gate is gate_proj,
+ * w1 or ffn_gate_exps, up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps. Biases make it the
+ * clamped kind of gpt-oss: no other family that is known has any. wi and wo alone are Switch's two matrices.
  */
 #include "ffn.h"
 
@@ -11,8 +12,18 @@
 #include <errno.h>
 #include <string.h>
 
-static const char *const names[3][3] = {
-    {"gate_proj", "w1", "ffn_gate_exps"}, {"up_proj", "w3", "ffn_up_exps"}, {"down_proj", "w2", "ffn_down_exps"}};
+enum role { ROLE_GATE, ROLE_UP, ROLE_DOWN, ROLE_BIAS /* of gate, up, down */, ROLE_IN = 6, ROLE_OUT, ROLES };
+
+static const char *const names[ROLES][3] = {
+    {"gate_proj", "w1", "ffn_gate_exps"},
+    {"up_proj", "w3", "ffn_up_exps"},
+    {"down_proj", "w2", "ffn_down_exps"},
+    {"gate_proj.bias", "ffn_gate_exps.bias"},
+    {"up_proj.bias", "ffn_up_exps.bias"},
+    {"down_proj.bias", "ffn_down_exps.bias"},
+    {"wi"},
+    {"wo"},
+};
 
 /* Is `part` one of the parts of a name between dots, the last or the last but ".weight"? */
 static bool is_named(const char *name, const char *part)
@@ -25,8 +36,8 @@ static bool is_named(const char *name, const char *part)
 
 static int role_of(const char *name)
 {
-    for (int role = 0; role < 3; role++)
-        for (int n = 0; n < 3; n++)
+    for (int role = 0; role < ROLES; role++)
+        for (int n = 0; n < 3 && names[role][n]; n++)
             if (is_named(name, names[role][n]))
                 return role;
     return -1;
@@ -70,39 +81,111 @@ errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, c
     return rc < 0 ? efs_fail(err, rc, "%s: coded in a way that only the full form serves", t->name) : 0;
 }
 
+/* A bias of count numbers, full or coded, as floats; owned. */
+static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t count, struct efs_error *err)
+{
+    const size_t number = t->dtype == EFS_DTYPE_F32 ? 4 : 2;
+    const enum efs_format format = efs_object_format(t->dtype, EFS_CHOOSE_AUTO);
+    if (t->dtype != EFS_DTYPE_F32 && t->dtype != EFS_DTYPE_BF16 && t->dtype != EFS_DTYPE_F16)
+        return efs_fail(err, -EOPNOTSUPP, "%s: not a bias of F32, BF16 or F16 numbers", t->name);
+    if (t->dims != 1 || t->shape[0] != count || t->bytes != count * number)
+        return efs_fail(err, -EINVAL, "%s: not %llu numbers", t->name, (unsigned long long)count);
+    uint8_t *raw = efs_sys_malloc(count * 4);
+    errint_t rc = raw ? 0 : -ENOMEM;
+    struct efs_codec_scratch *scratch = NULL;
+    size_t at = 0;
+    if (rc == 0 && t->data)
+        memcpy(raw, t->data, t->bytes);
+    else if (rc == 0)
+        rc = efs_codec_scratch_new(t->shard_elements, &scratch);
+    for (uint32_t i = 0; i < t->shard_count && rc == 0 && !t->data; i++) {
+        const struct efs_coded_shard *s = &t->shards[i];
+        const bool split = s->e && s->sm; /* else bytes, coded or as they are */
+        const struct efs_shard_view view = {.format = split ? format : EFS_FORMAT_BYTES,
+                                            .codec = s->codec,
+                                            .elements = s->elements,
+                                            .e = s->e,
+                                            .sm = s->sm,
+                                            .e_bytes = s->e_bytes,
+                                            .sm_bytes = s->sm_bytes};
+        const size_t bytes = !s->e ? s->sm_bytes : s->elements * (split ? number : 1);
+        if (bytes > t->bytes - at)
+            rc = -EUCLEAN;
+        else if (!s->e)
+            memcpy(raw + at, s->sm, bytes);
+        else
+            rc = efs_shard_decode(&view, 0, s->elements, raw + at, false, scratch);
+        at += bytes;
+    }
+    efs_codec_scratch_free(scratch);
+    if (rc == 0 && !t->data && at != t->bytes)
+        rc = -EUCLEAN;
+    if (rc == 0 && t->dtype != EFS_DTYPE_F32)
+        efs_widen(t->dtype == EFS_DTYPE_F16, raw, count);
+    *bias = (void *)raw;
+    return rc < 0 ? efs_fail(err, rc, "%s: %s", t->name, strerror(-rc)) : 0;
+}
+
+/* Which kind of expert these tensors make; in[]: the tensors of gate, up and down. */
+static errint_t kind_of(const struct efs_tensor *const of[ROLES], const struct efs_tensor *in[3],
+                        enum efs_ffn_kind *kind)
+{
+    const bool two = of[ROLE_IN] && of[ROLE_OUT], bias = of[ROLE_BIAS] || of[ROLE_BIAS + 1] || of[ROLE_BIAS + 2];
+    const bool any = of[ROLE_GATE] || of[ROLE_UP] || of[ROLE_DOWN];
+    const bool three = of[ROLE_GATE] && of[ROLE_UP] && of[ROLE_DOWN];
+    *kind = two ? EFS_FFN_RELU : bias ? EFS_FFN_CLAMPED : EFS_FFN_SWIGLU;
+    in[0] = two ? of[ROLE_IN] : of[ROLE_GATE];
+    in[1] = of[ROLE_UP];
+    in[2] = two ? of[ROLE_OUT] : of[ROLE_DOWN];
+    return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[ROLE_IN] && !of[ROLE_OUT] ? 0 : -EOPNOTSUPP;
+}
+
+/* Shapes, and one dtype. */
+static errint_t check_matrices(const struct efs_ffn_expert *e, const char *name, uint32_t hidden, struct efs_error *err)
+{
+    const bool two = e->kind == EFS_FFN_RELU;
+    if ((!two && e->up.f16 != e->gate.f16) || e->down.f16 != e->gate.f16)
+        return efs_fail(err, -EOPNOTSUPP, "%s: matrices of BF16 and of F16 in one expert", name);
+    if ((!two && (e->gate.rows != e->up.rows || e->up.cols != hidden)) || e->gate.cols != hidden ||
+        e->down.rows != hidden || e->down.cols != e->gate.rows)
+        return efs_fail(err, -EINVAL, "%s: shapes do not fit a hidden size of %u", name, hidden);
+    return 0;
+}
+
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err)
 {
     struct efs_matrix *matrices[3] = {&e->gate, &e->up, &e->down};
-    const struct efs_tensor *of[3] = {NULL};
+    const struct efs_tensor *of[ROLES] = {NULL}, *in[3];
     size_t shards = 0;
     for (uint32_t i = 0; i < count; i++) {
         int role = role_of(tensors[i].name);
         if (role < 0 || of[role])
-            return efs_fail(err, -EOPNOTSUPP, "%s: not part of a SwiGLU of three matrices", tensors[i].name);
+            return efs_fail(err, -EOPNOTSUPP, "%s: not part of an expert of a known kind", tensors[i].name);
         of[role] = &tensors[i];
         shards += tensors[i].shard_count;
     }
-    if (!of[0] || !of[1] || !of[2])
-        return efs_fail(err, -EOPNOTSUPP, "an expert of %u tensors is not a SwiGLU of three matrices", count);
+    if (kind_of(of, in, &e->kind) < 0)
+        return efs_fail(err, -EOPNOTSUPP, "an expert of %u tensors is neither gate, up and down nor wi and wo", count);
     e->shards = efs_sys_calloc(shards + 1, sizeof(*e->shards));
     if (!e->shards)
         return efs_fail(err, -ENOMEM, "no memory for the shards of an expert");
     struct efs_matrix_shard *at = e->shards;
     for (int role = 0; role < 3; role++) {
-        errint_t rc = efs_ffn_matrix(matrices[role], at, of[role], err);
+        if (!in[role])
+            continue;
+        errint_t rc = efs_ffn_matrix(matrices[role], at, in[role], err);
         if (rc < 0)
             return rc;
-        e->coded[role] = of[role]->shards;
-        for (uint32_t i = 0; i < of[role]->shard_count; i++)
+        e->coded[role] = in[role]->shards;
+        for (uint32_t i = 0; i < in[role]->shard_count; i++)
             e->asks = e->asks || at[i].form == EFS_E_ASK;
-        at += of[role]->shard_count;
+        at += in[role]->shard_count;
     }
-    if (e->up.f16 != e->gate.f16 || e->down.f16 != e->gate.f16)
-        return efs_fail(err, -EOPNOTSUPP, "%s: matrices of BF16 and of F16 in one expert", of[0]->name);
-    if (e->gate.rows != e->up.rows || e->gate.cols != hidden || e->up.cols != hidden || e->down.rows != hidden ||
-        e->down.cols != e->gate.rows)
-        return efs_fail(err, -EINVAL, "%s: shapes do not fit a hidden size of %u", of[0]->name, hidden);
+    errint_t rc = check_matrices(e, in[0]->name, hidden, err);
+    for (int role = 0; role < 3 && rc == 0; role++)
+        if (of[ROLE_BIAS + role])
+            rc = take_bias(&e->bias[role], of[ROLE_BIAS + role], matrices[role]->rows, err);
     e->inner = e->gate.rows;
-    return 0;
+    return rc;
 }

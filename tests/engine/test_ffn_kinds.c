@@ -21,11 +21,11 @@
 #include "kernels.h"
 
 #define EXPERTS 3u
-#define INNER 320u
+#define INNER 1088u /* so that a bias of F32 is long enough to be coded */
 #define HIDDEN 192u
 #define TOKENS 260u /* more than a product takes at once */
 #define TENSORS_MAX 24
-#define BYTES_MAX (4u << 20)
+#define BYTES_MAX (8u << 20)
 
 /* ---- a checkpoint, and its numbers ---- */
 
@@ -145,7 +145,7 @@ static const double *numbers_of(const struct checkpoint *c, const char *part, ui
     for (unsigned i = 0; i < c->count; i++) {
         const struct tensor *t = &c->tensors[i];
         const char *at = strstr(t->name, part);
-        if (!at || (strstr(at, "bias") && !strstr(part, "bias")))
+        if (!at || (strstr(at, ".bias") && !strstr(part, ".bias")))
             continue;
         if (t->experts)
             return t->numbers + (size_t)expert * (t->rows ? t->rows : 1) * t->cols;
@@ -159,6 +159,7 @@ static const double *numbers_of(const struct checkpoint *c, const char *part, ui
 /* ---- what the experts should give ---- */
 
 static double x[TOKENS][HIDDEN]; /* numbers that BF16 and F16 hold */
+static unsigned clamps[2];       /* how often a limit was met, by gate and by up */
 
 typedef void expert_formula(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out);
 
@@ -185,6 +186,37 @@ static void swiglu(const struct checkpoint *c, uint32_t expert, const double *in
     }
     for (uint32_t i = 0; i < HIDDEN; i++)
         out[i] = row_product(down + i * INNER, h, INNER);
+}
+
+/* gpt-oss: its formula as its authors give it. */
+static void clamped(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
+{
+    const double *gate = numbers_of(c, "ffn_gate_exps", expert), *up = numbers_of(c, "ffn_up_exps", expert);
+    const double *down = numbers_of(c, "ffn_down_exps", expert),
+                 *down_bias = numbers_of(c, "ffn_down_exps.bias", expert);
+    const double *gate_bias = numbers_of(c, "ffn_gate_exps.bias", expert);
+    const double *up_bias = numbers_of(c, "ffn_up_exps.bias", expert);
+    for (uint32_t i = 0; i < INNER; i++) {
+        double g = row_product(gate + i * HIDDEN, in, HIDDEN) + gate_bias[i];
+        double u = row_product(up + i * HIDDEN, in, HIDDEN) + up_bias[i];
+        clamps[0] += g > 7;
+        clamps[1] += fabs(u) > 7;
+        g = fmin(g, 7);
+        u = fmax(fmin(u, 7), -7);
+        h[i] = g * sigmoid(1.702 * g) * (u + 1);
+    }
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        out[i] = row_product(down + i * INNER, h, INNER) + down_bias[i];
+}
+
+/* Switch: two matrices. */
+static void relu(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
+{
+    const double *wi = numbers_of(c, ".wi.", expert), *wo = numbers_of(c, ".wo.", expert);
+    for (uint32_t i = 0; i < INNER; i++)
+        h[i] = fmax(row_product(wi + i * HIDDEN, in, HIDDEN), 0);
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        out[i] = row_product(wo + i * INNER, h, INNER);
 }
 
 /* Every expert gets two of three tokens or so. y: [tokens][HIDDEN], worst: of what is added up, for the bound. */
@@ -307,6 +339,64 @@ static void test_f16(void **state)
     checkpoint_end(&c);
 }
 
+static void gpt_oss(int dtype, int bias, enum efs_activation narrow)
+{
+    struct checkpoint c = {.random = 4};
+    memset(clamps, 0, sizeof(clamps));
+    add(&c, dtype, EXPERTS, INNER, HIDDEN, "blk.0.ffn_gate_exps.weight");
+    add(&c, dtype, EXPERTS, INNER, HIDDEN, "blk.0.ffn_up_exps.weight");
+    add(&c, dtype, EXPERTS, HIDDEN, INNER, "blk.0.ffn_down_exps.weight");
+    add(&c, bias, EXPERTS, 0, INNER, "blk.0.ffn_gate_exps.bias");
+    add(&c, bias, EXPERTS, 0, INNER, "blk.0.ffn_up_exps.bias");
+    add(&c, bias, EXPERTS, 0, HIDDEN, "blk.0.ffn_down_exps.bias");
+    run_kind(&c, clamped, narrow);
+    assert_true(clamps[0] > 0 && clamps[1] > 0);
+    checkpoint_end(&c);
+}
+
+/* As converters of gpt-oss write it: gate and up apart, biases of F32. */
+static void test_gpt_oss(void **state)
+{
+    (void)state;
+    gpt_oss(BF16, F32, EFS_ACTIVATION_BF16);
+    gpt_oss(F16, BF16, EFS_ACTIVATION_F16);
+}
+
+static void test_switch(void **state)
+{
+    (void)state;
+    struct checkpoint c = {.random = 5};
+    add_each(&c, BF16, INNER, HIDDEN, "encoder.block.1.layer.1.mlp.experts.expert_", ".wi.weight");
+    add_each(&c, BF16, HIDDEN, INNER, "encoder.block.1.layer.1.mlp.experts.expert_", ".wo.weight");
+    run_kind(&c, relu, EFS_ACTIVATION_BF16);
+    checkpoint_end(&c);
+}
+
+/* Tensors that make no known kind: which one, is said. */
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const others[] = {".wi.weight", ".shared.weight", ".up_proj.bias"};
+    static float y[HIDDEN];
+    for (size_t i = 0; i < 3; i++) {
+        struct checkpoint c = {.random = 6};
+        struct efs_error err = {""};
+        add_each(&c, BF16, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".gate_proj.weight");
+        add_each(&c, BF16, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".up_proj.weight");
+        add_each(&c, BF16, HIDDEN, INNER, "model.layers.0.mlp.experts.", ".down_proj.weight");
+        add_each(&c, BF16, i == 2 ? 0 : INNER, HIDDEN, "model.layers.0.mlp.experts.", others[i]);
+        write_source(&c);
+        struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
+        fixture_pack(&c.fixture, &options);
+        struct efs *fs = fixture_open(&c.fixture, (struct efs_options){.budget_bytes = 128u << 20, .no_state = true});
+        assert_int_equal(run(&c, fs, 1, EFS_FORM_CODED, EFS_ACTIVATION_F32, 1, y, &err),
+                         i == 2 ? -EINVAL : -EOPNOTSUPP); /* a bias of another size */
+        assert_non_null(strstr(err.text, i == 0 ? "4 tensors" : others[i]));
+        efs_close(fs);
+        checkpoint_end(&c);
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -319,6 +409,7 @@ static int setup(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f16), cmocka_unit_test(test_gpt_oss),
+                                       cmocka_unit_test(test_switch), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }
