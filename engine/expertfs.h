@@ -299,7 +299,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
     X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")                                  \
-    X(guessed_extents, counter, "", "units read since their expert was guessed to be asked for")
+    X(guessed_extents, counter, "", "units read since their expert was guessed to be asked for")                       \
+    X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

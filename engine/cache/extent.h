@@ -192,6 +192,19 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
 void efs_extent_pass(struct efs *fs, uint32_t extent);
 /* Drop the oldest kept extent without users, and tell the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
+/* ---- extent_edge.c: a few bytes at the edge of an extent, without the extent ---- */
+struct efs_edge;
+struct efs_edge *efs_edge_new(void); /* NULL: no memory */
+void efs_edge_free(struct efs_edge *edge);
+/* With lock held. true: the shard that holds raw bytes [begin, begin + bytes) of the extent's object is being read, and
+ * job is pushed to the workers once that has ended, well or not; it calls efs_edge_decode(). false: the extent is in
+ * memory or on its way, the bytes are not of one shard of several, or there is no memory: ask for the extent. */
+bool efs_edge_ask(struct efs *fs, struct efs_edge *edge, uint32_t extent, uint64_t begin, size_t bytes,
+                  struct efs_job *job);
+/* Those bytes into dst; the chunks' memory goes. 0, -EUCLEAN, the read's error. */
+errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, void *dst,
+                         struct efs_codec_scratch *scratch);
+/* ---- extent_load.c ---- */
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
 void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS */
 /* EFS_AGAIN_MOVE: what nobody uses leaves the segments that leave: to others, if it is kept. */

@@ -110,6 +110,12 @@ bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
 enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
 enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what);
 
+/* ---- extent_decode.c ---- */
+/* Raw bytes [begin, begin + bytes) of the object, all in that shard (index into the store's), from its chunks there;
+ * NULL: it has none of that kind. They are checked first. Without lock. 0, -EUCLEAN. */
+errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm,
+                               uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch);
+
 /* ---- extent_load.c ---- */
 /* Blocks for these components, which the extent does not have. 0: it is LOADING; -EAGAIN: others hold the memory;
  * -ENOMEM: the system has none and nothing will be freed. */
@@ -122,6 +128,10 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
  * -EAGAIN. */
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
 void efs_extent_loads_free(struct efs *fs);
+/* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
+ * when all memory is kept the oldest of that. For a guess nothing goes that is kept, or that a reader comes for. false:
+ * nobody can. */
+bool efs_extents_more_memory(struct efs *fs, enum efs_load why);
 /* Begin to load what is missing of an extent that rests. 0: its reads are deferred. -EAGAIN: no room now.
  * -ENOMEM.
  */

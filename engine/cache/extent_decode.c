@@ -8,53 +8,72 @@
 #include <errno.h>
 #include <string.h>
 
-static errint_t shard_damaged(struct efs *fs, struct efs_extent *x, uint32_t shard, bool sm, const char *how)
+static errint_t shard_tell_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
 {
     char place_text[1500];
-    efs_store_name_chunk(fs->store, x->object, shard, sm, place_text, sizeof(place_text));
+    efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
     efs_log(fs, EFS_LOG_ERROR, "%s: %s; restore the store from a copy", place_text, how);
     efs_count(&fs->stats, chunks_damaged, 1);
+    return -EUCLEAN;
+}
+
+static errint_t shard_damaged(struct efs *fs, struct efs_extent *x)
+{
     efs_lock(fs);
     x->discard = true; /* read it again next time: the damage may be of memory or of the bus */
     efs_unlock(fs);
     return -EUCLEAN;
 }
 
-static struct efs_shard_view shard_view(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
+static struct efs_shard_view shard_view(const struct efs *fs, uint32_t object_number, uint32_t shard, const uint8_t *e,
+                                        const uint8_t *sm)
 {
     const struct efs_disk_shard *s = &fs->store->shards[shard];
-    const struct efs_disk_object *object = &fs->store->objects[x->object];
+    const struct efs_disk_object *object = &fs->store->objects[object_number];
     return (struct efs_shard_view){
         .format = (enum efs_format)object->format,
         .codec = s->codec,
         .elements = efs_store_shard_elements(fs->store, object, shard),
-        .e = efs_extent_e(fs, x, s),
-        .sm = efs_extent_sm(fs, x, s),
+        .e = e,
+        .sm = sm,
         .e_bytes = s->e_bytes,
         .sm_bytes = s->sm_bytes,
     };
 }
 
-static errint_t shard_check(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
+static struct efs_shard_view extent_shard_view(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
+{
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    return shard_view(fs, x->object, shard, efs_extent_e(fs, x, s), efs_extent_sm(fs, x, s));
+}
+
+static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, const struct efs_shard_view *v)
+{
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
+        return shard_tell_damage(fs, object, shard, false, "checksum differs");
+    if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
+        return shard_tell_damage(fs, object, shard, true, "checksum differs");
+    efs_count(&fs->stats, chunks_checked, (v->e != NULL) + (v->sm != NULL));
+    return 0;
+}
+
+static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
 {
     uint64_t bit = 1ull << (shard - x->shard_first);
     if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
         return 0;
-    const struct efs_disk_shard *s = &fs->store->shards[shard];
-    if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
-        return shard_damaged(fs, x, shard, false, "checksum differs");
-    if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
-        return shard_damaged(fs, x, shard, true, "checksum differs");
+    if (shard_check(fs, x->object, shard, v) < 0)
+        return shard_damaged(fs, x);
     atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
-    efs_count(&fs->stats, chunks_checked, (v->e != NULL) + (v->sm != NULL));
     return 0;
 }
 
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    struct efs_shard_view v = shard_view(fs, x, x->shard_first + shard);
-    return shard_check(fs, x, x->shard_first + shard, &v);
+    struct efs_shard_view v = extent_shard_view(fs, x, x->shard_first + shard);
+    return extent_shard_check(fs, x, x->shard_first + shard, &v);
 }
 
 bool efs_extent_checked(const struct efs *fs, uint32_t extent)
@@ -105,14 +124,32 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size
         uint64_t at = begin + done, in = at % shard_bytes;
         uint32_t shard = fs->store->objects[x->object].shard_first + (uint32_t)(at / shard_bytes);
         size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
-        struct efs_shard_view v = shard_view(fs, x, shard);
-        rc = shard_check(fs, x, shard, &v);
+        struct efs_shard_view v = extent_shard_view(fs, x, shard);
+        rc = extent_shard_check(fs, x, shard, &v);
         if (rc == 0) {
             rc = shard_decode_bytes(&v, in, n, (uint8_t *)dst + done, stream, scratch);
-            if (rc == -EUCLEAN)
-                rc = shard_damaged(fs, x, shard, false, "code is not well formed");
+            if (rc == -EUCLEAN) {
+                shard_tell_damage(fs, x->object, shard, false, "code is not well formed");
+                rc = shard_damaged(fs, x);
+            }
         }
         done += n;
+    }
+    efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
+    efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
+    return rc;
+}
+
+errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm,
+                               uint64_t begin, size_t bytes, void *dst, struct efs_codec_scratch *scratch)
+{
+    uint64_t start_ns = efs_now_ns();
+    struct efs_shard_view v = shard_view(fs, object, shard, e, sm);
+    errint_t rc = shard_check(fs, object, shard, &v);
+    if (rc == 0) {
+        rc = shard_decode_bytes(&v, begin % efs_object_shard_bytes(fs, object), bytes, dst, false, scratch);
+        if (rc == -EUCLEAN)
+            shard_tell_damage(fs, object, shard, false, "code is not well formed");
     }
     efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
     efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);

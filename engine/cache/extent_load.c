@@ -47,9 +47,7 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
                                              efs_extent_room(fs, x, component), component == EFS_COMPONENT_SM, block);
 }
 
-/* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
- * when all memory is kept the oldest of that. For a guess nothing goes that is kept, or that a reader comes for. */
-static bool extents_more_memory(struct efs *fs, enum efs_load why)
+bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
@@ -87,7 +85,7 @@ static errint_t extent_place(struct efs *fs, uint32_t extent, unsigned component
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
     while (!extent_alloc_components(fs, x, components))
-        if (!extents_more_memory(fs, why)) {
+        if (!efs_extents_more_memory(fs, why)) {
             extent_free_components(fs, x, components);
             bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.supply;
             x->state = (uint8_t)was;

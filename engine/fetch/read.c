@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define PARTS_AT_ONCE 64u    /* asked for in one turn with the lock */
+#define EDGE_SHARE 8         /* an edge is at most 1/8 of its extent */
 #define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
 
 struct read;
@@ -24,8 +25,10 @@ struct part { /* of one extent */
     struct part *next;
     uint64_t begin; /* in the object */
     size_t bytes;
-    size_t stretch_bytes; /* of the object's stretch that begins with this part; 0: it is a later one of it */
-    bool pinned;          /* the expert, for all parts of that stretch */
+    size_t stretch_bytes;  /* of the object's stretch that begins with this part; 0: it is a later one of it */
+    bool pinned;           /* the expert, for all parts of that stretch */
+    bool is_tail, is_head; /* of its extent, and the request goes on behind it, or began before it */
+    struct efs_edge *edge; /* it may be an edge: a little of its extent, near the end on this side; else NULL */
     uint32_t group;
     uint8_t *dst;
     const uint8_t *full; /* the bytes, while the expert is pinned */
@@ -39,7 +42,10 @@ struct read {
     struct efs *fs;
     efs_done_fn *done;
     void *arg;
+    uint8_t *dst;
     size_t bytes;
+    uint32_t before;     /* with lock held: the group of the part before, EFS_NONE: none */
+    bool before_is_here; /* that part was in memory */
     _Atomic uint32_t remaining;
     _Atomic errint_t error;
 };
@@ -64,6 +70,7 @@ static void part_end(struct part *p, errint_t error)
     struct read *r = p->read;
     if (error < 0)
         r->error = error;
+    efs_edge_free(p->edge);
     free(p);
     read_end(r);
 }
@@ -73,7 +80,9 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct part *p = EFS_CONTAINER(job, struct part, waiter.job);
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
-    if (rc == 0) {
+    if (p->edge) {
+        rc = efs_edge_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
+    } else if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->begin, p->bytes, p->dst, false, scratch);
         efs_extent_put(fs, p->waiter.extent, false);
     }
@@ -84,6 +93,7 @@ static void parts_free(struct parts *parts)
 {
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
+        efs_edge_free(p->edge);
         free(p);
     }
     parts->head = NULL;
@@ -97,6 +107,22 @@ static void parts_add(struct parts *parts, struct part *p)
 }
 
 /* ---- without lock, before: what the read consists of ---- */
+
+/* Is it a small part at an end of its extent? */
+static errint_t part_look_at_edge(struct part *p, uint64_t extent_end)
+{
+    const struct read *r = p->read;
+    uint32_t extent = p->waiter.extent;
+    uint64_t extent_begin = efs_extent_begin(r->fs, extent);
+    p->is_tail = p->begin + p->bytes == extent_end && p->dst + p->bytes < r->dst + r->bytes;
+    p->is_head = p->begin == extent_begin && p->dst > r->dst;
+    uint64_t most = (extent_end - extent_begin) / EDGE_SHARE;
+    bool is_near = p->is_tail ? p->bytes <= most : p->begin + p->bytes - extent_begin <= most;
+    if (!is_near || p->group >= r->fs->store->expert_count || efs_extent(r->fs, extent)->shard_count < 2)
+        return 0;
+    p->edge = efs_edge_new();
+    return p->edge ? 0 : -ENOMEM;
+}
 
 /* An object's bytes, extent by extent. */
 static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst,
@@ -119,6 +145,9 @@ static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t
         p->waiter.extent = extent;
         p->waiter.job.run = part_run;
         parts_add(parts, p);
+        errint_t rc = part_look_at_edge(p, end);
+        if (rc < 0)
+            return rc;
         done += n;
     }
     return 0;
@@ -258,18 +287,37 @@ static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
     return NULL;
 }
 
+/* Of another expert than what lies beside it in the request, which was meant: what the kernel has read around it. A
+ * reader who goes on into the next expert asks from there. */
+static bool part_is_edge(const struct part *p, const struct efs_step *step)
+{
+    if (!p->edge || step->pace == EFS_PACE_SCAN)
+        return false;
+    if (p->is_tail)
+        return p->next && p->next->group != p->group;
+    if (p->is_head)
+        return p->read->before != p->group && p->read->before_is_here;
+    return step->pace == EFS_PACE_SEQUENTIAL;
+}
+
 /* The part is asked for; one that is not here belongs to who waits for it. true: it is here. */
-static bool part_ask(struct efs *fs, struct part *p, enum efs_pace pace)
+static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step)
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    if (efs_extent_ask_paced(fs, p->waiter.extent, pace, p->bytes, &p->waiter)) {
+    if (part_is_edge(p, step) && efs_edge_ask(fs, p->edge, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
+        efs_count(&fs->stats, reads_m, 1);
+        return false;
+    }
+    efs_edge_free(p->edge);
+    p->edge = NULL;
+    if (efs_extent_ask_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
     }
     efs_count(&fs->stats, reads_m, 1);
     /* the expert's other extents come too, unless the reader is going through the file anyway */
-    if (group < fs->store->expert_count && pace == EFS_PACE_RANDOM &&
+    if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
         efs_expert_coded_bytes(fs, group) <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
     return false;
@@ -277,25 +325,33 @@ static bool part_ask(struct efs *fs, struct part *p, enum efs_pace pace)
 
 /* One turn with the lock for all parts, or for some of many; those that are here are put on *ready, as far as they are
  * full on *full. */
-static void read_ask(struct efs *fs, struct parts *parts, enum efs_pace pace, struct parts *ready, struct parts *full)
+static void read_ask(struct efs *fs, struct parts *parts, const struct efs_step *step, struct parts *ready,
+                     struct parts *full)
 {
     const uint8_t *data = NULL;
     for (uint32_t n = 0; parts->head && (n < PARTS_AT_ONCE || (data && !parts->head->stretch_bytes)); n++) {
         struct part *p = parts->head;
         parts->head = p->next;
         if (p->stretch_bytes) {
-            if (p->group < fs->store->expert_count && pace != EFS_PACE_SCAN) /* its use counts */
+            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* its use counts */
                 efs_cache_read(fs, p->group, p->stretch_bytes);
             data = stretch_pin(fs, p);
             efs_count(&fs->stats, reads_f, data != NULL);
             p->pinned = data != NULL;
         }
+        struct read *r = p->read;
+        uint32_t group = p->group;
+        bool is_here = true;
         if (data) {
             p->full = data + p->begin;
             parts_add(full, p);
-        } else if (part_ask(fs, p, pace)) {
+        } else if (part_ask(fs, p, step)) {
             parts_add(ready, p);
+        } else {
+            is_here = false;
         }
+        r->before = group;
+        r->before_is_here = is_here;
     }
 }
 
@@ -343,7 +399,8 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         done(arg, -ENOMEM, 0);
         return;
     }
-    *r = (struct read){.fs = fs, .done = done, .arg = arg, .bytes = len, .remaining = 1};
+    *r =
+        (struct read){.fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .before = EFS_NONE, .remaining = 1};
     efs_active_begin(fs);
     struct parts parts = {NULL, &parts.head}, ready = {NULL, &ready.head}, full = {NULL, &full.head};
     struct efs_segment_at first;
@@ -356,11 +413,11 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     efs_lock(fs);
     struct efs_step step = read_note(fs, stream, file, offset, len, group);
-    read_ask(fs, &parts, step.pace, &ready, &full);
+    read_ask(fs, &parts, &step, &ready, &full);
     while (parts.head) { /* others have their turn */
         efs_unlock(fs);
         efs_lock(fs);
-        read_ask(fs, &parts, step.pace, &ready, &full);
+        read_ask(fs, &parts, &step, &ready, &full);
     }
     read_ahead(fs, &step, file);
     efs_unlock(fs);

@@ -441,6 +441,71 @@ static void test_damage(void **state)
     fixture_end(&copy);
 }
 
+/* Reads around where an expert's tensors end: the other experts that lie there give a shard, and stay as they were. */
+#define AROUND_BEFORE 4096u
+#define AROUND_BYTES (32u * 1024)
+static void read_around_experts(struct efs *fs, const unsigned char *whole, unsigned *good, unsigned *bad)
+{
+    static const char *const ends[] = {"down_proj", "gate_proj", "up_proj"};
+    unsigned char got[AROUND_BYTES];
+    uint32_t file = file_named(fs, "model.safetensors");
+    for (unsigned l = 0; l < 2; l++)
+        for (unsigned e = 0; e < 6; e++)
+            for (unsigned i = 0; i < 3; i++) {
+                char name[200];
+                uint64_t bytes;
+                snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s.weight", l, e, ends[i]);
+                const unsigned char *at = tensor_in(whole, name, &bytes) - AROUND_BEFORE;
+                ssize_t rc = read_wait(fs, file, NULL, (uint64_t)(at - whole), got, AROUND_BYTES);
+                if (rc == AROUND_BYTES) {
+                    assert_memory_equal(got, at, AROUND_BYTES);
+                    ++*good;
+                } else {
+                    assert_int_equal(rc, -EUCLEAN);
+                    ++*bad;
+                }
+            }
+}
+
+static void test_edges(void **state)
+{
+    (void)state;
+    char path[400], command[1000];
+    size_t bytes, store_bytes;
+    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
+    unsigned char *whole = fixture_read(path, &bytes);
+    unsigned good = 0, bad = 0;
+    struct efs_stats s;
+    struct efs *fs = open_model(20 * MIB, false, false);
+    read_around_experts(fs, whole, &good, &bad);
+    assert_int_equal(good, 36);
+    assert_int_equal(bad, 0);
+    check_within_budget(fs);
+    efs_stats(fs, &s, sizeof(s));
+    assert_true(s.reads_edge > 5);
+    assert_true(s.reads_edge < s.reads_m);
+    efs_close(fs);
+    struct fixture copy; /* each chunk damaged: none of those bytes is handed out */
+    fixture_begin(&copy);
+    snprintf(command, sizeof(command), "cp '%s' '%s'", model.store, copy.store);
+    assert_int_equal(system(command), 0);
+    free(fixture_read(copy.store, &store_bytes));
+    for (uint64_t at = store_bytes / 16; at < store_bytes * 3 / 4; at += 1024)
+        fixture_damage(copy.store, at);
+    struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 20 * MIB, .workers = 2};
+    struct efs_error err = {""};
+    assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
+    good = bad = 0;
+    read_around_experts(fs, whole, &good, &bad);
+    efs_stats(fs, &s, sizeof(s));
+    assert_true(bad > 18);
+    assert_true(s.reads_edge > 5 && s.chunks_damaged >= bad);
+    check_within_budget(fs);
+    efs_close(fs);
+    free(whole);
+    fixture_end(&copy);
+}
+
 /* Closing while reads wait: each still ends, in full or cancelled. */
 static void count_done(void *arg, errint_t error, size_t bytes)
 {
@@ -578,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_first_touch_brings_expert),
         cmocka_unit_test(test_scan_leaves_the_pool),
         cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_edges),
         cmocka_unit_test(test_close_under_load),
         cmocka_unit_test(test_refuses),
     };
