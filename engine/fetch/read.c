@@ -16,6 +16,7 @@
 
 #define PARTS_AT_ONCE 64u    /* asked for in one turn with the lock */
 #define EDGE_SHARE 8         /* an edge is at most 1/8 of its extent */
+#define AROUND_BYTES 32768u  /* of a request at least, where the kernel reads around or ahead */
 #define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
 
 struct read;
@@ -118,7 +119,8 @@ static errint_t part_look_at_edge(struct part *p, uint64_t extent_end)
     p->is_head = p->begin == extent_begin && p->dst > r->dst;
     uint64_t most = (extent_end - extent_begin) / EDGE_SHARE;
     bool is_near = p->is_tail ? p->bytes <= most : p->begin + p->bytes - extent_begin <= most;
-    if (!is_near || p->group >= r->fs->store->expert_count || efs_extent(r->fs, extent)->shard_count < 2)
+    if (!is_near || r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count ||
+        efs_extent(r->fs, extent)->shard_count < 2)
         return 0;
     p->edge = efs_edge_new();
     return p->edge ? 0 : -ENOMEM;
@@ -297,7 +299,7 @@ static bool part_is_edge(const struct part *p, const struct efs_step *step)
         return p->next && p->next->group != p->group;
     if (p->is_head)
         return p->read->before != p->group && p->read->before_is_here;
-    return step->pace == EFS_PACE_SEQUENTIAL;
+    return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
 }
 
 /* The part is asked for; one that is not here belongs to who waits for it. true: it is here. */

@@ -446,11 +446,11 @@ static void test_damage(void **state)
 #define AROUND_BYTES (32u * 1024)
 static void read_around_experts(struct efs *fs, const unsigned char *whole, unsigned *good, unsigned *bad)
 {
-    static const char *const ends[] = {"down_proj", "gate_proj", "up_proj"};
+    static const char *const ends[] = {"gate_proj", "up_proj", "down_proj"};
     unsigned char got[AROUND_BYTES];
     uint32_t file = file_named(fs, "model.safetensors");
     for (unsigned l = 0; l < 2; l++)
-        for (unsigned e = 0; e < 6; e++)
+        for (unsigned e = 6; e-- > 0;)
             for (unsigned i = 0; i < 3; i++) {
                 char name[200];
                 uint64_t bytes;
