@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-compute.h - run the experts of a layer, from a store or from the caller's memory. See expertfs.h.
+ * expertfs-compute.h - run the experts of a layer, from a store, a mount or the caller's memory. See expertfs.h.
  */
 #ifndef EXPERTFS_COMPUTE_H
 #define EXPERTFS_COMPUTE_H
@@ -69,6 +69,15 @@ struct efs_mixture {
  */
 EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
                                 struct efs_error *err);
+
+/*
+ * The same by a client, of a mount or of a store: of this layer of a stack, as efs_client_begin() has it, and
+ * route.expert.number is the number in the layer. The result is the same to the bit as that of a store in this process.
+ * Of a mount in EFS_FORM_CODED its chunks are read where they lie in the mount's memory; in EFS_FORM_ANY each expert is
+ * run as the mount has it.
+ */
+EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
+                                const struct efs_mixture *mixture, struct efs_error *err);
 
 /* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
  * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at;

@@ -8,22 +8,7 @@
 #define EXPERTFS_PRIVATE_H
 
 #include "expertfs.h"
-
-/* ---- memory of experts as windows ---------------------------------------------------------------------------------
- */
-
-/*
- * Memory as a window: whoever keeps it mapped sees this expert until the lease is released, and then whatever comes
- * there next; he must hold a lease on what he reads, and until I/O has ended that he lets read it. number tells windows
- * apart and is never given again. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of its own
- * (CAP_SYS_ADMIN).
- */
-struct efs_window {
-    uint32_t number;
-    int fd; /* owned by the engine, valid while the lease is held, for reading; nobody can open it for writing */
-    uint64_t bytes;
-};
-errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
+#include "expertfs-protocol.h"
 
 /* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
  * file alone does not have them under their names. The view is not hidden. */
@@ -50,6 +35,11 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
  * numbers, and how many. */
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
 
+struct efs_request;
+/* An expert of a request is there: it is held until efs_request_drop(request, index); or it failed, and is held no
+ * more: request is NULL. */
+typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+
 /* What becomes of the experts of a request. Zero: each is leased in full until it is dropped or the request released.
  */
 struct efs_request_how {
@@ -57,18 +47,17 @@ struct efs_request_how {
     /* Nobody comes for them by this request: they are brought into memory, and opens and reads find them there, or wait
      * for them. In full as far as a quarter of the budget goes, else coded; form is not looked at. */
     bool bring;
-    /* Each is handed over, in full, for efs_lease_window(): called once for each, from any thread, also before the
-     * call returns. The lease is the callee's, to be released. args has what it gets, an element for each. */
-    efs_leased_fn *done;
+    /* They are for other processes, as windows: called once for each, from any thread, also before the call returns.
+     * The request ends with the last that is dropped. args has what it gets, an element for each. */
+    efs_arrived_fn *arrived;
     void *const *args;
 };
 /*
  * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: scheduled as a
  * whole, brought in the order that lets the layer go on soonest. Does not block. -EINVAL: a number, a form, an expert
- * twice or of another layer; -ENOMEM: nothing was asked for, done is not called. *request is the caller's; NULL with
- * bring and done, when there is nothing to wait for.
+ * twice or of another layer; -ENOMEM: nothing was asked for, arrived is not called. *request is the caller's; NULL with
+ * bring and arrived, when there is nothing to wait for.
  */
-struct efs_request;
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
 /* As efs_client_wait_any(). */
@@ -97,6 +86,37 @@ errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *t
 /* A number for one who observes, 1 or more; all of his sequences are over. */
 uint32_t efs_routing_observer(struct efs *fs);
 void efs_routing_observer_end(struct efs *fs, uint32_t who);
+
+/* ---- experts as windows ---------------------------------------------------------------------------------------- */
+
+/*
+ * Memory as a window: whoever keeps it mapped sees what he holds there until he drops it, and then whatever comes there
+ * next; he must hold what he reads, and until I/O has ended that he lets read it. number tells windows apart and is
+ * never given again. All of these are for an expert that is held by a request of that index.
+ */
+struct efs_window {
+    uint32_t number;
+    int fd; /* for reading; nobody can open it for writing */
+    uint64_t bytes;
+};
+/* Can coded experts be handed out? Not without chunk_windows, or without CAP_SYS_ADMIN. */
+bool efs_hands_out_coded(const struct efs *fs);
+/* FULL or CODED. */
+enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
+/* Full: its window, where its file begins at 0. The descriptor is the engine's, valid while it is held. -EBUSY: it was
+ * given out by efs_lease_fd(), or this process has no tmpfs of its own (CAP_SYS_ADMIN). */
+errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
+/* Coded: where its extents are, in the order of its layout, to be freed by the caller. -EOPNOTSUPP: in memory that
+ * nobody else can see; -ENOMEM. */
+errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
+                            uint32_t *count);
+/* Coded: a window that places name. The descriptor is the caller's. -EMFILE, ... */
+errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
+                                 struct efs_window *window);
+/* Coded: what stays the same as long as the store is served, as the protocol has it (struct efs_export_layout and what
+ * follows it); to be freed by the caller. -ENOMEM. */
+errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
+                            size_t *bytes);
 
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 

@@ -151,6 +151,9 @@ struct efs_options {
     void *log_arg;
     /* As above. */
     const char *predictor, *prefetch;
+    /* With full_pool, and CAP_SYS_ADMIN: keep the chunk pool in memory that a daemon can let others map, so that it
+     * hands out coded experts, too. */
+    bool chunk_windows;
 };
 
 /* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
@@ -300,7 +303,14 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
     X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")                                  \
     X(guessed_extents, counter, "", "units read since their expert was guessed to be asked for")                       \
-    X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")
+    X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")     \
+    X(coded, counter, "", "experts asked for in coded form")                                                           \
+    X(coded_c, counter, "", "of them, those whose chunks were all in memory")                                          \
+    X(coded_m, counter, "", "of them, those that waited for the disk")                                                 \
+    X(coded_errors, counter, "", "of them, those that ended in an error")                                              \
+    X(coded_waits, counter, "", "of them, those that waited for room")                                                 \
+    X(coded_bytes, gauge, "bytes", "of the chunk pool, handed out coded or on the way")                                \
+    X(coded_experts, gauge, "", "experts handed out coded or on the way")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;
@@ -384,7 +394,7 @@ struct efs_tensor {
     uint32_t dims;
     uint64_t shape[8];                    /* slowest first */
     uint64_t bytes;                       /* raw */
-    const void *data;                     /* EFS_FORM_FULL: in the mapped memfd, read-only */
+    const void *data;                     /* EFS_FORM_FULL: in mapped memory, read-only */
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
     uint64_t reserved[4];
@@ -427,10 +437,10 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
  * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are scheduled as a
  * whole, and brought in the order that lets the layer go on soonest. Does not block. Each is leased, unchanging, until
  * it is dropped or the request released. -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM.
- * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, has at
- * most 512 experts in a request, and hands out full experts alone; for requests whose experts are all mapped it is told
- * a moment later. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells. -EOPNOTSUPP:
- * coded, of a mount.
+ * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, and has
+ * at most 512 experts in a request; for requests whose experts are all mapped it is told a moment later. Coded experts
+ * come by its socket alone: -EOPNOTSUPP where it hands none out (no passthrough, or the caller may not use it), and any
+ * are full then. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
@@ -438,8 +448,9 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
                                   struct efs_client_request **request, struct efs_error *err);
 /*
  * Wait until an expert is there, or has failed, that no call has told of yet. 1: its index in needs is in *index, and
- * in *status 0 or why it failed (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; of a mount, what the open of its file said).
- * 0: all were told of, or dropped. timeout_ms < 0: for ever; -ETIMEDOUT: none came in time.
+ * in *status 0 or why it failed (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; of a mount, what the open of its file said, or,
+ * of coded ones, -EIO when it is gone). 0: all were told of, or dropped. timeout_ms < 0: for ever; -ETIMEDOUT: none
+ * came in time.
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /*

@@ -69,6 +69,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .predictor = options->predictor,
         .prefetch = options->prefetch,
         .log = efsd_log_line,
+        .chunk_windows = true,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
     if (rc)

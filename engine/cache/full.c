@@ -295,6 +295,8 @@ errint_t efs_full_build(struct efs *fs)
     if (!fs->full->at)
         return -ENOMEM;
     efs_memfiles_open(&fs->full->memfiles, fs->options.full_pool);
+    if (fs->options.chunk_windows && fs->full->memfiles.tmpfs >= 0)
+        fs->arena.memfiles = &fs->full->memfiles;
     efs_lru_init(&fs->full->protected, &fs->full->at[0].link, sizeof(struct efs_full));
     efs_lru_init(&fs->full->evictable, &fs->full->at[0].link, sizeof(struct efs_full));
     return 0;

@@ -108,8 +108,8 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     const void *needs;
     void *copy;
     *out = NULL;
-    if (client->mount && form == EFS_FORM_CODED)
-        return efs_fail(err, -EOPNOTSUPP, "a mount hands out full experts");
+    if (form != EFS_FORM_FULL && form != EFS_FORM_CODED && form != EFS_FORM_ANY)
+        return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
     errint_t rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
     if (rc < 0)
         return rc;
@@ -119,7 +119,7 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
     rc = client->mount
-             ? efs_mount_begin(client->mount, stack, layer, needs, count, &request->of_mount, err)
+             ? efs_mount_begin(client->mount, stack, layer, needs, count, form, &request->of_mount, err)
              : client_begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
     free(copy);
     if (rc < 0)

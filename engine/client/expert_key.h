@@ -11,10 +11,11 @@
 
 struct efs_expert_key {
     uint32_t layer, expert;
+    bool coded;                       /* it is held in coded form */
     char stack[EFS_STACK_NAME_BYTES]; /* "" of models with one; zeros behind the name */
 };
 
-/* stack is shorter than EFS_STACK_NAME_BYTES. */
+/* In full. stack is shorter than EFS_STACK_NAME_BYTES. */
 static inline struct efs_expert_key efs_expert_key(const char *stack, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_key key = {.layer = layer, .expert = expert};
@@ -24,7 +25,7 @@ static inline struct efs_expert_key efs_expert_key(const char *stack, uint32_t l
 
 static inline bool efs_expert_key_is(const struct efs_expert_key *a, const struct efs_expert_key *b)
 {
-    return a->layer == b->layer && a->expert == b->expert && strcmp(a->stack, b->stack) == 0;
+    return a->layer == b->layer && a->expert == b->expert && a->coded == b->coded && strcmp(a->stack, b->stack) == 0;
 }
 
 static inline uint32_t efs_expert_key_hash(const struct efs_expert_key *key)
@@ -32,6 +33,7 @@ static inline uint32_t efs_expert_key_hash(const struct efs_expert_key *key)
     uint32_t hash = 2166136261u; /* FNV-1a, over numbers and name */
     hash = (hash ^ key->layer) * 16777619u;
     hash = (hash ^ key->expert) * 16777619u;
+    hash = (hash ^ key->coded) * 16777619u;
     for (const char *p = key->stack; *p; p++)
         hash = (hash ^ (uint8_t)*p) * 16777619u;
     return hash ^ hash >> 15; /* buckets are taken by the low bits */

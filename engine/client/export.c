@@ -69,6 +69,7 @@ void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
     h->drops[h->drop_count++] = file->handed.tag; /* free when the mount was told */
     if (file->handed.window)
         file->handed.window->users--;
+    efs_export_end_coded(&file->handed);
     file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
 }
 
@@ -90,6 +91,11 @@ bool efs_export_works(const struct efs_export *h)
     return h && !h->lost;
 }
 
+bool efs_export_hands_out_coded(const struct efs_export *h)
+{
+    return h && h->coded;
+}
+
 /* ---- packets ------------------------------------------------------------------------------------------------ */
 
 static errint_t export_send_packet(const struct efs_export *h, const struct efs_export_head *packet)
@@ -99,6 +105,20 @@ static errint_t export_send_packet(const struct efs_export *h, const struct efs_
         n = send(h->fd, packet, packet->bytes, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n < 0 ? -errno : 0;
+}
+
+void efs_export_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
+{
+    efs_export_end_coded(&file->handed);
+    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
+    if (file->any)
+        efs_file_make_full(m, file);
+    if (file->key.coded) {
+        file->error = error == -EAGAIN ? -EIO : error;
+        efs_file_opened(m, file);
+    } else {
+        efs_file_queue(m, file);
+    }
 }
 
 /* The mount is gone, or not what it should be: what it did not answer is opened. */
@@ -111,8 +131,7 @@ static void export_lose(struct efs_mount *m)
         if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
-            file->handed.tag = EFS_NO_TAG;
-            efs_file_queue(m, file);
+            efs_export_do_without(m, file, -EIO);
         }
     efs_mount_wake_open_workers(m);
     efs_full_set_lose(m);
@@ -212,6 +231,11 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
     struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
     if (!file || file->state != EFS_FILE_OPENING || answer->error > 0)
         return false;
+    if (answer->error == 0 && file->key.coded) {
+        if (!file->any || file->handed.body_total)
+            return false;
+        efs_file_make_full(m, file);
+    }
     errint_t rc = answer->error;
     struct efs_export_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
     if (rc == 0 && !w) {
@@ -232,9 +256,8 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
     } else { /* the mount has forgotten the tag */
         h->files[answer->tag] = NULL;
         h->free_tags[h->free_count++] = answer->tag;
-        file->handed.tag = EFS_NO_TAG;
     }
-    efs_file_queue(m, file); /* its file may be had, or says why not */
+    efs_export_do_without(m, file, answer->error); /* its file may be had, or says why not */
     efs_mount_wake_open_workers(m);
     return true;
 }
@@ -244,6 +267,7 @@ union incoming {
     struct efs_export_head head;
     struct efs_export_answer answer;
     struct efs_export_kept kept;
+    struct efs_export_coded coded;
 };
 
 /* A packet of so many bytes, and what came with it. false: it makes no sense. */
@@ -254,6 +278,11 @@ static bool export_take(struct efs_mount *m, const union incoming *packet, size_
         return false;
     if (head->kind == EFS_EXPORT_ANSWER)
         return bytes == sizeof(packet->answer) && export_take_answer(m, &packet->answer, fd);
+    if (head->kind == EFS_EXPORT_WINDOW)
+        return bytes == sizeof(packet->answer) && efs_export_take_place(m->export, &packet->answer, fd);
+    if (head->kind == EFS_EXPORT_CODED)
+        return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
+               efs_export_take_coded(m, &packet->coded);
     return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
            bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
            memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && efs_full_set_take(m, &packet->kept);
@@ -325,8 +354,8 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-/* "address: PATH": the path, or nothing. */
-static void export_read_address(int root, char path[PATH_MAX])
+/* "address: PATH": the path, or nothing; "coded: yes". */
+static void export_read_address(int root, char path[PATH_MAX], bool *coded)
 {
     static const char name[] = "address: /";
     char text[PATH_MAX + 64];
@@ -337,6 +366,7 @@ static void export_read_address(int root, char path[PATH_MAX])
     text[n < 0 ? 0 : n] = '\0';
     char *end = strchr(text, '\n');
     *path = '\0';
+    *coded = end && strncmp(end, "\ncoded: yes\n", 12) == 0;
     if (strncmp(text, name, sizeof(name) - 1) == 0 && end && end - text < PATH_MAX) {
         *end = '\0';
         strcpy(path, text + sizeof(name) - 2);
@@ -381,7 +411,8 @@ static bool export_is_trusted(int fd, int root)
 struct efs_export *efs_export_connect(int root)
 {
     char path[PATH_MAX];
-    export_read_address(root, path);
+    bool coded;
+    export_read_address(root, path, &coded);
     if (!*path)
         return NULL;
     struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
@@ -397,6 +428,7 @@ struct efs_export *efs_export_connect(int root)
         return NULL;
     }
     h->fd = fd;
+    h->coded = coded;
     return h;
 }
 
@@ -405,7 +437,10 @@ void efs_export_free(struct efs_export *h)
     if (!h)
         return;
     for (uint32_t tag = 0; tag < h->room; tag++)
-        free(h->files[tag]); /* that nobody waited for any more */
+        if (h->files[tag]) { /* that nobody waited for any more */
+            efs_export_end_coded(&h->files[tag]->handed);
+            free(h->files[tag]);
+        }
     efs_window_unmap_all(h);
     efs_sys_close(h->fd); /* the mount may give the memory to others now */
     efs_sys_close(h->nudge);

@@ -18,10 +18,14 @@ struct efs_export;
 
 #define EFS_NO_TAG EFS_EXPORT_NOTIFY
 
-/* What an expert's file is handed out as. */
+/* What an expert is handed out as. */
 struct efs_handed {
-    uint32_t tag; /* EFS_NO_TAG: it is not handed out */
-    struct efs_export_window *window;
+    uint32_t tag;                      /* EFS_NO_TAG: it is not handed out */
+    struct efs_export_window *window;  /* full: the one that it is in */
+    struct efs_export_window **places; /* coded: those that it is in */
+    uint32_t place_count;
+    uint8_t *body;                   /* coded, while it comes: what its parts tell; NULL: there was no memory */
+    uint32_t body_bytes, body_total; /* that have come; of all */
 };
 
 /* Connect to the mount's socket. NULL: there is none for us; files do. Without lock. */
@@ -30,6 +34,8 @@ struct efs_export *efs_export_connect(int root);
 void efs_export_free(struct efs_export *export);
 /* May it be asked for more? */
 bool efs_export_works(const struct efs_export *export);
+/* Does the mount hand out coded experts? */
+bool efs_export_hands_out_coded(const struct efs_export *export);
 
 /* A tag for a file that is to be asked for. false: no memory, or too many. */
 bool efs_export_take_tag(struct efs_export *export, struct efs_expert_file *file);
@@ -39,7 +45,7 @@ void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
 bool efs_export_has_orphans(const struct efs_export *export);
 /* A layer's experts that are held already are used: told with the next packet. false: there is no room for it now. */
 bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t layer, const struct efs_need *needs,
-                       uint32_t count);
+                       uint32_t count, enum efs_form form);
 /* Is there something to be told, or given back? */
 bool efs_export_has_news(const struct efs_export *export);
 

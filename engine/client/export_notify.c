@@ -20,12 +20,13 @@ void efs_export_packet_end(struct efs_export_ask *packet)
 }
 
 bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, const struct efs_need *needs,
-                       uint32_t count)
+                       uint32_t count, enum efs_form form)
 {
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     if (count > EFS_EXPORT_ITEMS || strlen(stack) >= sizeof(ask.stack))
         return false;
     ask.layer = layer;
+    ask.form = form;
     ask.head.count = count;
     efs_export_packet_end(&ask);
     if (ask.head.bytes > sizeof(h->news) - h->news_bytes)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_layout.c - see file_layout.h. */
-#include "file_layout.h"
+#include "coded_layout.h"
 
 #include "sys.h"
 
@@ -74,6 +74,7 @@ void efs_layout_free(struct efs_file_layout *layout)
     if (!layout)
         return;
     efs_source_list_free(&layout->list);
+    efs_coded_layout_free(layout->coded);
     free(layout->tensors);
     free(layout->header);
     free(layout);

@@ -14,6 +14,7 @@ struct efs_file_layout {
     struct efs_source_list list; /* owns the names */
     struct efs_tensor *tensors;  /* without data */
     uint32_t tensor_count;
+    struct efs_coded_layout *coded; /* of one that comes coded, whose header is not kept; else NULL */
 };
 
 /* Of the file of bytes that is mapped at data. Its header is checked like one of strangers.

@@ -24,15 +24,28 @@ static void file_unhash(struct efs_mount *m, struct efs_expert_file *file)
     file->hashed = false;
 }
 
+static void file_hash(struct efs_mount *m, struct efs_expert_file *file)
+{
+    file->hash = efs_expert_key_hash(&file->key);
+    file->hashed = true;
+    file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
+    m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
+}
+
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key)
 {
     file->key = *key;
-    file->hash = efs_expert_key_hash(key);
-    file->hashed = true;
     file->mapped.fd = -1;
     file->handed.tag = EFS_NO_TAG;
-    file->next_hashed = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
-    m->buckets[file->hash % EFS_MOUNT_BUCKETS] = file;
+    file_hash(m, file);
+}
+
+void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file)
+{
+    file_unhash(m, file);
+    file->any = false;
+    file->key.coded = false;
+    file_hash(m, file);
 }
 
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)

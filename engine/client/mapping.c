@@ -106,6 +106,7 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
 void efs_mapped_let_go(struct efs_mapped_file *file)
 {
     free(file->tensors);
+    free(file->shards);
     efs_layout_free(file->learned);
     *file = (struct efs_mapped_file){.fd = -1};
 }

@@ -16,8 +16,9 @@
 struct efs_mapped_file {
     int fd; /* < 0: not open, nothing below is set */
     const uint8_t *data;
-    size_t bytes;
+    size_t bytes;                    /* coded: of its chunks */
     struct efs_tensor *tensors;      /* their names are of the layout that was known, or of: */
+    struct efs_coded_shard *shards;  /* theirs, of one that comes coded */
     struct efs_file_layout *learned; /* NULL: it was known. Its owner may take it over. */
     uint32_t tensor_count;
 };
@@ -33,7 +34,7 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
 void efs_mapped_close(struct efs_mapped_file *file);
 /* Of a file whose data and bytes are there, by whatever means: its tensors. -EUCLEAN, -ENOMEM. */
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
-/* Free what efs_mapped_tensors() made. */
+/* Free what efs_mapped_tensors() made, or efs_coded_take(). */
 void efs_mapped_let_go(struct efs_mapped_file *file);
 
 #endif

@@ -54,6 +54,16 @@ static errint_t request_check(const char *stack, uint32_t layer, const struct ef
     return 0;
 }
 
+/* Lock held: the expert in a form that will do, if it is there or on its way: rather there. */
+static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_expert_key *full, enum efs_form form)
+{
+    struct efs_expert_key coded = *full;
+    coded.coded = true;
+    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full) : NULL;
+    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded) : NULL;
+    return a && (!b || a->state == EFS_FILE_HERE) ? a : b;
+}
+
 /* Was it there before? */
 static bool mount_knows(struct efs_mount *m, const struct efs_expert_key *key)
 {
@@ -94,16 +104,18 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
 }
 
 /* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
-static bool item_take_file(struct efs_mount *m, struct item *item, const struct efs_expert_key *key,
+static bool item_take_file(struct efs_mount *m, struct item *item, struct efs_expert_key key, enum efs_form form,
                            struct efs_expert_file **spare)
 {
-    struct efs_expert_file *file = efs_file_find(m, key);
+    struct efs_expert_file *file = mount_find(m, &key, form);
     bool fresh = !file;
     if (fresh) {
         file = *spare;
         *spare = file->next_queued;
         file->next_queued = NULL;
-        efs_file_add(m, file, key);
+        key.coded = form != EFS_FORM_FULL;
+        efs_file_add(m, file, &key);
+        file->any = form == EFS_FORM_ANY;
     }
     efs_file_ref(m, file);
     item->file = file;
@@ -118,18 +130,18 @@ static bool mount_may_ask(const struct efs_mount *m, uint32_t count)
 
 /* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                 struct efs_mount_request *request)
+                                 enum efs_form form, struct efs_mount_request *request)
 {
     char text[LINE_BYTES];
     bool all = true;
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count && all; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        request->items[i].file = efs_file_find(m, &key);
+        request->items[i].file = mount_find(m, &key, form);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
     }
     if (all && mount_may_ask(m, request->count))
-        all = efs_export_notify(m->export, stack, layer, needs, request->count);
+        all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
     else if (all)
         all = efs_mount_tell_later(m, text, request_print(stack, layer, needs, request->count, text));
     if (all)
@@ -161,44 +173,64 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        if (item_take_file(m, &request->items[i], &key, spare))
+        if (item_take_file(m, &request->items[i], key, EFS_FORM_FULL, spare))
             efs_file_queue(m, request->items[i].file);
     }
     efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
 }
 
+/* Lock held: what is asked for of an item. */
+static uint32_t item_ask(struct efs_mount *m, struct item *item, const struct efs_expert_key *key, enum efs_form form,
+                         struct efs_expert_file **spare)
+{
+    if (!item_take_file(m, item, *key, form, spare))
+        return EFS_EXPORT_NOTIFY;
+    struct efs_expert_file *file = item->file;
+    if (efs_export_works(m->export) && efs_export_take_tag(m->export, file)) {
+        bool known = !file->key.coded || efs_known_find(m, &file->key, file->hash);
+        file->state = EFS_FILE_OPENING;
+        return file->handed.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
+    }
+    if (file->any)
+        efs_file_make_full(m, file);
+    if (file->key.coded) {
+        file->error = efs_export_works(m->export) ? -ENOMEM : -EIO;
+        efs_file_opened(m, file);
+    } else {
+        efs_file_queue(m, file);
+    }
+    return EFS_EXPORT_NOTIFY;
+}
+
 /* The mount hands them out over its socket. */
 static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                                  struct efs_mount_request *request, struct efs_expert_file **spare)
+                                  enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
-    ask.head.count = request->count;
+    ask.form = form;
     strcpy(ask.stack, stack); /* is_stack() */
     pthread_mutex_lock(&m->telling);
-    pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < request->count; i++) {
-        struct item *item = &request->items[i];
-        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        bool fresh = item_take_file(m, item, &key, spare);
-        bool asked = fresh && efs_export_works(m->export) && efs_export_take_tag(m->export, item->file);
-        ask.item[i].expert = needs[i].expert;
-        ask.item[i].tokens = needs[i].tokens;
-        ask.item[i].tag = asked ? item->file->handed.tag : EFS_EXPORT_NOTIFY;
-        if (asked)
-            item->file->state = EFS_FILE_OPENING;
-        else if (fresh)
-            efs_file_queue(m, item->file);
+    for (uint32_t at = 0; at < request->count; at += ask.head.count) {
+        uint32_t left = request->count - at;
+        ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
+        pthread_mutex_lock(&m->lock);
+        for (uint32_t i = 0; i < ask.head.count; i++) {
+            const struct efs_expert_key key = efs_expert_key(stack, layer, needs[at + i].expert);
+            ask.item[i].expert = needs[at + i].expert;
+            ask.item[i].tokens = needs[at + i].tokens;
+            ask.item[i].tag = item_ask(m, &request->items[at + i], &key, form, spare);
+        }
+        efs_mount_wake_open_workers(m);
+        pthread_mutex_unlock(&m->lock);
+        efs_export_send(m, &ask);
     }
-    efs_mount_wake_open_workers(m);
-    pthread_mutex_unlock(&m->lock);
-    efs_export_send(m, &ask);
     pthread_mutex_unlock(&m->telling);
 }
 
 static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                              struct efs_mount_request *request, struct efs_error *err)
+                              enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
 {
     struct efs_expert_file *spare = NULL;
     errint_t rc = 0;
@@ -218,10 +250,10 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    bool ask = mount_may_ask(m, request->count);
+    bool ask = form != EFS_FORM_FULL || mount_may_ask(m, request->count);
     pthread_mutex_unlock(&m->lock);
     if (ask)
-        request_begin_exports(m, stack, layer, needs, request, &spare);
+        request_begin_exports(m, stack, layer, needs, form, request, &spare);
     else
         request_begin_opening(m, stack, layer, needs, request, &spare);
     files_free(spare);
@@ -229,9 +261,16 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
 }
 
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, struct efs_mount_request **out, struct efs_error *err)
+                         uint32_t count, enum efs_form form, struct efs_mount_request **out, struct efs_error *err)
 {
     errint_t rc = request_check(stack, layer, needs, count, err);
+    if (rc == 0 && form != EFS_FORM_FULL && !efs_export_hands_out_coded(m->export)) {
+        if (form == EFS_FORM_CODED)
+            return efs_fail(err, -EOPNOTSUPP,
+                            "this mount hands out no coded experts to us (.expertfs/handout says \"coded: no\", or is "
+                            "of another user): it needs passthrough and Linux 6.9; ask for full ones");
+        form = EFS_FORM_FULL;
+    }
     if (rc < 0)
         return rc;
     struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
@@ -240,8 +279,8 @@ errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer,
     request->mount = m;
     request->event.fd = -1;
     request->count = count;
-    if (!request_begin_mapped(m, stack, layer, needs, request))
-        rc = request_begin(m, stack, layer, needs, request, err);
+    if (!request_begin_mapped(m, stack, layer, needs, form, request))
+        rc = request_begin(m, stack, layer, needs, form, request, err);
     if (rc < 0)
         free(request);
     else

@@ -34,6 +34,7 @@ struct efs_expert_file {
     uint32_t hash, refs;                               /* refs: items of requests */
     enum efs_expert_file_state state;
     bool kept, hashed;
+    bool any; /* asked for as the mount likes, and expected coded */
     errint_t error;
     struct efs_mapped_file mapped;
     struct efs_handed handed; /* by the mount's socket, instead of opened */
@@ -92,6 +93,8 @@ void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key);
 /* A new one, whose memory was got by the caller; to be queued, or asked for. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
+/* It is expected in full from now on, in place of coded. */
+void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
 /* To the open_workers, who want to be woken. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
 /* Something has come, or nothing comes any more: those who wait look again. */
@@ -137,7 +140,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 void efs_mount_free(struct efs_mount *mount);
 /* As the calls of expertfs.h. */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, struct efs_mount_request **request, struct efs_error *err);
+                         uint32_t count, enum efs_form form, struct efs_mount_request **request, struct efs_error *err);
 int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 int efs_mount_event(struct efs_mount_request *request);
 errint_t efs_mount_wait(struct efs_mount_request *request);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn.c - efs_expert_ffn(): a layer's experts, each computed as it arrives. Threads take blocks of rows of whatever is
- * here: first of gate and up, then, when all of these are done, of down. One that finds nothing to do waits for the
- * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
+ * ffn.c - efs_expert_ffn(), efs_client_ffn(): a layer's experts, each computed as it arrives. Threads take blocks of
+ * rows of whatever is here: first of gate and up, then, when all of these are done, of down. One that finds nothing to
+ * do waits for the next expert on behalf of all. Sums are made at the end, in the order of the mixture.
  */
 #include "ffn.h"
 #include "expertfs-private.h"
@@ -20,11 +20,20 @@
 
 #define BLOCK_BYTES (512u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
 
+/* Where the experts are: one of these. */
+struct ffn_source {
+    struct efs *fs;
+    struct efs_client *client; /* of this stack and layer */
+    const char *stack;
+    uint32_t layer;
+    const struct efs_plain_expert *plain; /* in the caller's memory */
+};
+
 struct ffn {
-    struct efs *fs;                       /* NULL: */
-    const struct efs_plain_expert *plain; /* they are in the caller's memory */
+    struct ffn_source from;
     const struct efs_mixture *mixture;
-    struct efs_request *request;
+    struct efs_request *request;               /* of fs */
+    struct efs_client_request *client_request; /* of client */
     struct efs_error *err;
     struct efs_team *team;
     pthread_mutex_t lock; /* guards what follows, and the phases of experts */
@@ -66,7 +75,7 @@ static errint_t own_get(struct ffn *f, unsigned thread, const struct efs_ffn_exp
 {
     uint32_t cols = e->inner > f->mixture->hidden ? e->inner : f->mixture->hidden;
     size_t products = (efs_matvec_scratch_bytes(cols, e->tokens) + 63) / 64 * 64;
-    size_t shard = e->asks ? f->fs->store->sb.shard_elements : 0;
+    size_t shard = e->asks ? e->shard_elements : 0;
     uint8_t *memory = efs_team_scratch(f->team, thread, products + 2 * shard);
     *own = (struct own){.scratch = memory};
     if (!memory)
@@ -210,7 +219,8 @@ static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_tensor *tensors;
     uint32_t count;
-    errint_t rc = efs_request_tensors(f->request, e->index, &tensors, &count);
+    errint_t rc = f->from.client ? efs_client_tensors(f->client_request, e->index, &tensors, &count)
+                                 : efs_request_tensors(f->request, e->index, &tensors, &count);
     if (rc == 0)
         rc = efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
     if (rc < 0)
@@ -223,7 +233,7 @@ static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
 
 static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
 {
-    const struct efs_plain_expert *p = &f->plain[e->index];
+    const struct efs_plain_expert *p = &f->from.plain[e->index];
     uint32_t hidden = f->mixture->hidden;
     if (!p->gate || !p->up || !p->down || p->inner == 0 || p->inner > EFS_COLS_MAX)
         return efs_fail(f->err, -EINVAL, "expert %u of the mixture has no matrices", e->index);
@@ -240,7 +250,7 @@ static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
 static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
 {
     uint32_t hidden = f->mixture->hidden, tokens = most_tokens(e);
-    errint_t rc = f->plain ? take_plain(f, e) : take_tensors(f, e);
+    errint_t rc = f->from.plain ? take_plain(f, e) : take_tensors(f, e);
     if (rc < 0)
         return rc;
     e->input = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(hidden, tokens));
@@ -290,7 +300,10 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
         rc = ffn_prepare(f, e);
     } else {
         rc = 1;
-        if (!f->plain) /* others may begin in what it gives back, which takes time and locks: ours is not held */
+        /* others may begin in what it gives back, which takes time and locks: ours is not held */
+        if (f->from.client)
+            efs_client_drop(f->client_request, e->index);
+        else if (f->from.fs)
             efs_request_drop(f->request, e->index);
     }
     pthread_mutex_lock(&f->lock);
@@ -330,7 +343,10 @@ static void ffn_fetch(struct ffn *f)
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
     errint_t rc = 0;
-    if (!f->plain && efs_request_wait_any(f->request, -1, &index, &rc) < 1)
+    int got = f->from.client ? efs_client_wait_any(f->client_request, -1, &index, &rc)
+              : f->from.fs   ? efs_request_wait_any(f->request, -1, &index, &rc)
+                             : 1;
+    if (got < 1)
         rc = -EINVAL; /* cannot be: each is waited for once */
     if (rc == 0)
         rc = ffn_arrive(f, &f->experts[index]);
@@ -423,7 +439,7 @@ static errint_t ffn_begin(struct ffn *f)
         f->experts[i].route = &m->experts[i];
         f->experts[i].index = i;
     }
-    if (f->plain)
+    if (f->from.plain)
         return 0;
     struct efs_need *needs = efs_sys_calloc(m->expert_count, sizeof(*needs));
     if (!needs)
@@ -431,7 +447,9 @@ static errint_t ffn_begin(struct ffn *f)
     for (uint32_t i = 0; i < m->expert_count; i++)
         needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
     const struct efs_request_how how = {.form = m->form};
-    errint_t rc = efs_request_submit(f->fs, needs, m->expert_count, &how, &f->request, f->err);
+    errint_t rc = f->from.client ? efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, sizeof(*needs),
+                                                    m->expert_count, m->form, &f->client_request, f->err)
+                                 : efs_request_submit(f->from.fs, needs, m->expert_count, &how, &f->request, f->err);
     free(needs);
     return rc;
 }
@@ -449,6 +467,7 @@ static void ffn_end(struct ffn *f)
         for (int role = 0; role < 3; role++)
             free(e->bias[role]);
     }
+    efs_client_release(f->client_request);
     efs_request_release(f->request);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
@@ -464,8 +483,8 @@ static enum efs_form form_of(const struct ffn *f)
     return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
 }
 
-static errint_t ffn_run(struct efs *fs, const struct efs_plain_expert *plain, struct efs_team *team,
-                        const struct efs_mixture *mixture, struct efs_error *err)
+static errint_t ffn_run(const struct ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
+                        struct efs_error *err)
 {
     errint_t rc = ffn_check(mixture, err);
     if (rc < 0)
@@ -473,8 +492,7 @@ static errint_t ffn_run(struct efs *fs, const struct efs_plain_expert *plain, st
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));
     if (!f)
         return efs_fail(err, -ENOMEM, "no memory for a mixture");
-    f->fs = fs;
-    f->plain = plain;
+    f->from = *from;
     f->mixture = mixture;
     f->team = team;
     f->err = err;
@@ -490,6 +508,7 @@ static errint_t ffn_run(struct efs *fs, const struct efs_plain_expert *plain, st
         add_up(f);
     else if (!err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+    struct efs *fs = from->client ? efs_client_fs(from->client) : from->fs;
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < mixture->expert_count; i++)
         tokens += mixture->experts[i].count;
@@ -500,8 +519,8 @@ static errint_t ffn_run(struct efs *fs, const struct efs_plain_expert *plain, st
 }
 
 /* The caller's structs as ours; his may be of another version. */
-static errint_t run_theirs(struct efs *fs, const struct efs_plain_expert *plain, size_t plain_bytes,
-                           struct efs_team *team, const struct efs_mixture *theirs, struct efs_error *err)
+static errint_t run_theirs(struct ffn_source from, size_t plain_bytes, struct efs_team *team,
+                           const struct efs_mixture *theirs, struct efs_error *err)
 {
     struct efs_mixture mixture;
     struct efs_error unwanted;
@@ -513,12 +532,13 @@ static errint_t run_theirs(struct efs *fs, const struct efs_plain_expert *plain,
     if (rc == 0)
         rc = efs_sized_array("efs_route_to", mixture.experts, mixture.expert_bytes, mixture.expert_count,
                              sizeof(*mixture.experts), &experts, &copies[0], err);
-    if (rc == 0 && !fs)
-        rc = efs_sized_array("efs_plain_expert", plain, plain_bytes, mixture.expert_count, sizeof(*plain), &matrices,
-                             &copies[1], err);
+    if (rc == 0 && !from.fs && !from.client)
+        rc = efs_sized_array("efs_plain_expert", from.plain, plain_bytes, mixture.expert_count, sizeof(*from.plain),
+                             &matrices, &copies[1], err);
     if (rc == 0) {
         mixture.experts = experts;
-        rc = ffn_run(fs, matrices, team, &mixture, err);
+        from.plain = matrices;
+        rc = ffn_run(&from, team, &mixture, err);
     }
     free(copies[0]);
     free(copies[1]);
@@ -527,13 +547,19 @@ static errint_t run_theirs(struct efs *fs, const struct efs_plain_expert *plain,
 
 errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
 {
-    return run_theirs(fs, NULL, 0, team, mixture, err);
+    return run_theirs((struct ffn_source){.fs = fs}, 0, team, mixture, err);
+}
+
+errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
+                        const struct efs_mixture *mixture, struct efs_error *err)
+{
+    return run_theirs((struct ffn_source){.client = client, .stack = stack, .layer = layer}, 0, team, mixture, err);
 }
 
 errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
                        size_t expert_bytes, struct efs_error *err)
 {
-    return run_theirs(NULL, experts, expert_bytes, team, mixture, err);
+    return run_theirs((struct ffn_source){.plain = experts}, expert_bytes, team, mixture, err);
 }
 
 const char *efs_bf16_sums(void)

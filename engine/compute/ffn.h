@@ -33,7 +33,8 @@ struct efs_ffn_expert {
     float *h, *out;                         /* [tokens][inner]; [count][hidden], all tokens of the route */
     float *u;                               /* [tokens][inner]: up's product; NULL: h takes it at once */
     struct efs_ffn_phase up_phase, down_phase;
-    bool asks; /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
+    uint32_t shard_elements; /* of its shards, at most */
+    bool asks;               /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
     bool here, over;
 };
 

@@ -43,9 +43,22 @@ static int role_of(const char *name)
     return -1;
 }
 
+/* Is the tensor cut as it is said to be? A mount may have said it. */
+static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
+{
+    if (t->shard_elements == 0 || t->shard_count != (elements + t->shard_elements - 1) / t->shard_elements)
+        return false;
+    for (uint32_t i = 0; i < t->shard_count; i++, elements -= t->shard_elements)
+        if (t->shards[i].elements != (elements < t->shard_elements ? elements : t->shard_elements))
+            return false;
+    return true;
+}
+
 /* A shard of BF16 or F16 numbers: in two halves, or (small tensors) as it is. */
 static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
 {
+    if (!is_cut_right(t, (uint64_t)w->rows * w->cols))
+        return -EUCLEAN;
     if (t->shard_count == 1 && !t->shards[0].e) {
         w->plain = t->shards[0].sm;
         return w->plain && t->shards[0].sm_bytes == t->bytes ? 0 : -EOPNOTSUPP;
@@ -78,7 +91,9 @@ errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, c
                              .f16 = t->dtype == EFS_DTYPE_F16,
                              .plain = t->data};
     errint_t rc = t->data ? 0 : take_shards(w, shards, t);
-    return rc < 0 ? efs_fail(err, rc, "%s: coded in a way that only the full form serves", t->name) : 0;
+    return rc == -EUCLEAN ? efs_fail(err, rc, "%s: its shards do not add up to the matrix", t->name)
+           : rc < 0       ? efs_fail(err, rc, "%s: coded in a way that only the full form serves", t->name)
+                          : 0;
 }
 
 /* A bias of count numbers, full or coded, as floats; owned. */
@@ -109,7 +124,7 @@ static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t cou
                                             .e_bytes = s->e_bytes,
                                             .sm_bytes = s->sm_bytes};
         const size_t bytes = !s->e ? s->sm_bytes : s->elements * (split ? number : 1);
-        if (bytes > t->bytes - at)
+        if (bytes > t->bytes - at || s->elements > t->shard_elements)
             rc = -EUCLEAN;
         else if (!s->e)
             memcpy(raw + at, s->sm, bytes);
@@ -178,6 +193,8 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         if (rc < 0)
             return rc;
         e->coded[role] = in[role]->shards;
+        if (in[role]->shards && in[role]->shard_elements > e->shard_elements)
+            e->shard_elements = in[role]->shard_elements;
         for (uint32_t i = 0; i < in[role]->shard_count; i++)
             e->asks = e->asks || at[i].form == EFS_E_ASK;
         at += in[role]->shard_count;

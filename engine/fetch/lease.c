@@ -389,7 +389,8 @@ errint_t efs_leases_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
     fs->leases->handles = efs_sys_calloc(count + 1u, sizeof(*fs->leases->handles));
-    if (!fs->leases->handles)
+    fs->leases->coded_holds = efs_sys_calloc(count + 1u, sizeof(*fs->leases->coded_holds));
+    if (!fs->leases->handles || !fs->leases->coded_holds)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++)
         fs->leases->handles[e] = (struct efs_lease){fs, e};
@@ -402,5 +403,7 @@ errint_t efs_leases_build(struct efs *fs)
 void efs_leases_destroy(struct efs *fs)
 {
     free(fs->leases->handles);
+    free(fs->leases->coded_holds);
     fs->leases->handles = NULL;
+    fs->leases->coded_holds = NULL;
 }

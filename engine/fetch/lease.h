@@ -10,6 +10,8 @@
 struct efs_leases {
     struct efs *fs;
     struct efs_lease *handles;                   /* by expert */
+    uint32_t *coded_holds;                       /* by expert: coded items of requests that hold it, or will */
+    uint32_t coded_count;                        /* experts with such */
     struct efs_full_waiter *queue, **queue_tail; /* those that wait for room: fs->leases_waiting */
     struct efs_full_waiter *gathered;            /* those that are to be brought together */
     struct efs_job gather_job;
@@ -40,6 +42,11 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
 void efs_leases_retry(struct efs *fs); /* EFS_AGAIN_LEASES: waiting leases may have room now */
 void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: the same for coded experts (request.c) */
+
+/* What the leases of an expert that is held are: its memory file as a window. As efs_request_window(). */
+struct efs_window;
+errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
+void efs_coded_stats(const struct efs *fs, struct efs_stats *stats);
 
 /* Without lock, before there are threads and after. -ENOMEM. */
 errint_t efs_leases_build(struct efs *fs);

@@ -68,16 +68,46 @@ static void request_unref(struct efs_request *request)
     free(request);
 }
 
+/* Lock held: what it takes of the room for coded experts. One that others hold takes nothing: it is the same memory. */
+static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *item)
+{
+    return fs->leases->coded_holds[item->expert] ? 0 : item->bytes;
+}
+
 /*
  * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
  * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
  */
 static bool has_room(const struct efs *fs, const struct efs_request_item *first)
 {
-    uint64_t bytes = first->bytes;
+    uint64_t bytes = coded_more(fs, first);
     for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
-        bytes += i->request == first->request ? i->bytes : 0;
-    return fs->closing || fs->account.coded_bytes == 0 || fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
+        bytes += i->request == first->request ? coded_more(fs, i) : 0;
+    return bytes == 0 || fs->closing || fs->account.coded_bytes == 0 ||
+           fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
+}
+
+/* Lock held. */
+static void coded_hold(struct efs *fs, const struct efs_request_item *item)
+{
+    if (fs->leases->coded_holds[item->expert]++ == 0) {
+        fs->account.coded_bytes += item->bytes;
+        fs->leases->coded_count++;
+    }
+}
+
+static void coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes)
+{
+    if (--fs->leases->coded_holds[expert] == 0) {
+        fs->account.coded_bytes -= bytes;
+        fs->leases->coded_count--;
+    }
+}
+
+void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
+{
+    stats->coded_bytes = fs->account.coded_bytes;
+    stats->coded_experts = fs->leases->coded_count;
 }
 
 /* Lock held: coded experts that there is room for now begin. */
@@ -92,7 +122,7 @@ static void coded_take(struct efs *fs, bool from_line)
         item->request->begun = true;
         fs->leases->coded_waiting = item->next_waiting;
         fs->coded_waiting--;
-        fs->account.coded_bytes += item->bytes;
+        coded_hold(fs, item);
         fs->deferred.from_lines |= from_line;
         EFS_DEFER(fs, fetches, item->fetch);
     }
@@ -112,11 +142,28 @@ static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fe
         return;
     efs_lock(fs);
     efs_fetch_unref(fetch);
-    fs->account.coded_bytes -= bytes;
+    coded_unhold(fs, fetch->expert, bytes);
     efs_cache_release(fs, fetch->expert);
     efs_again(fs, EFS_AGAIN_CODED);
     efs_unlock(fs);
     free(fetch);
+}
+
+/* An item for another process is here, and its own until it is dropped; or it failed. */
+static void item_hand_over(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+{
+    struct efs_request *request = item->request;
+    item->lease = lease;
+    item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
+    if (error == 0) {
+        request->arrived(item->arg, 0, request, (uint32_t)(item - request->items));
+        return;
+    }
+    struct efs_fetch *fetch = item->fetch;
+    item->fetch = NULL;
+    let_go(request->fs, NULL, fetch, item->bytes);
+    request->arrived(item->arg, error, NULL, 0);
+    request_unref(request);
 }
 
 /* An item is here, or failed. */
@@ -125,9 +172,8 @@ static void arrived(struct efs_request_item *item, errint_t error, struct efs_le
     struct efs_request *request = item->request;
     struct efs_fetch *fetch = NULL;
     uint64_t bytes = item->bytes;
-    if (request->done) { /* nobody waits for it */
-        request->done(item->arg, error, lease);
-        request_unref(request);
+    if (request->arrived) {
+        item_hand_over(item, error, lease);
         return;
     }
     pthread_mutex_lock(&request->lock);
@@ -158,7 +204,11 @@ static void brought(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_request_item *item = fetch->owner;
-    arrived(item, fetch->error, NULL);
+    errint_t error = fetch->error;
+    efs_count(&fs->stats, coded_errors, error < 0);
+    efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);
+    efs_count(&fs->stats, coded_c, error == 0 && !fetch->from_disk);
+    arrived(item, error, NULL);
     efs_active_end(fs);
 }
 
@@ -241,7 +291,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
             good = s->waiters[i] != NULL;
-            if (good && request->done)
+            if (good && request->arrived)
                 s->waiters[i]->use = EFS_MEMFILE_WINDOW;
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
@@ -265,8 +315,6 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
 static void begin(struct efs *fs, struct efs_request *request, struct start *s)
 {
     efs_lock(fs);
-    if (request->done)
-        fs->leases->last_use = EFS_MEMFILE_WINDOW;
     for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
         efs_cache_announce(fs, s->experts[i], false);
     efs_cache_request(fs, s->experts, s->tokens, s->count, true);
@@ -277,6 +325,8 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
             efs_cache_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
+            if (request->arrived)
+                fs->leases->last_use = EFS_MEMFILE_WINDOW;
             efs_lease_ask(fs, s->waiters[i]);
         } else {
             struct efs_request_item **tail = &fs->leases->coded_waiting;
@@ -284,10 +334,13 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
                 tail = &(*tail)->next_waiting;
             *tail = item;
             fs->coded_waiting++;
+            efs_count(&fs->stats, coded, 1);
             efs_active_begin(fs);
         }
     }
     coded_take(fs, false);
+    for (const struct efs_request_item *i = fs->leases->coded_waiting; i; i = i->next_waiting)
+        efs_count(&fs->stats, coded_waits, i->request == request);
     efs_unlock(fs);
 }
 
@@ -305,7 +358,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
                             const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
 {
     struct start s;
-    enum efs_form form = how->bring ? EFS_FORM_CODED : how->done ? EFS_FORM_FULL : how->form;
+    enum efs_form form = how->bring ? EFS_FORM_CODED : how->form;
     *out = NULL;
     errint_t rc = check(fs, needs, count, form, err);
     if (rc < 0)
@@ -314,8 +367,8 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     request->bring = how->bring;
-    request->done = how->done;
-    for (uint32_t i = 0; how->done && i < count; i++)
+    request->arrived = how->arrived;
+    for (uint32_t i = 0; how->arrived && i < count; i++)
         request->items[i].arg = how->args[i];
     if (request->bring)
         choose_brought(fs, request);
@@ -327,7 +380,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     }
     begin(fs, request, &s);
     start_free(&s);
-    if (request->bring || request->done)
+    if (request->bring || how->arrived)
         request_unref(request);
     else
         *out = request;
@@ -406,6 +459,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     if (index >= request->count)
         return;
     struct efs_request_item *item = &request->items[index];
+    bool for_others = request->arrived != NULL;
     pthread_mutex_lock(&request->lock);
     bool here = item->state == EFS_ITEM_HERE;
     struct efs_lease *lease = here ? item->lease : NULL;
@@ -419,6 +473,8 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     tell_event(request);
     pthread_mutex_unlock(&request->lock);
     let_go(request->fs, lease, fetch, item->bytes);
+    if (here && for_others)
+        request_unref(request);
 }
 
 void efs_request_release(struct efs_request *request)

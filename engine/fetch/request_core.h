@@ -4,6 +4,7 @@
 #define EFS_REQUEST_CORE_H
 
 #include "event.h"
+#include "expertfs-private.h"
 #include "fetch.h"
 
 enum efs_item_state { EFS_ITEM_COMING, EFS_ITEM_HERE, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
@@ -13,7 +14,7 @@ struct efs_request_item {
     struct efs_request *request;
     struct efs_request_item *next_waiting; /* coded: for room */
     uint32_t expert, tokens;
-    void *arg; /* for done of the request */
+    void *arg; /* for arrived of the request */
     enum efs_form form;
     enum efs_item_state state;
     bool told;
@@ -34,8 +35,9 @@ struct efs_request {
     struct efs_event event; /* for who waits by poll(2) */
     uint32_t refs;          /* items that are coming, and one for the caller */
     bool bring, over;       /* nobody comes for the items; the caller has released it */
-    efs_leased_fn *done;    /* items are handed over, and not looked at afterwards; NULL: they are held */
-    bool begun;             /* some of its coded items were given room; guarded by efs.lock */
+    efs_arrived_fn
+        *arrived; /* items are for other processes: each is told, and holds a reference until it is dropped */
+    bool begun;   /* some of its coded items were given room; guarded by efs.lock */
     uint32_t count;
     struct efs_request_item items[];
 };

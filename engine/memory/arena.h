@@ -5,7 +5,8 @@
  * Every memory node of the machine has one range of addresses, reserved when the arena is made; a segment is a part of
  * one. Growing makes a part usable and binds its pages to the node, dropping gives the pages back, the addresses stay.
  * Where addresses cannot be reserved, a segment is mapped by itself; where a node is full or binding fails, a segment
- * is not bound: slower, and the node says so.
+ * is not bound: slower, and the node says so. Where other processes are to see chunks, a segment is a window file
+ * (memfile.h), if one can be had.
  *
  * A block of any number of granules is contiguous inside one segment. E-chunks are placed from a segment's low end,
  * SM-chunks from its high end: SM-chunks of equal tensors are equal in size, so that their holes are refilled exactly.
@@ -16,6 +17,7 @@
 #define EFS_ARENA_H
 
 #include "expertfs.h"
+#include "memfile.h"
 #include "numa_nodes.h"
 
 #include <stdio.h>
@@ -27,7 +29,8 @@ struct efs_segment {
     uint8_t *base;   /* NULL: the slot is free */
     uint64_t *taken; /* a bit a granule */
     uint32_t free_granules;
-    uint32_t node;           /* index into the arena's nodes; slots of a node follow each other */
+    uint32_t node; /* index into the arena's nodes; slots of a node follow each other */
+    struct efs_window_file file;
     uint64_t huge_bytes;     /* like pinned */
     bool pinned;             /* set and read by the I/O thread alone: registered with its ring */
     bool populated;          /* like pinned, or while populating by who does that */
@@ -44,6 +47,7 @@ struct efs_coming_segment {
     bool full; /* no node has memory: it is not bound */
     uint8_t *base;
     uint64_t *taken;
+    struct efs_window_file file;
     errint_t bind_error; /* 0: it is bound, or was not to be */
 };
 
@@ -66,7 +70,8 @@ struct efs_arena {
     struct efs_segment *segments;
     uint32_t newest; /* what efs_arena_grow() added last */
     uint64_t used_bytes;
-    const char *numa_kind; /* see efs_numa */
+    const char *numa_kind;         /* see efs_numa */
+    struct efs_memfiles *memfiles; /* where segments are made that others may see; NULL: nobody may */
     uint32_t node_count;
     struct efs_arena_node *nodes;
     /* Of the segments that efs_arena_populate() filled, and how much of that are huge pages; huge_unknown: the system

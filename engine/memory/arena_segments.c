@@ -87,23 +87,6 @@ errint_t efs_arena_init(struct efs_arena *arena, size_t segment_bytes, uint32_t 
     return efs_arena_init_nodes(arena, segment_bytes, segment_max, &numa);
 }
 
-void efs_arena_destroy(struct efs_arena *arena)
-{
-    for (uint32_t i = 0; arena->segment_count && i < arena->segment_max; i++)
-        if (arena->segments[i].base)
-            efs_arena_drop(arena, i);
-    for (uint32_t n = 0; n < arena->node_count; n++) {
-        if (arena->nodes[n].base)
-            efs_sys_munmap(arena->nodes[n].base, arena->segment_bytes * arena->nodes[n].slots);
-        free(arena->nodes[n].longest);
-    }
-    free(arena->segments);
-    free(arena->nodes);
-    arena->segments = NULL;
-    arena->nodes = NULL;
-    arena->node_count = 0;
-}
-
 /* ---- segments come ---- */
 
 /* With this segment the node keeps some memory for others: binding must not be what drives the system to kill. */
@@ -156,6 +139,19 @@ bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_
     return true;
 }
 
+/* Memory for a segment at these reserved addresses or, NULL, anywhere: of a file that others may see, where such are
+ * made, or our own. NULL: there is none. */
+static uint8_t *segment_map(const struct efs_arena *arena, uint8_t *at, struct efs_window_file *file)
+{
+    size_t bytes = arena->segment_bytes;
+    uint8_t *base = arena->memfiles ? efs_window_file_map(arena->memfiles, at, bytes, file) : NULL;
+    if (base)
+        return base;
+    if (!at)
+        return map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+    return efs_sys_mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0 ? NULL : at;
+}
+
 errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segment *coming)
 {
     const struct efs_arena_node *node = &arena->nodes[arena->segments[coming->segment].node];
@@ -163,10 +159,8 @@ errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segm
     coming->taken = efs_sys_calloc(efs_arena_granules(arena) / 64, sizeof(uint64_t));
     if (!coming->taken)
         return -ENOMEM;
-    if (!node->base)
-        coming->base = map_aligned(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-    else if (efs_sys_mprotect(node->base + (coming->segment - node->first) * bytes, bytes, PROT_READ | PROT_WRITE) == 0)
-        coming->base = node->base + (coming->segment - node->first) * bytes;
+    uint8_t *at = node->base ? node->base + (coming->segment - node->first) * bytes : NULL;
+    coming->base = segment_map(arena, at, &coming->file);
     if (!coming->base)
         return -ENOMEM;
     efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
@@ -184,6 +178,7 @@ void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *com
                               .taken = coming->taken,
                               .free_granules = all,
                               .node = s->node,
+                              .file = coming->file,
                               .bound = arena->bind && coming->bind_error == 0};
     node->bound_count += s->bound;
     node->bind_error = coming->bind_error < 0 ? coming->bind_error : node->bind_error;
@@ -210,6 +205,8 @@ static void give_back(const struct efs_arena *arena, const struct efs_arena_node
 void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *coming)
 {
     struct efs_segment *s = &arena->segments[coming->segment];
+    if (coming->base && coming->file.name)
+        efs_window_file_empty(arena->memfiles, &coming->file, coming->base, arena->segment_bytes);
     if (coming->base)
         give_back(arena, &arena->nodes[s->node], coming->base);
     free(coming->taken);
@@ -266,16 +263,21 @@ void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool who
 void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
+    if (s->file.name)
+        efs_window_file_empty(arena->memfiles, &s->file, s->base, arena->segment_bytes);
     give_back(arena, &arena->nodes[s->node], s->base);
     s->given_back = true;
 }
 
-void efs_arena_drop(struct efs_arena *arena, uint32_t segment)
+/* empty: who else has it mapped loses it, too. */
+static void segment_drop(struct efs_arena *arena, uint32_t segment, bool empty)
 {
     struct efs_segment *s = &arena->segments[segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
-    if (!s->given_back)
+    if (!s->given_back && empty)
         efs_arena_give_back(arena, segment);
+    else if (!s->given_back)
+        give_back(arena, node, s->base);
     free(s->taken);
     if (s->populated) {
         atomic_fetch_sub(&arena->populated_bytes, arena->segment_bytes);
@@ -286,4 +288,26 @@ void efs_arena_drop(struct efs_arena *arena, uint32_t segment)
     arena->segment_count--;
     efs_arena_set_longest(node, segment - node->first, 0);
     *s = (struct efs_segment){.node = s->node};
+}
+
+void efs_arena_drop(struct efs_arena *arena, uint32_t segment)
+{
+    segment_drop(arena, segment, true);
+}
+
+void efs_arena_destroy(struct efs_arena *arena)
+{
+    for (uint32_t i = 0; arena->segment_count && i < arena->segment_max; i++)
+        if (arena->segments[i].base)
+            segment_drop(arena, i, false); /* what others hold of it stays theirs */
+    for (uint32_t n = 0; n < arena->node_count; n++) {
+        if (arena->nodes[n].base)
+            efs_sys_munmap(arena->nodes[n].base, arena->segment_bytes * arena->nodes[n].slots);
+        free(arena->nodes[n].longest);
+    }
+    free(arena->segments);
+    free(arena->nodes);
+    arena->segments = NULL;
+    arena->nodes = NULL;
+    arena->node_count = 0;
 }

@@ -49,11 +49,18 @@ struct memfile_name {
     char text[24];
 };
 
-static struct memfile_name name_of(const struct efs_memfile *memfile)
+static struct memfile_name name_of(uint64_t number)
 {
     struct memfile_name name;
-    snprintf(name.text, sizeof(name.text), "%" PRIu64, memfile->name);
+    snprintf(name.text, sizeof(name.text), "%" PRIu64, number);
     return name;
+}
+
+/* A new file of the tmpfs, for writing. -errno. */
+static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
+{
+    *name = atomic_fetch_add(&memfiles->named, 1) + 1;
+    return efs_sys_openat(memfiles->tmpfs, name_of(*name).text, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400);
 }
 
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
@@ -65,17 +72,14 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
     if (memfile->fd >= 0)
         efs_sys_close(memfile->fd);
     if (memfile->fd >= 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->memfd)
-        efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile).text, 0);
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile->name).text, 0);
     free(memfile);
 }
 
 /* In the tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
 static void memory_file(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
-    memfile->name = atomic_fetch_add(&memfiles->named, 1) + 1;
-    memfile->fd = memfiles->tmpfs >= 0 ? efs_sys_openat(memfiles->tmpfs, name_of(memfile).text,
-                                                        O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, 0400)
-                                       : -1;
+    memfile->fd = memfiles->tmpfs >= 0 ? tmpfs_create(memfiles, &memfile->name) : -1;
     memfile->memfd = memfile->fd < 0;
     if (memfile->memfd)
         memfile->fd = efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING);
@@ -132,10 +136,10 @@ static errint_t reading_only(struct efs_memfiles *memfiles, struct efs_memfile *
         memfile->kind = rc < 0 ? memfile->kind : kind;
         return rc;
     }
-    int fd = efs_sys_openat(memfiles->reading, name_of(memfile).text, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = efs_sys_openat(memfiles->reading, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
     if (fd < 0)
         return fd;
-    efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile).text, 0);
+    efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile->name).text, 0);
     efs_sys_close(memfile->fd);
     memfile->fd = fd;
     memfile->kind = kind;
@@ -163,7 +167,7 @@ static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_me
     if (rc == 0)
         rc = reading_only(memfiles, memfile, EFS_MEMFILE_WINDOW);
     if (rc == 0)
-        memfile->window = ++memfiles->windows;
+        memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
     return rc;
 }
 
@@ -181,4 +185,37 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
     errint_t rc = memfile_make_window(memfiles, memfile);
     pthread_mutex_unlock(&memfiles->lock);
     return rc;
+}
+
+/* ---- segments of the chunk pool ---- */
+
+uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file)
+{
+    uint64_t name;
+    uint8_t *data = NULL;
+    *file = (struct efs_window_file){0};
+    int fd = memfiles->tmpfs >= 0 ? tmpfs_create(memfiles, &name) : -1;
+    if (fd < 0)
+        return NULL;
+    if (efs_sys_ftruncate(fd, bytes) == 0)
+        data = efs_sys_mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    efs_sys_close(fd);
+    if (data)
+        *file = (struct efs_window_file){name, atomic_fetch_add(&memfiles->windows, 1) + 1};
+    else
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(name).text, 0);
+    return data;
+}
+
+int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file)
+{
+    return file->name ? efs_sys_openat(memfiles->reading, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0)
+                      : -EOPNOTSUPP;
+}
+
+void efs_window_file_empty(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
+                           size_t bytes)
+{
+    efs_sys_madvise(data, bytes, MADV_REMOVE);
+    efs_sys_unlinkat(memfiles->tmpfs, name_of(file->name).text, 0);
 }

@@ -13,6 +13,8 @@
  * shown as a file.
  *
  * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good.
+ *
+ * Beside these: files for segments of the chunk pool, which are windows from the start (efs_window_file).
  */
 #ifndef EFS_MEMFILE_H
 #define EFS_MEMFILE_H
@@ -45,8 +47,8 @@ struct efs_memfiles {
     int tmpfs, reading; /* the root of a tmpfs with huge pages, mounted nowhere, and of a clone of it that is read-only;
                            < 0: there is none, memfds do */
     _Atomic uint64_t named;
-    pthread_mutex_t lock; /* guards windows, and kind while a memory file is shown */
-    uint32_t windows;     /* number given last to one of them */
+    _Atomic uint32_t windows; /* number given last to one of them */
+    pthread_mutex_t lock;     /* guards kind while a memory file is shown */
 };
 
 /* tmpfs: try to have one. Before memfiles are made. */
@@ -69,5 +71,23 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
 void efs_memfile_reserve(struct efs_memfile *memfile);
 /* Have all its pages, whose content is anything then. PRIVATE. May take a millisecond for each MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
+
+/*
+ * Memory of many owners that is a window from the start, and is written all the time: who maps it may read what he was
+ * given of it, for as long as he holds that, and nothing else. No descriptor of it is kept.
+ */
+struct efs_window_file {
+    uint64_t name;   /* 0: it has no file, nobody else can see it */
+    uint32_t number; /* of the window */
+};
+/* Bytes (whole pages) without pages yet, mapped for writing at `at`, where addresses are reserved, or, NULL, anywhere.
+ * NULL: there is no tmpfs, no descriptor, no memory. */
+uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file);
+/* A descriptor for somebody else, to be closed by the caller: for reading, and for nothing else by whoever gets it.
+ * -EOPNOTSUPP: it has no file; -EMFILE, ... */
+int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file);
+/* Its pages go, also for those who keep it mapped, and its name. It stays mapped here. */
+void efs_window_file_empty(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
+                           size_t bytes);
 
 #endif

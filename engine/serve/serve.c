@@ -394,6 +394,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
     stats.chunk_used_bytes = fs->arena.used_bytes;
     stats.chunk_extents = efs_extents_ready(fs);
     efs_full_stats(fs, &stats);
+    efs_coded_stats(fs, &stats);
     stats.inflight = inflight;
     efs_unlock(fs);
     efs_sized_out(out, bytes, &stats, sizeof(stats));

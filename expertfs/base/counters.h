@@ -33,6 +33,7 @@
     X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
     X(handouts, "experts handed out over the socket, without a file")                                                  \
     X(handout_errors, "experts asked for over the socket that were not handed out")                                    \
+    X(handouts_coded, "of them, coded ones")                                                                           \
     X(handout_clients, "connections to the socket")                                                                    \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \
     X(reply_waits, "reads that waited for a free reply buffer")                                                        \

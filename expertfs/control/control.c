@@ -234,7 +234,8 @@ static void render_trace(struct efsd *daemon, FILE *out) /* not text */
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "address: %s\n", daemon->export_address);
+    bool coded = daemon->export && efs_hands_out_coded(daemon->fs);
+    fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
 }
 
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)

@@ -183,7 +183,8 @@ void efsd_export_free(struct efsd_export *h)
         struct efsd_session *s = h->sessions;
         h->sessions = s->next;
         for (uint32_t tag = 0; tag < s->tags; tag++)
-            free(s->held[tag]);
+            if (s->held[tag]) /* the engine has ended: there is nothing to drop */
+                efsd_held_free(s->held[tag]);
         close(s->fd);
         efsd_session_unref(s);
     }

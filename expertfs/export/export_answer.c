@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export_answer.c - see export_core.h. With the lock held unless said otherwise. */
 #include "export_core.h"
-#include "expertfs-protocol.h"
-#include "expertfs-private.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,9 +9,19 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-static bool session_has(const struct efsd_session *s, uint32_t window)
+bool efsd_session_has(const struct efsd_session *s, uint32_t window)
 {
     return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
+}
+
+errint_t efsd_session_have(struct efsd_session *s, uint32_t window)
+{
+    uint8_t *has = efsd_export_grow(s->has, &s->windows, window / 8, 1);
+    if (!has)
+        return -ENOMEM;
+    s->has = has;
+    s->has[window / 8] |= (uint8_t)(1u << (window % 8));
+    return 0;
 }
 
 errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export_head *packet, int fd)
@@ -55,27 +63,32 @@ static errint_t session_answer_error(const struct efsd_session *s, uint32_t tag,
     return efsd_session_send(s, &answer.head, -1);
 }
 
-/* -EAGAIN; -EBUSY and others: it cannot be handed out. */
-static errint_t session_answer_held(struct efsd_session *s, const struct efsd_held *held)
+static errint_t session_answer_full(struct efsd_session *s, const struct efsd_held *held)
 {
     const struct efsd *daemon = s->export->daemon;
     struct efs_window window;
-    errint_t rc = efs_lease_window(held->lease, &window);
-    uint8_t *has = rc == 0 ? efsd_export_grow(s->has, &s->windows, window.number / 8, 1) : NULL;
-    if (has)
-        s->has = has;
-    else if (rc == 0)
-        rc = -ENOMEM;
+    errint_t rc = efs_request_window(held->request, held->index, &window);
+    if (rc)
+        return rc;
+    bool new = !efsd_session_has(s, window.number);
+    rc = efsd_session_have(s, window.number);
     if (rc)
         return rc;
     struct efs_export_answer answer = answer_to(held->tag);
     answer.window = window.number;
     answer.window_bytes = window.bytes;
     answer.file_bytes = daemon->tree.nodes[held->node].bytes;
-    rc = efsd_session_send(s, &answer.head, session_has(s, window.number) ? -1 : window.fd);
-    if (rc == 0)
-        s->has[window.number / 8] |= (uint8_t)(1u << (window.number % 8));
+    rc = efsd_session_send(s, &answer.head, new ? window.fd : -1);
+    if (rc && new)
+        s->has[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));
     return rc;
+}
+
+/* -EAGAIN; -EBUSY and others: it cannot be handed out. */
+static errint_t session_answer_held(struct efsd_session *s, struct efsd_held *held)
+{
+    return efs_request_form(held->request, held->index) == EFS_FORM_CODED ? efsd_session_answer_coded(s, held)
+                                                                          : session_answer_full(s, held);
 }
 
 static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t error)
@@ -101,27 +114,30 @@ static void session_refuse(struct efsd_session *s, uint32_t tag, errint_t error)
         session_put_late(s, tag, error);
 }
 
-/* Answer for an expert that is HELD; if it cannot be handed out, its tag is free. Returns a lease to be released
- * without lock then, or NULL. */
-static struct efs_lease *session_answer(struct efsd_session *s, struct efsd_held *held)
+/* Answer for an expert that is HELD; if it cannot be handed out, its tag is free, and it is to be dropped. */
+static struct efsd_drop session_answer(struct efsd_session *s, struct efsd_held *held)
 {
     uint32_t tag = held->tag;
-    assert(held->session == s && held->lease && !held->dropped && s->held[tag] == held);
+    assert(held->session == s && held->request && !held->dropped && s->held[tag] == held);
     errint_t rc = session_answer_held(s, held);
     if (rc == 0) {
         efsd_count(&s->export->daemon->counters.handouts, 1);
-        return NULL;
+        return (struct efsd_drop){NULL, 0};
     }
     if (rc == -EAGAIN) {
         session_put_late(s, tag, 0);
-        return NULL;
+        return (struct efsd_drop){NULL, 0};
     }
-    struct efs_lease *lease = held->lease;
     s->held[tag] = NULL;
-    free(held);
     efsd_count(&s->export->daemon->counters.handout_errors, 1);
     session_refuse(s, tag, rc);
-    return lease;
+    return efsd_held_free(held);
+}
+
+void efsd_export_drop(struct efsd_drop drop)
+{
+    if (drop.request)
+        efs_request_drop(drop.request, drop.index);
 }
 
 void efsd_export_flush(struct efsd_session *s)
@@ -134,17 +150,17 @@ void efsd_export_flush(struct efsd_session *s)
     efsd_session_watch(s, false);
     while (all) {
         struct efsd_late *one = all;
-        struct efs_lease *lease = NULL;
+        struct efsd_drop drop = {NULL, 0};
         all = one->next;
         struct efsd_held *held = efsd_held_of(s, one->tag);
         if (one->error)
             session_refuse(s, one->tag, one->error);
-        else if (held && held->lease) /* else it was dropped meanwhile */
-            lease = session_answer(s, held);
+        else if (held && held->request) /* else it was dropped meanwhile */
+            drop = session_answer(s, held);
         free(one);
-        if (lease) {
+        if (drop.request) {
             pthread_mutex_unlock(&s->export->lock);
-            efs_lease_release(lease);
+            efsd_export_drop(drop);
             pthread_mutex_lock(&s->export->lock);
         }
     }
@@ -152,29 +168,29 @@ void efsd_export_flush(struct efsd_session *s)
     efsd_export_list_on(s);
 }
 
-void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease)
+void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
 {
     struct efsd_held *held = arg;
     struct efsd_session *s = held->session;
     struct efsd_export *export = s->export;
+    struct efsd_drop drop;
     uint32_t tag = held->tag;
     pthread_mutex_lock(&export->lock);
-    assert(!held->lease && s->references > 0);
+    assert(!held->request && s->references > 0);
+    held->request = request;
+    held->index = index;
     if (held->dropped) {
-        free(held); /* its tag was given up when it was dropped */
+        drop = efsd_held_free(held); /* its tag was given up when it was dropped */
     } else if (error) {
         assert(s->held[tag] == held);
         s->held[tag] = NULL;
-        free(held);
+        drop = efsd_held_free(held);
         efsd_count(&export->daemon->counters.handout_errors, 1);
         session_refuse(s, tag, error == -EAGAIN ? -EIO : error);
-        lease = NULL;
     } else {
-        held->lease = lease;
-        lease = session_answer(s, held);
+        drop = session_answer(s, held);
     }
     efsd_session_unref(s);
     pthread_mutex_unlock(&export->lock);
-    if (lease)
-        efs_lease_release(lease);
+    efsd_export_drop(drop);
 }

@@ -4,6 +4,7 @@
  *
  *   export.c          the socket and the thread that receives      export_session.c   what a client asks and holds
  *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
+ *   export_coded.c    the same of a coded one
  *   export_list.c     which experts are kept full, told by the thread that receives
  *
  *   tag free -> COMING (asked for) -> HELD (answered) -> free (dropped)
@@ -14,13 +15,22 @@
 #include "daemon.h"
 #include "export.h"
 #include "export_socket.h"
-#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 
 struct efsd_held {
     struct efsd_session *session;
-    struct efs_lease *lease; /* NULL: COMING */
-    uint32_t tag, node;      /* node: the expert's file in the tree */
-    bool dropped;            /* while it was coming */
+    struct efs_request *request; /* that holds it, by index; NULL: COMING */
+    uint32_t index, tag, node;   /* node: the expert's file in the tree */
+    bool with_layout;            /* if it comes coded */
+    bool dropped;                /* while it was coming */
+    uint8_t *body;               /* coded: what struct efs_export_coded tells of it, until all was sent */
+    uint32_t layout_bytes, body_bytes, sent_bytes;
+};
+
+/* What is to be dropped when no lock is held. */
+struct efsd_drop {
+    struct efs_request *request; /* NULL: nothing */
+    uint32_t index;
 };
 
 /* An answer that the client's socket had no room for. */
@@ -66,6 +76,8 @@ struct efsd_export {
 void efsd_session_unref(struct efsd_session *session);
 /* Lock held: what is held under the tag, or NULL. */
 struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
+/* Lock held: it is let go of: what it holds is to be dropped. */
+struct efsd_drop efsd_held_free(struct efsd_held *held);
 /* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it
  * was. */
 void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
@@ -85,9 +97,19 @@ void efsd_export_list_on(struct efsd_session *session);
 errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
 /* Look whether the client sends; room: also whether its socket has room. */
 void efsd_session_watch(const struct efsd_session *session, bool room);
-/* For efs_lease(): arg is a struct efsd_held, and holds a reference on its session. */
-void efsd_export_leased(void *arg, errint_t error, struct efs_lease *lease);
+/* As efs_arrived_fn: arg is a struct efsd_held, and holds a reference on its session. */
+void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+/* Without lock. */
+void efsd_export_drop(struct efsd_drop drop);
 /* The client's socket has room again. */
 void efsd_export_flush(struct efsd_session *session);
+/* Lock held: has the client that window? It has it now. -ENOMEM. */
+bool efsd_session_has(const struct efsd_session *session, uint32_t window);
+errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
+
+/* ---- export_coded.c ---- */
+/* Lock held: tell where a coded expert is, or go on with it. 0: all was sent; -EAGAIN: no room now; other errors: it
+ * cannot be handed out. */
+errint_t efsd_session_answer_coded(struct efsd_session *session, struct efsd_held *held);
 
 #endif

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export_session.c - see export_core.h. What a session holds is released when it ends, however the client ended. */
 #include "export_core.h"
-#include "expertfs-protocol.h"
-#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -53,20 +51,27 @@ struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
     return tag < s->tags ? s->held[tag] : NULL;
 }
 
-/* Lock held: the session is over. Leases to be released without lock are put at *leases, NULL-ended, for free(). */
-static void session_end(struct efsd_session *s, struct efs_lease ***leases)
+struct efsd_drop efsd_held_free(struct efsd_held *held)
+{
+    const struct efsd_drop drop = {held->request, held->index};
+    free(held->body);
+    free(held);
+    return drop;
+}
+
+/* Lock held: the session is over. What is to be dropped without lock is put at *drops, until one with NULL, for free().
+ */
+static void session_end(struct efsd_session *s, struct efsd_drop **drops)
 {
     struct efsd_session **at = &s->export->sessions;
     uint32_t count = 0;
-    *leases = calloc((size_t)s->tags + 1, sizeof(**leases));
+    *drops = calloc((size_t)s->tags + 1, sizeof(**drops));
     for (uint32_t tag = 0; tag < s->tags; tag++) {
         struct efsd_held *held = s->held[tag];
-        if (held && !held->lease) {
+        if (held && !held->request)
             held->dropped = true;
-        } else if (held && *leases) { /* else they are held until the end of the mount */
-            (*leases)[count++] = held->lease;
-            free(held);
-        }
+        else if (held && *drops) /* else they are held until the end of the mount */
+            (*drops)[count++] = efsd_held_free(held);
         s->held[tag] = NULL;
     }
     while (*at != s)
@@ -82,30 +87,31 @@ static void session_end(struct efsd_session *s, struct efs_lease ***leases)
 void efsd_export_end(struct efsd_session *s)
 {
     struct efsd_export *h = s->export; /* s may be gone when it has ended */
-    struct efs_lease **leases;
     uint32_t observer = s->observer;
+    struct efsd_drop *drops;
     pthread_mutex_lock(&h->lock);
-    session_end(s, &leases);
+    session_end(s, &drops);
     pthread_mutex_unlock(&h->lock);
     if (observer)
         efs_routing_observer_end(h->daemon->fs, observer);
-    for (struct efs_lease **lease = leases; lease && *lease; lease++)
-        efs_lease_release(*lease);
-    free(leases);
+    for (const struct efsd_drop *drop = drops; drop && drop->request; drop++)
+        efsd_export_drop(*drop);
+    free(drops);
 }
 
 /* ---- asks --------------------------------------------------------------------------------------------------- */
 
 /* Lock held. NULL: it is not free, or out of range, or there is no memory. */
-static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t tag)
+static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t asked)
 {
+    uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
     bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag);
     struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
     if (all)
         s->held = all;
     struct efsd_held *held = all ? calloc(1, sizeof(*held)) : NULL;
     if (held) {
-        *held = (struct efsd_held){.session = s, .tag = tag};
+        *held = (struct efsd_held){.session = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
         s->held[tag] = held;
         s->references++;
     }
@@ -137,12 +143,12 @@ static bool session_take_tags(struct efsd_session *s, const struct efs_export_as
 }
 
 /* Of what the client holds already there is nothing to answer: it was used, and that is all. */
-static void session_leased(void *arg, errint_t error, struct efs_lease *lease)
+static void session_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
 {
     if (arg)
-        efsd_export_leased(arg, error, lease);
-    else if (lease)
-        efs_lease_release(lease);
+        efsd_export_arrived(arg, error, request, index);
+    else
+        efsd_export_drop((struct efsd_drop){request, index});
 }
 
 static errint_t session_submit(struct efsd_session *s, const struct efs_export_ask *ask, struct efsd_held **coming)
@@ -160,7 +166,11 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
         if (coming[i])
             coming[i]->node = s->export->nodes[needs[i].expert];
     }
-    const struct efs_request_how how = {.done = session_leased, .args = args};
+    const bool may = efs_hands_out_coded(daemon->fs);
+    const struct efs_request_how how = {
+        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = session_arrived, .args = args};
+    if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
+        rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");
     if (rc == 0)
         rc = efs_request_submit(daemon->fs, needs, ask->head.count, &how, &none, &err);
     return efsd_want_told(daemon, s->user, rc, &err);
@@ -169,13 +179,14 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
 static bool session_take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     struct efsd_held *coming[EFS_EXPORT_ITEMS];
-    if (ask->head.count == 0 || !memchr(ask->stack, '\0', sizeof(ask->stack)) || !session_take_tags(s, ask, coming))
+    if (ask->head.count == 0 || ask->form > EFS_FORM_ANY || !memchr(ask->stack, '\0', sizeof(ask->stack)) ||
+        !session_take_tags(s, ask, coming))
         return false;
     efsd_shrink_leased(s->export->daemon);
     errint_t rc = session_submit(s, ask, coming);
     for (uint32_t i = 0; rc < 0 && i < ask->head.count; i++)
         if (coming[i])
-            efsd_export_leased(coming[i], rc, NULL);
+            efsd_export_arrived(coming[i], rc, NULL, 0);
     return true;
 }
 
@@ -183,19 +194,17 @@ static void session_take_drop(struct efsd_session *s, const struct efs_export_as
 {
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
-        struct efs_lease *lease = NULL;
+        struct efsd_drop drop = {NULL, 0};
         pthread_mutex_lock(&s->export->lock);
         struct efsd_held *held = efsd_held_of(s, tag);
         if (held) {
             s->held[tag] = NULL;
-            lease = held->lease;
             held->dropped = true;
-            if (lease)
-                free(held);
+            if (held->request)
+                drop = efsd_held_free(held);
         }
         pthread_mutex_unlock(&s->export->lock);
-        if (lease)
-            efs_lease_release(lease);
+        efsd_export_drop(drop);
     }
 }
 

@@ -6,18 +6,20 @@ import os
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, NOTIFY = 1, 2, 3, 4, 5, 6, 0xFFFFFFFF
-VERSION = 3
+ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED = range(1, 11)
+NOTIFY, WITH_LAYOUT = 0xFFFFFFFF, 1 << 31
+FULL, AS_CODED, ANY = range(3)  # forms
+VERSION = 4
 
 
-def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None):
-    body = b"" if kind == LIST else struct.pack("<I32s", layer, stack) + b"".join(struct.pack("<3I", *item) for item in items)
+def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
+    body = b"" if kind == LIST else struct.pack("<2I32s", layer, form, stack) + b"".join(struct.pack("<3I", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
 
 
 def address_of(mount):
-    return mount.control("handout").removeprefix("address: ").rstrip("\n")
+    return mount.control("handout").splitlines()[0].removeprefix("address: ")
 
 
 class Client:
@@ -42,6 +44,50 @@ class Client:
         for _, _, fds in ancillary:
             self.take(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes
+
+    def coded(self):
+        """(tag, error, layout, places): of an expert that comes coded; windows that come before it are kept. An error has
+        neither. None: it was cut off."""
+        body = {}
+        while True:
+            data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4))
+            if not data:
+                return None
+            length, version, kind, count = struct.unpack("<4I", data[:16])
+            assert (length, version) == (len(data), VERSION)
+            if kind in (ANSWER, WINDOW):
+                tag, error, window, _, window_bytes, _ = struct.unpack("<IiIIQQ", data[16:])
+                if kind == ANSWER:
+                    assert error < 0, "full, and not coded"
+                    return tag, error, None, None
+                self.take(window, array.array("i", ancillary[0][2])[0], window_bytes)
+                continue
+            tag, layout_bytes, at, total = struct.unpack("<4I", data[16:32])
+            assert kind == CODED and count == len(data) - 32 and at == len(body.setdefault(tag, b""))
+            body[tag] += data[32:]
+            if len(body[tag]) == total:
+                layout, places = body[tag][:layout_bytes], body[tag][layout_bytes:]
+                return tag, 0, layout, list(struct.iter_unpack("<2I2Q", places))
+
+    def chunks(self, layout, places):
+        """Of each tensor its shards: (elements, codec, E-chunk, SM-chunk); and the header of the expert's file."""
+        _, header_bytes, tensors, extents, shards, _, _ = struct.unpack("<Q6I", layout[:32])
+        assert extents == len(places)
+        at = 32 + header_bytes
+        counts = [shards for _, shards, _ in struct.iter_unpack("<Q2I", layout[at:at + 16 * tensors])]
+        rows = struct.iter_unpack("<Q6I", layout[at + 16 * tensors:])
+        found = []
+        for count in counts:
+            tensor = []
+            for _ in range(count):
+                elements, extent, codec, e_at, e_bytes, sm_at, sm_bytes = next(rows)
+                e_window, sm_window, e_offset, sm_offset = places[extent]
+                e = self.windows[e_window][e_offset + e_at:e_offset + e_at + e_bytes] if e_bytes else b""
+                sm = self.windows[sm_window][sm_offset + sm_at:sm_offset + sm_at + sm_bytes] if sm_bytes else b""
+                tensor.append((elements, codec, e, sm))
+            found.append(tensor)
+        assert sum(counts) == shards and next(rows, None) is None
+        return found, layout[32:32 + header_bytes]
 
     def kept(self):
         """What the mount keeps full: (stack, layer, expert), and its bytes."""

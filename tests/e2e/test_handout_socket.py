@@ -157,7 +157,7 @@ if os.geteuid() == 0:
     cases.append(("it belongs to another", others))
 for what, path in cases:
     mount = Mount(store, environment={"EXPERTFS_RUN": path})
-    check(f"{what}: there is no socket, and the log says why", mount.control("handout") == "address: -\n" and
+    check(f"{what}: there is no socket, and the log says why", mount.control("handout") == "address: -\ncoded: no\n" and
           "no export socket" in mount.printed() and path in mount.printed(), mount.printed())
     check("files are served", open(mount / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
     mount.unmount()

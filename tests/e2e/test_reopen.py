@@ -4,10 +4,11 @@ by root, not by who mounted. And a client that asks again under a tag whose erro
 import ctypes
 import errno
 import fcntl
+import mmap
 import stat as modes
 
 from e2e import *
-from handout import ASK, DROP, Client
+from handout import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
 
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "8", "-l", "2", "--vocab", "500")
@@ -106,6 +107,28 @@ def window_attempts(mount):
     return granted
 
 
+def coded_attempts(mount):
+    """The same with windows of the chunk pool, which the daemon writes to all the time."""
+    client = Client(mount)
+    client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(3)], form=AS_CODED)
+    answers = [client.coded() for _ in range(3)]
+    before = [client.chunks(*answer[2:]) for answer in answers]
+    granted = [what for fd in client.fds.values() for what in attempts(f"/proc/self/fd/{fd}")]
+    granted += [f"failed: {answer[1]}" for answer in answers if answer[1]]
+    for fd in client.fds.values():
+        try:
+            mmap.mmap(fd, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            granted.append("a mapping for writing")
+        except PermissionError:
+            pass
+    if not client.fds:
+        granted.append("failed: nothing was handed out")
+    if not granted and [client.chunks(*answer[2:]) for answer in answers] != before:
+        granted.append("bytes were changed")
+    client.close()
+    return granted
+
+
 def file_attempts(mount):
     fd = os.open(mount / "experts/L01/E005.safetensors", os.O_RDONLY)
     granted = attempts(f"/proc/self/fd/{fd}")
@@ -121,6 +144,8 @@ if not mount.passthrough() or os.geteuid():
 want = [open(mount / f"experts/L00/E{n:03}.safetensors", "rb").read() for n in range(8)]
 granted = as_user(0, lambda: window_attempts(mount))
 check("windows: nothing is granted", not granted, granted)
+granted = as_user(0, lambda: coded_attempts(mount))
+check("windows of the chunk pool: nothing is granted", not granted, granted)
 granted = file_attempts(mount)
 check("files: nothing is granted", not granted, granted)
 held = [open(mount / f"experts/L00/E{n:03}.safetensors", "rb") for n in range(3)]
@@ -151,10 +176,14 @@ else:
     else:
         granted = as_user(65534, lambda: window_attempts(mount))
         check("windows: nothing is granted", not granted, granted)
+        granted = as_user(65534, lambda: coded_attempts(mount))
+        check("windows of the chunk pool: nothing is granted", not granted, granted)
         granted = as_user(65534, lambda: file_attempts(mount))
         check("files: nothing is granted", not granted, granted)
         granted = window_attempts(mount)
         check("windows, as root: nothing is granted", not granted, granted)
+        granted = coded_attempts(mount)
+        check("windows of the chunk pool, as root: nothing is granted", not granted, granted)
     mount.unmount()
 
 print("-- as root, of a daemon that has no tmpfs of its own")

@@ -70,6 +70,43 @@ for form in ("plain", "coded", "any"):
           == (13 + 5) * 4 * 3, counted)
     check(f"{form}: only leased experts become full", (int(counted["experts_f"]) > 0) == (form == "plain"), counted)
 
+print("-- on a mount")
+
+
+def on_mount(mount, *options):
+    path = scratch("logits")
+    ran = runmoe(mount.path, "-p", prompt, "-n", 6, "--logits", path, *options)
+    with open(path, "rb") as file:
+        return ran, file.read()
+
+
+if os.path.exists("/dev/fuse"):
+    mount = Mount(store, "budget=60M")
+    hands_out = "coded: yes" in mount.control("handout")
+    refusal = runmoe(mount.path, "--form", "coded", "-n", 1)
+    check("coded, or why not", hands_out == (refusal.returncode == 0) and (hands_out or "no coded experts" in refusal.stderr), refusal)
+    for form in ("plain", "coded", "any") if hands_out else ("plain", "any"):
+        ran, bits = on_mount(mount, "--form", form, "-t", 2)
+        counted = said(ran)
+        check(f"{form}: the same bits as of a store", ran.returncode == 0 and {bits} == logits and counted["tokens"] in results, ran.stderr)
+        check(f"{form}: what it asked for", sum(int(counted[f"experts_{s}"]) for s in ("f", "c", "part", "m")) >= (6 - 1) * 4 * 3, counted)
+    if hands_out:
+        ran, bits = on_mount(mount, "--form", "coded", "--activations", "bf16", "--batch", 1)
+        check("with activations in BF16, too", {bits} == rounded, ran.stderr)
+        two = [subprocess.Popen([RUNMOE, mount.path, "-p", prompt, "-n", "40", "--form", "coded", "-t", "2"],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        outs = [p.communicate(timeout=120) for p in two]
+        check("two at once: the same tokens", all(p.returncode == 0 for p in two) and
+              len({out.splitlines()[0] for out, _ in outs}) == 1, outs)
+        check("nothing is held afterwards", wait_until(lambda: mount.count("coded_experts") == 0), mount.stat())
+    check("a budget is for a store", runmoe(mount.path, "-b", "1G").returncode == 1)
+    mount.unmount()
+    mount = Mount(store, "budget=60M,nopassthrough")
+    ran, bits = on_mount(mount, "--form", "any")
+    check("a mount without passthrough: the same", {bits} == logits, ran.stderr)
+    check("but nothing coded", "no coded experts" in runmoe(mount.path, "--form", "coded").stderr)
+    mount.unmount()
+
 # several prompts, each a sequence of its own; what they chose, and by what, as a routing trace
 ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)
 lines = [line for line in ran.stdout.splitlines() if line.startswith("tokens: ")]
@@ -108,7 +145,6 @@ check("sequences, prompts and decoded tokens are told apart", told == [(0, 1)] *
 check("states and routers give the probabilities, and these the experts", wrong == 0, wrong)
 result = run(program("moe-replay"), "predict", "--predictors", "mixtral-offloading,deepspeed", path)
 check("moe-replay predicts by it", result.returncode == 0 and "mixtral-offloading" in result.stdout, result)
-
 other = make_store(make_model("other", "--preset=tiny-mixtral"))
 wide = make_store(make_model("wide", *SHAPE, "--dtype=f32"))
 for what, status, text, ran in (

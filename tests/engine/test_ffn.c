@@ -108,8 +108,9 @@ static void make_routing(struct routing *r, uint32_t tokens)
     }
 }
 
-static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool bf16, uint32_t tokens, float *y,
-                    struct efs_error *err)
+/* By the store, or by a client of it that names experts in their layer. */
+static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t layer, unsigned threads,
+                         enum efs_form form, bool bf16, uint32_t tokens, float *y, struct efs_error *err)
 {
     struct routing *r = malloc(sizeof(*r));
     struct efs_team *team;
@@ -127,10 +128,16 @@ static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool b
                             .y_stride = HIDDEN + 3,
                             .y = y,
                             .form = form};
-    errint_t rc = efs_expert_ffn(fs, team, &m, err);
+    errint_t rc = client ? efs_client_ffn(client, team, "", layer, &m, err) : efs_expert_ffn(fs, team, &m, err);
     efs_team_free(team);
     free(r);
     return rc;
+}
+
+static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool bf16, uint32_t tokens, float *y,
+                    struct efs_error *err)
+{
+    return run_with(fs, NULL, 0, threads, form, bf16, tokens, y, err);
 }
 
 static double weight_at(const uint8_t *w, size_t i)
@@ -549,6 +556,30 @@ static void codecs_mixed_in_a_tensor(void **state)
     free(zeros);
 }
 
+/* A client of the store: the same to the bit; what is not there is said. */
+static void test_client(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_client *client;
+    const size_t bytes = TOKENS * (HIDDEN + 3) * sizeof(float);
+    float *want = calloc(1, bytes), *got = calloc(1, bytes);
+    struct efs *fs = open_store(128 << 20);
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    assert_int_equal(run(fs, 2, EFS_FORM_CODED, false, TOKENS, want, &err), 0);
+    for (unsigned form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
+        memset(got, 0, bytes);
+        assert_int_equal(run_with(NULL, client, 0, 2, (enum efs_form)form, false, TOKENS, got, &err), 0);
+        assert_memory_equal(got, want, bytes);
+    }
+    assert_int_equal(run_with(NULL, client, 9, 2, EFS_FORM_CODED, false, TOKENS, got, &err), -ENOENT);
+    assert_int_equal(run_with(NULL, client, 0, 2, (enum efs_form)7, false, TOKENS, got, &err), -EINVAL);
+    efs_client_close(client);
+    efs_close(fs);
+    free(want);
+    free(got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade),
@@ -558,6 +589,7 @@ int main(void)
                                        cmocka_unit_test(test_told),
                                        cmocka_unit_test(test_refused),
                                        cmocka_unit_test(codecs_mixed_in_a_tensor),
+                                       cmocka_unit_test(test_client),
                                        cmocka_unit_test(test_damage)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

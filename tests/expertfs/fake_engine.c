@@ -367,10 +367,49 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     }
 }
 
-errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window)
+/* Nothing is handed out: efs_request_submit() sees to it. */
+bool efs_hands_out_coded(const struct efs *fs)
 {
-    (void)lease, (void)window;
-    return -EBUSY; /* files will do */
+    (void)fs;
+    return false;
+}
+
+enum efs_form efs_request_form(const struct efs_request *request, uint32_t index)
+{
+    (void)request, (void)index;
+    return EFS_FORM_FULL;
+}
+
+errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window)
+{
+    (void)request, (void)index, (void)window;
+    return -EBUSY;
+}
+
+errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
+                            uint32_t *count)
+{
+    (void)request, (void)index, (void)places, (void)count;
+    return -EOPNOTSUPP;
+}
+
+errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
+                                 struct efs_window *window)
+{
+    (void)request, (void)index, (void)number, (void)window;
+    return -EOPNOTSUPP;
+}
+
+errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
+                            size_t *bytes)
+{
+    (void)request, (void)index, (void)layout, (void)bytes;
+    return -EOPNOTSUPP;
+}
+
+void efs_request_drop(struct efs_request *request, uint32_t index)
+{
+    (void)request, (void)index;
 }
 
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,

@@ -7,6 +7,7 @@
  */
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "lease.h"
 #include "sweep.h"
 #include "sys.h"
 #include "waiting.h"

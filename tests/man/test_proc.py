@@ -107,6 +107,7 @@ check("reads of engine and daemon", stat["reads"] == stat["fuse_reads"] + stat["
       and stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"], stat)
 check("every read with bytes has a piece", stat["reads_f"] + stat["reads_c"] + stat["reads_m"] + stat["reads_generated"]
       >= len(files_below(model)), stat)
+check("coded experts", stat["coded"] == stat["coded_c"] + stat["coded_m"] + stat["coded_errors"], stat)
 check("leases", stat["lease_errors"] == 0 and stat["leases"] ==
       stat["leases_f"] + stat["leases_c"] + stat["leases_m"] + stat["leases_shared"] + stat["lease_errors"], stat)
 check("opens", stat["fuse_opens"] == stat["fuse_opens_passthrough"] + stat["fuse_opens_direct"] +

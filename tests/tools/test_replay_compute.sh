@@ -4,7 +4,12 @@
 # is left behind; wrong numbers are told.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-. tests/tools/tools.sh mkexpertfs moe-replay mkmodel
+. tests/tools/tools.sh expertfs mkexpertfs moe-replay mkmodel
+finish() {
+    ! mountpoint -q "$dir/mnt" || fusermount3 -u -z "$dir/mnt"
+    rm -rf "$dir"
+}
+trap finish EXIT
 mkdir "$dir/tmp"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
 run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
@@ -40,6 +45,20 @@ run 0 --mount "$dir/z.efs" --policy lru --budget 40M --compute ffn-coded --batch
 run 0 --store "$dir/m.efs" "${peers[@]}" --budget 40M --batch 1,7 --compute ffn --threads 1 --json "$dir/plain.json" "$trace"
 if [ -e /dev/fuse ]; then
     run 0 --mount "$dir/m.efs" --policy lru --budget 128M --batch 1,16 --compute ffn --json "$dir/mount.json" "$trace"
+    mkdir "$dir/mnt"
+    if "$expertfs" -o budget=80M "$dir/m.efs" "$dir/mnt" 2>"$dir/err"; then
+        forms=lru:full # in which the library runs them from the mount's memory
+        ! grep -q '^coded: yes' "$dir/mnt/.expertfs/handout" || forms=lru:full,lru:coded
+        run 0 --mount "$dir/mnt" --policy "$forms" --budget 80M --batch 1,16 --compute ffn-coded \
+            --json "$dir/shared.json" "$trace"
+        if [ $forms != lru:full ]; then
+            run 0 --mount "$dir/mnt" --policy lru --budget 80M --compute ffn-coded --json "$dir/shared-coded.json" "$trace"
+            grep -q '^coded: [1-9]' "$dir/mnt/.expertfs/stat" || complain "nothing was run coded on the mount"
+        fi
+        fusermount3 -u "$dir/mnt"
+    else
+        complain "no mount: $(cat "$dir/err")"
+    fi
 else
     echo "no /dev/fuse: the mount is not compared"
 fi
@@ -56,7 +75,7 @@ for r in coded:
     if ours:
         assert sum(r["hits"].values()) > 0 and r["hits"]["F"] == 0 and r["read_bytes_per_token"] > 0, r
         assert not r["memory_limit_bytes"] or r["memory_peak_bytes"] <= r["memory_limit_bytes"], r
-everything = coded + runs("full") + runs("zstd") + runs("plain") + runs("mount")
+everything = coded + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
 assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
 assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
 assert len({r["check"] for r in everything}) == 1, {(r["runner"], r["compute"], r["batch"], r["check"]) for r in everything}
@@ -71,7 +90,7 @@ warns 'mmap with 40M.*numbers are not those'
 
 # What cannot be
 run 1 --mount "$dir/tmp" --compute ffn-coded "$trace"
-warns 'ffn-coded'
+warns 'neither a store nor a mount'
 "$mkmodel" -q --family gpt-oss --layers 2 --experts 4 --hidden 256 --intermediate 128 --vocab 640 "$dir/gpt" &&
     "$mkexpertfs" -q "$dir/gpt" "$dir/gpt.efs" || exit 1
 run 1 --mount "$dir/gpt.efs" --compute ffn-coded --budget 40M "$trace"

@@ -15,7 +15,8 @@ enum replay_compute_kind {
     REPLAY_COMPUTE_NONE,
     REPLAY_COMPUTE_TOUCH,     /* one load per 64 bytes of all tensors */
     REPLAY_COMPUTE_FFN,       /* a plain BF16 SwiGLU of the tokens that chose the expert */
-    REPLAY_COMPUTE_FFN_CODED, /* the same by the library in this process, from the coded form */
+    REPLAY_COMPUTE_FFN_CODED, /* the same by the library, from the coded form: of the store in this process, or of a
+                                 mount */
     REPLAY_COMPUTE_KINDS
 };
 const char *replay_compute_name(enum replay_compute_kind kind);

@@ -38,7 +38,8 @@ errint_t replay_live_open(struct replay_live *live, struct efs_error *err)
     if (rc == 0)
         rc = replay_stage_open(&live->stage, err);
     if (rc == 0)
-        live->has_policies = live->compute == REPLAY_COMPUTE_FFN_CODED || replay_mount_has_policies(live);
+        live->has_policies =
+            (live->compute == REPLAY_COMPUTE_FFN_CODED && !live->mountpoint) || replay_mount_has_policies(live);
     return rc;
 }
 
@@ -146,7 +147,8 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                          const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
                          struct replay_run_record *record, struct efs_error *err)
 {
-    bool ours = record->runner == REPLAY_EXPERTFS, library = ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    bool ours = record->runner == REPLAY_EXPERTFS;
+    bool library = ours && live->compute == REPLAY_COMPUTE_FFN_CODED && !live->mountpoint;
     bool mount = ours && !library, foreign = mount && live->mountpoint;
     bool plain = !ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
     struct efs_options options;
@@ -154,6 +156,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                                .workload = workload,
                                .mountpoint = foreign ? live->mountpoint : live->stage.mountpoint,
                                .runner = record->runner,
+                               .form = record->policy.pools == REPLAY_FULL ? EFS_FORM_FULL : EFS_FORM_CODED,
                                .compute = plain ? REPLAY_COMPUTE_FFN : live->compute,
                                .library = library ? &options : NULL,
                                .budget_bytes = record->budget_bytes,

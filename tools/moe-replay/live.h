@@ -84,6 +84,7 @@ struct replay_play {
     const char *mountpoint; /* of REPLAY_EXPERTFS */
     enum replay_runner runner;
     enum replay_compute_kind compute;
+    enum efs_form form;                /* of experts that the library runs from a mount */
     const struct efs_options *library; /* the store in the player's process, in place of a mount; NULL: no */
     uint64_t budget_bytes, layer_ns;
     bool limited; /* goes into the stage's cgroup */

@@ -113,9 +113,6 @@ static errint_t find_store(struct session *session, struct efs_error *err)
         session->store = a->mount;
         return 0;
     }
-    if (a->compute == REPLAY_COMPUTE_FFN_CODED)
-        return efs_fail(err, -EINVAL, "--compute ffn-coded needs a store, which it opens itself: %s is a directory",
-                        a->mount);
     session->live.mountpoint = a->mount;
     errint_t rc = replay_mount_store(a->mount, session->mounted_store, sizeof(session->mounted_store), err);
     if (rc == 0 && !a->store)

@@ -147,7 +147,8 @@ static errint_t open_reader(const struct replay_play *p, uint32_t request_max, s
     }
     switch (p->runner) {
     case REPLAY_EXPERTFS:
-        return replay_reader_mount(model, p->mountpoint, request_max, reader, err);
+        return replay_reader_mount(model, p->mountpoint, request_max,
+                                   p->compute == REPLAY_COMPUTE_FFN_CODED ? &p->form : NULL, reader, err);
     case REPLAY_MMAP:
         if (p->live->prealloc)
             warm_memory(p->budget_bytes);

@@ -38,9 +38,9 @@ struct replay_reader {
 
 /* Each: a reader to be closed, or -errno. request_max: experts of one request at most. */
 
-/* A mount of the model (reader_mount.c). */
+/* A mount of the model (reader_mount.c); it can also run a layer's experts, asked for in that form. */
 errint_t replay_reader_mount(const struct replay_model *model, const char *mountpoint, uint32_t request_max,
-                             struct replay_reader **reader, struct efs_error *err);
+                             const enum efs_form *form, struct replay_reader **reader, struct efs_error *err);
 /* The raw files, mapped (reader_mmap.c): the kernel reads and drops as it likes. */
 errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_max, struct replay_reader **reader,
                             struct efs_error *err);

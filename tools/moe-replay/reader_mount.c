@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader_mount.c - the experts' files of a mount, as a runtime gets at them: a layer's experts are named to the
- * client library, which tells the mount, opens and maps the files and keeps some of them mapped.
+ * client library, which tells the mount, opens and maps the files and keeps some of them mapped. Or the library runs
+ * them, from the memory of the mount.
  */
 #include "reader.h"
 
@@ -26,6 +27,8 @@ struct mount_reader {
     const uint32_t *experts, *tokens;   /* the caller's, for as long as there is a request */
     uint32_t count;
     struct efs_need *needs;
+    enum efs_form form; /* in which experts are run */
+    struct efs_route_to *routes;
 };
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
@@ -96,6 +99,33 @@ static void mount_release(struct replay_reader *reader)
     r->request = NULL;
 }
 
+/* ---- run by the library ---- */
+
+static errint_t mount_run(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
+                          struct efs_error *err)
+{
+    struct mount_reader *r = (struct mount_reader *)reader;
+    const struct replay_model *model = r->model;
+    uint32_t at = 0, all = model->layers * model->experts;
+    while (at < all && model->all[at].id != mixture->experts[0].expert.number)
+        at++;
+    uint32_t layer = at / model->experts;
+    if (at == all || mixture->expert_count > r->request_max)
+        return efs_fail(err, -EINVAL, "a mixture of experts that the mount has not");
+    struct efs_mixture m = *mixture;                       /* with numbers in the layer */
+    for (uint32_t i = 0, e = 0; i < m.expert_count; i++) { /* both go up */
+        while (e < model->experts && replay_model_expert(model, layer, e)->id != mixture->experts[i].expert.number)
+            e++;
+        if (e == model->experts)
+            return efs_fail(err, -EINVAL, "a mixture of experts of two layers");
+        r->routes[i] = mixture->experts[i];
+        r->routes[i].expert = efs_id(replay_model_expert(model, layer, e)->number);
+    }
+    m.experts = r->routes;
+    m.form = r->form;
+    return efs_client_ffn(r->client, team, model->layer[layer].stack, model->layer[layer].number, &m, err);
+}
+
 /* ---- what the mount counts ---------------------------------------------------------------------------------- */
 
 /* The number behind "name: "; false: there is no such line. */
@@ -150,23 +180,27 @@ static void mount_close(struct replay_reader *reader)
     if (r->root >= 0)
         close(r->root);
     free(r->needs);
+    free(r->routes);
     free(r);
 }
 
 errint_t replay_reader_mount(const struct replay_model *model, const char *mountpoint, uint32_t request_max,
-                             struct replay_reader **reader, struct efs_error *err)
+                             const enum efs_form *form, struct replay_reader **reader, struct efs_error *err)
 {
     struct mount_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mount_reader){.reader = {mount_request, mount_next, mount_release, NULL, mount_count, mount_close, 0},
-                               .model = model,
-                               .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
-                               .request_max = request_max,
-                               .needs = calloc(request_max, sizeof(struct efs_need))};
+    *r = (struct mount_reader){
+        .reader = {mount_request, mount_next, mount_release, form ? mount_run : NULL, mount_count, mount_close, 0},
+        .model = model,
+        .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
+        .request_max = request_max,
+        .needs = calloc(request_max, sizeof(struct efs_need)),
+        .form = form ? *form : EFS_FORM_FULL,
+        .routes = calloc(request_max, sizeof(struct efs_route_to))};
     const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .keep_bytes = EFS_KEEP_AUTO};
     errint_t rc = r->root < 0 ? efs_fail(err, -errno, "%s: %s", mountpoint, strerror(errno)) : 0;
-    if (rc == 0 && !r->needs)
+    if (rc == 0 && (!r->needs || !r->routes))
         rc = efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = efs_client_open(mountpoint, &options, &r->client, err);

@@ -60,7 +60,7 @@ uint64_t experts_bytes(const struct config *c, uint32_t tokens)
 }
 
 /* From who each token goes to, to who comes to each expert. Returns how many experts there are. */
-static uint32_t experts_gather(struct experts *x, uint32_t layer, const struct routes *routes)
+static uint32_t experts_gather(struct experts *x, const struct routes *routes)
 {
     uint32_t slots = routes->tokens * routes->chosen, count = 0, next = 0;
     memset(x->count, 0, x->model->config.experts * sizeof(*x->count));
@@ -69,10 +69,8 @@ static uint32_t experts_gather(struct experts *x, uint32_t layer, const struct r
     for (uint32_t e = 0; e < x->model->config.experts; e++) {
         if (x->count[e] == 0)
             continue;
-        x->mixture[count++] = (struct efs_route_to){.expert = x->model->layers[layer].expert_ids[e],
-                                                    .count = x->count[e],
-                                                    .token = x->token + next,
-                                                    .weight = x->weight + next};
+        x->mixture[count++] = (struct efs_route_to){
+            .expert = efs_id(e), .count = x->count[e], .token = x->token + next, .weight = x->weight + next};
         for (uint32_t i = 0; i < slots; i++)
             if (routes->expert[i] == e) {
                 x->token[next] = i / routes->chosen;
@@ -92,7 +90,7 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
     struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
                                   .expert_bytes = sizeof(struct efs_route_to),
                                   .experts = x->mixture,
-                                  .expert_count = experts_gather(x, layer, routes),
+                                  .expert_count = experts_gather(x, routes),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                   .x = bf16 ? (const void *)x->in : in,
                                   .tokens = routes->tokens,
@@ -101,5 +99,5 @@ errint_t experts_run(struct experts *x, uint32_t layer, const struct routes *rou
                                   .y = y,
                                   .y_stride = hidden,
                                   .form = x->model->form};
-    return efs_expert_ffn(x->model->fs, x->team, &mixture, err);
+    return efs_client_ffn(x->model->client, x->team, "", layer, &mixture, err);
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - runmoe STORE: run a whole mixture-of-experts model from a store, to show how a runtime uses libexpertfs.
+ * main.c - runmoe STORE|MNT: run a whole mixture-of-experts model from a store, or from a mount of one, to show how a
+ * runtime uses libexpertfs.
  *
  * Everything but the experts is in this program's memory, as it is; the experts stay in the library, within its budget,
- * mostly compressed, and are run by it layer by layer when the router has named them (experts.c).
+ * or in the mount's memory, mostly compressed, and are run layer by layer when the router has named them (experts.c).
  */
 #include <argp.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 
 #include "forward.h"
 #include "clock.h"
+#include "lines.h"
 #include "model.h"
 #include "options.h"
 #include "sample.h"
@@ -49,7 +52,8 @@ static const struct argp_option options[] = {
     {"temp", 'T', "T", 0, "Draw with that temperature (default 0: the most likely token)", 0},
     {"seed", OPT_SEED, "N", 0, "For drawing", 0},
     {"batch", OPT_BATCH, "N", 0, "Tokens of the prompt at a time, 1 to 512 (default 32)", 0},
-    {"budget", 'b', "SIZE", 0, "Memory for all of it, dense weights included (default: what the machine leaves)", 0},
+    {"budget", 'b', "SIZE", 0,
+     "Of a store: memory for all of it, dense weights included (default: what the machine leaves)", 0},
     {"threads", 't', "N", 0, "Compute with N threads, and let the library decode with N (default: all cores)", 0},
     {"activations", OPT_ACTIVATIONS, "f32|bf16", 0, "What meets BF16 weights: F32 (default), or rounded to BF16", 0},
     {"form", OPT_FORM, "plain|coded|any", 0,
@@ -149,7 +153,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->trace_path = value;
         return 0;
     default:
-        return tools_option_argument(state, key, value, "STORE", &a->store);
+        return tools_option_argument(state, key, value, "STORE or MNT", &a->store);
     }
 }
 
@@ -165,8 +169,9 @@ struct run {
     struct model model;
     struct forward *forward;
     struct trace *trace;
-    uint32_t sequence;      /* the prompt at hand */
-    uint64_t prompt_tokens; /* of all prompts */
+    uint32_t sequence;       /* the prompt at hand */
+    uint64_t prompt_tokens;  /* of all prompts */
+    struct efs_stats before; /* of a mount: what it had counted */
     FILE *logits_file;
     float *logits;                                      /* [batch][vocab] */
     double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of all prompts, of the
@@ -223,12 +228,40 @@ static errint_t run_generate(struct run *r, struct efs_error *err)
     return rc;
 }
 
+/* What was counted so far: by the library, or by the mount, for all who use it. */
+static void run_count(const struct run *r, struct efs_stats *s)
+{
+    *s = (struct efs_stats){0};
+    if (r->model.fs) {
+        efs_stats(r->model.fs, s, sizeof(*s));
+        return;
+    }
+    const struct {
+        const char *name;
+        uint64_t *number;
+    } wanted[] = {{"budget_bytes", &s->budget_bytes}, {"requests_f", &s->requests_f}, {"requests_c", &s->requests_c},
+                  {"requests_s", &s->requests_s},     {"requests_e", &s->requests_e}, {"requests_p", &s->requests_p},
+                  {"requests_m", &s->requests_m},     {"disk_bytes", &s->disk_bytes}};
+    char text[16384], path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/.expertfs/stat", r->model.mountpoint);
+    FILE *file = fopen(path, "r");
+    size_t got = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    text[got] = '\0';
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        const char *value = tools_line_value(text, wanted[i].name);
+        *wanted[i].number = value ? strtoull(value, NULL, 10) : 0;
+    }
+    if (file)
+        fclose(file);
+}
+
 static void print_report(const struct run *r)
 {
     struct efs_stats s;
+    const struct efs_stats *b = &r->before;
     uint32_t prompts = r->a->prompts;
     uint64_t after_first = r->a->tokens > 1 ? (uint64_t)prompts * (r->a->tokens - 1) : 0;
-    efs_stats(r->model.fs, &s, sizeof(s));
+    run_count(r, &s);
     printf("prompt_tokens: %llu\ngenerated_tokens: %llu\n", (unsigned long long)r->prompt_tokens,
            (unsigned long long)prompts * r->a->tokens);
     printf("open_s: %.4f\nfirst_step_s: %.4f\ntime_to_first_token_s: %.4f\n", r->opened, r->first_step,
@@ -238,10 +271,12 @@ static void print_report(const struct run *r)
         printf("tokens_per_second: %.2f\n", (double)after_first / r->seconds);
     printf("budget_bytes: %llu\nown_bytes: %llu\n", (unsigned long long)s.budget_bytes,
            (unsigned long long)r->a->options.reserved_bytes);
-    printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n", (unsigned long long)s.requests_f,
-           (unsigned long long)s.requests_c, (unsigned long long)(s.requests_s + s.requests_e + s.requests_p),
-           (unsigned long long)s.requests_m);
-    printf("disk_bytes: %llu\n", (unsigned long long)s.disk_bytes);
+    printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n",
+           (unsigned long long)(s.requests_f - b->requests_f), (unsigned long long)(s.requests_c - b->requests_c),
+           (unsigned long long)(s.requests_s + s.requests_e + s.requests_p - b->requests_s - b->requests_e -
+                                b->requests_p),
+           (unsigned long long)(s.requests_m - b->requests_m));
+    printf("disk_bytes: %llu\n", (unsigned long long)(s.disk_bytes - b->disk_bytes));
 }
 
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
@@ -268,7 +303,12 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
     uint64_t more = forward_bytes(&r->model, positions, a->batch) + logits_bytes;
     uint64_t run_tokens = r->prompt_tokens + (uint64_t)a->prompts * (a->tokens ? a->tokens - 1 : 0);
     more += a->trace_path ? trace_bytes(c, a->batch) : 0;
-    rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
+    if (!r->model.fs && a->options.budget_bytes)
+        return efs_fail(err, -EINVAL, "--budget is for a store: %s is a mount, which has its own", a->store);
+    if (r->model.fs)
+        rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
+    else
+        run_count(r, &r->before);
     if (rc < 0)
         return rc;
     a->options.reserved_bytes += more;
@@ -317,8 +357,10 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         options,
         parse_option,
-        "STORE",
-        "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), its experts through libexpertfs.\v"
+        "STORE|MNT",
+        "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), or in MNT, a mount of one, its "
+        "experts "
+        "through libexpertfs.\v"
         "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage.",
         NULL,
         NULL,

@@ -4,16 +4,20 @@
 #include "model.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define READ_BYTES (4u << 20)
 #define NO_LAYER UINT32_MAX
 
-/* ---- files of the store ---- */
+/* ---- files of a store or a mount ---- */
 
 struct waiting {
     pthread_mutex_t lock;
@@ -33,11 +37,61 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     pthread_mutex_unlock(&w->lock);
 }
 
-static errint_t read_part(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *to,
-                          size_t bytes)
+/* A file that is open: of the store in this process, or of the mount. */
+struct source {
+    struct efs *fs;
+    uint32_t file;
+    struct efs_stream *stream;
+    int fd;
+    uint64_t bytes;
+};
+
+static errint_t source_open_file(const struct model *m, const char *path, struct source *s, struct efs_error *err)
+{
+    char whole[PATH_MAX];
+    struct stat st;
+    snprintf(whole, sizeof(whole), "%s/%s", m->mountpoint, path);
+    s->fd = open(whole, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0 || fstat(s->fd, &st) != 0)
+        return efs_fail(err, -errno, "%s: %s", whole, strerror(errno));
+    s->bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+static errint_t source_open(const struct model *m, const char *path, struct source *s, struct efs_error *err)
+{
+    struct efs_file_info info;
+    *s = (struct source){.fs = m->fs, .fd = -1};
+    if (!m->fs)
+        return source_open_file(m, path, s, err);
+    while (s->file < efs_file_count(m->fs) &&
+           (efs_file_info(m->fs, s->file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
+        s->file++;
+    if (s->file == efs_file_count(m->fs))
+        return efs_fail(err, -ENOENT, "the store has no %s", path);
+    s->bytes = info.bytes;
+    return efs_stream_new(m->fs, EFS_STREAM_SEQUENTIAL, &s->stream) < 0 ? efs_fail(err, -ENOMEM, "no memory") : 0;
+}
+
+static void source_close(struct source *s)
+{
+    efs_stream_free(s->stream);
+    if (s->fd >= 0)
+        close(s->fd);
+}
+
+/* All of these bytes. */
+static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to, size_t bytes)
 {
     struct waiting w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0};
-    efs_read(fs, file, stream, offset, to, bytes, read_done, &w);
+    for (ssize_t got; !s->fs && bytes; offset += (uint64_t)got, to += got, bytes -= (size_t)got) {
+        got = pread(s->fd, to, bytes, (off_t)offset);
+        if (got <= 0)
+            return got < 0 ? -errno : -EIO;
+    }
+    if (!s->fs)
+        return 0;
+    efs_read(s->fs, s->file, s->stream, offset, to, bytes, read_done, &w);
     pthread_mutex_lock(&w.lock);
     while (!w.done)
         pthread_cond_wait(&w.changed, &w.lock);
@@ -46,35 +100,25 @@ static errint_t read_part(struct efs *fs, uint32_t file, struct efs_stream *stre
 }
 
 /* All of a file, into memory that the caller frees. */
-static errint_t read_file(struct efs *fs, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
+static errint_t read_file(const struct model *m, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
 {
-    struct efs_file_info info;
-    struct efs_stream *stream;
-    uint32_t file = 0;
-    while (file < efs_file_count(fs) &&
-           (efs_file_info(fs, file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
-        file++;
-    if (file == efs_file_count(fs))
-        return efs_fail(err, -ENOENT, "the store has no %s", path);
-    uint8_t *to = malloc(info.bytes + 1);
-    if (!to || efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream) < 0) {
-        free(to);
-        return efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)info.bytes);
-    }
-    errint_t rc = 0;
-    for (uint64_t at = 0; rc == 0 && at < info.bytes; at += READ_BYTES) {
-        size_t part = info.bytes - at < READ_BYTES ? (size_t)(info.bytes - at) : READ_BYTES;
-        rc = read_part(fs, file, stream, at, to + at, part);
+    struct source s;
+    errint_t rc = source_open(m, path, &s, err);
+    uint8_t *to = rc == 0 ? malloc(s.bytes + 1) : NULL;
+    if (rc == 0 && !to)
+        rc = efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)s.bytes);
+    for (uint64_t at = 0; rc == 0 && at < s.bytes; at += READ_BYTES) {
+        rc = source_read(&s, at, to + at, s.bytes - at < READ_BYTES ? (size_t)(s.bytes - at) : READ_BYTES);
         if (rc < 0)
             efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
     }
-    efs_stream_free(stream);
+    source_close(&s);
     if (rc < 0) {
         free(to);
         return rc;
     }
     *data = to;
-    *bytes = info.bytes;
+    *bytes = s.bytes;
     return 0;
 }
 
@@ -125,11 +169,11 @@ static errint_t tensor_find(const void *file, uint64_t bytes, uint64_t begin, co
 
 /* ---- config.json ---- */
 
-static errint_t config_read(struct efs *fs, struct config *c, struct efs_error *err)
+static errint_t config_read(const struct model *m, struct config *c, struct efs_error *err)
 {
     void *text = NULL;
     uint64_t bytes = 0;
-    errint_t rc = read_file(fs, "config.json", &text, &bytes, err);
+    errint_t rc = read_file(m, "config.json", &text, &bytes, err);
     if (rc < 0)
         return rc;
     json_error_t where;
@@ -216,20 +260,18 @@ static void loader_take_layer(struct loader *l, uint32_t n)
         .v = loader_take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
         .o = loader_take(l, n, "self_attn.o_proj.weight", c->hidden, q),
         .router = loader_take(l, n, "mlp.gate.weight", c->experts, c->hidden),
-        .expert_ids = calloc(c->experts, sizeof(struct efs_expert_id)),
     };
-    if (!l->model->layers[n].expert_ids)
-        l->rc = -ENOMEM;
 }
 
-/* Which number of the library is which expert. */
-static errint_t find_experts(struct model *m, struct efs_error *err)
+/* Has the store all experts? Those of a mount are missed when they are asked for. */
+static errint_t check_experts(const struct model *m, struct efs_error *err)
 {
     uint64_t found = 0;
-    for (uint32_t n = 0; n < m->config.layers; n++)
+    struct efs_expert_id id;
+    for (uint32_t n = 0; m->fs && n < m->config.layers; n++)
         for (uint32_t e = 0; e < m->config.experts; e++)
-            found += efs_expert_find(m->fs, "", n, e, &m->layers[n].expert_ids[e]) == 0;
-    if (found == (uint64_t)m->config.layers * m->config.experts)
+            found += efs_expert_find(m->fs, "", n, e, &id) == 0;
+    if (!m->fs || found == (uint64_t)m->config.layers * m->config.experts)
         return 0;
     return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
                     m->config.layers, m->config.experts);
@@ -237,9 +279,9 @@ static errint_t find_experts(struct model *m, struct efs_error *err)
 
 static errint_t model_load_all(struct model *m, struct efs_error *err)
 {
-    errint_t rc = config_read(m->fs, &m->config, err);
+    errint_t rc = config_read(m, &m->config, err);
     if (rc == 0)
-        rc = read_file(m->fs, "experts/dense.safetensors", &m->dense, &m->dense_bytes, err);
+        rc = read_file(m, "experts/dense.safetensors", &m->dense, &m->dense_bytes, err);
     if (rc < 0)
         return rc;
     struct loader l = {.model = m, .err = err};
@@ -254,23 +296,38 @@ static errint_t model_load_all(struct model *m, struct efs_error *err)
     for (uint32_t n = 0; m->layers && n < m->config.layers; n++)
         loader_take_layer(&l, n);
     json_decref(tensors);
-    return l.rc < 0 ? l.rc : find_experts(m, err);
+    return l.rc < 0 ? l.rc : check_experts(m, err);
 }
 
-errint_t model_open(const char *store, struct efs_options *options, struct model *model, struct efs_error *err)
+/* The dense weights will be in memory, too. */
+static errint_t reserve_dense(const char *store, struct efs_options *options, struct efs_error *err)
 {
     struct efs_store *looked;
     struct efs_store_info info;
-    memset(model, 0, sizeof(*model));
     errint_t rc = efs_store_open(store, &looked, err);
     if (rc < 0)
         return rc;
     efs_store_info(looked, &info, sizeof(info));
-    options->reserved_bytes = info.source_bytes - info.expert_raw_bytes; /* the dense weights will be in memory, too */
+    options->reserved_bytes = info.source_bytes - info.expert_raw_bytes;
     efs_store_close(looked);
-    rc = efs_open(store, options, &model->fs, err);
+    return 0;
+}
+
+errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err)
+{
+    struct stat st;
+    memset(model, 0, sizeof(*model));
+    bool mount = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    errint_t rc = mount ? 0 : reserve_dense(path, options, err);
+    const struct efs_client_options how = {
+        .size = sizeof(struct efs_client_options), .store = options, .keep_bytes = EFS_KEEP_AUTO};
     if (rc == 0)
+        rc = efs_client_open(path, &how, &model->client, err);
+    if (rc == 0) {
+        model->fs = efs_client_fs(model->client);
+        model->mountpoint = path;
         rc = model_load_all(model, err);
+    }
     if (rc < 0)
         model_close(model);
     return rc;
@@ -283,12 +340,10 @@ void model_close(struct model *m)
         free(m->layers[n].q_norm);
         free(m->layers[n].k_norm);
         free(m->layers[n].ffn_norm);
-        free(m->layers[n].expert_ids);
     }
     free(m->layers);
     free(m->final_norm);
     free(m->dense);
-    if (m->fs)
-        efs_close(m->fs);
+    efs_client_close(m->client);
     memset(m, 0, sizeof(*m));
 }

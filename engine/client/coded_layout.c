@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* coded_layout.c - see coded_layout.h. */
+#include "coded_layout.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TENSORS_MOST 4096u
+
+void efs_coded_layout_free(struct efs_coded_layout *coded)
+{
+    if (!coded)
+        return;
+    free(coded->shards);
+    free(coded->shards_of);
+    free(coded);
+}
+
+/* The parts of what was told, whose sizes add up to all of it. */
+struct told {
+    struct efs_export_layout head;
+    const uint8_t *header, *tensors, *shards;
+};
+
+static bool told_read(const uint8_t *data, size_t bytes, struct told *told)
+{
+    if (bytes < sizeof(told->head))
+        return false;
+    memcpy(&told->head, data, sizeof(told->head));
+    const struct efs_export_layout *h = &told->head;
+    if (h->tensors > TENSORS_MOST || h->shard_elements == 0 || h->header_bytes < 8 || h->file_bytes > SIZE_MAX ||
+        h->file_bytes < h->header_bytes)
+        return false;
+    uint64_t padded = ((uint64_t)h->header_bytes + 7) / 8 * 8; /* none of these can overflow */
+    uint64_t tensors = (uint64_t)h->tensors * sizeof(struct efs_export_layout_tensor);
+    uint64_t shards = (uint64_t)h->shards * sizeof(struct efs_export_layout_shard);
+    told->header = data + sizeof(told->head);
+    if (bytes - sizeof(told->head) != padded + tensors + shards)
+        return false;
+    told->tensors = told->header + padded;
+    told->shards = told->tensors + tensors;
+    return true;
+}
+
+/* The header of the expert's file, as if the file were there: nothing behind it is looked at. */
+static errint_t told_read_header(const struct told *told, struct efs_file_layout **layout)
+{
+    uint64_t length = 0;
+    for (unsigned i = 0; i < 8; i++)
+        length |= (uint64_t)told->header[i] << (8 * i);
+    if (length != told->head.header_bytes - 8)
+        return -EUCLEAN;
+    return efs_layout_read(told->header, (size_t)told->head.file_bytes, layout);
+}
+
+static bool shard_is_right(const struct efs_export_layout_shard *s, const struct efs_export_layout *head)
+{
+    return s->extent < head->extents && s->elements > 0 && s->elements <= head->shard_elements &&
+           s->codec < EFS_CODECS && (s->e_bytes || s->sm_bytes);
+}
+
+static errint_t told_read_shards(const struct told *told, struct efs_file_layout *layout)
+{
+    const struct efs_export_layout *head = &told->head;
+    struct efs_coded_layout *c = layout->coded = efs_sys_calloc(1, sizeof(*c));
+    uint64_t shards = 0;
+    if (!c)
+        return -ENOMEM;
+    c->shards = efs_sys_calloc(head->shards + 1u, sizeof(*c->shards));
+    c->shards_of = efs_sys_calloc(head->tensors + 1u, sizeof(*c->shards_of));
+    if (!c->shards || !c->shards_of)
+        return -ENOMEM;
+    if (layout->tensor_count != head->tensors)
+        return -EUCLEAN;
+    for (uint32_t i = 0; i < head->tensors; i++) { /* both are in the order of the file */
+        struct efs_export_layout_tensor t;
+        memcpy(&t, told->tensors + i * sizeof(t), sizeof(t));
+        if (t.file_offset != layout->list.entries[i].tensor.offset)
+            return -EUCLEAN;
+        c->shards_of[i] = t.shards;
+        shards += t.shards;
+    }
+    if (shards != head->shards)
+        return -EUCLEAN;
+    memcpy(c->shards, told->shards, head->shards * sizeof(*c->shards));
+    for (uint32_t i = 0; i < head->shards; i++) {
+        if (!shard_is_right(&c->shards[i], head))
+            return -EUCLEAN;
+        c->bytes += (uint64_t)c->shards[i].e_bytes + c->shards[i].sm_bytes;
+    }
+    c->shard_count = head->shards;
+    c->extent_count = head->extents;
+    c->shard_elements = head->shard_elements;
+    return 0;
+}
+
+errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **out)
+{
+    struct told told;
+    struct efs_file_layout *layout = NULL;
+    errint_t rc = told_read(data, bytes, &told) ? told_read_header(&told, &layout) : -EUCLEAN;
+    if (rc == 0)
+        rc = told_read_shards(&told, layout);
+    if (rc < 0) {
+        efs_layout_free(layout);
+        return rc;
+    }
+    free(layout->header); /* a layout that was told does not change */
+    layout->header = NULL;
+    *out = layout;
+    return 0;
+}
+
+/* A chunk in its extent's component. NULL: it is not inside of the window. */
+static const uint8_t *chunk_at(struct efs_coded_window window, uint64_t offset, uint32_t at, uint32_t bytes)
+{
+    if (!window.data || offset > window.bytes || at > window.bytes - offset || bytes > window.bytes - offset - at)
+        return NULL;
+    return window.data + offset + at;
+}
+
+static bool shard_place(const struct efs_export_layout_shard *s, const struct efs_export_place *place,
+                        efs_coded_window_fn *window, void *arg, struct efs_coded_shard *out)
+{
+    *out = (struct efs_coded_shard){
+        .e_bytes = s->e_bytes, .sm_bytes = s->sm_bytes, .elements = (size_t)s->elements, .codec = s->codec};
+    if (s->e_bytes)
+        out->e = chunk_at(window(arg, place->e_window), place->e_offset, s->e_at, s->e_bytes);
+    if (s->sm_bytes)
+        out->sm = chunk_at(window(arg, place->sm_window), place->sm_offset, s->sm_at, s->sm_bytes);
+    return (!s->e_bytes || out->e) && (!s->sm_bytes || out->sm);
+}
+
+errint_t efs_coded_tensors(const struct efs_file_layout *layout, const struct efs_export_place *places,
+                           efs_coded_window_fn *window, void *arg, struct efs_tensor **tensors,
+                           struct efs_coded_shard **shards)
+{
+    const struct efs_coded_layout *c = layout->coded;
+    struct efs_tensor *t = efs_sys_calloc(layout->tensor_count + 1u, sizeof(*t));
+    struct efs_coded_shard *s = efs_sys_calloc(c->shard_count + 1u, sizeof(*s));
+    errint_t rc = t && s ? 0 : -ENOMEM;
+    for (uint32_t i = 0; rc == 0 && i < c->shard_count; i++)
+        rc = shard_place(&c->shards[i], &places[c->shards[i].extent], window, arg, &s[i]) ? 0 : -EUCLEAN;
+    uint32_t at = 0;
+    for (uint32_t i = 0; rc == 0 && i < layout->tensor_count; i++) {
+        t[i] = layout->tensors[i];
+        t[i].shards = s + at;
+        t[i].shard_count = c->shards_of[i];
+        t[i].shard_elements = c->shard_elements;
+        at += c->shards_of[i];
+    }
+    if (rc < 0) {
+        free(t);
+        free(s);
+        return rc;
+    }
+    *tensors = t;
+    *shards = s;
+    return 0;
+}

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coded experts over the socket, by hand: chunks as the store has them, in windows that nobody can write to; what they
+take of the budget; clients that are wrong, greedy or killed; and segments that leave while clients keep them mapped."""
+import signal
+
+from e2e import *
+from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client, packet
+
+need_fuse()
+EXPERTS = 8
+model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", str(EXPERTS), "-l", "2", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+
+
+def coded(client, numbers, layer=0, form=AS_CODED, tags=100, layout=True):
+    """Ask for these; {number: (layout, places)} or, of one that failed, its error."""
+    client.send(ASK, [(n, 1, tags + n | (WITH_LAYOUT if layout else 0)) for n in numbers], layer=layer, form=form)
+    answers = [client.coded() for _ in numbers]
+    return {tag - tags: error or (layout, places) for tag, error, layout, places in answers}
+
+
+def drop(client, numbers, tags=100):
+    client.send(DROP, [(0, 0, tags + n) for n in numbers])
+
+
+def numbers_of(mount, *names):
+    return [mount.count(name) for name in names]
+
+
+plain = Mount(store, "budget=128M,nopassthrough")
+check("without passthrough there is no socket", plain.control("handout") == "address: -\ncoded: no\n", plain.control("handout"))
+files = {(layer, n): open(plain / f"experts/L{layer:02}/E{n:03}.safetensors", "rb").read() for layer in (0, 1) for n in range(EXPERTS)}
+plain.unmount()
+with open(store, "rb") as file:
+    stored = file.read()
+
+mount = Mount(store, "budget=128M,lease=wait")
+if not mount.passthrough() or "coded: yes" not in mount.control("handout"):
+    mount.unmount()
+    skip("no passthrough here: nothing is handed out")
+
+print("-- asks and answers")
+one = Client(mount)
+got = coded(one, range(4))
+first = {}
+for n, (layout, places) in got.items():
+    tensors, header = one.chunks(layout, places)
+    check(f"expert {n}: the header of its file", files[0, n].startswith(header) and len(header) % 4096 == 0)
+    check(f"expert {n}: three tensors, each chunk as the store has it", len(tensors) == 3 and all(
+        chunk in stored for tensor in tensors for _, _, e, sm in tensor for chunk in (e, sm)))
+    check(f"expert {n}: all of its elements", 2 * sum(row[0] for tensor in tensors for row in tensor) == len(files[0, n]) - len(header))
+    first[n] = layout, tensors
+check("they are counted", numbers_of(mount, "coded", "coded_m", "fuse_handouts_coded", "coded_experts") == [4, 4, 4, 4] and
+      mount.count("leased_experts") == 0, mount.stat())
+held = mount.count("coded_bytes")
+again = coded(one, range(4), tags=200, layout=False)
+check("the same experts again: the same places, and no more memory", mount.count("coded_bytes") == held and all(
+    layout == b"" and places == got[n][1] for n, (layout, places) in again.items()) and mount.count("coded_c") == 4, mount.stat())
+two = Client(mount)
+theirs = coded(two, range(4))
+check("another client: the same bytes in the same memory", mount.count("coded_bytes") == held and all(
+    places == got[n][1] and layout == first[n][0] and two.chunks(layout, places)[0] == first[n][1] for n, (layout, places) in theirs.items()))
+drop(one, range(4))
+drop(one, range(4), tags=200)
+drop(two, range(4))
+check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "coded_bytes") == [0, 0]), mount.stat())
+hits, asked = mount.count("requests_c"), mount.count("coded")
+one.send(ASK, [(n, 1, NOTIFY) for n in range(4)], form=AS_CODED)
+check("those that are told of are used, and not held", wait_until(lambda: mount.count("coded") == asked + 4) and
+      wait_until(lambda: mount.count("inflight") == 0) and numbers_of(mount, "coded_experts", "requests_c") == [0, hits + 4], mount.stat())
+check("an expert that is not there", coded(one, [99])[99] == -22)
+one.send(UNMAPPED, [(0, 0, number) for number in one.windows])
+known = set(one.windows)
+for window in list(one.windows):
+    one.windows.pop(window).close()
+    os.close(one.fds.pop(window))
+check("windows that were unmapped come again", one.chunks(*coded(one, [2])[2])[0] == first[2][1] and set(one.windows) <= known)
+drop(one, [2])
+
+print("-- as the mount likes")
+one.send(ASK, [(5, 1, 1)])
+window = one.answer()
+one.send(ASK, [(5, 1, 2 | WITH_LAYOUT)], form=ANY)
+check("what is full comes full", window[:2] == (1, 0) and one.file(one.answer()) == files[0, 5])
+check("else it comes coded", one.chunks(*coded(one, [3], form=ANY, tags=0)[3])[0] == first[3][1])
+one.send(DROP, [(0, 0, tag) for tag in (1, 2, 3)])
+check("both are let go of", wait_until(lambda: numbers_of(mount, "coded_experts", "leased_experts") == [0, 0]))
+
+print("-- wrong ones")
+for name, data in {"a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
+                   "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
+                   "a tag out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
+                   "a kind of the mount's": packet(10, [(1, 1, 1)])}.items():
+    other = Client(mount)
+    other.socket.send(data)
+    try:
+        cut = other.coded() is None
+    except ConnectionError:
+        cut = True
+    check(f"{name}: cut off", cut)
+    other.close()
+check("nothing is held by them", wait_until(lambda: mount.count("coded_experts") == 0), mount.stat())
+
+print("-- killed, stopped, greedy")
+out, into = os.pipe()
+pid = os.fork()
+if pid == 0:
+    child = Client(mount)
+    coded(child, range(EXPERTS), layer=1)
+    os.write(into, b"x")
+    signal.pause()
+os.read(out, 1)
+check("a client holds a layer", mount.count("coded_experts") == EXPERTS, mount.stat())
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+check("killed: what it held comes back", wait_until(lambda: numbers_of(mount, "coded_experts", "coded_bytes", "inflight") == [0, 0, 0]), mount.stat())
+pid = os.fork()
+if pid == 0:
+    child = Client(mount)
+    for turn in range(400):  # asks and never listens
+        try:
+            child.socket.settimeout(1)
+            child.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
+        except (BlockingIOError, TimeoutError, ConnectionError):
+            break
+    os.write(into, b"x")
+    signal.pause()
+os.read(out, 1)
+check("one that does not listen holds up nobody", one.chunks(*coded(one, [1])[1])[0] == first[1][1])
+drop(one, [1])
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+check("and leaves nothing", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+late = Client(mount)
+for turn in range(60):  # more than the socket holds: the rest waits until it is taken
+    late.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
+taken = [late.coded() for _ in range(60 * EXPERTS)]
+check("late answers come whole, each once", sorted(tag for tag, *_ in taken) == list(range(60 * EXPERTS)) and all(
+    error == 0 and late.chunks(layout, places)[0] == first[tag % EXPERTS][1] for tag, error, layout, places in taken if tag % EXPERTS < 4))
+late.close()
+check("a closed socket lets go", wait_until(lambda: mount.count("coded_experts") == 0), mount.stat())
+
+print("-- within the budget")
+mount.unmount()
+one.close()
+two.close()
+mount = Mount(store, "budget=40M,lease=wait")
+available = mount.count("budget_bytes") - mount.count("fixed_bytes")
+one, two = Client(mount), Client(mount)
+one.socket.settimeout(30)
+asked = [(layer, n) for layer in (0, 1) for n in range(EXPERTS)]
+for layer in (0, 1):
+    one.send(ASK, [(n, 1, layer * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
+two.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=1, form=AS_CODED)
+most, right = 0, True
+for _ in range(2 * EXPERTS):  # each is given back when it was seen
+    tag, error, layout, places = one.coded()
+    most = max(most, mount.count("coded_bytes"))
+    right = right and error == 0 and files[divmod(tag, EXPERTS)].startswith(one.chunks(layout, places)[1])
+    one.send(DROP, [(0, 0, tag)])
+for _ in range(EXPERTS):
+    tag, error, layout, places = two.coded()
+    right = right and error == 0 and two.chunks(layout, places)[1] == files[1, tag][:4096]
+    two.send(DROP, [(0, 0, tag)])
+check("two clients that ask for more than there is room for get it one after the other", right)
+check("never more than the budget", mount.count("chunk_pool_bytes") + mount.count("full_pool_bytes") + mount.count("fixed_bytes") <=
+      mount.count("budget_bytes") and most <= available, (most, available))
+check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
+
+print("-- segments that leave")
+one.close()
+mount.unmount()
+mount = Mount(store, "budget=256M")
+one = Client(mount)
+got = coded(one, range(EXPERTS), layer=0)
+got1 = coded(one, range(EXPERTS), layer=1, tags=200)
+seen = {n: one.chunks(*got[n])[0] for n in got}
+drop(one, range(EXPERTS), tags=200)
+os.setxattr(mount.path, "user.expertfs.budget", b"40M")
+check("what is held stays as it is when the budget shrinks", all(one.chunks(*got[n])[0] == seen[n] for n in got))
+drop(one, range(EXPERTS))
+check("then memory goes, also from those who keep it mapped", wait_until(lambda: mount.count("chunk_pool_bytes") <= 40 << 20), mount.stat())
+emptied = [number for number, window in one.windows.items() if not any(window[at:at + 4096].strip(b"\0") for at in range(0, len(window), 1 << 20))]
+check("windows that went read as zeros", emptied, list(one.windows))
+check("and what comes is right, in other windows", all(one.chunks(*found)[0] == seen[n] and not {w for p in found[1] for w in p[:2]} & set(emptied)
+                                                       for n, found in coded(one, [0, 7]).items()))
+
+print("-- the mount goes while a client holds")
+tensors = {n: found for n, found in coded(one, [3], tags=300).items()}
+before = one.chunks(*tensors[3])[0]
+mount.unmount()
+check("its bytes stay", one.chunks(*tensors[3])[0] == before == seen[3])
+one.close()
+two.close()
+done()
