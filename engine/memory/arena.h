@@ -68,7 +68,7 @@ struct efs_arena {
     size_t segment_bytes;                /* a multiple of 2 MiB */
     uint32_t segment_max, segment_count; /* slots, segments that have memory */
     struct efs_segment *segments;
-    uint32_t newest; /* what efs_arena_grow() added last */
+    uint32_t newest; /* what was added last */
     uint64_t used_bytes;
     const char *numa_kind;         /* see efs_numa */
     struct efs_memfiles *memfiles; /* where segments are made that others may see; NULL: nobody may */
