@@ -13,54 +13,54 @@
 #define STREAM_BYTES (1ull << 20)
 #define LATELY_BYTES (16ull << 20)
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t streams_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
 /* It goes on, and does not only hop: where it went lately, a quarter was read. */
-static bool is_sure(const struct efs_walk *w)
+static bool walk_is_sure(const struct efs_walk *w)
 {
     return w->told || (w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE);
 }
 
-static bool is_live(const struct efs_streams *s, const struct efs_walk *w)
+static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
 {
     return w->serial && s->clock - w->used <= IDLE_BYTES;
 }
 
 /* Long enough to be read ahead for its own sake. */
-static bool is_stream(const struct efs_streams *s, const struct efs_walk *w)
+static bool walk_is_stream(const struct efs_streams *s, const struct efs_walk *w)
 {
-    return is_live(s, w) && is_sure(w) && w->fresh >= STREAM_BYTES;
+    return walk_is_live(s, w) && walk_is_sure(w) && w->fresh >= STREAM_BYTES;
 }
 
 /* How far behind a walk's end its reader's other threads may be. */
-static uint64_t behind_bytes(const struct efs_streams *s)
+static uint64_t walk_behind_bytes(const struct efs_streams *s)
 {
     return s->window > LATE_BYTES ? s->window : LATE_BYTES;
 }
 
 /* May a request at offset be one of this walk? How far from its end, then. */
-static bool fits(const struct efs_streams *s, const struct efs_walk *w, uint32_t file, uint64_t offset,
-                 uint64_t *distance)
+static bool walk_fits(const struct efs_streams *s, const struct efs_walk *w, uint32_t file, uint64_t offset,
+                      uint64_t *distance)
 {
     if (!w->serial || w->file != file || offset < w->begin)
         return false;
     if (offset >= w->end) {
         *distance = offset - w->end;
-        return *distance <= least(GAP_BYTES, w->fresh / GAP_SHARE);
+        return *distance <= streams_least(GAP_BYTES, w->fresh / GAP_SHARE);
     }
     *distance = w->end - offset;
-    return *distance <= behind_bytes(s);
+    return *distance <= walk_behind_bytes(s);
 }
 
-static struct efs_walk *find(struct efs_streams *s, uint32_t file, uint64_t offset)
+static struct efs_walk *walk_find(struct efs_streams *s, uint32_t file, uint64_t offset)
 {
     struct efs_walk *best = NULL;
     uint64_t nearest = 0, distance;
     for (uint32_t i = 0; i < EFS_WALKS; i++)
-        if (fits(s, &s->walks[i], file, offset, &distance) && (!best || distance < nearest)) {
+        if (walk_fits(s, &s->walks[i], file, offset, &distance) && (!best || distance < nearest)) {
             best = &s->walks[i];
             nearest = distance;
         }
@@ -68,13 +68,13 @@ static struct efs_walk *find(struct efs_streams *s, uint32_t file, uint64_t offs
 }
 
 /* Where a new walk goes: of those that lead nowhere the oldest, else the oldest. */
-static struct efs_walk *place(struct efs_streams *s)
+static struct efs_walk *walk_place(struct efs_streams *s)
 {
     struct efs_walk *oldest = &s->walks[0];
     bool keep_oldest = true;
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         struct efs_walk *w = &s->walks[i];
-        bool keep = is_live(s, w) && is_sure(w);
+        bool keep = walk_is_live(s, w) && walk_is_sure(w);
         if (!w->serial)
             return w;
         if (keep < keep_oldest || (keep == keep_oldest && w->used < oldest->used)) {
@@ -89,11 +89,12 @@ static struct efs_walk *place(struct efs_streams *s)
  * One that begins a little before a scan is another thread of the same reader, and where that is read ahead it need not
  * show that it goes on.
  */
-static void follow_others(const struct efs_streams *s, struct efs_walk *fresh)
+static void walk_follow_others(const struct efs_streams *s, struct efs_walk *fresh)
 {
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         const struct efs_walk *w = &s->walks[i];
-        if (!is_stream(s, w) || w->file != fresh->file || fresh->begin <= w->end || fresh->begin - w->end > IDLE_BYTES)
+        if (!walk_is_stream(s, w) || w->file != fresh->file || fresh->begin <= w->end ||
+            fresh->begin - w->end > IDLE_BYTES)
             continue;
         fresh->scan |= w->scan;
         if (fresh->begin <= w->ahead_until) {
@@ -104,26 +105,26 @@ static void follow_others(const struct efs_streams *s, struct efs_walk *fresh)
     }
 }
 
-static struct efs_walk *begin(struct efs_streams *s, uint32_t file, uint64_t offset)
+static struct efs_walk *walk_begin(struct efs_streams *s, uint32_t file, uint64_t offset)
 {
     struct efs_walk fresh = {.file = file, .begin = offset, .end = offset, .serial = ++s->serial};
-    follow_others(s, &fresh);
-    struct efs_walk *w = place(s);
+    walk_follow_others(s, &fresh);
+    struct efs_walk *w = walk_place(s);
     *w = fresh;
     return w;
 }
 
-static void go_on(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t group)
+static void walk_go_on(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t group)
 {
     uint64_t end = offset + bytes, way = end > w->end ? end - w->end : 0;
-    uint64_t read = least(way, bytes), again = bytes - read;
+    uint64_t read = streams_least(way, bytes), again = bytes - read;
     if (way) {
         w->steps += w->end != w->begin && w->steps < UINT32_MAX;
         w->end = end;
     }
     w->fresh += read;
     w->late_way += way;
-    w->late_fresh = least(w->late_fresh + read + again, w->late_way); /* what comes late fills gaps */
+    w->late_fresh = streams_least(w->late_fresh + read + again, w->late_way); /* what comes late fills gaps */
     if (w->late_way > LATELY_BYTES) {
         w->late_way /= 2;
         w->late_fresh /= 2;
@@ -133,15 +134,15 @@ static void go_on(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t 
 }
 
 /* A walk that has come to where another one began, which is not far ahead: they are threads of one reader. */
-static void join(struct efs_streams *s, struct efs_walk *w)
+static void walk_join(struct efs_streams *s, struct efs_walk *w)
 {
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         struct efs_walk *v = &s->walks[i];
-        if (v == w || !is_live(s, v) || v->file != w->file || v->begin <= w->begin || v->begin > w->end ||
-            v->end < w->end || v->end - w->end > behind_bytes(s))
+        if (v == w || !walk_is_live(s, v) || v->file != w->file || v->begin <= w->begin || v->begin > w->end ||
+            v->end < w->end || v->end - w->end > walk_behind_bytes(s))
             continue;
         w->late_way += v->end - w->end;
-        w->late_fresh += least(v->late_fresh, v->end - w->end);
+        w->late_fresh += streams_least(v->late_fresh, v->end - w->end);
         w->fresh += v->fresh;
         w->end = v->end;
         w->steps = v->steps > w->steps ? v->steps : w->steps;
@@ -155,14 +156,14 @@ static void join(struct efs_streams *s, struct efs_walk *w)
 /* Through several experts or tensors, and by all who go through this file so, for component a window's length: longer
  * than what a request reads of neighbours, and what they read till then, and stays, takes no more than a third of one.
  */
-static bool is_scan(const struct efs_streams *s, const struct efs_walk *w)
+static bool streams_is_scan(const struct efs_streams *s, const struct efs_walk *w)
 {
     uint64_t fresh = 0;
     if (w->group != UINT32_MAX)
         return false;
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         const struct efs_walk *v = &s->walks[i];
-        if (is_live(s, v) && v->file == w->file && v->group == UINT32_MAX && is_sure(v))
+        if (walk_is_live(s, v) && v->file == w->file && v->group == UINT32_MAX && walk_is_sure(v))
             fresh += v->fresh;
     }
     return fresh >= s->window / 2;
@@ -171,22 +172,22 @@ static bool is_scan(const struct efs_streams *s, const struct efs_walk *w)
 void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, size_t bytes, uint32_t group, bool scan,
                       struct efs_step *step)
 {
-    struct efs_walk *w = find(s, file, offset);
+    struct efs_walk *w = walk_find(s, file, offset);
     if (!w)
-        w = begin(s, file, offset);
+        w = walk_begin(s, file, offset);
     s->clock += bytes;
     w->used = s->clock;
     w->told |= scan;
     w->scan |= scan;
-    go_on(w, offset, bytes, group);
-    join(s, w);
+    walk_go_on(w, offset, bytes, group);
+    walk_join(s, w);
     s->live = 0;
     for (uint32_t i = 0; i < EFS_WALKS; i++)
-        s->live += is_stream(s, &s->walks[i]);
+        s->live += walk_is_stream(s, &s->walks[i]);
     *step = (struct efs_step){.walk = (uint32_t)(w - s->walks), .serial = w->serial};
-    if (!is_sure(w) && !w->scan)
+    if (!walk_is_sure(w) && !w->scan)
         return;
-    if (!w->scan && is_scan(s, w)) {
+    if (!w->scan && streams_is_scan(s, w)) {
         w->scan = step->scan_begins = true;
         step->scan_from = w->begin;
     }
@@ -194,9 +195,9 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
 }
 
 /* Two may have all; more share what two have. */
-static uint64_t each(const struct efs_streams *s)
+static uint64_t streams_each(const struct efs_streams *s)
 {
-    uint64_t share = s->live > 2 ? 2 * s->window / s->live : s->window, floor = least(s->window, EACH_BYTES);
+    uint64_t share = s->live > 2 ? 2 * s->window / s->live : s->window, floor = streams_least(s->window, EACH_BYTES);
     return share > floor ? share : floor;
 }
 
@@ -208,16 +209,16 @@ uint64_t efs_streams_quota(const struct efs_streams *s)
 bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step, uint64_t *from, uint64_t *to)
 {
     const struct efs_walk *w = &s->walks[step->walk];
-    if (!step->serial || w->serial != step->serial || !is_sure(w))
+    if (!step->serial || w->serial != step->serial || !walk_is_sure(w))
         return false;
     /* what a scan has read stays a while, for its other threads; what others have read stays, and shall not take more
      */
-    uint64_t window = least(each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
+    uint64_t window = streams_least(streams_each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
-    *to = w->end + (w->told ? window : least(window, FIRST_TIMES * w->fresh));
+    *to = w->end + (w->told ? window : streams_least(window, FIRST_TIMES * w->fresh));
     for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before him, threads have read already what is theirs */
         const struct efs_walk *v = &s->walks[i];
-        if (!is_stream(s, v) || v->file != w->file || v->begin < w->end)
+        if (!walk_is_stream(s, v) || v->file != w->file || v->begin < w->end)
             continue;
         if (*from >= v->begin && *from < v->end)
             *from = v->end;

@@ -20,7 +20,7 @@ struct draft {
     struct efs_task_tensor *tensors;
 };
 
-static enum efs_task_state state_of(unsigned found)
+static enum efs_task_state order_state_of(unsigned found)
 {
     switch (found) {
     case EFS_BOTH:
@@ -35,7 +35,7 @@ static enum efs_task_state state_of(unsigned found)
 }
 
 /* What is in memory now; a moment later it may be more. Returns whether anything is to be read. */
-static bool look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
+static bool order_look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
 {
     bool reads = false;
     efs_lock(fs);
@@ -49,13 +49,13 @@ static bool look(struct efs *fs, struct efs_fetch_part **parts, uint32_t count)
     return reads;
 }
 
-static uint64_t clip(double ns)
+static uint64_t order_clip(double ns)
 {
     return ns < 1 ? 1 : ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : EFS_TASK_MAX_NS;
 }
 
-static void describe(const struct efs *fs, const struct efs_plan_thread_costs *costs, const struct efs_fetch_part *p,
-                     struct efs_task_tensor *t)
+static void order_describe(const struct efs *fs, const struct efs_plan_thread_costs *costs,
+                           const struct efs_fetch_part *p, struct efs_task_tensor *t)
 {
     const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
     const struct efs_disk_shard *first = &fs->store->shards[x->shard_first];
@@ -65,11 +65,11 @@ static void describe(const struct efs *fs, const struct efs_plan_thread_costs *c
         sm += first[s].sm_bytes;
     }
     *t = (struct efs_task_tensor){
-        .state = state_of(p->found),
+        .state = order_state_of(p->found),
         .shards = p->shards,
-        .e_read_ns = clip(e / p->shards * costs->read_ns_per_byte),
-        .sm_read_ns = clip(sm * costs->read_ns_per_byte),
-        .decode_ns = p->fetch->memfile ? clip((double)p->bytes / p->shards * costs->decode_ns_per_byte) : 0};
+        .e_read_ns = order_clip(e / p->shards * costs->read_ns_per_byte),
+        .sm_read_ns = order_clip(sm * costs->read_ns_per_byte),
+        .decode_ns = p->fetch->memfile ? order_clip((double)p->bytes / p->shards * costs->decode_ns_per_byte) : 0};
 }
 
 /* false: more than a schedule takes. */
@@ -86,11 +86,11 @@ static bool draft_request(struct efs *fs, struct efs_fetch **fetches, uint32_t c
         enum efs_rates_run run = fetches[f]->memfile ? EFS_RUN_FULL : EFS_RUN_CODED;
         d->experts[f] = (struct efs_task_expert){
             .tensors = fetches[f]->part_count,
-            .run_ns = clip(costs.run_expert_ns[run] + fetches[f]->tokens * costs.run_token_ns[run])};
+            .run_ns = order_clip(costs.run_expert_ns[run] + fetches[f]->tokens * costs.run_token_ns[run])};
         for (uint32_t i = 0; i < fetches[f]->part_count; i++) {
             if (fetches[f]->parts[i].shards < 1)
                 return false;
-            describe(fs, &costs, &fetches[f]->parts[i], &d->tensors[tensor++]);
+            order_describe(fs, &costs, &fetches[f]->parts[i], &d->tensors[tensor++]);
         }
     }
     unsigned workers = fs->options.workers;
@@ -105,7 +105,7 @@ static bool draft_request(struct efs *fs, struct efs_fetch **fetches, uint32_t c
 }
 
 /* As asked for: expert after expert, the E-chunks of each, then its SM-chunks. */
-static void plain_order(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count)
+static void order_as_asked(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         plan->ask[i] = parts[i];
@@ -114,7 +114,7 @@ static void plain_order(struct efs_order_plan *plan, struct efs_fetch_part **par
     }
 }
 
-static bool listed(struct efs_fetch_part **list, uint32_t count, const struct efs_fetch_part *p)
+static bool order_has(struct efs_fetch_part **list, uint32_t count, const struct efs_fetch_part *p)
 {
     for (uint32_t i = 0; i < count; i++)
         if (list[i] == p)
@@ -123,7 +123,7 @@ static bool listed(struct efs_fetch_part **list, uint32_t count, const struct ef
 }
 
 /* Tasks are numbered as the parts were; those of a schedule come in the order of their blocks. */
-static void take_order(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
+static void order_take(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
                        const struct efs_graph *graph, const struct efs_schedule *schedule)
 {
     uint32_t asked = 0;
@@ -134,11 +134,11 @@ static void take_order(struct efs_order_plan *plan, struct efs_fetch_part **part
         if (!sm && op->shard > 0)
             continue; /* the E-chunks of an extent come in one read */
         plan->reads[plan->read_count++] = (struct efs_order_read){p, sm};
-        if (!listed(plan->ask, asked, p))
+        if (!order_has(plan->ask, asked, p))
             plan->ask[asked++] = p;
     }
     for (uint32_t i = 0; i < count; i++)
-        if (!listed(plan->ask, asked, parts[i])) {
+        if (!order_has(plan->ask, asked, parts[i])) {
             plan->ask[asked++] = parts[i];
             plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], false};
             plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], true};
@@ -149,7 +149,7 @@ static void take_order(struct efs_order_plan *plan, struct efs_fetch_part **part
     plan->makespan_ns = schedule->makespan_ns;
 }
 
-static bool schedule_order(struct efs *fs, struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
+static bool order_schedule(struct efs *fs, struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
                            struct efs_fetch **fetches, uint32_t fetch_count)
 {
     struct draft d = {.experts = efs_sys_calloc(fetch_count, sizeof(*d.experts)),
@@ -168,7 +168,7 @@ static bool schedule_order(struct efs *fs, struct efs_order_plan *plan, struct e
         done = more && efs_schedule_make(&graph, (enum efs_schedule_kind)fs->schedule, more, bytes, &schedule) == 0;
     }
     if (done)
-        take_order(plan, parts, count, &graph, &schedule);
+        order_take(plan, parts, count, &graph, &schedule);
     free(more);
     free(memory);
     free(d.tensors);
@@ -189,10 +189,10 @@ struct efs_order_plan *efs_order_new(struct efs *fs, struct efs_fetch_part **par
         efs_order_free(plan);
         return NULL;
     }
-    bool reads = look(fs, parts, count);
+    bool reads = order_look(fs, parts, count);
     uint64_t begin = efs_now_ns();
-    if (!reads || count < 2 || !schedule_order(fs, plan, parts, count, fetches, fetch_count)) {
-        plain_order(plan, parts, count);
+    if (!reads || count < 2 || !order_schedule(fs, plan, parts, count, fetches, fetch_count)) {
+        order_as_asked(plan, parts, count);
     } else {
         efs_count(&fs->stats, schedules, 1);
         efs_count(&fs->stats, schedule_ns, efs_now_ns() - begin);

@@ -24,7 +24,7 @@
 
 /* ---- what there is to tell ---- */
 
-static bool any_coming(const struct efs_request *request)
+static bool request_any_coming(const struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++)
         if (request->items[i].state == EFS_ITEM_COMING)
@@ -33,7 +33,7 @@ static bool any_coming(const struct efs_request *request)
 }
 
 /* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
-static struct efs_request_item *untold(struct efs_request *request)
+static struct efs_request_item *request_untold(struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++) {
         struct efs_request_item *item = &request->items[i];
@@ -44,10 +44,10 @@ static struct efs_request_item *untold(struct efs_request *request)
 }
 
 /* Lock held: is the event readable when waiting would not wait? */
-static void tell_event(struct efs_request *request)
+static void request_tell_event(struct efs_request *request)
 {
     if (request->event.fd >= 0)
-        efs_event_set(&request->event, untold(request) || !any_coming(request));
+        efs_event_set(&request->event, request_untold(request) || !request_any_coming(request));
 }
 
 /* ---- the life of an item ---- */
@@ -78,7 +78,7 @@ static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *
  * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
  * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
  */
-static bool has_room(const struct efs *fs, const struct efs_request_item *first)
+static bool coded_has_room(const struct efs *fs, const struct efs_request_item *first)
 {
     uint64_t bytes = coded_more(fs, first);
     for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
@@ -113,7 +113,7 @@ void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
 /* Lock held: coded experts that there is room for now begin. */
 static void coded_take(struct efs *fs, bool from_line)
 {
-    for (uint32_t taken = 0; fs->leases->coded_waiting && has_room(fs, fs->leases->coded_waiting); taken++) {
+    for (uint32_t taken = 0; fs->leases->coded_waiting && coded_has_room(fs, fs->leases->coded_waiting); taken++) {
         struct efs_request_item *item = fs->leases->coded_waiting;
         if (taken == CODED_AT_ONCE) {
             efs_again(fs, EFS_AGAIN_CODED);
@@ -134,7 +134,7 @@ void efs_coded_retry(struct efs *fs)
 }
 
 /* What an item holds is given back. It was HERE, or is told just now. */
-static void let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
+static void item_let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
 {
     if (lease)
         efs_lease_release(lease);
@@ -161,13 +161,13 @@ static void item_hand_over(struct efs_request_item *item, errint_t error, struct
     }
     struct efs_fetch *fetch = item->fetch;
     item->fetch = NULL;
-    let_go(request->fs, NULL, fetch, item->bytes);
+    item_let_go(request->fs, NULL, fetch, item->bytes);
     request->arrived(item->arg, error, NULL, 0);
     request_unref(request);
 }
 
 /* An item is here, or failed. */
-static void arrived(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+static void item_arrived(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
     struct efs_fetch *fetch = NULL;
@@ -188,19 +188,19 @@ static void arrived(struct efs_request_item *item, errint_t error, struct efs_le
     if (item->state == EFS_ITEM_COMING)
         item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
     pthread_cond_broadcast(&request->changed);
-    tell_event(request);
+    request_tell_event(request);
     pthread_mutex_unlock(&request->lock);
     if (!wanted)
-        let_go(request->fs, lease, fetch, bytes);
+        item_let_go(request->fs, lease, fetch, bytes);
     request_unref(request);
 }
 
-static void leased(void *arg, errint_t error, struct efs_lease *lease)
+static void item_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
-    arrived(arg, error, lease);
+    item_arrived(arg, error, lease);
 }
 
-static void brought(struct efs_fetch *fetch)
+static void item_brought(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_request_item *item = fetch->owner;
@@ -208,14 +208,14 @@ static void brought(struct efs_fetch *fetch)
     efs_count(&fs->stats, coded_errors, error < 0);
     efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);
     efs_count(&fs->stats, coded_c, error == 0 && !fetch->from_disk);
-    arrived(item, error, NULL);
+    item_arrived(item, error, NULL);
     efs_active_end(fs);
 }
 
 /* ---- beginning ---- */
 
-static errint_t check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
-                      struct efs_error *err)
+static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                              struct efs_error *err)
 {
     uint32_t width = efs_cache_width(fs);
     if (form == EFS_FORM_FULL && !fs->options.full_pool)
@@ -289,7 +289,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
         s->experts[i] = item->expert;
         s->tokens[i] = item->tokens;
         if (item->form == EFS_FORM_FULL) {
-            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, leased, item);
+            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, item_leased, item);
             good = s->waiters[i] != NULL;
             if (good && request->arrived)
                 s->waiters[i]->use = EFS_MEMFILE_WINDOW;
@@ -300,7 +300,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
         }
         if (good && item->fetch) {
             item->fetch->owner = item;
-            item->fetch->ended = brought;
+            item->fetch->ended = item_brought;
             item->fetch->tokens = item->tokens;
         }
     }
@@ -312,7 +312,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
     return good;
 }
 
-static void begin(struct efs *fs, struct efs_request *request, struct start *s)
+static void request_begin(struct efs *fs, struct efs_request *request, struct start *s)
 {
     efs_lock(fs);
     for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
@@ -345,7 +345,7 @@ static void begin(struct efs *fs, struct efs_request *request, struct start *s)
 }
 
 /* What nobody has leased yet takes a share of the budget in full at most; the rest is brought coded. */
-static void choose_brought(struct efs *fs, struct efs_request *request)
+static void request_choose_brought(struct efs *fs, struct efs_request *request)
 {
     uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
     for (uint32_t i = 0; fs->options.full_pool && i < request->count; i++) {
@@ -360,7 +360,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     struct start s;
     enum efs_form form = how->bring ? EFS_FORM_CODED : how->form;
     *out = NULL;
-    errint_t rc = check(fs, needs, count, form, err);
+    errint_t rc = request_check(fs, needs, count, form, err);
     if (rc < 0)
         return rc;
     struct efs_request *request = request_new(fs, needs, count, form);
@@ -371,14 +371,14 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     for (uint32_t i = 0; how->arrived && i < count; i++)
         request->items[i].arg = how->args[i];
     if (request->bring)
-        choose_brought(fs, request);
+        request_choose_brought(fs, request);
     if (!start_new(fs, request, &s)) {
         start_free(&s);
         request->refs = 1;
         request_unref(request);
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
-    begin(fs, request, &s);
+    request_begin(fs, request, &s);
     start_free(&s);
     if (request->bring || how->arrived)
         request_unref(request);
@@ -395,7 +395,7 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
     struct efs_request_item *item;
     int rc = 0;
     pthread_mutex_lock(&request->lock);
-    while (!(item = untold(request)) && any_coming(request) && rc == 0)
+    while (!(item = request_untold(request)) && request_any_coming(request) && rc == 0)
         if (timeout_ms < 0)
             pthread_cond_wait(&request->changed, &request->lock);
         else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
@@ -405,7 +405,7 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
         *index = (uint32_t)(item - request->items);
         *status = item->state == EFS_ITEM_HERE ? 0 : item->error;
         rc = 1;
-        tell_event(request);
+        request_tell_event(request);
     }
     pthread_mutex_unlock(&request->lock);
     return rc;
@@ -416,7 +416,7 @@ int efs_request_event(struct efs_request *request)
     pthread_mutex_lock(&request->lock);
     int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
     if (fd >= 0)
-        tell_event(request);
+        request_tell_event(request);
     pthread_mutex_unlock(&request->lock);
     return fd;
 }
@@ -425,7 +425,7 @@ errint_t efs_request_wait(struct efs_request *request)
 {
     errint_t rc = 0;
     pthread_mutex_lock(&request->lock);
-    while (any_coming(request))
+    while (request_any_coming(request))
         pthread_cond_wait(&request->changed, &request->lock);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
@@ -470,9 +470,9 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     }
     item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
     pthread_cond_broadcast(&request->changed);
-    tell_event(request);
+    request_tell_event(request);
     pthread_mutex_unlock(&request->lock);
-    let_go(request->fs, lease, fetch, item->bytes);
+    item_let_go(request->fs, lease, fetch, item->bytes);
     if (here && for_others)
         request_unref(request);
 }
