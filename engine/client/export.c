@@ -304,11 +304,16 @@ static errint_t export_receive_one(struct efs_mount *m)
         return errno == EINTR ? -EAGAIN : -errno;
     int fd = -1;
     const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-    if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(with), sizeof(fd));
-    bool good = !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take(m, &packet, (size_t)n, fd);
-    if (fd >= 0)
-        efs_sys_close(fd);
+    int fds[sizeof(control) / sizeof(int)], count = 0; /* the room is rounded up: two may fit */
+    if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS) {
+        count = (int)((with->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(with), (size_t)count * sizeof(int));
+    }
+    if (count == 1)
+        fd = fds[0];
+    bool good = count <= 1 && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take(m, &packet, (size_t)n, fd);
+    for (int i = 0; i < count; i++)
+        efs_sys_close(fds[i]);
     return good ? 0 : -EPROTO;
 }
 

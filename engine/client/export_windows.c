@@ -67,7 +67,7 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
         return NULL;
     *w = (struct efs_export_window){.number = answer->window, .bytes = (size_t)answer->window_bytes};
     if (answer->window_bytes <= SIZE_MAX / 2 && efs_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-        (uint64_t)st.st_size >= answer->file_bytes)
+        (uint64_t)st.st_size >= answer->file_bytes && (uint64_t)st.st_size >= answer->window_bytes)
         w->data = efs_sys_mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (!w->data) {
         free(w);

@@ -37,11 +37,12 @@ void efs_defer_look(struct efs *fs)
 errint_t efs_defer_supply(struct efs *fs)
 {
     atomic_store(&fs->supply_wanted, true);
+    if (fs->supply_failed) { /* this turn gets none, and ends: the next one's start tries again */
+        fs->supply_failed = false;
+        return -ENOMEM;
+    }
     fs->deferred.any = fs->deferred.supply = true;
-    if (!fs->supply_failed)
-        return -EAGAIN;
-    fs->supply_failed = false;
-    return -ENOMEM;
+    return -EAGAIN;
 }
 
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)

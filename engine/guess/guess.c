@@ -149,6 +149,7 @@ static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_
     g->queue = queue;
     g->on = true;
     g->memory_bytes = bytes;
+    g->predictor_most_bytes = efs_guess_predictor_bytes(fs->options.budget_bytes);
     fs->account.fixed_bytes += bytes;
     return 0;
 }

@@ -51,6 +51,7 @@ struct efs_guess_expert {
     uint16_t pending; /* loads under way */
     errint_t error;   /* of them */
     uint64_t bytes;   /* that were read */
+    uint64_t missing; /* bytes of it, when loads were begun last */
 };
 
 /* What became of guesses, by distance from 1 on. */
@@ -93,9 +94,9 @@ struct efs_guessing {
     uint64_t line_put, line_taken, line_lost;
     /* what it tells of itself */
     struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, of which no distance is known */
-    uint64_t observed, missed; /* layers; experts that were not in memory when asked for */
-    unsigned chosen;           /* of the predictor; 0: there is none yet */
-    uint64_t predictor_bytes;
+    uint64_t observed, missed;                      /* layers; experts that were not in memory when asked for */
+    unsigned chosen;                                /* of the predictor; 0: there is none yet */
+    uint64_t predictor_bytes, predictor_most_bytes; /* most: that the budget counts, since guesses are on */
     errint_t predictor_error;
     /* scratch */
     struct efs_governor_candidate *candidates; /* [width, or EFS_GUESS_CANDIDATES if that is more] */

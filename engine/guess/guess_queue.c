@@ -35,6 +35,7 @@ static void expert_wasted(struct efs_guessing *g, struct efs_guess_expert *e)
 static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_guess_expert *e = expert_of(fs, number);
+    e->missing = efs_extents_missing(fs, number);
     uint32_t loads = efs_extents_guess(fs, number);
     e->pending += (uint16_t)loads;
     e->again = may_wait && loads == 0 && fs->deferred.supply && efs_extents_missing(fs, number);
@@ -110,8 +111,10 @@ static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
     uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
     size_t count;
     bool here = e->error == 0 && expert_is_here(fs, number);
-    if (!here && e->error == 0 && e->read && g->queue && begin_loads(fs, number, may_wait))
-        return; /* memory was short for all of it at once */
+    /* Memory was short for all of it at once: the rest, unless what came meanwhile went for it. */
+    bool more = !may_wait || efs_extents_missing(fs, number) < e->missing;
+    if (!here && e->error == 0 && e->read && more && g->queue && begin_loads(fs, number, may_wait))
+        return;
     e->read = e->read && here;
     if (e->read)
         hold(g, number);

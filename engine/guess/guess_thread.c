@@ -58,7 +58,7 @@ static void guesser_new(struct guesser *t, unsigned chosen)
     struct efs *fs = g->fs;
     guesser_forget(t);
     efs_lock(fs);
-    uint64_t bytes = efs_guess_predictor_bytes(fs->options.budget_bytes);
+    uint64_t bytes = g->predictor_most_bytes; /* whatever the budget is by now */
     t->kind = g->tuning.predictor;
     efs_unlock(fs);
     t->chosen = chosen;

@@ -71,15 +71,18 @@ static void row_print(const char *mount, const struct top_sample *s)
 static json_t *row_to_json(const char *mount, const struct top_sample *s)
 {
     char store[4200], path[32];
-    json_t *row = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
+    json_t *row = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
                             ctl_json_text(top_text(s->config, "store", store, sizeof(store))), "serving_path",
-                            top_text(s->stat, "serving_path", path, sizeof(path)), "source_bytes",
+                            ctl_json_text(top_text(s->stat, "serving_path", path, sizeof(path))), "source_bytes",
                             (json_int_t)top_number(s->config, "source_bytes"), "store_bytes",
                             (json_int_t)top_number(s->config, "store_bytes"), "budget_bytes",
                             (json_int_t)top_number(s->stat, "budget_bytes"), "used_bytes",
                             (json_int_t)sample_held_bytes(s), "asked", (json_int_t)sample_asked(s));
     json_t *found = json_object();
-    json_object_set_new(row, "found", found);
+    if (!row || json_object_set_new(row, "found", found) < 0) {
+        json_decref(row);
+        return NULL;
+    }
     for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
         json_object_set_new(found, (char[]){TOP_POOLS[p], '\0'}, json_integer((json_int_t)pool_found(s, p)));
     return row;

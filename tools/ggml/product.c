@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOOK_MS 100              /* who waits for an expert looks so often whether others have failed */
 #define BLOCK_BYTES (256u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
 #define PRODUCTS_MAX 8           /* nodes in one run */
 
@@ -52,6 +53,8 @@ struct products {
     struct efs_client_request *request;
 
     pthread_mutex_t lock;        /* guards what follows, and left of those chosen */
+    pthread_cond_t fetched;      /* fetching has become false, or error is set */
+    bool fetching;               /* a thread waits for the next expert, without the lock: others let go of theirs */
     uint32_t *come;              /* chosen, in the order of arrival */
     uint32_t come_count, at;     /* at: of those that came, the one whose blocks are given out */
     uint32_t node, portion, row; /* the block of it that is next */
@@ -206,6 +209,7 @@ static void products_failed(struct products *p, errint_t error, const struct efs
 {
     if (p->error == 0) {
         p->error = error;
+        pthread_cond_broadcast(&p->fetched);
         if (err && err->text[0])
             p->err = *err;
     }
@@ -244,15 +248,24 @@ struct block {
     uint32_t begin, end;
 };
 
-/* Lock held: waits for the next expert. */
+/* Lock held, but not while it waits for the next expert: that may need what others let go of. After an error of theirs
+ * nothing comes any more. */
 static errint_t products_arrive(struct products *p)
 {
-    const struct efs_tensor *tensors;
-    uint32_t index, count;
-    errint_t status;
-    int rc = efs_client_wait_any(p->request, -1, &index, &status);
-    if (rc < 1)
-        return rc < 0 ? rc : -EINVAL;
+    const struct efs_tensor *tensors = NULL;
+    uint32_t index = 0, count = 0;
+    errint_t status = 0;
+    int rc = -ETIMEDOUT;
+    p->fetching = true;
+    while (rc == -ETIMEDOUT && p->error == 0) {
+        pthread_mutex_unlock(&p->lock);
+        rc = efs_client_wait_any(p->request, LOOK_MS, &index, &status);
+        pthread_mutex_lock(&p->lock);
+    }
+    p->fetching = false;
+    pthread_cond_broadcast(&p->fetched);
+    if (p->error < 0 || rc < 1)
+        return p->error < 0 ? p->error : rc < 0 ? rc : -EINVAL;
     struct chosen *c = &p->chosen[index];
     if (status == 0)
         status = efs_client_tensors(p->request, index, &tensors, &count);
@@ -273,8 +286,12 @@ static errint_t products_arrive(struct products *p)
 static bool products_take(struct products *p, struct block *block)
 {
     pthread_mutex_lock(&p->lock);
-    if (p->error == 0 && p->at == p->come_count && p->at < p->chosen_count) {
-        errint_t rc = products_arrive(p);
+    while (p->error == 0 && p->at == p->come_count && p->at < p->chosen_count) {
+        errint_t rc = 0;
+        if (p->fetching)
+            pthread_cond_wait(&p->fetched, &p->lock);
+        else
+            rc = products_arrive(p);
         if (rc < 0)
             products_failed(p, rc, NULL);
     }
@@ -351,7 +368,8 @@ static void products_run(struct products *p, struct efsg_room *room, unsigned th
 
 enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const *nodes, unsigned count, int threads)
 {
-    struct products p = {.nodes = nodes, .count = count, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct products p = {
+        .nodes = nodes, .count = count, .lock = PTHREAD_MUTEX_INITIALIZER, .fetched = PTHREAD_COND_INITIALIZER};
     if (nodes[0]->src[2]->ne[0] == 0 || nodes[0]->src[2]->ne[1] == 0)
         return GGML_STATUS_SUCCESS;
     for (unsigned n = 0; n < count; n++)

@@ -198,8 +198,10 @@ bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file
     struct efs *fs = efs_client_fs(source->client);
     struct efs_file_info info;
     bool agrees = false;
-    if (!fs)
-        return true;
+    if (!fs) { /* EXPERTFS_STORE may name another mount than the one that the file is on */
+        struct stat mount, mapped;
+        return stat(source->path, &mount) == 0 && stat(file->path, &mapped) == 0 && mount.st_dev == mapped.st_dev;
+    }
     uint8_t *room = malloc(bytes);
     for (uint32_t f = 0; room && !agrees && f < efs_file_count(fs); f++)
         agrees = efs_file_info(fs, f, &info, sizeof(info)) == 0 && info.kind == EFS_FILE_CHECKPOINT &&
