@@ -37,7 +37,7 @@ void efs_defer_look(struct efs *fs)
 errint_t efs_defer_supply(struct efs *fs)
 {
     atomic_store(&fs->supply_wanted, true);
-    if (fs->supply_failed) { /* this turn gets none, and ends: the next one's start tries again */
+    if (fs->supply_failed) { /* tried for this turn; it gets none, and ends */
         fs->supply_failed = false;
         return -ENOMEM;
     }
@@ -102,6 +102,7 @@ void efs_lock(struct efs *fs)
 {
     fs->hooks->supply(fs, false);
     pthread_mutex_lock(&fs->lock);
+    fs->supply_failed = false; /* who asks in this turn is told of what was tried for him, at its end */
 }
 
 /* Lock held on entry. true: it is held again, since memory came free or a line went on, and somebody may look again. */

@@ -173,10 +173,12 @@ static void test_serve(void **state)
     sweep(&serving, FAULT_FTRUNCATE, EIO);
     sweep(&serving, FAULT_MMAP, ENOMEM);
     sweep(&serving, FAULT_MPROTECT, ENOMEM);
+    sweep_forever(&serving, FAULT_MPROTECT, ENOMEM);           /* no segment comes any more: errors, and an end */
     assert_true(sweep(&serving, FAULT_FALLOCATE, ENOMEM) > 0); /* a full expert's pages are asked for as one; or not */
     sweep(&serving, FAULT_MBIND, EPERM);
     sweep(&serving, FAULT_HUGE_BYTES, ENOTTY);
     sweep(&serving, FAULT_MEMORY, ENOMEM);
+    sweep_forever(&serving, FAULT_MEMORY, ENOMEM);
 }
 
 static void test_pack(void **state)
