@@ -86,8 +86,9 @@ errint_t efsd_session_answer_coded(struct efsd_session *s, struct efsd_held *hel
     free(places);
     while (rc == 0 && held->sent_bytes < held->body_bytes)
         rc = session_send_part(s, held);
-    if (rc == 0) {
+    if (rc == 0)
         efsd_count(&s->export->daemon->counters.handouts_coded, 1);
+    if (rc == 0 || held->sent_bytes == 0) { /* one that a client does not take yet is made again then */
         free(held->body);
         held->body = NULL;
     }

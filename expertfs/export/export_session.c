@@ -105,7 +105,8 @@ void efsd_export_end(struct efsd_session *s)
 static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t asked)
 {
     uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
-    bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag);
+    /* those that were dropped while they come count, too: who asks and drops may not go on without end */
+    bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag) && s->references <= EFS_EXPORT_TAGS;
     struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
     if (all)
         s->held = all;
