@@ -3,7 +3,7 @@
 #
 # One room a folder; a room's sources are found, not listed:
 #   kernels/*.c sched/*/*.c engine/*/*.c -> libraries; expertfs/*.c expertfs/*/*.c -> build/expertfs
-#   tools/NAME/*.c -> build/NAME
+#   tools/NAME/*.c tools/NAME/*/*.c -> build/NAME
 #   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
 # V=1 shows commands; NDEBUG=1 leaves out assertions (in its own folder, for installing);
 # SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
@@ -55,6 +55,9 @@ INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common $(PKG_CFLAGS)
 # What reads checkpoints of others takes the engine's readers.
 $(BUILD)/obj/tools/common/foreign.o: INC_tools += -Iengine/source -Iengine/store
+# A tool may have rooms of its own.
+REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
+$(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
 
@@ -123,7 +126,7 @@ $(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
 	$(link) $(FUSE_LIBS) $(ENGINE_LIBS)
 
 define tool
-$(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
+$(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
 	$$(if $$(V),,@echo "  LINK    $$@")
 	$$(link) $$(ENGINE_LIBS)
 endef

@@ -122,10 +122,22 @@ for tool in tools/*/; do
     while IFS= read -r line; do
         [[ $line =~ $quoted ]] || continue
         header=${BASH_REMATCH[1]}
-        [ -e "$tool/$header" ] || [ -e "tools/common/$header" ] || compgen -G "sched/*/$header" >/dev/null && continue
+        [ -e "$tool/$header" ] || compgen -G "$tool/*/$header" >/dev/null || [ -e "tools/common/$header" ] || compgen -G "sched/*/$header" >/dev/null && continue
         [[ $header =~ ^($ok)$ ]] || complain "$line: tools/ must not use it"
     done < <(includes $(find "$tool" -name '*.[ch]'))
 done
+
+# Rooms of moe-replay, which its commands use.
+replay=tools/moe-replay
+inner_room $replay base
+inner_room $replay report base
+inner_room $replay predict base
+inner_room $replay sim base predict
+inner_room $replay compute base
+inner_room $replay live base compute
+inner_room $replay assign base report compute
+inner_room $replay place base report
+rooms_known $replay "base report predict sim compute live assign place"
 
 # symbols: kernels/ and sched/ neither allocate (kernels), nor do I/O, nor start threads, nor read clocks
 forbidden='open|openat|read|write|pread|pwrite|mmap|ioctl|socket|pthread_create|clock_gettime|gettimeofday|time|nanosleep|printf|fprintf|puts|fopen|fwrite'

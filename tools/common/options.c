@@ -32,6 +32,32 @@ uint32_t tools_option_numbers(const struct argp_state *state, const char *option
     return count;
 }
 
+uint32_t tools_option_words(const struct argp_state *state, const char *option, char *value, char **words,
+                            uint32_t room)
+{
+    uint32_t count = 0;
+    for (char *rest = value, *word; (word = strsep(&rest, ","));) {
+        if (!*word)
+            argp_error(state, "--%s: an empty entry in the list", option);
+        if (count == room)
+            argp_error(state, "--%s: more than %u entries", option, room);
+        else
+            words[count++] = word;
+    }
+    return count;
+}
+
+uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                           uint64_t most)
+{
+    uint64_t bytes = 0;
+    char text[16];
+    if (!tools_size_parse(value, &bytes) || bytes < least || bytes > most)
+        argp_error(state, "--%s %s: a size such as 64M, up to %s", option, value,
+                   tools_size_print(most, text, sizeof(text)));
+    return bytes;
+}
+
 error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
                               const char **place)
 {

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH_MAX 64
 #define THREADS_MAX 64
 #define ALLOWANCE_DEFAULT (UINT64_C(64) << 20)
 #define DISTANCE_DEFAULT 4
@@ -23,17 +22,13 @@ enum {
     OPT_MOUNT,
     OPT_PEER,
     OPT_RAW,
-    OPT_STORE,
     OPT_PROFILE,
-    OPT_PLAN_FROM,
     OPT_PLAN,
     OPT_BUDGET,
     OPT_POLICY,
     OPT_UNIT,
     OPT_PREDICT,
     OPT_PREFETCH,
-    OPT_BATCH,
-    OPT_TOKENS,
     OPT_SCHEDULE,
     OPT_WORKERS,
     OPT_COMPUTE,
@@ -42,12 +37,9 @@ enum {
     OPT_PREALLOC,
     OPT_WARM,
     OPT_EXPERTFS,
-    OPT_LAYER_US,
     OPT_RUN_US,
     OPT_OPEN_US,
     OPT_JSON,
-    OPT_PLOT,
-    OPT_SEED,
     OPT_TUNE
 };
 
@@ -61,12 +53,12 @@ static const struct argp_option options[] = {
      "LRU)",
      0},
     {"raw", OPT_RAW, "DIR", 0, "The raw checkpoint that the store was made of (safetensors)", 0},
-    {"store", OPT_STORE, "STORE", 0,
+    {"store", REPLAY_OPT_STORE, "STORE", 0,
      "The model: its layers, experts and sizes, and the profile that was measured of it (or is now, if there is none)",
      0},
     {"profile", OPT_PROFILE, "FILE", 0, "Costs and sizes from a saved profile; layers and experts as in the trace", 0},
-    {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
-    {"batch", OPT_BATCH, "N,...", 0, "Sequences at a time, 1 to 64 (default: 1)", 0},
+    {"tokens", REPLAY_OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
+    {"batch", REPLAY_OPT_BATCH, "N,...", 0, "Sequences at a time, 1 to 64 (default: 1)", 0},
     {NULL, 0, NULL, 0, "What to try:", 2},
     {"budget", OPT_BUDGET, "SIZE,...", 0,
      "Memory for experts: sizes, or percentages of the raw experts (default: " BUDGETS_DEFAULT ")", 0},
@@ -81,7 +73,7 @@ static const struct argp_option options[] = {
      "How the others do: coded (default), even (coded, each layer its part), full, raw (full, of files that are not "
      "coded), io, makespan",
      0},
-    {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
+    {"plan-from", REPLAY_OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
     {"predict", OPT_PREDICT, "NAME,...", 0,
      "Of the simulator: each policy also with guesses that are read ahead, by all (predictors of `moe-replay predict' "
      "and perfect, which knows what comes), or some of them; they learn from --plan-from's history, then as they go",
@@ -95,7 +87,7 @@ static const struct argp_option options[] = {
      "run them as with ffn)",
      0},
     {"threads", OPT_THREADS, "N", 0, "That compute, 1 to 64 (default: all cores)", 0},
-    {"layer-us", OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
+    {"layer-us", REPLAY_OPT_LAYER_US, "N", 0, "All else in a layer, before its experts are asked for (default: 0)", 0},
     {"open-us", OPT_OPEN_US, "N", 0,
      "Of the simulator: hand out an expert that was not full (default: beside --mount what that takes there, else 0)",
      0},
@@ -105,7 +97,7 @@ static const struct argp_option options[] = {
      "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence). Of "
      "guesses: share (of the budget), token_mib (read for a token, at most), distance (layers ahead)",
      0},
-    {"seed", OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
+    {"seed", REPLAY_OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
     {"allowance", OPT_ALLOWANCE, "SIZE", 0,
      "Of the memory cgroup around a run, above the budget: for the process that plays, and the kernel's tables "
      "(default: 64M)",
@@ -115,52 +107,12 @@ static const struct argp_option options[] = {
     {"expertfs", OPT_EXPERTFS, "PROGRAM", 0, "The daemon (default: beside moe-replay, or as PATH has it)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
-    {"plot", OPT_PLOT, "DIR", 0, "Draw time per token and hits over the budget there (needs gnuplot)", 0},
-    {"quiet", 'q', NULL, 0, "No progress", 0},
+    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw time per token and hits over the budget there (needs gnuplot)", 0},
+    {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0},
 };
 
 /* ---- options ------------------------------------------------------------------------------------------------ */
-
-static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
-    [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
-
-const char *replay_schedule_name(enum efs_schedule_kind kind)
-{
-    return schedule_names[kind];
-}
-
-static enum efs_schedule_kind schedule_by_name(const char *name)
-{
-    for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
-        if (schedule_names[k] && strcmp(schedule_names[k], name) == 0)
-            return (enum efs_schedule_kind)k;
-    return EFS_SCHEDULE_KINDS;
-}
-
-static enum replay_pools pools_by_name(const char *name)
-{
-    unsigned p = 0;
-    while (p < REPLAY_POOLS && strcmp(replay_pools_name((enum replay_pools)p), name) != 0)
-        p++;
-    return (enum replay_pools)p;
-}
-
-/* Cut value at its commas; value stays in use. */
-static uint32_t cut_list(struct argp_state *state, const char *option, char *value, char **list)
-{
-    uint32_t count = 0;
-    char *rest = value;
-    for (char *part; (part = strsep(&rest, ","));) {
-        if (!*part)
-            argp_error(state, "--%s: an empty entry in the list", option);
-        if (count == REPLAY_LIST_MAX)
-            argp_error(state, "--%s: more than %d entries", option, REPLAY_LIST_MAX);
-        else
-            list[count++] = part;
-    }
-    return count;
-}
 
 static void parse_tune(struct argp_state *state, struct replay_setup *s, const char *value)
 {
@@ -214,7 +166,7 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
 
 static enum replay_pools pools_option(struct argp_state *state, const char *option, const char *value)
 {
-    enum replay_pools pools = pools_by_name(value);
+    enum replay_pools pools = replay_pools_by_name(value);
     if (pools == REPLAY_POOLS)
         argp_error(state, "--%s %s: io, makespan, coded, even, full or raw", option, value);
     return pools;
@@ -245,7 +197,7 @@ static void add_predictor(struct argp_state *state, struct replay_arguments *a, 
 static void parse_predictors(struct argp_state *state, struct replay_arguments *a)
 {
     char *names[REPLAY_LIST_MAX];
-    uint32_t count = cut_list(state, "predict", a->predict, names);
+    uint32_t count = tools_option_words(state, "predict", a->predict, names, REPLAY_LIST_MAX);
     for (uint32_t i = 0; i < count; i++) {
         bool all = strcmp(names[i], "all") == 0;
         for (enum efs_predictor_kind kind = 0; all && kind < EFS_PREDICTORS; kind++)
@@ -257,27 +209,23 @@ static void parse_predictors(struct argp_state *state, struct replay_arguments *
 /* After all options: lists whose meaning hangs on the others. */
 static void finish_options(struct argp_state *state, struct replay_arguments *a)
 {
-    static char budgets[] = BUDGETS_DEFAULT, policies[] = POLICIES_DEFAULT, batches[] = "1";
+    static char budgets[] = BUDGETS_DEFAULT, policies[] = POLICIES_DEFAULT;
     if (!a->simulate && !a->mount && a->peer_count == 0)
         argp_error(state, "--simulate, --mount or --peer is needed");
-    if (a->profile && (a->store || a->mount || a->peer_count > 0))
+    if (a->profile && (a->shared.store || a->mount || a->peer_count > 0))
         argp_error(state, "--profile goes with --simulate alone");
-    if (!a->profile && !a->store && !a->mount)
+    if (!a->profile && !a->shared.store && !a->mount)
         argp_error(state, "one of --store and --profile is needed");
     if (a->peer_count > 0 && !a->raw)
         argp_error(state, "--peer needs --raw: the raw checkpoint");
     for (uint32_t i = 0; i < a->peer_count; i++)
         a->peer[i] = peer_by_name(state, a->peers[i]);
     if (a->budget_count == 0)
-        a->budget_count = cut_list(state, "budget", budgets, a->budgets);
+        a->budget_count = tools_option_words(state, "budget", budgets, a->budgets, REPLAY_LIST_MAX);
     if (a->policy_count == 0)
-        a->policy_count = cut_list(state, "policy", policies, a->policies);
-    if (a->batch_count == 0)
-        a->batch_count = cut_list(state, "batch", batches, a->batches);
+        a->policy_count = tools_option_words(state, "policy", policies, a->policies, REPLAY_LIST_MAX);
     if (a->predict)
         parse_predictors(state, a);
-    for (uint32_t i = 0; i < a->batch_count; i++)
-        a->batch[i] = (uint32_t)tools_option_number(state, "batch", a->batches[i], 1, BATCH_MAX);
     for (uint32_t i = 0; i < a->policy_count; i++)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,
@@ -297,19 +245,13 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->mount = value;
         return 0;
     case OPT_PEER:
-        a->peer_count = cut_list(state, "peer", value, a->peers);
+        a->peer_count = tools_option_words(state, "peer", value, a->peers, REPLAY_LIST_MAX);
         return 0;
     case OPT_RAW:
         a->raw = value;
         return 0;
-    case OPT_STORE:
-        a->store = value;
-        return 0;
     case OPT_PROFILE:
         a->profile = value;
-        return 0;
-    case OPT_PLAN_FROM:
-        a->plan_from = value;
         return 0;
     case OPT_PLAN:
         a->planned = pools_option(state, "plan", value);
@@ -318,10 +260,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->single = pools_option(state, "unit", value);
         return 0;
     case OPT_BUDGET:
-        a->budget_count = cut_list(state, "budget", value, a->budgets);
+        a->budget_count = tools_option_words(state, "budget", value, a->budgets, REPLAY_LIST_MAX);
         return 0;
     case OPT_POLICY:
-        a->policy_count = cut_list(state, "policy", value, a->policies);
+        a->policy_count = tools_option_words(state, "policy", value, a->policies, REPLAY_LIST_MAX);
         return 0;
     case OPT_PREDICT:
         a->predict = value;
@@ -331,14 +273,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--prefetch %s: auto or always", value);
         a->setup.governor.mode = value[1] == 'l' ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
         return 0;
-    case OPT_BATCH:
-        a->batch_count = cut_list(state, "batch", value, a->batches);
-        return 0;
-    case OPT_TOKENS:
-        a->tokens = tools_option_number(state, "tokens", value, 1, UINT64_MAX);
-        return 0;
     case OPT_SCHEDULE:
-        a->setup.schedule = schedule_by_name(value);
+        a->setup.schedule = replay_schedule_by_name(value);
         if (a->setup.schedule == EFS_SCHEDULE_KINDS)
             argp_error(state, "--schedule %s: best, request or paper", value);
         return 0;
@@ -354,8 +290,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->threads = (uint32_t)tools_option_number(state, "threads", value, 1, THREADS_MAX);
         return 0;
     case OPT_ALLOWANCE:
-        if (!tools_size_parse(value, &a->allowance_bytes) || a->allowance_bytes > UINT64_C(1) << 40)
-            argp_error(state, "--allowance %s: a size such as 64M, up to 1T", value);
+        a->allowance_bytes = tools_option_size(state, "allowance", value, 0, UINT64_C(1) << 40);
         return 0;
     case OPT_OPEN_US:
         a->setup.open_ns = 1000 * tools_option_number(state, "open-us", value, 0, 100000000);
@@ -370,32 +305,22 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_EXPERTFS:
         a->program = value;
         return 0;
-    case OPT_LAYER_US:
-        a->setup.layer_ns = 1000 * tools_option_number(state, "layer-us", value, 0, 100000000);
-        return 0;
     case OPT_RUN_US:
         a->setup.run_token_ns = 1000 * tools_option_number(state, "run-us", value, 0, 100000000);
         return 0;
     case OPT_TUNE:
         parse_tune(state, &a->setup, value);
         return 0;
-    case OPT_SEED:
-        a->setup.seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);
-        return 0;
     case OPT_JSON:
         a->json = value;
-        return 0;
-    case OPT_PLOT:
-        a->plot = value;
-        return 0;
-    case 'q':
-        a->quiet = true;
         return 0;
     case ARGP_KEY_SUCCESS:
         finish_options(state, a);
         return 0;
     default:
-        return tools_option_argument(state, key, value, "TRACE", &a->trace);
+        return replay_shared_parse(state, key, value, &a->shared) == 0
+                   ? 0
+                   : tools_option_argument(state, key, value, "TRACE", &a->trace);
     }
 }
 
@@ -417,12 +342,14 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
                                    .single = REPLAY_CODED,
                                    .compute = REPLAY_COMPUTE_TOUCH,
                                    .allowance_bytes = ALLOWANCE_DEFAULT,
+                                   .shared = {.seed = 1, .batch = {1}, .batch_count = 1},
                                    .setup = {.schedule = EFS_SCHEDULE_BEST,
-                                             .seed = 1,
                                              .step = 0.05,
                                              .seed_counts = true,
                                              .piece_bytes = PIECE_DEFAULT,
                                              .distances = DISTANCE_DEFAULT}};
     a->setup.tuning.count_age = 64;
     argp_parse(&argp, argc, argv, 0, NULL, a);
+    a->setup.seed = a->shared.seed;
+    a->setup.layer_ns = a->shared.layer_ns;
 }

@@ -6,21 +6,23 @@
 #include "compute.h"
 #include "predictions.h"
 #include "replay.h"
+#include "shared_options.h"
 
 #include <argp.h>
 
 #define REPLAY_LIST_MAX 32
 
 struct replay_arguments {
-    const char *trace, *store, *profile, *plan_from, *json, *plot;
+    struct replay_shared shared;
+    const char *trace, *profile, *json;
     const char *mount; /* a store or a mountpoint; NULL: no mount */
     const char *raw, *program;
-    char *budgets[REPLAY_LIST_MAX], *policies[REPLAY_LIST_MAX], *batches[REPLAY_LIST_MAX], *peers[REPLAY_LIST_MAX];
+    char *budgets[REPLAY_LIST_MAX], *policies[REPLAY_LIST_MAX], *peers[REPLAY_LIST_MAX];
     char *predict; /* NULL: nothing is guessed */
     struct predict_choice predictors[REPLAY_LIST_MAX];
     uint32_t predictor_count;
-    uint32_t budget_count, policy_count, batch_count, peer_count;
-    bool simulate, quiet;
+    uint32_t budget_count, policy_count, peer_count;
+    bool simulate;
     enum replay_pools planned, single;
     enum replay_compute_kind compute;
     uint32_t threads;         /* that compute; 0: all cores */
@@ -29,10 +31,8 @@ struct replay_arguments {
     bool prealloc;            /* take all memory of a run before its first token */
     bool warm;                /* expertfs fills memory that is still empty while the disk rests */
     uint64_t allowance_bytes; /* of a memory cgroup, above the budget */
-    uint64_t tokens;
     struct replay_setup setup;
     struct replay_policy policy[REPLAY_LIST_MAX];
-    uint32_t batch[REPLAY_LIST_MAX];
     enum replay_runner peer[REPLAY_LIST_MAX];
 };
 

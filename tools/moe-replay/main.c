@@ -8,7 +8,8 @@
 #include "mount.h"
 #include "place_command.h"
 #include "predictions.h"
-#include "replay.h"
+#include "report.h"
+#include "simulate.h"
 
 #include "failure.h"
 #include "interrupt.h"
@@ -104,7 +105,7 @@ static errint_t find_store(struct session *session, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
     struct stat st;
-    session->store = a->store;
+    session->store = a->shared.store;
     if (!a->mount)
         return 0;
     if (stat(a->mount, &st) != 0)
@@ -115,7 +116,7 @@ static errint_t find_store(struct session *session, struct efs_error *err)
     }
     session->live.mountpoint = a->mount;
     errint_t rc = replay_mount_store(a->mount, session->mounted_store, sizeof(session->mounted_store), err);
-    if (rc == 0 && !a->store)
+    if (rc == 0 && !a->shared.store)
         session->store = session->mounted_store;
     return rc;
 }
@@ -128,7 +129,7 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     live->store = session->store;
     live->profile = &a->setup.profile;
     live->raw = a->raw;
-    live->plan_from = a->plan_from;
+    live->plan_from = a->shared.plan_from;
     live->program = a->program;
     live->compute = a->compute;
     live->threads = a->threads ? a->threads : cores > 0 && cores <= 64 ? (uint32_t)cores : 64;
@@ -334,13 +335,13 @@ static errint_t run_batch(struct session *session, uint32_t batch, struct efs_er
     struct replay_arguments *a = session->a;
     struct replay_workload w = {0}, past = {0};
     struct replay_history history = {0};
-    errint_t rc = workload_open(session, &session->trace, a->trace, batch, a->tokens, &w, err);
+    errint_t rc = workload_open(session, &session->trace, a->trace, batch, a->shared.tokens, &w, err);
     if (rc == 0 && session->has_history)
-        rc = workload_open(session, &session->history, a->plan_from, batch, 0, &past, err);
+        rc = workload_open(session, &session->history, a->shared.plan_from, batch, 0, &past, err);
     if (rc == 0 && a->simulate) {
         rc = replay_history_learn(&a->setup, session->has_history ? &past : NULL, w.chosen, &history);
         if (rc < 0)
-            efs_fail(err, rc, "%s: %s", session->has_history ? a->plan_from : a->trace, strerror(-rc));
+            efs_fail(err, rc, "%s: %s", session->has_history ? a->shared.plan_from : a->trace, strerror(-rc));
     }
     for (uint32_t p = 0; rc == 0 && !tools_interrupted() && p < a->predictor_count; p++)
         rc = foresee(session, p, session->has_history ? &past : NULL, &w, err);
@@ -379,7 +380,7 @@ static void print_head(const struct session *session)
     const struct replay_setup *s = &a->setup;
     const struct efs_profile *p = &s->profile;
     const struct efs_route *t = &session->trace;
-    uint64_t tokens = a->tokens && a->tokens < t->tokens ? a->tokens : t->tokens;
+    uint64_t tokens = a->shared.tokens && a->shared.tokens < t->tokens ? a->shared.tokens : t->tokens;
     printf("%s: %s, %u layers of %u experts, %u a token; %llu of %llu tokens, cold start\n", a->trace, t->name,
            t->layers, t->experts, t->chosen, (unsigned long long)tokens, (unsigned long long)t->tokens);
     if (s->layers != t->layers || s->experts != t->experts)
@@ -391,8 +392,8 @@ static void print_head(const struct session *session)
            (double)s->bytes[EFS_POOL_C] / 1048576, (double)s->bytes[EFS_POOL_S] / 1048576,
            (double)s->bytes[EFS_POOL_E] / 1048576);
     if (session->has_history)
-        printf("plan from %s: %llu tokens; schedule %s\n", a->plan_from, (unsigned long long)session->history.tokens,
-               replay_schedule_name(s->schedule));
+        printf("plan from %s: %llu tokens; schedule %s\n", a->shared.plan_from,
+               (unsigned long long)session->history.tokens, replay_schedule_name(s->schedule));
     else
         printf("plan from an assumed skew (--plan-from gives a history); schedule %s\n",
                replay_schedule_name(s->schedule));
@@ -411,8 +412,8 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
     struct replay_setup *s = &a->setup;
     uint64_t bytes;
     errint_t rc = efs_route_read(a->trace, &session->trace, err);
-    if (rc == 0 && a->plan_from) {
-        rc = efs_route_read(a->plan_from, &session->history, err);
+    if (rc == 0 && a->shared.plan_from) {
+        rc = efs_route_read(a->shared.plan_from, &session->history, err);
         session->has_history = rc == 0;
     }
     if (rc == 0)
@@ -440,12 +441,13 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
 static errint_t open_report(struct session *session, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
-    uint64_t tokens = a->tokens && a->tokens < session->trace.tokens ? a->tokens : session->trace.tokens;
-    size_t runs = (size_t)a->batch_count * a->budget_count * session->choice_count;
+    uint64_t tokens =
+        a->shared.tokens && a->shared.tokens < session->trace.tokens ? a->shared.tokens : session->trace.tokens;
+    size_t runs = (size_t)a->shared.batch_count * a->budget_count * session->choice_count;
     session->all_tokens = tokens * runs;
     session->report = (struct replay_report){.setup = &a->setup,
                                              .trace = session->trace.name,
-                                             .history = a->plan_from,
+                                             .history = a->shared.plan_from,
                                              .budgets = (const char *const *)a->budgets,
                                              .budget_count = a->budget_count,
                                              .live = session->live_open};
@@ -469,10 +471,10 @@ static errint_t session_replay(struct session *session, struct efs_error *err)
     session->table = !a->json || strcmp(a->json, "-") != 0;
     if (session->table)
         print_head(session);
-    tools_progress_init(&session->progress, a->quiet);
+    tools_progress_init(&session->progress, a->shared.quiet);
     session->progress.unit = "tokens";
-    for (uint32_t i = 0; rc == 0 && !tools_interrupted() && i < a->batch_count; i++)
-        rc = run_batch(session, a->batch[i], err);
+    for (uint32_t i = 0; rc == 0 && !tools_interrupted() && i < a->shared.batch_count; i++)
+        rc = run_batch(session, a->shared.batch[i], err);
     tools_progress_clear(&session->progress);
     if (rc < 0)
         return rc;
@@ -482,8 +484,8 @@ static errint_t session_replay(struct session *session, struct efs_error *err)
         session->failed = true;
     if (a->json)
         rc = replay_report_json(&session->report, a->json, err);
-    if (rc == 0 && a->plot)
-        rc = replay_report_plot(&session->report, a->plot, err);
+    if (rc == 0 && a->shared.plot)
+        rc = replay_report_plot(&session->report, a->shared.plot, err);
     return rc < 0 ? rc : tools_interrupted() ? -ECANCELED : 0;
 }
 

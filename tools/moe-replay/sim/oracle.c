@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* oracle.c - Belady's rule with bypass: what no policy on whole experts can beat. */
-#include "replay.h"
+#include "simulate.h"
 
 #include <stdlib.h>
 

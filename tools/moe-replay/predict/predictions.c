@@ -196,7 +196,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
 {
     struct efs_predict_config config = choice->config;
     struct player player = {.every = a->every};
-    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens;
+    uint64_t tokens = a->shared.tokens && a->shared.tokens < trace->tokens ? a->shared.tokens : trace->tokens;
     *result = (struct predict_result){0};
     config.layers = trace->layers;
     config.experts = trace->experts;

@@ -7,39 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
-
-const char *replay_pools_name(enum replay_pools pools)
-{
-    return pools_names[pools];
-}
-
-bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
-                         struct replay_policy *policy)
-{
-    const char *colon = strchr(text, ':');
-    size_t bytes = colon ? (size_t)(colon - text) : strlen(text);
-    *policy = (struct replay_policy){.pools = REPLAY_POOLS};
-    if (bytes == 0 || bytes >= sizeof(policy->name))
-        return false;
-    memcpy(policy->name, text, bytes);
-    policy->published = strcmp(policy->name, "published") == 0;
-    policy->oracle = strcmp(policy->name, "oracle") == 0;
-    policy->kind = policy->published ? EFS_POLICY_ZIPMOE : efs_policy_by_name(policy->name);
-    if (policy->kind == EFS_POLICY_KINDS && !policy->oracle)
-        return false;
-    if (policy->oracle) {
-        policy->pools = REPLAY_CODED;
-        return !colon;
-    }
-    if (!colon)
-        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? planned : single;
-    for (unsigned p = 0; colon && p < REPLAY_POOLS; p++)
-        if (strcmp(colon + 1, pools_names[p]) == 0)
-            policy->pools = (enum replay_pools)p;
-    return policy->pools != REPLAY_POOLS;
-}
-
 /* As the profile has it, but with the workers, tensors and shards that are replayed. */
 static struct efs_pools_costs costs_of(const struct replay_setup *s)
 {
@@ -76,6 +43,35 @@ struct efs_cost replay_cost(const struct replay_setup *s)
     struct efs_pools_costs costs = costs_of(s);
     uint64_t bytes[EFS_POOLS];
     return efs_pools_cost(&costs, bytes);
+}
+
+/* 0 where nothing is known, as for what cannot be. */
+static uint64_t known_ns(double ns)
+{
+    return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
+}
+
+void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)
+{
+    struct efs_profile *p = &s->profile;
+    if (!l->known)
+        return;
+    p->disk_bytes_per_second = l->disk_bytes_per_second;
+    p->read_latency_ns = l->read_latency_ns;
+    p->decode_bytes_per_second = l->decode_bytes_per_second;
+    s->decode_fresh_rate = l->decode_fresh_bytes_per_second;
+    s->decode_kept_rate = l->decode_kept_bytes_per_second;
+    s->machine.latency_ns = known_ns(l->read_latency_ns);
+    s->machine.together = l->read_together;
+    s->machine.window_ns = known_ns(l->read_window_bytes / l->disk_bytes_per_second * 1e9);
+    s->machine.wake_ns = known_ns(l->wake_ns);
+    s->between_ns = l->between_ns;
+    s->learned = l;
+    s->run_ns = s->run_token_ns ? 0 : known_ns(l->run_ns);
+    /* an expert that is handed out is in the turn-around already, which is of the last one */
+    s->turn.read_ns = known_ns(l->read_turn_ns - (double)s->open_ns);
+    s->turn.coded_ns = known_ns(l->coded_turn_ns - (double)s->open_ns);
+    s->turn.full_ns = known_ns(l->full_turn_ns);
 }
 
 /* ---- the history -------------------------------------------------------------------------------------------- */

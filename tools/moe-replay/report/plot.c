@@ -4,7 +4,7 @@
  * were found. The script and its data stay beside them, to be drawn in another way.
  */
 #include "draw.h"
-#include "replay.h"
+#include "report.h"
 
 #include <errno.h>
 #include <stdio.h>

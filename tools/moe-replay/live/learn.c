@@ -294,32 +294,3 @@ void replay_learner_end(struct replay_learner *learner, struct replay_learned *l
         *learned = learner->learned;
     munmap(learner, sizeof(*learner));
 }
-
-/* 0 where nothing is known, as for what cannot be. */
-static uint64_t known_ns(double ns)
-{
-    return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
-}
-
-void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)
-{
-    struct efs_profile *p = &s->profile;
-    if (!l->known)
-        return;
-    p->disk_bytes_per_second = l->disk_bytes_per_second;
-    p->read_latency_ns = l->read_latency_ns;
-    p->decode_bytes_per_second = l->decode_bytes_per_second;
-    s->decode_fresh_rate = l->decode_fresh_bytes_per_second;
-    s->decode_kept_rate = l->decode_kept_bytes_per_second;
-    s->machine.latency_ns = known_ns(l->read_latency_ns);
-    s->machine.together = l->read_together;
-    s->machine.window_ns = known_ns(l->read_window_bytes / l->disk_bytes_per_second * 1e9);
-    s->machine.wake_ns = known_ns(l->wake_ns);
-    s->between_ns = l->between_ns;
-    s->learned = l;
-    s->run_ns = s->run_token_ns ? 0 : known_ns(l->run_ns);
-    /* an expert that is handed out is in the turn-around already, which is of the last one */
-    s->turn.read_ns = known_ns(l->read_turn_ns - (double)s->open_ns);
-    s->turn.coded_ns = known_ns(l->coded_turn_ns - (double)s->open_ns);
-    s->turn.full_ns = known_ns(l->full_turn_ns);
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json.c - runs as JSON. */
-#include "replay.h"
+#include "report.h"
 
 #include <errno.h>
 #include <jansson.h>

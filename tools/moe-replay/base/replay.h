@@ -73,7 +73,7 @@ struct replay_setup {
 void replay_setup_fill(struct replay_setup *setup);
 struct efs_cost replay_cost(const struct replay_setup *setup);
 
-/* ---- what a real run knows when it has ended (learn.c) ---- */
+/* ---- what a real run knows when it has ended ---- */
 
 #define REPLAY_PLANS 64u /* what comes later is not kept */
 
@@ -91,7 +91,7 @@ struct replay_learned {
     double between_ns;                                         /* from one decode of a worker to the next */
     double run_ns;                                             /* running an expert */
 };
-/* What a simulation is to go by beside that run: its costs. */
+/* What a simulation is to go by beside that run: its costs (plan.c). */
 void replay_learned_apply(const struct replay_learned *learned, struct replay_setup *setup);
 
 /* How the budget is split: planned, or one pool of everything. */
@@ -111,8 +111,24 @@ struct replay_policy {
     bool published, oracle;
     enum replay_pools pools;
 };
+
+enum replay_runner {
+    REPLAY_SIMULATE,
+    REPLAY_EXPERTFS, /* a mount */
+    REPLAY_MMAP,     /* the raw files, mapped */
+    REPLAY_READ_LRU, /* raw experts, read into an LRU */
+    REPLAY_RUNNERS
+};
+
+/* ---- names (names.c) ---- */
+
+const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
+/* "best", "request", "paper"; EFS_SCHEDULE_KINDS: none has that name. */
+const char *replay_schedule_name(enum efs_schedule_kind kind);
+enum efs_schedule_kind replay_schedule_by_name(const char *name);
+/* "io", "makespan", ...; REPLAY_POOLS: none has that name. */
 const char *replay_pools_name(enum replay_pools pools);
-const char *replay_schedule_name(enum efs_schedule_kind kind); /* "best", "request", "paper" */
+enum replay_pools replay_pools_by_name(const char *name);
 /* NAME or NAME:POOLS; planned and single are what the pools are when they are not said. false: not known. */
 bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
                          struct replay_policy *policy);
@@ -140,7 +156,7 @@ int replay_plan_make(const struct replay_setup *setup, const struct replay_polic
                      const struct replay_history *history, uint64_t budget_bytes, struct replay_plan *plan);
 void replay_plan_free(struct replay_plan *plan);
 
-/* ---- one run (simulate.c) ---- */
+/* ---- what came of a run ---- */
 
 /* What was read ahead, by guesses. */
 struct replay_ahead_result {
@@ -165,11 +181,6 @@ struct replay_result {
 };
 /* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
 typedef bool replay_progress_fn(void *arg, uint64_t tokens);
-struct replay_foresight; /* NULL: nothing is guessed. Else the plan is of what guesses leave of budget_bytes. */
-int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
-                    const struct replay_policy *policy, const struct replay_history *history,
-                    const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
-                    replay_progress_fn *progress, void *arg, struct replay_result *result);
 
 /* ---- times (times.c) ---- */
 
@@ -178,25 +189,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
 int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, const uint64_t *schedule_ns,
                       uint64_t schedules, struct replay_result *r);
 
-/* ---- what cannot be beaten (oracle.c) ---- */
-
-/* Belady's rule with bypass on coded experts, over all layers together: it knows the whole trace. */
-struct replay_oracle;
-struct replay_oracle *replay_oracle_new(const struct replay_workload *workload, uint64_t units); /* NULL: no memory */
-void replay_oracle_free(struct replay_oracle *oracle);
-/* The next request of the workload: where its experts are found, C or M. */
-void replay_oracle_request(struct replay_oracle *oracle, struct efs_placement *placements);
-
-/* ---- what is said (report.c, checks.c, json.c, plot.c) ---- */
-
-enum replay_runner {
-    REPLAY_SIMULATE,
-    REPLAY_EXPERTFS, /* a mount */
-    REPLAY_MMAP,     /* the raw files, mapped */
-    REPLAY_READ_LRU, /* raw experts, read into an LRU */
-    REPLAY_RUNNERS
-};
-const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
+/* ---- a run as it is kept ---- */
 
 struct replay_run_record {
     enum replay_runner runner;
@@ -216,28 +209,5 @@ struct replay_run_record {
     /* of live runs: what they learned; of simulated ones: what they went by */
     struct replay_learned learned;
 };
-struct replay_report {
-    const struct replay_setup *setup;
-    const char *trace, *history; /* history NULL: the default skew */
-    struct replay_run_record *runs;
-    size_t count;
-    const char *const *budgets; /* as the user wrote them */
-    uint32_t budget_count;
-    bool live; /* some runs are not simulated */
-};
-/* "zipmoe:io", "expertfs lru:coded", "mmap": what the rows of a table are called. */
-void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room);
-double replay_tokens_per_second(const struct replay_result *r);
-
-void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
-void replay_report_row(const struct replay_report *report);     /* the last run */
-void replay_report_ahead(const struct replay_report *report);   /* what its guesses were worth, if it has any */
-void replay_report_summary(const struct replay_report *report); /* tables run by budget */
-/* Did all live runs that did the same on the same tokens get the same? Tells of those that did not; print: and what. */
-bool replay_report_checks(const struct replay_report *report, bool print);
-int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
-/* tpot.svg and hits.svg in directory (made if missing), with the data and scripts that gnuplot made them of. -ENOENT:
- * there is no gnuplot. */
-int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err);
 
 #endif

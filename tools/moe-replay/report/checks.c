@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checks.c - runs that did the same on the same tokens have the same check, whatever runner and batch size. */
-#include "replay.h"
+#include "report.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
+#include "shared_options.h"
 #include "size.h"
 
 #include <errno.h>
@@ -15,79 +16,62 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BATCH_MAX 64
-#define BATCHES_DEFAULT "1,8,16,64"
 #define PERCENT_MAX 100
 #define GPU_NS_MAX 1e12 /* of an expert, as --cpu has it: above, the number is a mistake */
 
 enum {
-    OPT_STORE = 256,
-    OPT_CPU,
+    OPT_CPU = 256,
     OPT_SAVE_CPU,
     OPT_CPU_SPEED,
     OPT_CODED,
     OPT_THREADS,
     OPT_GPU,
     OPT_CACHED,
-    OPT_BATCH,
-    OPT_TOKENS,
-    OPT_PLAN_FROM,
     OPT_PREFETCH,
     OPT_WINDOW,
-    OPT_SWAPS,
-    OPT_LAYER_US,
-    OPT_PLOT
+    OPT_SWAPS
 };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What things take:", 1},
-    {"store", OPT_STORE, "STORE", 0, "Measure experts of STORE on this processor, from memory, full and coded", 0},
+    {"store", REPLAY_OPT_STORE, "STORE", 0, "Measure experts of STORE on this processor, from memory, full and coded",
+     0},
     {"cpu", OPT_CPU, "FILE", 0, "Take these times instead, as --save-cpu writes them", 0},
     {"save-cpu", OPT_SAVE_CPU, "FILE", 0, "Write the times that were measured", 0},
     {"cpu-speed", OPT_CPU_SPEED, "N", 0, "As if the processor were N times as fast, 1 (default) to 1000", 0},
     {"coded", OPT_CODED, NULL, 0, "The processor computes from the coded form", 0},
     {"threads", OPT_THREADS, "N", 0, "Threads that compute while measuring (default: all cores)", 0},
     {"gpu", OPT_GPU, "NAME|FILE", 0, "The graphics processor: rtx3090 (default), l40s, h100, or its numbers", 0},
-    {"layer-us", OPT_LAYER_US, "N", 0, "Microseconds for all else in a layer (default 0)", 0},
+    {"layer-us", REPLAY_OPT_LAYER_US, "N", 0, "Microseconds for all else in a layer (default 0)", 0},
     {NULL, 0, NULL, 0, "What to try:", 2},
-    {"batch", OPT_BATCH, "N,...", 0, "Sequences that go through the model together, 1 to 64 (" BATCHES_DEFAULT ")", 0},
-    {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
+    {"batch", REPLAY_OPT_BATCH, "N,...", 0, "Sequences that go through the model together, 1 to 64 (1,8,16,64)", 0},
+    {"tokens", REPLAY_OPT_TOKENS, "N", 0, "Only the first N tokens of the trace", 0},
     {"cached", OPT_CACHED, "N", 0, "Percent of each layer's experts that the graphics processor holds (25)", 0},
-    {"plan-from", OPT_PLAN_FROM, "TRACE", 0, "What is popular, and which experts follow which, from this history", 0},
+    {"plan-from", REPLAY_OPT_PLAN_FROM, "TRACE", 0,
+     "What is popular, and which experts follow which, from this history", 0},
     {"prefetch", OPT_PREFETCH, "N", 0, "Experts brought ahead for the next layer, at most (default 2)", 0},
     {"window", OPT_WINDOW, "N", 0, "Passes after which the cache exchanges experts (default 4)", 0},
     {"swaps", OPT_SWAPS, "N", 0, "Experts that it exchanges then, at most (default 2)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
-    {"plot", OPT_PLOT, "DIR", 0, "Draw assign.svg and steps.svg", 0},
-    {"quiet", 'q', NULL, 0, "No progress", 0},
+    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw assign.svg and steps.svg", 0},
+    {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0}};
 
 struct arguments {
-    const char *trace, *store, *cpu, *save_cpu, *gpu, *plan_from, *plot;
-    uint32_t batch[REPLAY_ASSIGN_BATCHES], batches;
-    uint64_t tokens, threads;
-    bool quiet;
+    struct replay_shared shared;
+    const char *trace, *cpu, *save_cpu, *gpu;
+    uint64_t threads;
     struct replay_assign_setup setup;
 };
-
-static void parse_batches(const struct argp_state *state, struct arguments *a, const char *text)
-{
-    uint64_t batch[REPLAY_ASSIGN_BATCHES];
-    a->batches = tools_option_numbers(state, "batch", text, 1, BATCH_MAX, batch, REPLAY_ASSIGN_BATCHES);
-    for (uint32_t i = 0; i < a->batches; i++)
-        a->batch[i] = (uint32_t)batch[i];
-}
 
 static void finish_options(const struct argp_state *state, struct arguments *a)
 {
     if (!a->trace) /* told by the key that misses it */
         return;
-    if (!a->store == !a->cpu)
+    if (!a->shared.store == !a->cpu)
         argp_error(state, "--store STORE or --cpu FILE says what the processor takes: one of them is needed");
-    if (a->save_cpu && !a->store)
+    if (a->save_cpu && !a->shared.store)
         argp_error(state, "--save-cpu needs --store");
-    if (a->batches == 0)
-        parse_batches(state, a, BATCHES_DEFAULT);
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state)
@@ -95,9 +79,6 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     struct arguments *a = state->input;
     struct replay_assign_setup *s = &a->setup;
     switch (key) {
-    case OPT_STORE:
-        a->store = value;
-        return 0;
     case OPT_CPU:
         a->cpu = value;
         return 0;
@@ -119,15 +100,6 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_CACHED:
         s->cached = (double)tools_option_number(state, "cached", value, 0, PERCENT_MAX) / PERCENT_MAX;
         return 0;
-    case OPT_BATCH:
-        parse_batches(state, a, value);
-        return 0;
-    case OPT_TOKENS:
-        a->tokens = tools_option_number(state, "tokens", value, 1, UINT64_MAX);
-        return 0;
-    case OPT_PLAN_FROM:
-        a->plan_from = value;
-        return 0;
     case OPT_PREFETCH:
         s->prefetch = (uint32_t)tools_option_number(state, "prefetch", value, 0, EFS_ASSIGN_EXPERTS_MAX);
         return 0;
@@ -137,20 +109,13 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_SWAPS:
         s->swaps = (uint32_t)tools_option_number(state, "swaps", value, 0, EFS_GPU_SWAPS_MAX);
         return 0;
-    case OPT_LAYER_US:
-        s->layer_ns = 1000 * tools_option_number(state, "layer-us", value, 0, 100000000);
-        return 0;
-    case OPT_PLOT:
-        a->plot = value;
-        return 0;
-    case 'q':
-        a->quiet = true;
-        return 0;
     case ARGP_KEY_SUCCESS:
         finish_options(state, a);
         return 0;
     default:
-        return tools_option_argument(state, key, value, "TRACE", &a->trace);
+        return replay_shared_parse(state, key, value, &a->shared) == 0
+                   ? 0
+                   : tools_option_argument(state, key, value, "TRACE", &a->trace);
     }
 }
 
@@ -168,10 +133,10 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
 {
     struct replay_workload w = {0}, past = {0};
     struct replay_assign_batch *b = &report->batch[report->batches];
-    uint32_t batch = a->batch[report->batches];
-    errint_t rc = make_workload(trace, a->trace, batch, a->tokens, &w, err);
+    uint32_t batch = a->shared.batch[report->batches];
+    errint_t rc = make_workload(trace, a->trace, batch, a->shared.tokens, &w, err);
     if (rc == 0 && history->tokens)
-        rc = make_workload(history, a->plan_from, batch, 0, &past, err);
+        rc = make_workload(history, a->shared.plan_from, batch, 0, &past, err);
     a->setup.history = history->tokens ? &past : NULL;
     b->batch = batch;
     for (unsigned run = 0; rc == 0 && run <= replay_assign_system_count; run++) {
@@ -199,7 +164,7 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
 /* What is computed from the numbers of two files. */
 static errint_t check_gpu(const struct replay_assign_setup *s, struct efs_error *err)
 {
-    double compute_ns = replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, BATCH_MAX);
+    double compute_ns = replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, REPLAY_BATCH_MAX);
     bool brought = replay_gpu_transfer_ns(&s->gpu, s->cpu.expert_bytes) <= GPU_NS_MAX;
     return compute_ns <= GPU_NS_MAX && brought
                ? 0
@@ -213,7 +178,7 @@ static errint_t take_costs(struct arguments *a, struct efs_error *err)
     errint_t rc = replay_gpu_read(a->gpu, &a->setup.gpu, err);
     if (rc == 0)
         rc = a->cpu ? replay_cpu_read(a->cpu, &a->setup.cpu, err)
-                    : replay_cpu_measure(a->store, (unsigned)a->threads, &a->setup.cpu, err);
+                    : replay_cpu_measure(a->shared.store, (unsigned)a->threads, &a->setup.cpu, err);
     if (rc == 0 && a->save_cpu)
         rc = replay_cpu_write(a->save_cpu, &a->setup.cpu, err);
     return rc == 0 ? check_gpu(&a->setup, err) : rc;
@@ -229,25 +194,26 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
     if (rc == 0 && trace.experts > EFS_ASSIGN_EXPERTS_MAX)
         rc = efs_fail(err, -E2BIG, "%s: %u experts of a layer are more than %u", a->trace, trace.experts,
                       EFS_ASSIGN_EXPERTS_MAX);
-    if (rc == 0 && a->plan_from)
-        rc = efs_route_read(a->plan_from, &history, err);
-    if (rc == 0 && a->plan_from && (history.layers != trace.layers || history.experts != trace.experts))
-        rc = efs_fail(err, -EINVAL, "%s: %u layers of %u experts, %s has %u of %u", a->plan_from, history.layers,
+    if (rc == 0 && a->shared.plan_from)
+        rc = efs_route_read(a->shared.plan_from, &history, err);
+    if (rc == 0 && a->shared.plan_from && (history.layers != trace.layers || history.experts != trace.experts))
+        rc = efs_fail(err, -EINVAL, "%s: %u layers of %u experts, %s has %u of %u", a->shared.plan_from, history.layers,
                       history.experts, a->trace, trace.layers, trace.experts);
     if (rc == 0)
         rc = take_costs(a, err);
     if (rc == 0) {
-        *report = (struct replay_assign_report){.setup = &a->setup, .trace = trace.name, .plan_from = a->plan_from};
+        *report =
+            (struct replay_assign_report){.setup = &a->setup, .trace = trace.name, .plan_from = a->shared.plan_from};
         replay_assign_print_head(report);
-        tools_progress_init(&progress, a->quiet);
+        tools_progress_init(&progress, a->shared.quiet);
         progress.unit = "runs";
     }
-    while (rc == 0 && report->batches < a->batches)
+    while (rc == 0 && report->batches < a->shared.batch_count)
         rc = one_batch(a, &trace, &history, report, &progress, err);
     if (rc == 0)
         replay_assign_print_deciding();
-    if (rc == 0 && a->plot)
-        rc = replay_assign_plot(report, a->plot, err);
+    if (rc == 0 && a->shared.plot)
+        rc = replay_assign_plot(report, a->shared.plot, err);
     efs_route_free(&trace);
     efs_route_free(&history);
     free(report);
@@ -266,12 +232,14 @@ int replay_assign_main(int argc, char **argv)
         NULL,
         NULL,
         NULL};
-    struct arguments a = {.gpu = "rtx3090",
+    struct arguments a = {.shared = {.batch = {1, 8, 16, 64}, .batch_count = 4},
+                          .gpu = "rtx3090",
                           .setup = {.cpu_speed = 1, .cached = 0.25, .prefetch = 2, .window = 4, .swaps = 2}};
     struct efs_error err = {""};
     static char name[] = "moe-replay assign";
     argv[0] = name;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    a.setup.layer_ns = a.shared.layer_ns;
     errint_t rc = assign(&a, &err);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);

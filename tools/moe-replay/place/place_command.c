@@ -5,7 +5,7 @@
 #include "failure.h"
 #include "interrupt.h"
 #include "options.h"
-#include "size.h"
+#include "shared_options.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SIZE_MOST (UINT64_C(1) << 40)
 #define REQUESTS_MAX 1e7 /* of a run, which are all in memory */
 
 enum {
@@ -26,7 +27,6 @@ enum {
     OPT_MBPS,
     OPT_LATENCY_US,
     OPT_LOAD,
-    OPT_LAYER_US,
     OPT_EXPERT_US,
     OPT_TOKEN_US,
     OPT_ARRIVAL,
@@ -35,9 +35,7 @@ enum {
     OPT_OUTPUT,
     OPT_SKEW,
     OPT_REVIEW,
-    OPT_SWITCH,
-    OPT_SEED,
-    OPT_PLOT
+    OPT_SWITCH
 };
 
 static const struct argp_option options[] = {
@@ -52,7 +50,7 @@ static const struct argp_option options[] = {
     {"shape", OPT_SHAPE, "LxExK", 0, "Map the traces onto L layers, E experts, K chosen", 0},
     {"expert", OPT_EXPERT, "SIZE", 0, "Weights of an expert (default 16M)", 0},
     {"hidden", OPT_HIDDEN, "N", 0, "Hidden size: twice as many bytes are sent of a token (default 2048)", 0},
-    {"layer-us", OPT_LAYER_US, "N", 0, "All of a layer but its experts (default 300)", 0},
+    {"layer-us", REPLAY_OPT_LAYER_US, "N", 0, "All of a layer but its experts (default 300)", 0},
     {"expert-us", OPT_EXPERT_US, "N", 0, "Run an expert (default 100)", 0},
     {"token-us", OPT_TOKEN_US, "N", 0, "Each of its tokens, and each of a layer's (default 5)", 0},
     {NULL, 0, NULL, 0, "Users:", 3},
@@ -68,10 +66,10 @@ static const struct argp_option options[] = {
      "all)",
      0},
     {"review", OPT_REVIEW, "SECONDS", 0, "Between reviews of the placement; 0: none (default 300)", 0},
-    {"seed", OPT_SEED, "N", 0, "Of all that is random (default 1)", 0},
+    {"seed", REPLAY_OPT_SEED, "N", 0, "Of all that is random (default 1)", 0},
     {NULL, 0, NULL, 0, "Output:", 5},
-    {"plot", OPT_PLOT, "DIR", 0, "Draw latency.svg and local.svg", 0},
-    {"quiet", 'q', NULL, 0, "No progress", 0},
+    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw latency.svg and local.svg", 0},
+    {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0}};
 
 struct list {
@@ -80,13 +78,12 @@ struct list {
 };
 
 struct arguments {
+    struct replay_shared shared;
     char *paths[REPLAY_TASKS_MAX];
     uint32_t path_count, shape[3];
-    const char *plot;
     struct list servers, mbps, skew;
     unsigned rows[REPLAY_PLACE_ROWS], row_count;
     uint32_t prompt, output;
-    bool quiet;
     struct replay_place_setup setup;
 };
 
@@ -99,21 +96,20 @@ static void parse_list(const struct argp_state *state, const char *option, const
         list->value[i] = (double)number[i];
 }
 
-static void parse_rows(const struct argp_state *state, struct arguments *a, const char *text)
+static void parse_rows(const struct argp_state *state, struct arguments *a, char *text)
 {
-    char copy[256], *rest = copy, *word;
+    char *words[REPLAY_PLACE_ROWS];
+    uint32_t count = tools_option_words(state, "rules", text, words, REPLAY_PLACE_ROWS);
     a->row_count = 0;
-    if ((size_t)snprintf(copy, sizeof(copy), "%s", text) >= sizeof(copy))
-        argp_error(state, "--rules: too long");
-    while ((word = strsep(&rest, ","))) {
+    for (uint32_t w = 0; w < count; w++) {
         unsigned row = 0;
-        while (row < REPLAY_PLACE_ROWS && strcmp(replay_place_name(row), word) != 0)
+        while (row < REPLAY_PLACE_ROWS && strcmp(replay_place_name(row), words[w]) != 0)
             row++;
         bool again = false;
         for (unsigned i = 0; i < a->row_count; i++)
             again |= a->rows[i] == row;
         if (row == REPLAY_PLACE_ROWS || again)
-            argp_error(state, "--rules %s: there is no such rule, or it was named before", word);
+            argp_error(state, "--rules %s: there is no such rule, or it was named before", words[w]);
         a->rows[a->row_count++] = row;
     }
 }
@@ -125,14 +121,6 @@ static void parse_shape(const struct argp_state *state, struct arguments *a, con
         a->shape[0] < 1 || a->shape[0] > EFS_PLACE_LAYERS_MAX || a->shape[1] < 1 ||
         a->shape[1] > EFS_PLACE_EXPERTS_MAX || a->shape[2] < 1 || a->shape[2] > a->shape[1])
         argp_error(state, "--shape %s: LAYERSxEXPERTSxCHOSEN, such as 26x64x6", text);
-}
-
-static uint64_t parse_size(const struct argp_state *state, const char *option, const char *text)
-{
-    uint64_t bytes;
-    if (!tools_size_parse(text, &bytes) || bytes < 1 || bytes > UINT64_C(1) << 40)
-        argp_error(state, "--%s %s: a size such as 16M, up to 1T", option, text);
-    return bytes;
 }
 
 static double parse_number(const struct argp_state *state, const char *option, const char *text, uint64_t least)
@@ -155,19 +143,16 @@ static bool parse_machine(int key, const char *value, const struct argp_state *s
         s->memory = (double)tools_option_number(state, "memory", value, 1, 100) / 100;
         return true;
     case OPT_EXPERT:
-        s->expert_bytes = parse_size(state, "expert", value);
+        s->expert_bytes = tools_option_size(state, "expert", value, 1, SIZE_MOST);
         return true;
     case OPT_LOAD:
-        s->load_bytes_per_second = (double)parse_size(state, "load", value);
+        s->load_bytes_per_second = (double)tools_option_size(state, "load", value, 1, SIZE_MOST);
         return true;
     case OPT_HIDDEN:
         s->machine.token_bytes = 2 * parse_number(state, "hidden", value, 1);
         return true;
     case OPT_LATENCY_US:
         s->machine.latency_s = parse_number(state, "latency-us", value, 0) / 1e6;
-        return true;
-    case OPT_LAYER_US:
-        s->machine.layer_s = parse_number(state, "layer-us", value, 0) / 1e6;
         return true;
     case OPT_EXPERT_US:
         s->machine.expert_s = parse_number(state, "expert-us", value, 0) / 1e6;
@@ -220,15 +205,6 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_SWITCH:
         s->switched = true;
         return 0;
-    case OPT_SEED:
-        s->seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);
-        return 0;
-    case OPT_PLOT:
-        a->plot = value;
-        return 0;
-    case 'q':
-        a->quiet = true;
-        return 0;
     case ARGP_KEY_ARG:
         if (a->path_count == REPLAY_TASKS_MAX)
             argp_error(state, "more than %u traces", REPLAY_TASKS_MAX);
@@ -238,12 +214,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         argp_error(state, "TRACE is needed");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return replay_shared_parse(state, key, value, &a->shared);
     }
 }
 
-/* ---- the runs -------------------------------------------------------------------------------------------------------
- */
+/* ---- the runs -------------------------------------------------------------------------------------------------- */
 
 struct trial {
     const struct arguments *a;
@@ -282,7 +257,7 @@ static errint_t try_all(struct trial *t, struct efs_error *err)
 {
     const struct arguments *a = t->a;
     errint_t rc = 0;
-    tools_progress_init(&t->progress, a->quiet);
+    tools_progress_init(&t->progress, a->shared.quiet);
     t->progress.unit = "runs";
     replay_place_print_head(&t->report);
     for (uint32_t m = 0; m < a->mbps.count; m++)
@@ -307,8 +282,8 @@ static errint_t place(const struct arguments *a, struct efs_error *err)
         rc = efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = try_all(&t, err);
-    if (rc == 0 && a->plot)
-        rc = replay_place_plot(&t.report, a->plot, err);
+    if (rc == 0 && a->shared.plot)
+        rc = replay_place_plot(&t.report, a->shared.plot, err);
     for (size_t i = 0; i < t.report.count; i++)
         efs_servers_free(&t.report.runs[i].result);
     free(t.report.runs);
@@ -329,7 +304,8 @@ int replay_place_main(int argc, char **argv)
         NULL,
         NULL};
     static char name[] = "moe-replay place";
-    struct arguments a = {.servers = {{4, 16, 64}, 3},
+    struct arguments a = {.shared = {.seed = 1, .layer_ns = 300000},
+                          .servers = {{4, 16, 64}, 3},
                           .mbps = {{500}, 1},
                           .skew = {{100}, 1},
                           .prompt = 64,
@@ -342,9 +318,7 @@ int replay_place_main(int argc, char **argv)
                                     .arrival_s = 10,
                                     .duration_s = 3600,
                                     .review_s = 300,
-                                    .seed = 1,
-                                    .machine = {.layer_s = 300e-6,
-                                                .layer_token_s = 5e-6,
+                                    .machine = {.layer_token_s = 5e-6,
                                                 .expert_s = 100e-6,
                                                 .expert_token_s = 5e-6,
                                                 .latency_s = 500e-6,
@@ -355,6 +329,8 @@ int replay_place_main(int argc, char **argv)
         a.rows[a.row_count++] = row;
     argv[0] = name;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    a.setup.seed = a.shared.seed;
+    a.setup.machine.layer_s = (double)a.shared.layer_ns / 1e9;
     errint_t rc = place(&a, &err);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);

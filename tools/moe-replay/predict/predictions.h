@@ -5,6 +5,7 @@
 
 #include "expertfs-private.h"
 #include "predict.h"
+#include "shared_options.h"
 
 #define PREDICT_DISTANCES 4u /* that the table has */
 #define PREDICT_LIST_MAX 32
@@ -36,7 +37,8 @@ struct predict_arguments {
     char *names[PREDICT_LIST_MAX];
     struct predict_choice choices[PREDICT_LIST_MAX];
     uint32_t count;
-    uint64_t every, tokens, memory_bytes;
+    struct replay_shared shared;
+    uint64_t every, memory_bytes;
     enum predict_learn learn;
 };
 

@@ -6,6 +6,8 @@
  * in full or in half as its state says; the first reads of a request wait for the disk's latency, the others queue
  * behind them.
  */
+#include "simulate.h"
+
 #include "ahead.h"
 
 #include "clock.h"

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OPT_HISTORY = 256, OPT_PREDICTORS, OPT_EVERY, OPT_TOKENS, OPT_LEARN, OPT_MEMORY };
+enum { OPT_HISTORY = 256, OPT_PREDICTORS, OPT_EVERY, OPT_LEARN, OPT_MEMORY };
 
 static const struct argp_option options[] = {
     {"history", OPT_HISTORY, "TRACE", 0, "Learn from this trace first; may be given several times", 0},
@@ -20,7 +20,7 @@ static const struct argp_option options[] = {
      "compare",
      0},
     {"every", OPT_EVERY, "N", 0, "Judge every Nth token (default: 1); all are learned from", 0},
-    {"tokens", OPT_TOKENS, "N", 0, "Only the first N tokens of TRACE", 0},
+    {"tokens", REPLAY_OPT_TOKENS, "N", 0, "Only the first N tokens of TRACE", 0},
     {"learn", OPT_LEARN, "KIND", 0,
      "What is learned from TRACE: request (default; each begins with what the history taught), all, no", 0},
     {"memory", OPT_MEMORY, "SIZE", 0, "The most that a predictor may hold (default: 64M)", 0},
@@ -79,12 +79,13 @@ static void add_all(const struct argp_state *state, struct predict_arguments *a)
 
 static void add_list(const struct argp_state *state, struct predict_arguments *a, char *list)
 {
-    char *rest = NULL;
-    for (char *name = strtok_r(list, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
-        if (strcmp(name, "all") == 0)
+    char *names[PREDICT_LIST_MAX];
+    uint32_t count = tools_option_words(state, "predictors", list, names, PREDICT_LIST_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(names[i], "all") == 0)
             add_all(state, a);
         else
-            add_choice(state, a, name, true);
+            add_choice(state, a, names[i], true);
 }
 
 static enum predict_learn learn_by_name(const struct argp_state *state, const char *value)
@@ -113,22 +114,20 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_EVERY:
         a->every = tools_option_number(state, "every", value, 1, UINT32_MAX);
         return 0;
-    case OPT_TOKENS:
-        a->tokens = tools_option_number(state, "tokens", value, 1, UINT32_MAX);
-        return 0;
     case OPT_LEARN:
         a->learn = learn_by_name(state, value);
         return 0;
     case OPT_MEMORY:
-        if (!tools_size_parse(value, &a->memory_bytes) || a->memory_bytes == 0)
-            argp_error(state, "--memory %s: a size such as 64M", value);
+        a->memory_bytes = tools_option_size(state, "memory", value, 1, UINT64_C(1) << 40);
         return 0;
     case ARGP_KEY_SUCCESS:
         if (a->count == 0)
             add_all(state, a);
         return 0;
     default:
-        return tools_option_argument(state, key, value, "TRACE", &a->trace);
+        return replay_shared_parse(state, key, value, &a->shared) == 0
+                   ? 0
+                   : tools_option_argument(state, key, value, "TRACE", &a->trace);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report.c - runs as tables. */
-#include "replay.h"
+#include "report.h"
 
 #include "size.h"
 

@@ -17,13 +17,6 @@
 #define LOOK_NS 20000000L
 #define STOP_SECONDS 3 /* that a player has to end by itself */
 
-static const char *const names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
-
-const char *replay_runner_name(enum replay_runner runner)
-{
-    return names[runner];
-}
-
 errint_t replay_live_open(struct replay_live *live, struct efs_error *err)
 {
     errint_t rc = replay_model_load(live->store, &live->model, err);
@@ -115,9 +108,10 @@ static errint_t live_play(struct replay_live *live, const struct replay_play *wh
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
             rc = replay_cgroup_kills(&live->stage.cgroup) > 0
-                     ? efs_fail(err, -ENOMEM, "%s needs more memory than its cgroup allows", names[what->runner])
-                     : efs_fail(err, -EIO, "%s was ended by signal %d (%s)", names[what->runner], WTERMSIG(status),
-                                strsignal(WTERMSIG(status)));
+                     ? efs_fail(err, -ENOMEM, "%s needs more memory than its cgroup allows",
+                                replay_runner_name(what->runner))
+                     : efs_fail(err, -EIO, "%s was ended by signal %d (%s)", replay_runner_name(what->runner),
+                                WTERMSIG(status), strsignal(WTERMSIG(status)));
     }
     replay_stand_free(stand);
     return rc;

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* names.c - the words of options and tables. */
+#include "replay.h"
+
+#include <string.h>
+
+static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
+static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
+    [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
+static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
+
+const char *replay_runner_name(enum replay_runner runner)
+{
+    return runner_names[runner];
+}
+
+const char *replay_schedule_name(enum efs_schedule_kind kind)
+{
+    return schedule_names[kind];
+}
+
+enum efs_schedule_kind replay_schedule_by_name(const char *name)
+{
+    for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
+        if (schedule_names[k] && strcmp(schedule_names[k], name) == 0)
+            return (enum efs_schedule_kind)k;
+    return EFS_SCHEDULE_KINDS;
+}
+
+const char *replay_pools_name(enum replay_pools pools)
+{
+    return pools_names[pools];
+}
+
+enum replay_pools replay_pools_by_name(const char *name)
+{
+    unsigned p = 0;
+    while (p < REPLAY_POOLS && strcmp(pools_names[p], name) != 0)
+        p++;
+    return (enum replay_pools)p;
+}
+
+bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
+                         struct replay_policy *policy)
+{
+    const char *colon = strchr(text, ':');
+    size_t bytes = colon ? (size_t)(colon - text) : strlen(text);
+    *policy = (struct replay_policy){.pools = REPLAY_POOLS};
+    if (bytes == 0 || bytes >= sizeof(policy->name))
+        return false;
+    memcpy(policy->name, text, bytes);
+    policy->published = strcmp(policy->name, "published") == 0;
+    policy->oracle = strcmp(policy->name, "oracle") == 0;
+    policy->kind = policy->published ? EFS_POLICY_ZIPMOE : efs_policy_by_name(policy->name);
+    if (policy->kind == EFS_POLICY_KINDS && !policy->oracle)
+        return false;
+    if (policy->oracle) {
+        policy->pools = REPLAY_CODED;
+        return !colon;
+    }
+    if (!colon)
+        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? planned : single;
+    if (colon)
+        policy->pools = replay_pools_by_name(colon + 1);
+    return policy->pools != REPLAY_POOLS;
+}
