@@ -265,8 +265,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(disk_bytes, counter, "bytes", "bytes read from the store")                                                       \
     X(disk_errors, counter, "", "reads of the store that failed")                                                      \
     X(disk_ns, counter, "ns", "time with at least one read of the store in flight")                                    \
-    X(readahead_extents, counter, "", "units read ahead")                                                              \
-    X(warmed_extents, counter, "", "units read into empty memory while the disk rested")                               \
+    X(readahead_extents, counter, "", "extents read ahead")                                                            \
+    X(warmed_extents, counter, "", "extents read into empty memory while the disk rested")                             \
     X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
     X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \
@@ -284,8 +284,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(schedule_ns, counter, "ns", "time in putting them in order")                                                     \
     X(plans, counter, "", "plans made")                                                                                \
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
-    X(kept_lost, counter, "", "units that were to be kept and had to go for lack of memory, or were damaged")          \
-    X(evictions_c, counter, "", "units dropped from the chunk pool")                                                   \
+    X(kept_lost, counter, "", "extents that were to be kept and had to go for lack of memory, or were damaged")        \
+    X(evictions_c, counter, "", "extents dropped from the chunk pool")                                                 \
     X(memory_short, counter, "",                                                                                       \
       "times that memory within the budget was not taken, since the cgroup or the machine had none left")              \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
@@ -293,7 +293,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
     X(chunk_pool_bytes, gauge, "bytes", "held by the chunk pool")                                                      \
     X(chunk_used_bytes, gauge, "bytes", "of it in use")                                                                \
-    X(chunk_extents, gauge, "", "units in the chunk pool")                                                             \
+    X(chunk_extents, gauge, "", "extents in the chunk pool")                                                           \
     X(full_pool_bytes, gauge, "bytes", "held by the full pool")                                                        \
     X(full_experts, gauge, "", "experts in the full pool")                                                             \
     X(leased_bytes, gauge, "bytes", "of the full pool, leased")                                                        \
@@ -302,7 +302,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
     X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")                                  \
-    X(guessed_extents, counter, "", "units read since their expert was guessed to be asked for")                       \
+    X(guessed_extents, counter, "", "extents read since their expert was guessed to be asked for")                     \
     X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")     \
     X(coded, counter, "", "experts asked for in coded form")                                                           \
     X(coded_c, counter, "", "of them, those whose chunks were all in memory")                                          \

@@ -9,12 +9,7 @@
 #include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_avx2 = {
-    .plain = simd_plain,
-    .lower_turned = simd_lower_turned,
-    .coded = simd_coded,
-    .many = simd_many,
-    .exponents = simd_exponents,
-    .halves = simd_halves,
+    EFS_SIMD_PRODUCTS,
     .f16 = &efs_matvec_f16_avx2,
     .dot = &efs_matvec_ggml_avx2,
 };

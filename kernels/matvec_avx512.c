@@ -23,12 +23,7 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
 #include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_avx512 = {
-    .plain = simd_plain,
-    .lower_turned = simd_lower_turned,
-    .coded = simd_coded,
-    .many = simd_many,
-    .exponents = simd_exponents,
-    .halves = simd_halves,
+    EFS_SIMD_PRODUCTS,
     .f16 = &efs_matvec_f16_avx512,
     .dot = &efs_matvec_avx512bf16,
 };

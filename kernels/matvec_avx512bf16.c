@@ -71,12 +71,7 @@ static bool supported(void)
 }
 
 const struct efs_matvec_ops efs_matvec_avx512bf16 = {
-    .plain = simd_plain,
-    .lower_turned = simd_lower_turned,
-    .coded = simd_coded,
-    .many = simd_many,
-    .exponents = simd_exponents,
-    .halves = simd_halves,
+    EFS_SIMD_PRODUCTS,
     .supported = supported,
     .pairs = true,
     .order = "avx512bf16",

@@ -180,4 +180,9 @@ static bool simd_exponents(const struct efs_cascade_block *block, uint8_t *room)
     return (size_t)(stream.used - block->below) == block->escaped;
 }
 
+/* What every instruction set puts into its table. */
+#define EFS_SIMD_PRODUCTS                                                                                              \
+    .plain = simd_plain, .lower_turned = simd_lower_turned, .coded = simd_coded, .many = simd_many,                    \
+    .exponents = simd_exponents, .halves = simd_halves
+
 #endif

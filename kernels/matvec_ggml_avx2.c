@@ -43,11 +43,6 @@ EFS_INLINE float efs_x_at(const float *x, unsigned c)
 #include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_ggml_avx2 = {
-    .plain = simd_plain,
-    .lower_turned = simd_lower_turned,
-    .coded = simd_coded,
-    .many = simd_many,
-    .exponents = simd_exponents,
-    .halves = simd_halves,
+    EFS_SIMD_PRODUCTS,
     .order = "avx2",
 };

@@ -9,11 +9,6 @@
 #include "matvec_coded.h"
 
 const struct efs_matvec_ops efs_matvec_neon = {
-    .plain = simd_plain,
-    .lower_turned = simd_lower_turned,
-    .coded = simd_coded,
-    .many = simd_many,
-    .exponents = simd_exponents,
-    .halves = simd_halves,
+    EFS_SIMD_PRODUCTS,
     .f16 = &efs_matvec_f16_neon,
 };
