@@ -260,10 +260,14 @@ MAN := $(wildcard man/*.[1-8])
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
 PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
 LIBDIR ?= $(PREFIX)/lib
+# The loader knows the folders below these; a library elsewhere is found by the run path of who links by expertfs.pc.
+RUN_PATH := $(if $(filter /usr /usr/local,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$${libdir})
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+# Debian's users have no /sbin in PATH.
+LDCONFIG := PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 # Paths in quotes: DESTDIR may have spaces.
 TO = "$(DESTDIR)$(1)/"
 install: all
@@ -272,7 +276,7 @@ install: all
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
 	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
 	install -m 644 $(HEADERS) $(call TO,$(PREFIX)/include)
-	printf 'prefix=%s\nlibdir=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${libdir} -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
+	printf 'prefix=%s\nlibdir=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${libdir} $(RUN_PATH) -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
 	  '$(PREFIX)' '$(LIBDIR)' '$(VERSION)' '$(ENGINE_LIBS)' >$(call TO,$(LIBDIR)/pkgconfig)expertfs.pc
 	for m in $(MAN); do install -D -m 644 $$m $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/} || exit 1; done
 	sed 's,@BINDIR@,$(PREFIX)/bin,' tools/packaging/expertfs@.service.in >$(call TO,$(UNITDIR))expertfs@.service
@@ -280,9 +284,9 @@ install: all
 	  tools/packaging/completions bash $(BUILD)/$$p >$(call TO,$(BASHDIR))$$p && \
 	  tools/packaging/completions zsh $(BUILD)/$$p >$(call TO,$(ZSHDIR))_$$p && \
 	  tools/packaging/completions fish $(BUILD)/$$p >$(call TO,$(FISHDIR))$$p.fish || exit 1; done
-	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
-	@[ -n "$(DESTDIR)" ] || ldconfig -p 2>/dev/null | grep -qF '$(LIBDIR)/$(SONAME)' || \
-	  echo 'note: the loader does not look into $(LIBDIR): link with -Wl,-rpath,$(LIBDIR), or add it to /etc/ld.so.conf.d and run ldconfig'
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || $(LDCONFIG)
+	@[ -n "$(DESTDIR)" ] || $(LDCONFIG) -p 2>/dev/null | grep -qF '$(LIBDIR)/$(SONAME)' || \
+	  printf 'note: the library is in %s, where the loader does not look by itself.\n  Programs that are linked with `PKG_CONFIG_PATH=%s/pkgconfig pkg-config --libs expertfs` find it;\n  others need the whole path, or LD_LIBRARY_PATH=%s\n' '$(LIBDIR)' '$(LIBDIR)' '$(LIBDIR)'
 
 uninstall:
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done

@@ -24,6 +24,8 @@ for block in re.findall(r"^\.Bd -literal[^\n]*\n(.*?)^\.Ed$", page, re.M | re.S)
         elif commands and block.startswith("$ "):
             commands[-1] += "\n" + line
 check("the guide has its commands", len(commands) > 25, commands)
+inline = re.findall(r"^\.[PQ]q? ?Q?l?.*\b((?:expertfs|mkexpertfs|expertctl|moe-replay) .*/srv.*)$", page, re.M)
+check("commands stand in displays, where they are run", not inline, inline)
 
 os.environ["EXPERTFS_STATE"] = scratch("state")
 srv, etc = scratch("srv"), scratch("etc")

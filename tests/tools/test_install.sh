@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
-work=$(mktemp -d)
+work=$(mktemp -d "${TMPDIR:-/tmp}/expertfs-XXXXXX") # mount(8) cuts a type at its last dot
 mounted=
 cleanup() { [ -z "$mounted" ] || fusermount3 -u -z "$mounted"; rm -rf "$work"; }
 trap cleanup EXIT
@@ -54,4 +54,28 @@ fi
 
 make -s uninstall BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix || wrong "make uninstall failed"
 left=$(find "$root" ! -type d)
+[ -z "$left" ] || wrong "make uninstall left: $left"
+
+# An own PREFIX: programs find the library there, mount(8) the daemon. The loader's list of this machine is left alone.
+own=$work/own
+mkdir "$work/stub"
+printf '#!/bin/sh\n' >"$work/stub/ldconfig"
+chmod +x "$work/stub/ldconfig"
+PATH="$work/stub:$PATH" make -s install BUILD="$BUILD" PREFIX="$own" >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install to an own PREFIX failed"; }
+grep -q "PKG_CONFIG_PATH=$own/lib/pkgconfig" "$work/log" || { cat "$work/log"; wrong "make install does not say where the library is found"; }
+if [ -z "${SANITIZED:-}" ]; then
+    printf '#include <expertfs.h>\nint main(void) { return !efs_version()[0]; }\n' >"$work/x.c"
+    # shellcheck disable=SC2046
+    cc "$work/x.c" -o "$work/x" $(PKG_CONFIG_PATH=$own/lib/pkgconfig pkg-config --cflags --libs expertfs) || wrong "a program does not link"
+    env -u LD_LIBRARY_PATH "$work/x" || wrong "a program that pkg-config's flags made does not find the library"
+fi
+if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ] && [ "$(id -u)" = 0 ] && command -v mount.fuse3 >/dev/null; then
+    mount -t "fuse.$own/bin/expertfs" -o budget=auto "$work/m.efs" "$work/mnt" || wrong "mount -t fuse.PATH does not mount"
+    mounted=$work/mnt
+    cmp "$work/model/config.json" "$work/mnt/config.json" || wrong "a file differs"
+    umount "$work/mnt" || wrong "it does not unmount"
+    mounted=
+fi
+make -s uninstall BUILD="$BUILD" PREFIX="$own" || wrong "make uninstall failed"
+left=$(find "$own" ! -type d)
 [ -z "$left" ] || wrong "make uninstall left: $left"
