@@ -39,7 +39,13 @@ size_t ggml_backend_reg_count(void)
     if (!atomic_exchange(&looked, true)) {
         ggml_backend_reg_t (*load)(const char *path);
         Dl_info own;
-        count(); /* those that are compiled in come first */
+        if (count() == 0) { /* those that are compiled in come first; without any, all that are files */
+            void (*load_all)(void);
+            call = call_beside(caller, "ggml_backend_load_all");
+            memcpy(&load_all, &call, sizeof(load_all));
+            if (load_all)
+                load_all();
+        }
         call = call_beside(caller, "ggml_backend_load");
         memcpy(&load, &call, sizeof(load));
         if (load && dladdr((void *)ggml_backend_reg_count, &own) && own.dli_fname)

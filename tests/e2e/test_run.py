@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; what it is
+told, its status, its signals; nothing is left, however it ends. llama.cpp run so gets its experts from the backend and
+makes the same tokens."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_store, need_fuse, note, program, run, scratch, \
+    wait_until
+
+CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
+PYTHON = os.environ.get("PYTHON", sys.executable)
+PLUGIN = os.path.join(BUILD, "libggml-expertfs.so")
+TEMPORARY = scratch("tmp")
+
+for name in ("EXPERTFS_STORE", "EXPERTFS_BUDGET", "LD_PRELOAD", "LD_LIBRARY_PATH", "GGML_BACKEND_PATH"):
+    os.environ.pop(name, None)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+os.environ["TMPDIR"] = TEMPORARY
+
+
+def started(*arguments, **more):
+    return subprocess.Popen([program("expertctl"), "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, errors="replace", **more)
+
+
+def ran(*arguments, **more):
+    return run(program("expertctl"), "run", *arguments, **more)
+
+
+def left():
+    """What a run has left: folders, mounts, daemons and keepers."""
+    found = os.listdir(TEMPORARY)
+    with open("/proc/mounts") as table:
+        found += [line for line in table if TEMPORARY in line]
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as line:
+                words = line.read().split("\0")
+        except OSError:
+            continue
+        if TEMPORARY in " ".join(words) and int(pid) != os.getpid():
+            found.append(" ".join(words))
+    return found
+
+
+def nothing_left(what):
+    check(f"{what}: nothing is left", wait_until(lambda: not left()), left())
+
+
+def ends(what, result, status, *words):
+    check(f"{what}: status {status}", result.returncode == status, f"{result.returncode} {result.stdout} {result.stderr}")
+    for word in words:
+        check(f"{what}: says {word!r}", re.search(word, result.stdout + result.stderr), result.stdout + result.stderr)
+    check(f"{what}: nothing is left", not left(), left())
+
+
+def begun(process):
+    """The program has said so: the mount's path."""
+    return process.stdout.readline().strip()
+
+
+def arguments(folder, store):
+    result = ran(store, "--", "cmp", os.path.join(folder, "model.gguf"), "{}/model.gguf")
+    ends("a program reads the mount's file", result, 0)
+    check("nothing is said of it", result.stdout + result.stderr == "" or not os.path.exists(PLUGIN),
+          result.stdout + result.stderr)
+    result = ran(store, "sh", "-c", 'echo "{gguf}|$EXPERTFS_MOUNT|$EXPERTFS_STORE|$0|$1"', "a{}b{}", "-o",
+                 env={**os.environ, "EXPERTFS_STORE": "elsewhere"})
+    path = result.stdout.split("|")[1] if "|" in result.stdout else ""
+    ends("words", result, 0)
+    check("{} and {gguf}, each time; the rest is the program's", result.stdout ==
+          f"{path}/model.gguf|{path}||a{path}b{path}|-o\n", result.stdout)
+    result = ran("-o", "budget=64M", "-o", "policy=lru", store, "sh", "-c",
+                 'grep -E "^(budget|policy)" "$EXPERTFS_MOUNT/.expertfs/config"; cat "$EXPERTFS_MOUNT/.expertfs/stat"')
+    ends("mount options", result, 0, r"policy: lru", r"budget_bytes: 67108864")
+    ends("a status", ran(store, "sh", "-c", "exit 7"), 7)
+    ends("a signal of its own", ran(store, "sh", "-c", "kill -9 $$ {}"), 128 + 9)
+    ends("a program that is not there", ran(store, "no-such-program", "{}"), 127, "no-such-program: No such file")
+    ends("a folder", ran(store, "/", "{}"), 126, "Permission denied")
+    ends("a folder that is no mount", ran(folder, "true"), 125, "neither a store nor a mount")
+    ends("a file that is no store", ran(os.path.join(folder, "model.gguf"), "true"), 125, "not an expertfs store")
+    ends("a wrong mount option", ran("-o", "nonsense", store, "true"), 125, 'unknown option "nonsense"')
+    ends("a budget below the floor", ran("-o", "budget=1M", store, "true"), 125, "below the floor")
+    ends("no program", ran(store), 2, "a program")
+    ends("no folder for temporary files", ran(store, "true", "{}", env={**os.environ, "TMPDIR": scratch("none")}), 125,
+         "TMPDIR names another")
+
+
+def several_files():
+    folder = scratch("several")
+    os.makedirs(f"{folder}/deeper")
+    source = os.path.join(make_model("one", "--preset=tiny-qwen3-moe", "--format=gguf"), "model.gguf")
+    shutil.copy(source, f"{folder}/deeper/m-00001-of-00002.gguf")
+    shutil.copy(source, f"{folder}/deeper/m-00002-of-00002.gguf")
+    ends("{gguf} of a model in parts", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
+    shutil.copy(source, f"{folder}/other.gguf")
+    ends("{gguf} of two models", ran(make_store(folder), "echo", "{gguf}"), 125, "write {}/NAME")
+    ends("{gguf} where there is none", ran(make_store(make_model("tensors")), "echo", "{gguf}"), 125, "has no GGUF file")
+
+
+def signals(store):
+    counts = 'trap "echo one" {0}; echo "{{}}"; n=0; while [ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done'
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        run_ = started(store, "sh", "-c", counts.format(number.name[3:]) + "; exit 5")
+        begun(run_)
+        run_.send_signal(number)
+        check(f"{number.name} comes to the program", run_.stdout.readline() == "one\n")
+        run_.send_signal(signal.SIGKILL)
+        run_.wait()
+        nothing_left(f"{number.name}, then SIGKILL")
+        run_.communicate()
+    run_ = started(store, "sh", "-c", "echo {}; exec sleep 300")
+    begun(run_)
+    run_.terminate()
+    check("SIGTERM ends it, and the run with 143", run_.wait(60) == 143)
+    run_.communicate()
+    nothing_left("SIGTERM")
+    run_ = started(store, "true", "{}", "-o")
+    run_.terminate()  # maybe while it is mounted
+    check("a signal at the begin", run_.wait(60) in (143, 0, -15), run_.returncode)
+    run_.communicate()
+    nothing_left("a signal at the begin")
+
+
+def keeper_killed(store):
+    """The keeper goes: the run cleans up in its place. The daemon goes: the program learns it by its files."""
+    for what, pattern in (("keeper", None), ("daemon", "expertfs\0-f")):
+        run_ = started(store, "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
+        path = begun(run_)
+        children = run("pgrep", "-P", str(run_.pid)).stdout.split()
+        daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
+                  if open(f"/proc/{pid}/cmdline").read().split("\0")[1:2] == ["-f"]]
+        check(f"a run has a keeper and a daemon ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
+        parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
+        os.kill(int(daemon[0] if pattern else parent), signal.SIGKILL)
+        _, told = run_.communicate("\n", timeout=60)
+        check(f"a killed {what}: the program's status", run_.returncode == 3, (run_.returncode, told))
+        if pattern:
+            check("a killed daemon: said", "was ended by signal 9" in told, told)
+        nothing_left(f"a killed {what}")
+
+
+def on_a_mount(store):
+    mount = Mount(store, "budget=64M")
+    result = ran(os.path.join(mount.path, "experts"), "echo", "{}", "{gguf}")
+    check("on a mount: its root, from any folder in it", result.stdout == f"{mount.path} {mount.path}/model.gguf\n",
+          result.stdout + result.stderr)
+    result = ran("-o", "budget=1G", mount.path, "true")
+    check("on a mount: no options", result.returncode == 125 and "mounted already" in result.stderr, result.stderr)
+    result = ran(mount.path, "sh", "-c", "exit 9")
+    check("on a mount: it stays", result.returncode == 9 and os.path.exists(mount / "model.gguf"), result.stderr)
+    check("on a mount: it serves", mount.count("budget_bytes") == 64 << 20)
+    mount.unmount()
+
+
+def llama(model, store):
+    """The same tokens from llama.cpp by itself, with the backend on a store and on a mount, preloaded and looked for."""
+    if not os.path.exists(PLUGIN) or SANITIZED:
+        note("left out: llama.cpp: libggml-expertfs.so is not built, or has a sanitizer in it")
+        return
+    plain = run(PYTHON, CLIENT, model, scratch("out.npz"), timeout=240)
+    if plain.returncode == 77:
+        note(f"left out: {plain.stdout.strip().splitlines()[-1]}")
+        return
+
+    def tokens(result):
+        found = re.search(r"^tokens: .*$", result.stdout, re.M)
+        return found and found.group(0)
+
+    check("llama.cpp by itself runs", tokens(plain), plain.stdout + plain.stderr)
+    program_ = (PYTHON, CLIENT)
+    runs = {"a store that the program opens": (store, "--", *program_, model, scratch("out.npz")),
+            "a mount of its own": ("-o", "budget=192M", store, "--", *program_, "{gguf}", scratch("out.npz")),
+            "through a shell": ("-o", "budget=192M", store, "sh", "-c", '"$0" "$1" "{}/model.gguf" "$2"', *program_,
+                                scratch("out.npz"))}
+    for what, words in runs.items():
+        result = ran(*words, env={**os.environ, "EXPERTFS_BUDGET": "192M"}, timeout=240)
+        ends(f"llama.cpp, {what}", result, 0, "loaded expertfs backend", r"expertfs compute buffer size = +[0-9.]*[1-9]")
+        check(f"llama.cpp, {what}: the same tokens", tokens(result) == tokens(plain), result.stdout[-500:])
+
+
+def main():
+    need_fuse()
+    os.makedirs(TEMPORARY)
+    folder = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "8", "--experts-per-token", "2", "-l",
+                        "3", "--vocab", "1000", "--format", "gguf")
+    store = make_store(folder)
+    arguments(folder, store)
+    several_files()
+    signals(store)
+    keeper_killed(store)
+    on_a_mount(store)
+    llama(os.path.join(folder, "model.gguf"), store)
+    done()
+
+
+if __name__ == "__main__":
+    main()
