@@ -29,7 +29,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help gpu demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -186,7 +186,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help deb demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -198,6 +198,7 @@ help:
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
+	@echo "make gpu        compile the kernels for graphics processors (nvcc; tools/setup gpu fetches it)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
 	@echo "                NDEBUG=1 builds them without assertions"
 	@echo "make deb        Debian packages into build/deb"
@@ -249,7 +250,7 @@ bench-llama:
 
 format:
 	@tools/setup-python basic
-	build/venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+	build/venv/bin/clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
 tidy:
 	clang-tidy $$(git ls-files 'kernels/*.c' 'engine/*/*.c' 'expertfs/*.c' 'sched/*/*.c' | grep -v _neon) -- -std=gnu11 -D_GNU_SOURCE \
@@ -294,6 +295,10 @@ uninstall:
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
 	rm -f $(call TO,$(UNITDIR))expertfs@.service
+
+# Kernels for graphics processors into build/gpu. The tests run the same sources without one: tests/kernels/gpu_twin.h.
+gpu:
+	@tools/gpu $(BUILD)/gpu
 
 # Debian packages into build/deb, from a copy of the sources that has debian/ where dpkg wants it.
 deb:

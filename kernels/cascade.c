@@ -1,101 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cascade.c - a cascade chunk read: its checks, the walk over spans and blocks, parts of blocks.
+ * cascade.c - a cascade chunk read: the walk over spans and blocks, parts of blocks.
  *
- * What is done to the symbols is in the processors' files (ops.h). Everything read from a chunk is checked here before
- * it is used, except what the planes say, which the paths check.
+ * What is done to the symbols is in the processors' files (ops.h). Everything read from a chunk is checked before it is
+ * used: by cascade_chunk.h, and what the planes say by the paths.
  */
 #include "cascade_chunk.h"
 
 #include <errno.h>
 #include <string.h>
-
-#define SYMBOLS_MAX (1u << 30)
-
-static uint16_t read_u16(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-static uint32_t read_u32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
-{
-    if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
-        return -EUCLEAN;
-    chunk->bytes = bytes;
-    chunk->symbols = read_u32(bytes);
-    chunk->spans = read_u32(bytes + 4);
-    chunk->code_end = read_u32(bytes + 8);
-    if (chunk->symbols > SYMBOLS_MAX || chunk->spans != efs_span_count(chunk->symbols) ||
-        chunk->code_end > chunk_bytes - EFS_CASCADE_SLACK || read_u32(bytes + 12) != 0)
-        return -EUCLEAN;
-    chunk->code_begin = (uint32_t)efs_code_begin(chunk->spans); /* at most 2^15 spans */
-    return chunk->code_begin <= chunk->code_end ? 0 : -EUCLEAN;
-}
-
-static bool parse_levels(const uint8_t *p, uint32_t n, struct efs_span *span)
-{
-    span->levels = p[20];
-    if (span->levels > EFS_LEVELS)
-        return false;
-    span->size[0] = n;
-    for (unsigned level = 0; level < EFS_LEVELS; level++) {
-        uint32_t escaped = read_u16(p + 4 + 2 * level);
-        const uint8_t *table = p + 21 + 3 * level;
-        if (level < span->levels ? escaped > span->size[level]
-                                 : escaped != 0 || table[0] != 0 || table[1] != 0 || table[2] != 0)
-            return false;
-        span->size[level + 1] = escaped;
-        memcpy(span->table[level], table, 3);
-        span->table[level][3] = 0;
-    }
-    return true;
-}
-
-/* Each block's escapes are at most its symbols; blocks that are not there have none. */
-static bool parse_entries(const uint8_t *p, struct efs_span *span)
-{
-    span->entry[0] = 0;
-    for (unsigned b = 1; b < EFS_SPAN_BLOCKS; b++)
-        span->entry[b] = read_u16(p + 12 + 2 * b);
-    span->entry[EFS_SPAN_BLOCKS] = span->levels > 0 ? span->size[1] : 0;
-    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++) {
-        uint32_t most = span->levels > 0 ? efs_block_size(span->size[0], b) : 0;
-        if (span->entry[b + 1] < span->entry[b] || span->entry[b + 1] - span->entry[b] > most)
-            return false;
-    }
-    return true;
-}
-
-int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
-{
-    const uint8_t *header = chunk->bytes + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER;
-    const uint32_t left = chunk->symbols - s * EFS_SPAN, begin = read_u32(header);
-    const uint32_t end = s + 1 < chunk->spans ? read_u32(header + EFS_SPAN_HEADER) : chunk->code_end;
-
-    if (!parse_levels(header, left < EFS_SPAN ? left : EFS_SPAN, span) || !parse_entries(header, span))
-        return -EUCLEAN;
-    if (begin < chunk->code_begin || begin > end || end > chunk->code_end ||
-        end - begin != efs_lower_bytes(span) + efs_first_bytes(span))
-        return -EUCLEAN;
-
-    const uint8_t *at = chunk->bytes + begin;
-    span->rest = at;
-    at += span->size[span->levels];
-    for (unsigned level = span->levels; level-- > 0;) {
-        span->planes[level] = at;
-        at += efs_plane_bytes(span->size[level], 2);
-    }
-    return 0;
-}
 
 void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned b, struct efs_cascade_block *block)
 {

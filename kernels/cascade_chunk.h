@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cascade_chunk.h - a cascade chunk opened and checked, span by span. Private to kernels/.
+ *
+ * Device code (cuda/) reads chunks by these functions, too.
  */
 #ifndef EFS_KERNELS_CASCADE_CHUNK_H
 #define EFS_KERNELS_CASCADE_CHUNK_H
 
 #include "ops.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define EFS_SYMBOLS_MAX (1u << 30)
 
 struct efs_chunk {
     const uint8_t *bytes;
@@ -13,19 +20,19 @@ struct efs_chunk {
     uint32_t code_begin, code_end; /* where the spans' code lies, offsets in bytes */
 };
 
-static inline uint32_t efs_span_count(size_t symbols)
+EFS_DEVICE uint32_t efs_span_count(size_t symbols)
 {
     return (uint32_t)((symbols + EFS_SPAN - 1) / EFS_SPAN);
 }
 
 /* Where the spans' code begins. */
-static inline size_t efs_code_begin(size_t spans)
+EFS_DEVICE size_t efs_code_begin(size_t spans)
 {
     return EFS_CHUNK_HEADER + spans * EFS_SPAN_HEADER;
 }
 
 /* Elements of block b of a span of n. */
-static inline uint32_t efs_block_size(uint32_t n, unsigned b)
+EFS_DEVICE uint32_t efs_block_size(uint32_t n, unsigned b)
 {
     uint32_t begin = b * EFS_BLOCK, left = n > begin ? n - begin : 0;
 
@@ -34,13 +41,13 @@ static inline uint32_t efs_block_size(uint32_t n, unsigned b)
 
 /* Bytes of a span's planes of level 0, which come last. All blocks but the last are whole, and their planes have no
  * bits to spare. */
-static inline size_t efs_first_bytes(const struct efs_span *span)
+EFS_DEVICE size_t efs_first_bytes(const struct efs_span *span)
 {
     return span->levels == 0 ? 0 : efs_plane_bytes(span->size[0], 2);
 }
 
 /* Bytes of the rest and the planes of the lower levels, which come first. */
-static inline size_t efs_lower_bytes(const struct efs_span *span)
+EFS_DEVICE size_t efs_lower_bytes(const struct efs_span *span)
 {
     size_t bytes = span->size[span->levels];
 
@@ -49,10 +56,94 @@ static inline size_t efs_lower_bytes(const struct efs_span *span)
     return bytes;
 }
 
+EFS_DEVICE uint16_t efs_chunk_read_u16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+EFS_DEVICE uint32_t efs_chunk_read_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
 /* Checks the header of a chunk of chunk_bytes bytes. 0 or -EUCLEAN. The chunk must stay while it is in use. */
-int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk);
+EFS_DEVICE int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
+{
+    if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
+        return -EUCLEAN;
+    chunk->bytes = bytes;
+    chunk->symbols = efs_chunk_read_u32(bytes);
+    chunk->spans = efs_chunk_read_u32(bytes + 4);
+    chunk->code_end = efs_chunk_read_u32(bytes + 8);
+    if (chunk->symbols > EFS_SYMBOLS_MAX || chunk->spans != efs_span_count(chunk->symbols) ||
+        chunk->code_end > chunk_bytes - EFS_CASCADE_SLACK || efs_chunk_read_u32(bytes + 12) != 0)
+        return -EUCLEAN;
+    chunk->code_begin = (uint32_t)efs_code_begin(chunk->spans); /* at most 2^15 spans */
+    return chunk->code_begin <= chunk->code_end ? 0 : -EUCLEAN;
+}
+
+EFS_DEVICE bool efs_chunk_parse_levels(const uint8_t *p, uint32_t n, struct efs_span *span)
+{
+    span->levels = p[20];
+    if (span->levels > EFS_LEVELS)
+        return false;
+    span->size[0] = n;
+    for (unsigned level = 0; level < EFS_LEVELS; level++) {
+        uint32_t escaped = efs_chunk_read_u16(p + 4 + 2 * level);
+        const uint8_t *table = p + 21 + 3 * level;
+        if (level < span->levels ? escaped > span->size[level]
+                                 : escaped != 0 || table[0] != 0 || table[1] != 0 || table[2] != 0)
+            return false;
+        span->size[level + 1] = escaped;
+        memcpy(span->table[level], table, 3);
+        span->table[level][3] = 0;
+    }
+    return true;
+}
+
+/* Each block's escapes are at most its symbols; blocks that are not there have none. */
+EFS_DEVICE bool efs_chunk_parse_entries(const uint8_t *p, struct efs_span *span)
+{
+    span->entry[0] = 0;
+    for (unsigned b = 1; b < EFS_SPAN_BLOCKS; b++)
+        span->entry[b] = efs_chunk_read_u16(p + 12 + 2 * b);
+    span->entry[EFS_SPAN_BLOCKS] = span->levels > 0 ? span->size[1] : 0;
+    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++) {
+        uint32_t most = span->levels > 0 ? efs_block_size(span->size[0], b) : 0;
+        if (span->entry[b + 1] < span->entry[b] || span->entry[b + 1] - span->entry[b] > most)
+            return false;
+    }
+    return true;
+}
+
 /* Span s < chunk->spans, with all that ops.h says of one. 0 or -EUCLEAN. */
-int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span);
+EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
+{
+    const uint8_t *header = chunk->bytes + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER;
+    const uint32_t left = chunk->symbols - s * EFS_SPAN, begin = efs_chunk_read_u32(header);
+    const uint32_t end = s + 1 < chunk->spans ? efs_chunk_read_u32(header + EFS_SPAN_HEADER) : chunk->code_end;
+
+    if (!efs_chunk_parse_levels(header, left < EFS_SPAN ? left : EFS_SPAN, span) ||
+        !efs_chunk_parse_entries(header, span))
+        return -EUCLEAN;
+    if (begin < chunk->code_begin || begin > end || end > chunk->code_end ||
+        end - begin != efs_lower_bytes(span) + efs_first_bytes(span))
+        return -EUCLEAN;
+
+    const uint8_t *at = chunk->bytes + begin;
+    span->rest = at;
+    at += span->size[span->levels];
+    for (unsigned level = span->levels; level-- > 0;) {
+        span->planes[level] = at;
+        at += efs_plane_bytes(span->size[level], 2);
+    }
+    return 0;
+}
+
 /* Block b of the span: below is what lower() gave; a span without levels needs none. */
 void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned b, struct efs_cascade_block *block);
 

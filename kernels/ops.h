@@ -11,6 +11,13 @@
 
 #include "kernels.h"
 
+/* Functions of headers that device code calls, too: nvcc compiles them for cuda/. */
+#ifdef __CUDACC__
+#define EFS_DEVICE static __device__ __forceinline__
+#else
+#define EFS_DEVICE static inline
+#endif
+
 #define EFS_LEVELS 5        /* most levels of a cascade */
 #define EFS_SPAN_HEADER 36  /* bytes of a span's header */
 #define EFS_CHUNK_HEADER 16 /* bytes of a chunk before them */
@@ -19,7 +26,7 @@
 #define EFS_LOWER_ROOM (EFS_SPAN + EFS_BLOCK + 64)
 
 /* Bytes of a plane stream of m values of 1, 2 or 4 bits. */
-static inline size_t efs_plane_bytes(size_t m, unsigned bits)
+EFS_DEVICE size_t efs_plane_bytes(size_t m, unsigned bits)
 {
     return (m * bits + 7) / 8;
 }

@@ -6,6 +6,6 @@ cd "$(dirname "$0")/../.."
 format=$(dirname "${PYTHON:-/usr/bin/python3}")/clang-format
 [ -x "$format" ] && "$format" --version | grep -q ' 14\.' ||
     { echo "clang-format 14 is not installed: tools/setup-python basic"; exit 77; }
-files=$(git ls-files '*.c' '*.h' 2>/dev/null) && [ -n "$files" ] ||
-    files=$(find engine expertfs kernels sched tests tools -name '*.[ch]')
+files=$(git ls-files '*.c' '*.h' '*.cu' 2>/dev/null) && [ -n "$files" ] ||
+    files=$(find engine expertfs kernels sched tests tools -name '*.[ch]' -o -name '*.cu')
 "$format" --dry-run -Werror $files || { echo "run: make format"; exit 1; }

@@ -190,7 +190,7 @@ for room in $served; do
 done
 # Every source file says under which licence it is.
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
-    git ls-files -z '*.c' '*.h' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')
+    git ls-files -z '*.c' '*.h' '*.cu' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')
 
 [ "$bad" = 0 ] && echo "the house's rules hold"
 exit $bad

@@ -3,7 +3,7 @@
  * test_cascade.c - the cascade coder: chunks as kernels.h describes them, the same on every path, decoded whole, in
  * part and merged with any format.
  */
-#include "cases.h"
+#include "gpu_twin.h"
 
 static uint32_t get_u32(const uint8_t *p)
 {
@@ -101,6 +101,7 @@ static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
         guarded_free(&out);
         guarded_free(&exact);
     }
+    gpu_twin_decodes(EFS_FORMAT_BYTES, reference, bytes, NULL, n, symbols);
     free(reference);
     free(decoded);
 }
@@ -261,6 +262,7 @@ static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
         guarded_free(&sm);
         guarded_free(&whole);
     }
+    gpu_twin_decodes(s->format, s->chunk, s->chunk_bytes, s->sm, s->n, s->raw);
 }
 
 static void merge_every_format_and_size(void **state)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_damage.c - damaged and forged chunks: every path says -EUCLEAN or decodes the same bytes as the reference, and
- * touches nothing outside the chunk, the SM and the destination, which all end at guard pages.
+ * test_damage.c - damaged and forged chunks: every path, and the twin of the device's kernel, says -EUCLEAN or decodes
+ * the same bytes as the reference, and touches nothing outside the chunk, the SM and the destination, which all end at
+ * guard pages.
  */
-#include "cases.h"
+#include "gpu_twin.h"
 
 struct buffers {
     enum efs_format format;
@@ -30,6 +31,19 @@ static void buffers_free(struct buffers *b)
     free(b->expected);
 }
 
+/* The twin says what the reference says, but that a chunk of more elements than are wanted is damaged for it. */
+static void check_twin(struct buffers *b, const struct guarded *chunk, int expected)
+{
+    uint32_t symbols = 0;
+
+    if (chunk->bytes >= 4)
+        memcpy(&symbols, chunk->data, 4);
+    uint32_t status = gpu_twin_run(true, b->format, chunk->data, chunk->bytes, b->sm.data, b->n, b->out.data);
+    assert_int_equal(status, expected == 0 && symbols == b->n ? EFS_GPU_FINE : EFS_GPU_DAMAGED);
+    if (status == EFS_GPU_FINE)
+        assert_memory_equal(b->out.data, b->expected, b->out.bytes);
+}
+
 /* Decode the chunk on every path: all say the same. Returns what they say. */
 static int check_chunk(struct buffers *b, const struct guarded *chunk, bool stream)
 {
@@ -49,6 +63,7 @@ static int check_chunk(struct buffers *b, const struct guarded *chunk, bool stre
         if (r == 0)
             assert_memory_equal(b->out.data, b->expected, b->out.bytes);
     }
+    check_twin(b, chunk, expected);
     return expected;
 }
 

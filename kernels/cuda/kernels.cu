@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels.cu - the kernels as a device runs them. gpu.h says how each is launched.
+ */
+#include "gpu_decode.h"
+#include "gpu_recover.h"
+
+extern "C" __global__ void __launch_bounds__(EFS_GPU_THREADS) efs_gpu_recover(const struct efs_gpu_shard *shards)
+{
+    efs_gpu_recover_block(&shards[blockIdx.y], blockIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(EFS_GPU_THREADS)
+    efs_gpu_decode(const struct efs_gpu_shard *shards, uint32_t *status)
+{
+    __shared__ struct efs_gpu_decode state;
+
+    efs_gpu_decode_block(&shards[blockIdx.y], blockIdx.x, &state, &status[blockIdx.y]);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu_twin.h - the kernels of a graphics processor run as plain C, block of threads by block of threads, on memory
+ * that is aligned as a device wants it and ends at guard pages.
+ */
+#ifndef EFS_TESTS_KERNELS_GPU_TWIN_H
+#define EFS_TESTS_KERNELS_GPU_TWIN_H
+
+#include "cases.h"
+#include "cuda/gpu_decode.h"
+#include "cuda/gpu_recover.h"
+
+/* Memory of at least bytes bytes that begins at a multiple of EFS_GPU_ALIGN; what is too many is 0x5c. */
+static inline struct guarded gpu_twin_new(const void *from, size_t bytes)
+{
+    struct guarded g = guarded_new((bytes + EFS_GPU_ALIGN - 1) / EFS_GPU_ALIGN * EFS_GPU_ALIGN);
+
+    if (g.bytes > 0)
+        memset(g.data, 0x5c, g.bytes);
+    if (from != NULL && bytes > 0)
+        memcpy(g.data, from, bytes);
+    return g;
+}
+
+/* Runs the kernel on one shard: decode, or recover where e is not a chunk. out takes the elements. Returns the status
+ * that decode tells. */
+static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const uint8_t *e, size_t e_bytes,
+                                    const uint8_t *sm, size_t n, uint8_t *out)
+{
+    const size_t bytes = n * efs_format_bytes(format);
+    struct guarded in = gpu_twin_new(e, e_bytes), rest = gpu_twin_new(sm, efs_sm_bytes(format, n));
+    struct guarded dst = gpu_twin_new(NULL, bytes);
+    struct efs_gpu_shard shard = {in.data, rest.data, dst.data, (uint32_t)e_bytes, (uint32_t)n, (uint32_t)format};
+    uint32_t status = EFS_GPU_FINE;
+
+    for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* some that the shard does not have */
+        struct efs_gpu_decode state;
+        memset(&state, 0xb7, sizeof(state)); /* shared memory holds anything */
+        if (decode)
+            efs_gpu_decode_block(&shard, b, &state, &status);
+        else
+            efs_gpu_recover_block(&shard, b);
+    }
+    for (size_t i = bytes; i < dst.bytes; i++)
+        assert_int_equal(dst.data[i], 0x5c);
+    if (bytes > 0)
+        memcpy(out, dst.data, bytes);
+    guarded_free(&in);
+    guarded_free(&rest);
+    guarded_free(&dst);
+    return status;
+}
+
+/* A chunk and its SM, decoded and merged as the CPU does it: raw. */
+static inline void gpu_twin_decodes(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
+                                    size_t n, const uint8_t *raw)
+{
+    uint8_t *out = malloc(n * efs_format_bytes(format) + 1);
+
+    assert_non_null(out);
+    assert_int_equal(gpu_twin_run(true, format, chunk, chunk_bytes, sm, n, out), EFS_GPU_FINE);
+    assert_memory_equal(out, raw, n * efs_format_bytes(format));
+    free(out);
+}
+
+#endif
