@@ -128,7 +128,7 @@ $(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
 define tool
 $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
 	$$(if $$(V),,@echo "  LINK    $$@")
-	$$(link) $$(ENGINE_LIBS)
+	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 
