@@ -81,13 +81,12 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
     return w;
 }
 
-void efs_window_miss(struct efs_export *h, uint32_t number)
+bool efs_window_was_unmapped(const struct efs_export *h, uint32_t number)
 {
     for (uint32_t i = 0; i < h->unmapped_count; i++)
         if (h->unmapped[i] == number)
-            return;
-    if (h->unmapped_count < EFS_EXPORT_ITEMS) /* else when it is missed again */
-        h->unmapped[h->unmapped_count++] = number;
+            return true;
+    return false;
 }
 
 void efs_window_use(struct efs_export *h, struct efs_export_window *w)

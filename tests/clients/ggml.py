@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """ggml.py FILE OUT: llama.cpp on a GGUF file, with the backend that is preloaded or that GGML_BACKEND_PATH names.
 
-Writes the logits of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints "begun" after the first prompt's first token, and at the end the tokens. Exit 0; 1: a decode failed; 77:
+Writes the logits of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints how many
+bytes of the file are in the page cache, before the model is loaded and after it, "begun" after the first prompt's first
+token, and at the end the tokens, and how much of the file is mapped to pages. Exit 0; 1: a decode failed; 77:
 llama-cpp-python is missing."""
 import argparse
 import ctypes
 import json
+import mmap
 import os
 import sys
 import threading
@@ -23,6 +26,29 @@ def load_backends():
     """The wheel's CPU is compiled in, so that llama.cpp itself does not look for others."""
     if os.environ.get("GGML_BACKEND_PATH"):
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
+
+
+def cached_bytes(path):
+    """Of the file, what is in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as pages:
+        found = ctypes.create_string_buffer((len(pages) + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
+        if libc.mincore(ctypes.addressof(ctypes.c_char.from_buffer(pages)), len(pages), found):
+            raise OSError(ctypes.get_errno(), "mincore")
+        return sum(byte & 1 for byte in found.raw) * mmap.PAGESIZE
+
+
+def mapped_bytes(path):
+    """Of the file, what page tables have."""
+    with open("/proc/self/smaps") as file:
+        lines, ours, total = file.read().splitlines(), False, 0
+    for line in lines:
+        if "-" in line.split(" ")[0]:
+            ours = line.endswith(" " + os.path.realpath(path))
+        elif ours and line.startswith("Rss:"):
+            total += int(line.split()[1]) << 10
+    return total
 
 
 def generate(model, arguments, results):
@@ -55,10 +81,12 @@ def main():
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     arguments = parser.parse_args()
     load_backends()
+    print("cached before:", cached_bytes(arguments.file))
     models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
                               logits_all=True, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
                               n_threads_batch=arguments.threads, verbose=True)
               for _ in range(arguments.contexts)]
+    print("cached when loaded:", cached_bytes(arguments.file))
     results = [{} for _ in models]
     runs = [threading.Thread(target=generate, args=(model, arguments, result))
             for model, result in zip(models, results)]
@@ -74,6 +102,7 @@ def main():
             print("ggml.py: contexts differ")
             return 1
     np.savez(arguments.out, **{str(n): logits for n, (_, logits) in first.items()})
+    print("mapped:", mapped_bytes(arguments.file))
     print("tokens:", json.dumps({n: tokens for n, (tokens, _) in first.items()}))
     return 0
 

@@ -25,6 +25,7 @@ def client(file, *options, store=None, plugin="path", name="out", **more):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
     environment["EXPERTFS_STATE"] = scratch("state")
     environment["EXPERTFS_BUDGET"] = more.pop("budget", "192M")
+    environment["EXPERTFS_PREFETCH"] = more.pop("prefetch", "off")
     if store:
         environment["EXPERTFS_STORE"] = store
     if plugin:
@@ -67,6 +68,38 @@ def same(what, result, name, want, taken=True):
         note(f"{what}: bits are compared on x86-64 alone: {differ or 'the same'}")
     else:
         check(f"{what}: the same logits, to the bit", differ == "", differ)
+
+
+def number(what, result):
+    return int(re.search(f"^{what}: ([0-9]+)$", result.stdout, re.M).group(1))
+
+
+def drop(path):
+    """Nothing of the file is in the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def pages(model, store):
+    """Experts are nearly all of the file: the loader brings and maps all of it, with us neither of both."""
+    size = os.path.getsize(model)
+    drop(model)
+    plain = client(model, plugin=None, name="pages")
+    drop(model)
+    ours = client(model, store=store, plugin="preload", name="pages")
+    if not check("pages: both run", plain.returncode == 0 and ours.returncode == 0, ours.stderr[-1500:]):
+        return
+    check("the loader maps all of the file", number("mapped", plain) > 0.9 * size, plain.stdout[-300:])
+    check("experts' pages are not mapped, nor faulted in while it generates", number("mapped", ours) < 0.3 * size,
+          ours.stdout[-300:])
+    if number("cached before", plain) > 0 or number("cached before", ours) > 0:
+        note("left out: pages of this file system stay in memory")
+    else:
+        check("the loader reads all of the file", number("cached when loaded", plain) > 0.9 * size, plain.stdout[:300])
+        check("experts are not read from the file while it is loaded", number("cached when loaded", ours) < 0.3 * size,
+              ours.stdout[:300])
 
 
 def without_store_or_plugin(model, store):
@@ -118,7 +151,18 @@ def mounted(model, store):
         return
     mount = Mount(store, "budget=256M")
     file = mount / os.path.basename(model)
-    same("a mount", client(file, "--prompts", "7,64", name="mount"), "mount", "plain")
+    for plugin in ("path", "preload"):
+        ours = client(file, "--prompts", "7,64", plugin=plugin, name="mount")
+        same(f"a mount, {plugin}", ours, "mount", "plain")
+        check(f"a mount, {plugin}: experts' pages are not mapped", number("mapped", ours) < 0.3 * os.path.getsize(file),
+              ours.stdout[-300:])
+    hinting = Mount(store, "budget=64M,prefetch=always")
+    same("hints to a mount", client(hinting / os.path.basename(model), "--prompts", "7,64", name="mount"), "mount",
+         "plain")
+    told = int(re.search("^observed: ([0-9]+)$", hinting.control("predict"), re.M).group(1))
+    # requests of loading and of the first prompt count, too, as long as nobody tells of a sequence; there are two a layer
+    check("hints to a mount: told once for each layer of each token", 2 * 8 * 4 <= told < 2 * 2 * 8 * 4, told)
+    hinting.stop()
     waiting = client(file, "--wait", "--tokens", "40", name="gone", start=True)
     text = ""
     for line in waiting.stdout:
@@ -194,7 +238,10 @@ def main():
     same("preloaded", client(model, "--prompts", "7,64", store=store, plugin="preload"), "out", "plain")
     same("two contexts at once", client(model, "--prompts", "7,64", "--contexts", "2", store=store), "out", "plain")
     same("hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M"), "out", "plain")
+    same("hints, hardly any memory", client(model, "--prompts", "7,64", store=store, budget="40M", prefetch="always"),
+         "out", "plain")
     same("not mapped", client(model, "--prompts", "7,64", "--no-mmap", store=store), "out", "plain", taken=False)
+    pages(model, store)
     mounted(model, store)
     other_weights(store)
     without_store_or_plugin(model, store)

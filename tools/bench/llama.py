@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
-With --backend llama.cpp also runs on the plain file with libggml-expertfs.so and the store, its budget in the same
-cgroup. The plain file is tried with the read-ahead that its disk has, and with 128 KiB. For each limit all take turns, each cold
-and in a memory cgroup of its own, the daemon in the same one as its client; all must generate the same tokens. Told are
-medians, and ratios of the mount (and the backend) over the better of the plain ones, measure by measure."""
+--ours says what is measured, of mount: the file of a mount; backend: the plain file with libggml-expertfs.so and the
+store, its budget in the same cgroup; both: the file of a mount with it. The plain file is tried with the read-ahead that
+its disk has, and with 128 KiB. For each limit all take turns, each cold and in a memory cgroup of its own, the daemon in
+the same one as its client; all must generate the same tokens. Told are medians, and ratios over the better of the plain
+ones, measure by measure."""
 import argparse
 import atexit
 import contextlib
@@ -27,6 +28,7 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
 LOW_KIB = 128  # the read-ahead that many disks have
+MOUNTED = ("mount", "both")
 running = []  # what is to be ended when this ends, last first
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -215,18 +217,18 @@ def once(kind, gguf, store, limit_bytes, options):
             stack.enter_context(ReadAhead(gguf, options.plain[kind]))
         mount = os.path.join(options.dir, "llama-mnt")
         with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
-              if kind == "mount" else limited) as served:
-            path = os.path.join(mount, os.path.basename(gguf)) if kind == "mount" else gguf
-            environment = ({"LD_PRELOAD": tool("libggml-expertfs.so"), "EXPERTFS_STORE": store,
-                            **({"EXPERTFS_BUDGET": options.budget} if options.budget else {})}
-                           if kind == "backend" else {})
+              if kind in MOUNTED else limited) as served:
+            path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
+            environment = {"LD_PRELOAD": tool("libggml-expertfs.so")} if kind in ("backend", "both") else {}
+            if kind == "backend":
+                environment.update({"EXPERTFS_STORE": store, "EXPERTFS_BUDGET": options.budget})
             for _ in range(1 if limit_bytes else 2):
-                before = served.stat() if kind == "mount" else {}
+                before = served.stat() if kind in MOUNTED else {}
                 with Client(path, options, limited.cgroup, environment) as client:
                     results.append(client.result())
                 results[-1]["oom_kills"] = limited.cgroup.out_of_memory()
                 results[-1]["cached_bytes"] = limited.cgroup.cached_bytes()
-                if kind == "mount":
+                if kind in MOUNTED:
                     after = served.stat()
                     results[-1]["budget_bytes"] = after["budget_bytes"]
                     results[-1]["stat"] = {k: v - before.get(k, 0) for k, v in after.items()}
@@ -241,8 +243,8 @@ def median_of(runs, measure, tokens):
 
 
 def tell(name, ours, plain, bar, options, report):
-    """One line a measure: medians side by side, and the ratios of ours, the mount first, to the better of the plain
-    ones, above 1 where ours is better. The mount's of the first line."""
+    """One line a measure: medians side by side, and the ratios of ours to the better of the plain ones, above 1 where
+    ours is better. The first one's of the first line."""
     first = None
     lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
     lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0)]
@@ -251,7 +253,7 @@ def tell(name, ours, plain, bar, options, report):
         others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
         best = max(others.values()) if higher else min(others.values())
         ratios = {kind: value / best if higher else best / value for kind, value in own.items()}
-        ratio = ratios["mount"]
+        ratio = next(iter(ratios.values()))
         print(f"   {name if first is None else '':14} {unit:21} " + " ".join(f"{value:8.2f}" for value in own.values())
               + " " + " ".join(f"{other:12.2f}" for other in others.values())
               + "   " + " ".join(f"{value:5.2f}" for value in ratios.values()) + f"   {bar if first is None else '>= 1.0' if not higher and name != 'none, warm' else ''}",
@@ -277,16 +279,16 @@ def say_more(runs):
 def measure(options):
     gguf, store = prepare(options)
     options.plain = plain_kinds(gguf)
-    ours = ["mount", "backend"] if options.backend else ["mount"]
+    ours = options.ours
     kinds = [*ours, *options.plain]
     size, report, best, tokens = os.path.getsize(gguf), [], 0, None
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
           f"{max(options.tokens)} tokens, medians of {options.rounds}, taking turns; mount options: "
           f"{options.options or 'none'}"
-          + (f"; budget of the backend: {options.budget or 'auto'}" if options.backend else ""))
+          + (f"; budget of the backend: {options.budget}" if "backend" in ours else ""))
     print(f"   {'memory limit':14} {'':21} " + " ".join(f"{kind:>8}" for kind in ours) + " "
           + " ".join(f"{kind:>12}" for kind in options.plain)
-          + "   " + ("mount's, backend's ratio" if options.backend else "ratio") + "   wanted")
+          + "   " + ("ratio" if len(ours) == 1 else "ratios") + "   wanted")
     for limit in options.limits.split(","):
         limit_bytes = bytes_of(limit, size)
         runs = {kind: [] for kind in kinds}
@@ -312,6 +314,13 @@ def measure(options):
             json.dump(report, f, indent=1)
 
 
+def kinds_of(text):
+    kinds = text.split(",")
+    if not kinds or not {"mount", "backend", "both"}.issuperset(kinds):
+        raise argparse.ArgumentTypeError(f"{text}: only mount, backend, both")
+    return kinds
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", default="5GB", help="of the GGUF file that is made (5GB)")
@@ -322,8 +331,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
-    parser.add_argument("--backend", action="store_true", help="llama.cpp with libggml-expertfs.so and the store, too")
-    parser.add_argument("--budget", help="of the store in the backend (auto)")
+    parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both (mount)")
+    parser.add_argument("--budget", default="auto", help="of the store in the backend (auto)")
     parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
     parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")
@@ -337,7 +346,7 @@ def main():
     if shutil.which("fusermount3") is None and os.geteuid():
         print("neither root nor fusermount3")
         sys.exit(77)
-    if options.backend and not os.path.exists(tool("libggml-expertfs.so")):
+    if options.ours != ["mount"] and not os.path.exists(tool("libggml-expertfs.so")):
         print("libggml-expertfs.so is not built: ggml's headers are missing (tools/setup-python runtimes)")
         sys.exit(77)
     atexit.register(end_all)

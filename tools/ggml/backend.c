@@ -2,6 +2,7 @@
 /* backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. */
 #include "plugin.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define TOGETHER 8 /* products of one layer in a row: gate and up */
@@ -9,6 +10,8 @@
 struct backend {
     struct ggml_backend base;
     int threads;
+    const struct efsg_source *settled;
+    struct efsg_hints hints;
     struct efsg_room room;
 };
 
@@ -52,6 +55,14 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
            a->src[2] == b->src[2];
 }
 
+/* Before a context computes for the first time it has taken its memory. */
+static void settle(struct backend *b, struct efsg_source *source)
+{
+    if (b->settled != source)
+        efsg_source_settle(source);
+    b->settled = source;
+}
+
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *graph)
 {
     struct backend *b = backend->context;
@@ -66,7 +77,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         bool joins =
             node && count > 0 && count < TOGETHER && same_experts(nodes[0], node) && node->src[1] == nodes[0]->src[1];
         if (count > 0 && !joins) {
-            enum ggml_status status = efsg_products(&b->room, nodes, count, b->threads);
+            enum ggml_status status = efsg_products(&b->room, &b->hints, nodes, count, b->threads);
             if (status != GGML_STATUS_SUCCESS)
                 return status;
             count = 0;
@@ -77,6 +88,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
+        settle(b, efsg_weight_of(node)->source);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;
@@ -86,11 +98,14 @@ ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameter
 {
     static ggml_guid guid = {0x65, 0x78, 0x70, 0x65, 0x72, 0x74, 0x66, 0x73,
                              0x9d, 0x1c, 0x4e, 0x0a, 0xb2, 0x77, 0x31, 0x58};
+    static _Atomic uint32_t sequences;
     (void)parameters;
+    efsg_loading_end();
     struct backend *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;
     b->threads = 1;
+    b->hints.sequence = atomic_fetch_add(&sequences, 1);
     b->base = (struct ggml_backend){
         .guid = &guid,
         .iface = {.get_name = backend_name, .free = backend_free, .graph_compute = backend_compute},

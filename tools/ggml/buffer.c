@@ -18,6 +18,7 @@ struct buffer {
     bool own; /* memory of ours, not a mapping */
     struct efsg_file file;
     struct efsg_source *source;
+    struct efsg_routers *routers;
     struct efsg_weight *weights;
 };
 
@@ -55,6 +56,7 @@ static void buffer_free(ggml_backend_buffer_t buffer)
         next = w->next;
         free(w);
     }
+    efsg_routers_free(b->routers);
     efsg_source_put(b->source);
     if (b->own)
         free(b->base);
@@ -69,8 +71,10 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, struct 
     struct efsg_weight *w = efsg_weight_new(b->source, &b->file, tensor);
     if (w) {
         w->next = b->weights;
+        w->routers = b->routers;
         b->weights = w;
         tensor->extra = w;
+        efsg_loading_expert(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);
         forget_pages(b, tensor);
     }
     return GGML_STATUS_SUCCESS;
@@ -127,6 +131,8 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
     b->base = memory;
     if (efsg_file_at(memory, &b->file) == 0)
         b->source = efsg_source_get(&b->file);
+    if (b->source)
+        b->routers = efsg_routers_new(b->file.base, b->file.mapped);
     if (!b->source)
         efsg_log(GGML_LOG_LEVEL_INFO, "experts are left to the processor: %s is on no mount of expertfs%s",
                  b->file.path[0] ? b->file.path : "the model",

@@ -73,6 +73,10 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
             return w->type == GGML_TYPE_BF16;
         return efsg_weight_of(op) != NULL;
+    case GGML_OP_MUL_MAT: /* not taken, but all of a model are seen here before its first token */
+        if (w)
+            efsg_router_seen(w);
+        return false;
     default:
         return false;
     }
@@ -138,6 +142,8 @@ ggml_backend_reg_t ggml_backend_init(void)
     bool good = efsg_host_find(__builtin_return_address(0));
     if (good && !device.reg)
         fill();
+    if (good)
+        efsg_loading_begin();
     pthread_mutex_unlock(&lock);
     return good ? &registry : NULL;
 }

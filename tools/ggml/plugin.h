@@ -46,28 +46,41 @@ struct efsg_file {
     char path[4096];
     const uint8_t *base; /* where the mapping begins in memory */
     uint64_t offset;     /* and in the file */
+    size_t mapped;       /* bytes of the mapping */
     uint64_t bytes;      /* of the file */
 };
 /* -ENOENT: nothing is mapped there, or no file. */
 errint_t efsg_file_at(const void *address, struct efsg_file *file);
 
 /*
- * Those of a mapped file: of the store that EXPERTFS_STORE names, or of the mount that the file is on. NULL: there is
+ * Experts of a mapped file: of the store that EXPERTFS_STORE names, or of the mount that the file is on. NULL: there is
  * none, or it cannot be opened, which was told.
  */
+bool efsg_source_is_mounted(const char *path); /* a file on a mount of ours */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
 void efsg_source_put(struct efsg_source *source); /* NULL is fine */
 /* Coded where the source has them so, else full. Errors as efs_client_begin(). */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);
 
+/*
+ * All memory is taken now: a store that is open here and whose budget nobody named gets what the machine, or the memory
+ * cgroup, has left, but for the rest of the model's file, which is read for each token, and a share for others.
+ */
+void efsg_source_settle(struct efsg_source *source);
+
+/* Its client, if experts are to be read before they are asked for; else NULL. */
+struct efs_client *efsg_source_hinted(struct efsg_source *source);
+
 /* ---- weights (weight.c) ---- */
 
 /* The experts' matrices of one layer and one name: a tensor of the model that we multiply with. */
 struct efsg_weight {
     struct efsg_weight *next;
-    struct efsg_source *source; /* of the buffer */
+    struct efsg_source *source;   /* of the buffer */
+    struct efsg_routers *routers; /* of its file; NULL: no memory */
     uint32_t layer, experts, rows, cols;
+    bool first; /* a layer begins with it: gate or up, not down */
     char name[GGML_MAX_NAME];
 };
 /*
@@ -87,12 +100,39 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
  * always is. False also when it cannot be read. */
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
 
+/* ---- what a loader reads ahead (loading.c) ---- */
+
+/* From now on, mappings of model files are not read as a whole when they are made: a GGUF file on a mount of ours, or
+ * any where EXPERTFS_STORE names a store. Works only where this library is preloaded. */
+void efsg_loading_begin(void);
+/* What lies there in such a mapping is ours to bring. */
+void efsg_loading_expert(const void *begin, size_t bytes);
+/* The model is loaded: what else it has in such mappings is read ahead now. */
+void efsg_loading_end(void);
+
 /* ---- buffers (buffer.c) ---- */
 
 ggml_backend_buffer_type_t efsg_buffer_type(void);
 void efsg_buffer_type_set(ggml_backend_dev_t device);
 ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest);
 bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
+
+/* ---- hints (router.c) ---- */
+
+/* Routers of the model that is mapped there; in no use any more when they are freed, NULL is fine. NULL: no memory. */
+struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes);
+void efsg_routers_free(struct efsg_routers *routers);
+/* A matrix that the processor multiplies with: if it is a router of these, it is noted. Any thread. */
+void efsg_router_seen(const struct ggml_tensor *weight);
+/* Of one sequence; zero is a new one. */
+struct efsg_hints {
+    uint32_t sequence;                                   /* its number */
+    uint32_t layer, count, experts[EFS_ROUTING_EXPERTS]; /* what was told last */
+    uint64_t told, right;                                /* so far */
+};
+/* A token's layer has chosen these, by input x [cols]: tells so, and what the next layer will choose. */
+void efsg_hints_tell(struct efsg_hints *hints, const struct efsg_weight *weight, const float *x, const uint32_t *chosen,
+                     uint32_t count);
 
 /* ---- products (backend.c, product.c) ---- */
 
@@ -115,8 +155,10 @@ void efsg_room_free(struct efsg_room *room);
 /*
  * Products of one layer with the same routing: MUL_MAT_ID nodes, each a weight of ours, with the same ids. Its experts
  * are asked for at once, and multiplied in the order in which they come, on that many threads of OpenMP, the caller's
- * among them. Blocks. What went wrong was told; outputs hold anything then.
+ * among them. Where a layer begins for one token, hints are told meanwhile. Blocks. What went wrong was told; outputs
+ * hold anything then.
  */
-enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const *nodes, unsigned count, int threads);
+enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
+                               unsigned count, int threads);
 
 #endif

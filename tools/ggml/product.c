@@ -351,7 +351,19 @@ static void multiply(struct products *p, const struct block *b, struct efsg_own 
     products_done(p, b->chosen);
 }
 
-static void products_run(struct products *p, struct efsg_room *room, unsigned threads)
+/* By one thread, while others multiply. */
+static void products_hint(const struct products *p, struct efsg_hints *hints)
+{
+    const struct ggml_tensor *ids = p->nodes[0]->src[2], *x = p->nodes[0]->src[1];
+    uint32_t chosen[EFS_ROUTING_EXPERTS];
+    if (!p->weights[0]->first || !one_vector(p) || p->chosen_count > EFS_ROUTING_EXPERTS)
+        return;
+    for (uint32_t s = 0; s < p->chosen_count; s++) /* one_vector: each expert once */
+        chosen[s] = (uint32_t)id_at(ids, s, 0);
+    efsg_hints_tell(hints, p->weights[0], x->data, chosen, p->chosen_count);
+}
+
+static void products_run(struct products *p, struct efsg_room *room, struct efsg_hints *hints, unsigned threads)
 {
     const uint32_t portions = one_vector(p) ? 1 : p->portion_count;
 #pragma omp parallel num_threads(threads)
@@ -361,12 +373,15 @@ static void products_run(struct products *p, struct efsg_room *room, unsigned th
 #pragma omp for schedule(dynamic)
         for (uint32_t i = 0; i < portions; i++)
             lay_out(p, &p->portions[i], own);
+#pragma omp single nowait
+        products_hint(p, hints);
         while (products_take(p, &block))
             multiply(p, &block, own);
     }
 }
 
-enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const *nodes, unsigned count, int threads)
+enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
+                               unsigned count, int threads)
 {
     struct products p = {
         .nodes = nodes, .count = count, .lock = PTHREAD_MUTEX_INITIALIZER, .fetched = PTHREAD_COND_INITIALIZER};
@@ -385,7 +400,7 @@ enum ggml_status efsg_products(struct efsg_room *room, struct ggml_tensor *const
     if (rc == 0)
         rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
     if (rc == 0) {
-        products_run(&p, room, (unsigned)threads);
+        products_run(&p, room, hints, (unsigned)threads);
         rc = p.error;
     }
     efs_client_release(p.request);

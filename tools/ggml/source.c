@@ -3,19 +3,24 @@
 #include "plugin.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
+
+#define OTHERS_SHARE 16u /* of the memory that is left: for the page cache, and what the program takes later */
 
 struct efsg_source {
     struct efsg_source *next;
     char path[4096];
     struct efs_client *client;
     unsigned refs;
+    bool hinted;       /* experts are read before they are asked for */
     _Atomic bool full; /* the mount hands out none in coded form */
 };
 
@@ -44,6 +49,7 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file)
             break;
         strcpy(file->path, line + at);
         file->base = (const uint8_t *)begin; // NOLINT: an address as text
+        file->mapped = end - begin;
         file->offset = offset;
         file->bytes = (uint64_t)st.st_size;
         rc = 0;
@@ -82,23 +88,59 @@ static bool source_mount_of(char *path)
     return false;
 }
 
-static struct efsg_source *source_open(const char *path)
+bool efsg_source_is_mounted(const char *path)
+{
+    char above[4096];
+    if (strlen(path) >= sizeof(above))
+        return false;
+    strcpy(above, path);
+    return source_mount_of(above);
+}
+
+/* The budget that was named; NULL: it is left to us. */
+static const char *source_budget(void)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
-    struct efs_options store = {.size = sizeof(struct efs_options), .lease_wait = true, .log = source_log};
+    return budget && *budget && strcmp(budget, "auto") != 0 ? budget : NULL;
+}
+
+/* Of a store that is opened here it was said; of a mount it is as it was mounted. */
+static bool source_prefetches(struct efsg_source *source, const char *said)
+{
+    char mode[64] = "off";
+    if (!efs_client_fs(source->client)) {
+        ssize_t length = getxattr(source->path, "user.expertfs.prefetch", mode, sizeof(mode) - 1);
+        mode[length > 0 ? length : 0] = '\0';
+        said = length > 0 ? mode : "off";
+    }
+    return said && *said && strcmp(said, "off") != 0;
+}
+
+struct efs_client *efsg_source_hinted(struct efsg_source *source)
+{
+    return source->hinted ? source->client : NULL;
+}
+
+static struct efsg_source *source_open(const char *path)
+{
+    const char *budget = source_budget();
+    struct efs_options store = {
+        .size = sizeof(struct efs_options), .lease_wait = true, .warm = true, .log = source_log};
     struct efs_client_options options = {.size = sizeof(struct efs_client_options), .store = &store};
     struct efs_error err = {""};
     struct efsg_source *source = calloc(1, sizeof(*source));
     if (!source || strlen(path) >= sizeof(source->path))
         goto failed;
-    if (budget && strcmp(budget, "auto") != 0 && efs_parse_size(budget, &store.budget_bytes) < 0) {
+    if (budget && efs_parse_size(budget, &store.budget_bytes) < 0) {
         efs_fail(&err, -EINVAL, "EXPERTFS_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
         goto failed;
     }
+    store.prefetch = getenv("EXPERTFS_PREFETCH");
     strcpy(source->path, path);
     source->refs = 1;
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
+    source->hinted = source_prefetches(source, store.prefetch);
     return source;
 failed:
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s; going on without expertfs", err.text[0] ? err.text : "no memory");
@@ -151,6 +193,31 @@ void efsg_source_put(struct efsg_source *source)
     free(source);
 }
 
+void efsg_source_settle(struct efsg_source *source)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    struct efs_memory memory;
+    struct efs_store_info info;
+    struct efs_stats stats;
+    struct efs_error err = {""};
+    char text[32];
+    if (!fs || source_budget())
+        return;
+    efs_memory(&memory, sizeof(memory));
+    efs_store_info(efs_get_store(fs), &info, sizeof(info));
+    efs_stats(fs, &stats, sizeof(stats));
+    uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
+    uint64_t pools = memory.available_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
+    uint64_t others = rest + pools / OTHERS_SHARE, least = pools / 8;
+    pools = pools > others + least ? pools - others : least;
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)(fixed + pools));
+    if (efs_set(fs, "budget", text, NULL, &err) < 0)
+        efsg_log(GGML_LOG_LEVEL_WARN, "%s", err.text);
+    else
+        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path,
+                 (unsigned long long)((fixed + pools) >> 20));
+}
+
 /* ---- asking ---- */
 
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
@@ -180,7 +247,19 @@ static void reading_done(void *arg, errint_t error, size_t bytes)
     sem_post(&r->done);
 }
 
-static bool same_bytes(struct efs *fs, uint32_t number, const struct efsg_file *file, uint64_t offset, uint8_t *room,
+/* The mapping is not touched for that: what the system reads around a fault is more than some experts. */
+static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *room, size_t bytes)
+{
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    bool whole = offset <= INT64_MAX && pread(fd, room, bytes, (off_t)offset) == (ssize_t)bytes;
+    close(fd);
+    return whole;
+}
+
+static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uint64_t offset, uint8_t *room,
                        size_t bytes)
 {
     struct reading r = {.error = 0};
@@ -190,7 +269,7 @@ static bool same_bytes(struct efs *fs, uint32_t number, const struct efsg_file *
     while (sem_wait(&r.done) < 0)
         ;
     sem_destroy(&r.done);
-    return r.error == 0 && r.bytes == bytes && memcmp(room, file->base + (offset - file->offset), bytes) == 0;
+    return r.error == 0 && r.bytes == bytes && memcmp(room, want, bytes) == 0;
 }
 
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
@@ -202,10 +281,11 @@ bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file
         struct stat mount, mapped;
         return stat(source->path, &mount) == 0 && stat(file->path, &mapped) == 0 && mount.st_dev == mapped.st_dev;
     }
-    uint8_t *room = malloc(bytes);
-    for (uint32_t f = 0; room && !agrees && f < efs_file_count(fs); f++)
+    uint8_t *room = malloc(2 * bytes);
+    bool read = room && read_file(file, offset, room, bytes);
+    for (uint32_t f = 0; read && !agrees && f < efs_file_count(fs); f++)
         agrees = efs_file_info(fs, f, &info, sizeof(info)) == 0 && info.kind == EFS_FILE_CHECKPOINT &&
-                 info.bytes == file->bytes && same_bytes(fs, f, file, offset, room, bytes);
+                 info.bytes == file->bytes && same_bytes(fs, f, room, offset, room + bytes, bytes);
     free(room);
     return agrees;
 }

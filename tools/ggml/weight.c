@@ -99,6 +99,7 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
     if (!weight)
         return NULL;
     weight->source = source;
+    weight->first = !strstr(tensor->name, ".ffn_down_");
     weight->layer = (uint32_t)layer;
     weight->cols = (uint32_t)tensor->ne[0];
     weight->rows = (uint32_t)tensor->ne[1];

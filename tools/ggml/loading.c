@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loading.c - llama.cpp has the kernel read all of a file when it maps it: by MAP_POPULATE, and by advice that it will
+ * be needed. Most of it are experts, which would be read for nothing, and then again from the store. With this library
+ * in LD_PRELOAD such mappings are made without; when it is known which experts are ours, the rest is read ahead.
+ */
+#include "plugin.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define EFSG_API __attribute__((visibility("default")))
+#define MAGIC "GGUF"
+
+/* By these names others call them; ours differ, since headers may have one stand for another. */
+EFSG_API void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap");
+EFSG_API void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap64");
+EFSG_API int efsg_posix_madvise(void *at, size_t bytes, int advice) __asm__("posix_madvise");
+
+struct range {
+    uintptr_t begin, end;
+};
+
+/* A mapping that was made without its pages. */
+struct mapping {
+    struct mapping *next;
+    struct range all, *experts; /* [count] */
+    size_t count;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static struct mapping *mappings;
+static _Atomic bool begun;
+
+void efsg_loading_begin(void)
+{
+    atomic_store(&begun, true);
+}
+
+/* With lock held. */
+static struct mapping *mapping_at(uintptr_t address)
+{
+    struct mapping *m = mappings;
+    while (m && (address < m->all.begin || address >= m->all.end))
+        m = m->next;
+    return m;
+}
+
+/* ---- in place of the system's ---- */
+
+/* May experts of this file be ours? */
+static bool is_model(int fd)
+{
+    char magic[sizeof(MAGIC) - 1], link[64], path[4096];
+    const char *store = getenv("EXPERTFS_STORE");
+    if (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) || memcmp(magic, MAGIC, sizeof(magic)) != 0)
+        return false;
+    if (store && *store)
+        return true;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof(path) - 1);
+    path[length > 0 ? length : 0] = '\0';
+    return efsg_source_is_mounted(path);
+}
+
+void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    struct mapping *m = NULL;
+    if ((flags & MAP_POPULATE) && (flags & MAP_TYPE) == MAP_SHARED && protection == PROT_READ && fd >= 0 &&
+        offset == 0 && atomic_load(&begun) && is_model(fd))
+        m = calloc(1, sizeof(*m));
+    // NOLINTNEXTLINE: what a system call returns is a number
+    void *memory = (void *)syscall(SYS_mmap, at, bytes, protection, m ? flags & ~MAP_POPULATE : flags, fd, offset);
+    if (memory == MAP_FAILED || !m) {
+        free(m);
+        return memory;
+    }
+    m->all = (struct range){(uintptr_t)memory, (uintptr_t)memory + bytes};
+    pthread_mutex_lock(&lock);
+    m->next = mappings;
+    mappings = m;
+    pthread_mutex_unlock(&lock);
+    return memory;
+}
+
+void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    return efsg_mmap(at, bytes, protection, flags, fd, offset);
+}
+
+int efsg_posix_madvise(void *at, size_t bytes, int advice)
+{
+    int before = errno, error = 0;
+    if (advice == POSIX_MADV_DONTNEED) /* is a hint here, and would lose what was written there */
+        return 0;
+    if (advice == POSIX_MADV_WILLNEED && atomic_load(&begun)) {
+        pthread_mutex_lock(&lock);
+        bool ours = mapping_at((uintptr_t)at) != NULL;
+        pthread_mutex_unlock(&lock);
+        if (ours)
+            return 0;
+    }
+    if (madvise(at, bytes, advice) < 0)
+        error = errno;
+    errno = before;
+    return error;
+}
+
+/* ---- what is to be read, and what is not ---- */
+
+void efsg_loading_expert(const void *begin, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    struct mapping *m = mapping_at((uintptr_t)begin);
+    struct range *more = m ? realloc(m->experts, (m->count + 1) * sizeof(*more)) : NULL;
+    if (more) { /* else it is read ahead like the rest */
+        m->experts = more;
+        more[m->count++] = (struct range){(uintptr_t)begin, (uintptr_t)begin + bytes};
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static int range_order(const void *pa, const void *pb)
+{
+    const struct range *a = pa, *b = pb;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* Advice alone: no harm is done where the program has ended the mapping meanwhile. */
+static void read_ahead(uintptr_t begin, uintptr_t end)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    begin = begin / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_WILLNEED); // NOLINT: an address rounded to pages
+}
+
+static void mapping_read_rest(struct mapping *m)
+{
+    uintptr_t at = m->all.begin;
+    qsort(m->experts, m->count, sizeof(*m->experts), range_order);
+    for (size_t i = 0; i < m->count; i++) {
+        read_ahead(at, m->experts[i].begin);
+        at = m->experts[i].end > at ? m->experts[i].end : at;
+    }
+    read_ahead(at, m->all.end);
+}
+
+void efsg_loading_end(void)
+{
+    pthread_mutex_lock(&lock);
+    struct mapping *all = mappings;
+    mappings = NULL;
+    pthread_mutex_unlock(&lock);
+    for (struct mapping *next; all; all = next) {
+        next = all->next;
+        mapping_read_rest(all);
+        free(all->experts);
+        free(all);
+    }
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * router.c - what the next layer will choose: its router, run on the input of this one's, as Mixtral-Offloading does
+ * (Eliseev and Mazur 2023, section 3.2). What comes in between changes the input little. Said as a hint, so that what
+ * is missing is read while this layer is computed.
+ */
+#include "plugin.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS_MAX 4096u /* of a name; more are none of a model */
+
+struct router {
+    const float *data; /* [experts][cols]; NULL: not seen */
+    uint32_t experts, cols;
+};
+
+struct efsg_routers {
+    struct efsg_routers *next;
+    uintptr_t begin, end;
+    struct router *layers; /* [count] */
+    uint32_t count;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and all that is in it */
+static struct efsg_routers *all;
+
+struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes)
+{
+    struct efsg_routers *r = calloc(1, sizeof(*r));
+    if (!r)
+        return NULL;
+    r->begin = (uintptr_t)memory;
+    r->end = r->begin + bytes;
+    pthread_mutex_lock(&lock);
+    r->next = all;
+    all = r;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+void efsg_routers_free(struct efsg_routers *routers)
+{
+    if (!routers)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct efsg_routers **r = &all; *r; r = &(*r)->next)
+        if (*r == routers) {
+            *r = routers->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    free(routers->layers);
+    free(routers);
+}
+
+/* With lock held. */
+static void note(struct efsg_routers *r, uint32_t layer, const struct ggml_tensor *w)
+{
+    if (layer >= r->count) {
+        struct router *more = realloc(r->layers, (layer + 1) * sizeof(*more));
+        if (!more)
+            return;
+        memset(more + r->count, 0, (layer + 1 - r->count) * sizeof(*more));
+        r->layers = more;
+        r->count = layer + 1;
+    }
+    r->layers[layer] = (struct router){.data = w->data, .experts = (uint32_t)w->ne[1], .cols = (uint32_t)w->ne[0]};
+}
+
+void efsg_router_seen(const struct ggml_tensor *w)
+{
+    unsigned layer;
+    int end = 0;
+    if (w->type != GGML_TYPE_F32 || !w->data || sscanf(w->name, "blk.%4u.ffn_gate_inp.weight%n", &layer, &end) < 1 ||
+        end == 0 || w->name[end] || layer >= LAYERS_MAX || w->ne[0] < 1 || w->ne[0] > UINT32_MAX || w->ne[1] < 1 ||
+        w->ne[1] > EFS_ROUTING_EXPERTS || w->ne[2] != 1 || w->ne[3] != 1 || w->nb[0] != sizeof(float) ||
+        w->nb[1] != (size_t)w->ne[0] * sizeof(float))
+        return;
+    const uintptr_t begin = (uintptr_t)w->data, bytes = w->nb[1] * (size_t)w->ne[1];
+    pthread_mutex_lock(&lock);
+    for (struct efsg_routers *r = all; r; r = r->next)
+        if (begin >= r->begin && begin < r->end && bytes <= r->end - begin)
+            note(r, layer, w);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- hints ---- */
+
+/* The layer's router; none: data is NULL. */
+static struct router router_of(struct efsg_routers *r, uint32_t layer)
+{
+    struct router found = {.data = NULL};
+    pthread_mutex_lock(&lock);
+    if (layer < r->count)
+        found = r->layers[layer];
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static float score(const float *row, const float *x, uint32_t cols)
+{
+    float sums[16] = {0};
+    uint32_t i = 0;
+    for (; i + 16 <= cols; i += 16)
+        for (uint32_t l = 0; l < 16; l++)
+            sums[l] += row[i + l] * x[i + l];
+    for (; i < cols; i++)
+        sums[0] += row[i] * x[i];
+    for (uint32_t l = 1; l < 16; l++)
+        sums[0] += sums[l];
+    return sums[0];
+}
+
+/* The count highest of the scores, highest first. */
+static void pick(const float *scores, uint32_t experts, uint32_t *picked, uint32_t count)
+{
+    uint32_t have = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        uint32_t at = have < count ? have++ : count;
+        for (; at > 0 && scores[e] > scores[picked[at - 1]]; at--)
+            if (at < count)
+                picked[at] = picked[at - 1];
+        if (at < count)
+            picked[at] = e;
+    }
+}
+
+static bool is_among(uint32_t expert, const uint32_t *experts, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (experts[i] == expert)
+            return true;
+    return false;
+}
+
+void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const float *x, const uint32_t *chosen,
+                     uint32_t count)
+{
+    struct efs_client *client = efsg_source_hinted(w->source);
+    if (!client || !w->routers || count == 0 || count > EFS_ROUTING_EXPERTS)
+        return;
+    struct efs_routing now = {.size = sizeof(now),
+                              .sequence = h->sequence,
+                              .layer = w->layer,
+                              .tokens = 1,
+                              .count = count,
+                              .experts = chosen};
+    (void)efs_observe(client, &now, NULL); /* what cannot be told is not read ahead */
+    for (uint32_t i = 0; h->count && h->layer == w->layer && i < h->count; i++) {
+        h->right += is_among(h->experts[i], chosen, count);
+        h->told++;
+    }
+    const struct router next = router_of(w->routers, w->layer + 1);
+    h->count = 0;
+    if (!next.data || next.cols != w->cols || count > next.experts)
+        return;
+    float scores[EFS_ROUTING_EXPERTS], weights[EFS_ROUTING_EXPERTS];
+    for (uint32_t e = 0; e < next.experts; e++)
+        scores[e] = score(next.data + (size_t)e * next.cols, x, next.cols);
+    pick(scores, next.experts, h->experts, count);
+    h->layer = w->layer + 1;
+    h->count = count;
+    for (uint32_t i = 0; i < count; i++) /* as often as hints were right so far */
+        weights[i] = (float)(h->right + 1) / (float)(h->told + 1);
+    struct efs_routing guess = {.size = sizeof(guess),
+                                .sequence = h->sequence,
+                                .layer = h->layer,
+                                .tokens = 1,
+                                .count = count,
+                                .experts = h->experts,
+                                .weights = weights};
+    (void)efs_hint(client, &guess, NULL);
+}
