@@ -128,7 +128,7 @@ $(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
 define tool
 $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
 	$$(if $$(V),,@echo "  LINK    $$@")
-	$$(link) $$(ENGINE_LIBS)
+	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 
@@ -193,6 +193,7 @@ help:
 	@echo "make test       install what is missing, build, run all tests, the C tests under sanitizers too"
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
+	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, which make test leaves out"
 	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
@@ -221,6 +222,9 @@ check: tests-build
 
 san:
 	@tests/all sanitizers
+
+san-mounts:
+	@tests/all mounts
 
 bench:
 	@tools/setup build test bench

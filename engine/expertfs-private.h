@@ -45,10 +45,12 @@ typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *reque
 struct efs_request_how {
     enum efs_form form;
     /* Nobody comes for them by this request: they are brought into memory, and opens and reads find them there, or wait
-     * for them. In full as far as a quarter of the budget goes, else coded; form is not looked at. */
+     * for them. In full as far as a quarter of the budget goes, else coded; form is not looked at. One that comes so
+     * already comes once. */
     bool bring;
     /* They are for other processes, as windows: called once for each, from any thread, also before the call returns.
-     * The request ends with the last that is dropped. args has what it gets, an element for each. */
+     * The request ends with the last that is dropped. args has what it gets, an element for each; NULL: nobody comes
+     * for that one, it is as with bring, in the form that was asked for. */
     efs_arrived_fn *arrived;
     void *const *args;
 };
@@ -71,6 +73,8 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
                              uint32_t *count);
 /* This one is not needed any more. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
+/* After efs_close(), in place of it, of one that came by arrived: what held it is gone with the store. */
+void efs_request_forget(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 void efs_request_release(struct efs_request *request);
 

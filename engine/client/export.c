@@ -239,9 +239,9 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
     errint_t rc = answer->error;
     struct efs_export_window *w = rc == 0 ? efs_window_find(h, answer->window) : NULL;
     if (rc == 0 && !w) {
-        if (fd < 0 && !efs_window_was_unmapped(h, answer->window))
-            return false;
         w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
+        if (!w)
+            efs_window_miss(h, answer->window);
         rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)

@@ -61,14 +61,19 @@ static struct efs_coded_window find_window(void *arg, uint32_t number)
     return (struct efs_coded_window){w->data, w->bytes};
 }
 
-/* Are all windows there, that the places name? Those that are not could not be mapped. */
+/* Are all windows there, that the places name? Those that are not could not be mapped, or were unmapped while this
+ * came. */
 static bool has_windows(struct efs_export *h, const struct efs_export_place *places, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if ((places[i].e_window && !efs_window_find(h, places[i].e_window)) ||
-            (places[i].sm_window && !efs_window_find(h, places[i].sm_window)))
-            return false;
-    return true;
+    bool all = true;
+    for (uint32_t i = 0; i < 2 * count; i++) {
+        uint32_t number = i % 2 ? places[i / 2].sm_window : places[i / 2].e_window;
+        if (number && !efs_window_find(h, number)) {
+            efs_window_miss(h, number);
+            all = false;
+        }
+    }
+    return all;
 }
 
 /* All parts have come. */

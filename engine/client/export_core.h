@@ -37,8 +37,8 @@ struct efs_export {
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number);
 /* What came with an answer is mapped. NULL: it cannot be. */
 struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd);
-/* It was unmapped, and the mount is not told yet. */
-bool efs_window_was_unmapped(const struct efs_export *h, uint32_t number);
+/* It is not mapped here, as the mount believes, which is told with the next packet and sends it again then. */
+void efs_window_miss(struct efs_export *h, uint32_t number);
 /* One more file is in it; with the last of them gone it may be unmapped. */
 void efs_window_use(struct efs_export *h, struct efs_export_window *w);
 void efs_window_unmap_all(struct efs_export *h);

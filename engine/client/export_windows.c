@@ -81,12 +81,13 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
     return w;
 }
 
-bool efs_window_was_unmapped(const struct efs_export *h, uint32_t number)
+void efs_window_miss(struct efs_export *h, uint32_t number)
 {
     for (uint32_t i = 0; i < h->unmapped_count; i++)
         if (h->unmapped[i] == number)
-            return true;
-    return false;
+            return;
+    if (h->unmapped_count < EFS_EXPORT_ITEMS) /* else when it is missed again */
+        h->unmapped[h->unmapped_count++] = number;
 }
 
 void efs_window_use(struct efs_export *h, struct efs_export_window *w)

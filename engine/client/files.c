@@ -4,11 +4,11 @@
 
 #include <stdlib.h>
 
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key)
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain)
 {
     uint32_t hash = efs_expert_key_hash(key);
     for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
-        if (f->hash == hash && efs_expert_key_is(&f->key, key))
+        if (f->hash == hash && efs_expert_key_is(&f->key, key) && !(certain && f->any && f->state != EFS_FILE_HERE))
             return f;
     return NULL;
 }

@@ -59,8 +59,8 @@ static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_
 {
     struct efs_expert_key coded = *full;
     coded.coded = true;
-    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full) : NULL;
-    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded) : NULL;
+    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full, false) : NULL;
+    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded, form == EFS_FORM_CODED) : NULL;
     return a && (!b || a->state == EFS_FILE_HERE) ? a : b;
 }
 

@@ -89,8 +89,8 @@ bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
-/* The file of that expert, if there is one that did not fail. */
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key);
+/* The file of that expert, if there is one that did not fail; certain: and that cannot come in the other form. */
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain);
 /* A new one, whose memory was got by the caller; to be queued, or asked for. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
 /* It is expected in full from now on, in place of coded. */

@@ -4,6 +4,7 @@
 #include "cache.h"
 #include "guess.h"
 #include "plan_thread.h"
+#include "points.h"
 #include "tune_text.h"
 
 #include <ctype.h>
@@ -263,6 +264,7 @@ static const struct setting *setting_find(const char *name)
 
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
+    EFS_WITH_POINTS;
     const struct setting *s = setting_find(name);
     if (held_bytes)
         *held_bytes = 0;
@@ -274,6 +276,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
+    EFS_WITH_POINTS;
     char text[EFS_TUNE_TEXT];
     const struct setting *s = setting_find(name);
     if (!s)

@@ -390,12 +390,14 @@ errint_t efs_leases_build(struct efs *fs)
     uint32_t count = fs->store->expert_count;
     fs->leases->handles = efs_sys_calloc(count + 1u, sizeof(*fs->leases->handles));
     fs->leases->coded_holds = efs_sys_calloc(count + 1u, sizeof(*fs->leases->coded_holds));
-    if (!fs->leases->handles || !fs->leases->coded_holds)
+    fs->leases->brought = efs_sys_calloc(count + 1u, sizeof(*fs->leases->brought));
+    if (!fs->leases->handles || !fs->leases->coded_holds || !fs->leases->brought)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++)
         fs->leases->handles[e] = (struct efs_lease){fs, e};
     fs->leases->fs = fs;
     fs->leases->queue_tail = &fs->leases->queue;
+    fs->leases->coded_tail = &fs->leases->coded_waiting;
     fs->leases->gather_job.run = gather_run;
     return 0;
 }
@@ -404,6 +406,8 @@ void efs_leases_destroy(struct efs *fs)
 {
     free(fs->leases->handles);
     free(fs->leases->coded_holds);
+    free(fs->leases->brought);
     fs->leases->handles = NULL;
     fs->leases->coded_holds = NULL;
+    fs->leases->brought = NULL;
 }

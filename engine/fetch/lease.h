@@ -15,9 +15,10 @@ struct efs_leases {
     struct efs_full_waiter *queue, **queue_tail; /* those that wait for room: fs->leases_waiting */
     struct efs_full_waiter *gathered;            /* those that are to be brought together */
     struct efs_job gather_job;
-    bool gathering;                         /* the job is queued or runs */
-    enum efs_memfile_kind last_use;         /* that a lease was asked for: SHOWN or WINDOW */
-    struct efs_request_item *coded_waiting; /* coded experts that do: fs->coded_waiting (request.c) */
+    bool gathering;                                       /* the job is queued or runs */
+    enum efs_memfile_kind last_use;                       /* that a lease was asked for: SHOWN or WINDOW */
+    struct efs_request_item *coded_waiting, **coded_tail; /* coded experts that do: fs->coded_waiting (request.c) */
+    _Atomic uint8_t *brought; /* by expert, a bit for each form: comes, and nobody comes for it (request.c) */
 };
 
 /* One who asks for a lease; owned by lease.c from efs_lease_ask() until done was called. Its expert is held in the

@@ -81,8 +81,10 @@ static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *
 static bool coded_has_room(const struct efs *fs, const struct efs_request_item *first)
 {
     uint64_t bytes = coded_more(fs, first);
-    for (const struct efs_request_item *i = first->next_waiting; i && !first->request->begun; i = i->next_waiting)
-        bytes += i->request == first->request ? coded_more(fs, i) : 0;
+    const struct efs_request_item *i = first->next_waiting;
+    for (; i && i->request == first->request && !first->request->begun;
+         i = i->next_waiting) /* they follow each other */
+        bytes += coded_more(fs, i);
     return bytes == 0 || fs->closing || fs->account.coded_bytes == 0 ||
            fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
 }
@@ -110,6 +112,14 @@ void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
     stats->coded_experts = fs->leases->coded_count;
 }
 
+/* Lock held: it waits for room, in line. */
+static void coded_wait(struct efs *fs, struct efs_request_item *item)
+{
+    *fs->leases->coded_tail = item;
+    fs->leases->coded_tail = &item->next_waiting;
+    fs->coded_waiting++;
+}
+
 /* Lock held: coded experts that there is room for now begin. */
 static void coded_take(struct efs *fs, bool from_line)
 {
@@ -121,7 +131,8 @@ static void coded_take(struct efs *fs, bool from_line)
         }
         item->request->begun = true;
         fs->leases->coded_waiting = item->next_waiting;
-        fs->coded_waiting--;
+        if (--fs->coded_waiting == 0)
+            fs->leases->coded_tail = &fs->leases->coded_waiting;
         coded_hold(fs, item);
         fs->deferred.from_lines |= from_line;
         EFS_DEFER(fs, fetches, item->fetch);
@@ -131,6 +142,19 @@ static void coded_take(struct efs *fs, bool from_line)
 void efs_coded_retry(struct efs *fs)
 {
     coded_take(fs, true);
+}
+
+/* An expert that nobody comes for comes once, however often it is named meanwhile: else who names on and on would have
+ * lines without end. false: it does already. */
+static bool brought_begin(struct efs *fs, uint32_t expert, enum efs_form form)
+{
+    const uint8_t bit = (uint8_t)(1u << form);
+    return !(atomic_fetch_or(&fs->leases->brought[expert], bit) & bit);
+}
+
+static void brought_end(struct efs *fs, uint32_t expert, enum efs_form form)
+{
+    atomic_fetch_and(&fs->leases->brought[expert], (uint8_t) ~(1u << form));
 }
 
 /* What an item holds is given back. It was HERE, or is told just now. */
@@ -172,14 +196,14 @@ static void item_arrived(struct efs_request_item *item, errint_t error, struct e
     struct efs_request *request = item->request;
     struct efs_fetch *fetch = NULL;
     uint64_t bytes = item->bytes;
-    if (request->arrived) {
+    if (request->arrived && !item->for_nobody) {
         item_hand_over(item, error, lease);
         return;
     }
     pthread_mutex_lock(&request->lock);
     item->lease = lease;
     item->error = error;
-    bool wanted = error == 0 && !request->bring && !request->over && item->state == EFS_ITEM_COMING;
+    bool wanted = error == 0 && !item->for_nobody && !request->over && item->state == EFS_ITEM_COMING;
     if (!wanted) {
         fetch = item->fetch;
         item->fetch = NULL;
@@ -192,6 +216,8 @@ static void item_arrived(struct efs_request_item *item, errint_t error, struct e
     pthread_mutex_unlock(&request->lock);
     if (!wanted)
         item_let_go(request->fs, lease, fetch, bytes);
+    if (item->for_nobody)
+        brought_end(request->fs, item->expert, item->form);
     request_unref(request);
 }
 
@@ -234,39 +260,14 @@ static errint_t request_check(const struct efs *fs, const struct efs_need *needs
     return 0;
 }
 
-static struct efs_request *request_new(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
-{
-    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
-    if (!request)
-        return NULL;
-    request->fs = fs;
-    request->event.fd = -1;
-    request->count = count;
-    request->refs = count + 1;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&request->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    pthread_mutex_init(&request->lock, NULL);
-    efs_lock(fs);
-    for (uint32_t i = 0; i < count; i++) {
-        bool full = form == EFS_FORM_FULL || (form == EFS_FORM_ANY && fs->options.full_pool &&
-                                              efs_full_of(fs, needs[i].expert)->state != EFS_FULL_NONE);
-        request->items[i] = (struct efs_request_item){.request = request,
-                                                      .expert = needs[i].expert,
-                                                      .tokens = needs[i].tokens,
-                                                      .form = full ? EFS_FORM_FULL : EFS_FORM_CODED};
-    }
-    efs_unlock(fs);
-    return request;
-}
-
-/* What beginning needs, got before anything is told to the cache state. */
+/* What is asked for, and what beginning needs, got before anything is told to the cache state. */
 struct start {
-    uint32_t count;
-    struct efs_full_waiter **waiters; /* full items */
-    uint32_t *experts, *tokens;
+    const struct efs_request_how *how;
+    uint32_t count, coming;     /* named; of those, that are to come */
+    uint32_t *experts, *tokens; /* that are named */
+    uint8_t *forms;
+    bool *comes;
+    struct efs_full_waiter **waiters; /* of those that are to come in full */
 };
 
 static void start_free(struct start *s)
@@ -275,19 +276,96 @@ static void start_free(struct start *s)
     free(s->experts);
 }
 
-static bool start_new(struct efs *fs, struct efs_request *request, struct start *s)
+static bool start_for_nobody(const struct start *s, uint32_t i)
 {
-    uint32_t count = request->count;
-    *s = (struct start){.count = count,
+    return s->how->bring || (s->how->arrived && !s->how->args[i]);
+}
+
+/* Nothing has begun. */
+static void start_undo(struct efs *fs, struct start *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->comes[i] && start_for_nobody(s, i))
+            brought_end(fs, s->experts[i], s->forms[i]);
+}
+
+/* In which form each comes. What nobody has leased yet takes a share of the budget in full at most; the rest is brought
+ * coded. */
+static void start_choose_forms(struct efs *fs, struct start *s)
+{
+    enum efs_form form = s->how->form;
+    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < s->count; i++) {
+        bool full = form == EFS_FORM_FULL;
+        if (s->how->bring) {
+            bytes += efs_memfile_bytes(fs, s->experts[i]);
+            full = bytes <= most;
+        } else if (form == EFS_FORM_ANY) {
+            full = fs->options.full_pool && efs_full_of(fs, s->experts[i])->state != EFS_FULL_NONE;
+        }
+        s->forms[i] = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+    efs_unlock(fs);
+}
+
+static bool start_new(struct efs *fs, const struct efs_need *needs, uint32_t count, const struct efs_request_how *how,
+                      struct start *s)
+{
+    *s = (struct start){.how = how,
+                        .count = count,
                         .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
-                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t))};
-    bool good = s->waiters && s->experts;
-    if (good)
-        s->tokens = s->experts + count;
-    for (uint32_t i = 0; good && i < count; i++) {
+                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
+    if (!s->waiters || !s->experts)
+        return false;
+    s->tokens = s->experts + count;
+    s->forms = (uint8_t *)(s->tokens + count);
+    s->comes = (bool *)(s->forms + count);
+    for (uint32_t i = 0; i < count; i++) {
+        s->experts[i] = needs[i].expert;
+        s->tokens[i] = needs[i].tokens;
+    }
+    start_choose_forms(fs, s);
+    for (uint32_t i = 0; i < count; i++) {
+        s->comes[i] = !start_for_nobody(s, i) || brought_begin(fs, s->experts[i], s->forms[i]);
+        s->coming += s->comes[i];
+    }
+    return true;
+}
+
+static struct efs_request *request_new(struct efs *fs, const struct start *s)
+{
+    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->coming * sizeof(request->items[0]));
+    if (!request)
+        return NULL;
+    request->fs = fs;
+    request->event.fd = -1;
+    request->arrived = s->how->arrived;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&request->lock, NULL);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->comes[i])
+            request->items[request->count++] =
+                (struct efs_request_item){.request = request,
+                                          .expert = s->experts[i],
+                                          .tokens = s->tokens[i],
+                                          .arg = s->how->arrived ? s->how->args[i] : NULL,
+                                          .for_nobody = start_for_nobody(s, i),
+                                          .form = s->forms[i]};
+    request->refs = request->count + 1;
+    return request;
+}
+
+/* What each item needs on its way. false: no memory, and none has it. */
+static bool request_prepare(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    bool good = true;
+    for (uint32_t i = 0; good && i < request->count; i++) {
         struct efs_request_item *item = &request->items[i];
-        s->experts[i] = item->expert;
-        s->tokens[i] = item->tokens;
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, item_leased, item);
             good = s->waiters[i] != NULL;
@@ -304,7 +382,7 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
             item->fetch->tokens = item->tokens;
         }
     }
-    for (uint32_t i = 0; !good && s->waiters && i < count; i++) {
+    for (uint32_t i = 0; !good && i < request->count; i++) {
         free(s->waiters[i]);
         free(request->items[i].fetch);
         request->items[i].fetch = NULL;
@@ -312,75 +390,64 @@ static bool start_new(struct efs *fs, struct efs_request *request, struct start 
     return good;
 }
 
-static void request_begin(struct efs *fs, struct efs_request *request, struct start *s)
+static void request_begin(struct efs *fs, struct efs_request *request, const struct start *s)
 {
+    uint32_t coded = 0;
     efs_lock(fs);
-    for (uint32_t i = 0; request->bring && i < s->count; i++) /* named again is another use, come for it or not */
+    for (uint32_t i = 0; s->how->bring && i < s->count; i++) /* named again is another use, come for it or not */
         efs_cache_announce(fs, s->experts[i], false);
     efs_cache_request(fs, s->experts, s->tokens, s->count, true);
     for (uint32_t i = 0; i < s->count; i++) {
+        efs_cache_touched(fs, s->experts[i]);
+        if (s->how->bring)
+            efs_cache_announce(fs, s->experts[i], true);
+        if (!s->comes[i])
+            efs_cache_release(fs, s->experts[i]);
+    }
+    for (uint32_t i = 0; i < request->count; i++) {
         struct efs_request_item *item = &request->items[i];
-        efs_cache_touched(fs, item->expert);
-        if (request->bring)
-            efs_cache_announce(fs, item->expert, true);
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
             if (request->arrived)
                 fs->leases->last_use = EFS_MEMFILE_WINDOW;
             efs_lease_ask(fs, s->waiters[i]);
         } else {
-            struct efs_request_item **tail = &fs->leases->coded_waiting;
-            while (*tail)
-                tail = &(*tail)->next_waiting;
-            *tail = item;
-            fs->coded_waiting++;
-            efs_count(&fs->stats, coded, 1);
+            coded_wait(fs, item);
+            coded++;
             efs_active_begin(fs);
         }
     }
+    efs_count(&fs->stats, coded, coded);
     coded_take(fs, false);
-    for (const struct efs_request_item *i = fs->leases->coded_waiting; i; i = i->next_waiting)
-        efs_count(&fs->stats, coded_waits, i->request == request);
+    efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the last in line */
     efs_unlock(fs);
-}
-
-/* What nobody has leased yet takes a share of the budget in full at most; the rest is brought coded. */
-static void request_choose_brought(struct efs *fs, struct efs_request *request)
-{
-    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
-    for (uint32_t i = 0; fs->options.full_pool && i < request->count; i++) {
-        bytes += efs_memfile_bytes(fs, request->items[i].expert);
-        request->items[i].form = bytes <= most ? EFS_FORM_FULL : EFS_FORM_CODED;
-    }
 }
 
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
 {
     struct start s;
-    enum efs_form form = how->bring ? EFS_FORM_CODED : how->form;
     *out = NULL;
-    errint_t rc = request_check(fs, needs, count, form, err);
+    errint_t rc = request_check(fs, needs, count, how->bring ? EFS_FORM_CODED : how->form, err);
     if (rc < 0)
         return rc;
-    struct efs_request *request = request_new(fs, needs, count, form);
-    if (!request)
-        return efs_fail(err, -ENOMEM, "no memory for a request");
-    request->bring = how->bring;
-    request->arrived = how->arrived;
-    for (uint32_t i = 0; how->arrived && i < count; i++)
-        request->items[i].arg = how->args[i];
-    if (request->bring)
-        request_choose_brought(fs, request);
-    if (!start_new(fs, request, &s)) {
+    struct efs_request *request = NULL;
+    bool started = start_new(fs, needs, count, how, &s);
+    if (started)
+        request = request_new(fs, &s);
+    if (!request || !request_prepare(fs, request, &s)) {
+        if (started)
+            start_undo(fs, &s);
         start_free(&s);
-        request->refs = 1;
-        request_unref(request);
+        if (request) {
+            request->refs = 1;
+            request_unref(request);
+        }
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
     request_begin(fs, request, &s);
     start_free(&s);
-    if (request->bring || how->arrived)
+    if (how->bring || how->arrived)
         request_unref(request);
     else
         *out = request;
@@ -475,6 +542,16 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     item_let_go(request->fs, lease, fetch, item->bytes);
     if (here && for_others)
         request_unref(request);
+}
+
+void efs_request_forget(struct efs_request *request, uint32_t index)
+{
+    struct efs_request_item *item = &request->items[index];
+    free(item->fetch);
+    item->fetch = NULL;
+    item->lease = NULL;
+    item->state = EFS_ITEM_DROPPED;
+    request_unref(request);
 }
 
 void efs_request_release(struct efs_request *request)

@@ -17,6 +17,7 @@ struct efs_request_item {
     void *arg; /* for arrived of the request */
     enum efs_form form;
     enum efs_item_state state;
+    bool for_nobody; /* it is let go of when it is here */
     bool told;
     errint_t error;
     struct efs_lease *lease;
@@ -34,7 +35,7 @@ struct efs_request {
     pthread_cond_t changed;
     struct efs_event event; /* for who waits by poll(2) */
     uint32_t refs;          /* items that are coming, and one for the caller */
-    bool bring, over;       /* nobody comes for the items; the caller has released it */
+    bool over;              /* the caller has released it */
     efs_arrived_fn
         *arrived; /* items are for other processes: each is told, and holds a reference until it is dropped */
     bool begun;   /* some of its coded items were given room; guarded by efs.lock */

@@ -9,6 +9,7 @@
 #include "schedule.h"
 #include "sized.h"
 #include "plan_thread.h"
+#include "points.h"
 #include "container.h"
 #include "sys.h"
 #include "thread.h"
@@ -435,6 +436,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
+    EFS_WITH_POINTS;
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     if (rc == -ENODATA)
         rc = efs_guess_describe(fs, what, text, bytes);

@@ -183,8 +183,10 @@ void efsd_export_free(struct efsd_export *h)
         struct efsd_session *s = h->sessions;
         h->sessions = s->next;
         for (uint32_t tag = 0; tag < s->tags; tag++)
-            if (s->held[tag]) /* the engine has ended: there is nothing to drop */
-                efsd_held_free(s->held[tag]);
+            if (s->held[tag]) { /* the engine has ended: there is nothing to drop */
+                const struct efsd_drop drop = efsd_held_free(s->held[tag]);
+                efs_request_forget(drop.request, drop.index);
+            }
         close(s->fd);
         efsd_session_unref(s);
     }

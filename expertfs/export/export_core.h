@@ -19,6 +19,7 @@
 
 struct efsd_held {
     struct efsd_session *session;
+    struct efsd_held *next_drop; /* of a session that is over */
     struct efs_request *request; /* that holds it, by index; NULL: COMING */
     uint32_t index, tag, node;   /* node: the expert's file in the tree */
     bool with_layout;            /* if it comes coded */

@@ -59,20 +59,20 @@ struct efsd_drop efsd_held_free(struct efsd_held *held)
     return drop;
 }
 
-/* Lock held: the session is over. What is to be dropped without lock is put at *drops, until one with NULL, for free().
- */
-static void session_end(struct efsd_session *s, struct efsd_drop **drops)
+/* Lock held: the session is over. What it held, to be dropped without lock. */
+static struct efsd_held *session_end(struct efsd_session *s)
 {
     struct efsd_session **at = &s->export->sessions;
-    uint32_t count = 0;
-    *drops = calloc((size_t)s->tags + 1, sizeof(**drops));
+    struct efsd_held *drops = NULL;
     for (uint32_t tag = 0; tag < s->tags; tag++) {
         struct efsd_held *held = s->held[tag];
-        if (held && !held->request)
-            held->dropped = true;
-        else if (held && *drops) /* else they are held until the end of the mount */
-            (*drops)[count++] = efsd_held_free(held);
         s->held[tag] = NULL;
+        if (held && !held->request) {
+            held->dropped = true;
+        } else if (held) {
+            held->next_drop = drops;
+            drops = held;
+        }
     }
     while (*at != s)
         at = &(*at)->next;
@@ -82,21 +82,23 @@ static void session_end(struct efsd_session *s, struct efsd_drop **drops)
     close(s->fd);
     s->fd = -1;
     efsd_session_unref(s);
+    return drops;
 }
 
 void efsd_export_end(struct efsd_session *s)
 {
     struct efsd_export *h = s->export; /* s may be gone when it has ended */
     uint32_t observer = s->observer;
-    struct efsd_drop *drops;
     pthread_mutex_lock(&h->lock);
-    session_end(s, &drops);
+    struct efsd_held *drops = session_end(s);
     pthread_mutex_unlock(&h->lock);
     if (observer)
         efs_routing_observer_end(h->daemon->fs, observer);
-    for (const struct efsd_drop *drop = drops; drop && drop->request; drop++)
-        efsd_export_drop(*drop);
-    free(drops);
+    while (drops) {
+        struct efsd_held *held = drops;
+        drops = held->next_drop;
+        efsd_export_drop(efsd_held_free(held));
+    }
 }
 
 /* ---- asks --------------------------------------------------------------------------------------------------- */
@@ -143,15 +145,6 @@ static bool session_take_tags(struct efsd_session *s, const struct efs_export_as
     return good;
 }
 
-/* Of what the client holds already there is nothing to answer: it was used, and that is all. */
-static void session_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
-{
-    if (arg)
-        efsd_export_arrived(arg, error, request, index);
-    else
-        efsd_export_drop((struct efsd_drop){request, index});
-}
-
 static errint_t session_submit(struct efsd_session *s, const struct efs_export_ask *ask, struct efsd_held **coming)
 {
     struct efsd *daemon = s->export->daemon;
@@ -163,13 +156,13 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
         needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
     for (uint32_t i = 0; rc == 0 && i < ask->head.count; i++) {
-        args[i] = coming[i];
+        args[i] = coming[i]; /* of what the client holds already there is nothing to answer */
         if (coming[i])
             coming[i]->node = s->export->nodes[needs[i].expert];
     }
     const bool may = efs_hands_out_coded(daemon->fs);
     const struct efs_request_how how = {
-        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = session_arrived, .args = args};
+        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_arrived, .args = args};
     if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
         rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");
     if (rc == 0)

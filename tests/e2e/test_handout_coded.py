@@ -168,6 +168,20 @@ check("never more than the budget", mount.count("chunk_pool_bytes") + mount.coun
       mount.count("budget_bytes") and most <= available, (most, available))
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
 
+print("-- told on and on")
+for layer in (0, 1):
+    one.send(ASK, [(n, 1, layer * EXPERTS + n) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
+check("there is no room for all", wait_until(lambda: mount.count("coded_waits") > 0 and mount.count("coded_experts") > 0), mount.stat())
+before = mount.count("inflight")
+for turn in range(2000):  # of experts that two does not hold
+    two.send(ASK, [(n, 1, NOTIFY) for n in range(EXPERTS)], layer=turn % 2, form=AS_CODED)
+two.send(ASK, [(99, 1, 5)], form=AS_CODED)
+check("all of it was taken", two.coded()[:2] == (5, -22))
+check("those that come already are not waited for again", mount.count("inflight") <= before + 200, (before, mount.stat()))
+one.close()
+one = Client(mount)
+check("nothing is left of it", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+
 print("-- segments that leave")
 one.close()
 mount.unmount()

@@ -161,8 +161,12 @@ static void serve_one(struct mount_end *s, int fd)
         if (ask.head.kind == EFS_EXPORT_ASK && s->manner == HANGS_UP)
             return;
         if (ask.head.kind == EFS_EXPORT_UNMAPPED) {
-            s->wrong += ask.head.count == 0 || s->manner != ALWAYS_NEW;
+            s->wrong += ask.head.count == 0 ||
+                        (s->manner != ALWAYS_NEW && s->manner != NO_DESCRIPTOR && s->manner != LONG_FILE);
             s->forgotten += ask.head.count;
+            for (uint32_t i = 0; i < ask.head.count && i < EFS_EXPORT_ITEMS; i++)
+                if (ask.item[i].tag - s->window_base < WINDOWS)
+                    s->windows[ask.item[i].tag - s->window_base].told = false;
             continue;
         }
         bool told = ask.head.kind == EFS_EXPORT_ASK && ask.head.count > 0;

@@ -46,7 +46,10 @@ enum manner {
     TOO_MUCH,      /* is said to come */
     UNKNOWN_TAG,
     HANGS_UP,
-    MANNERS
+    MANNERS,
+    LOSES_WINDOWS, /* good, but the first descriptor of each window is of no use */
+    LOSES_WINDOWS_FULL,
+    ANY_IS_LATE /* and full then: once something else is asked for */
 };
 
 struct mount_end {
@@ -56,6 +59,7 @@ struct mount_end {
     size_t window_bytes;
     size_t change;
     uint8_t with;
+    bool has[EXPERTS], lost[EXPERTS];               /* windows that were sent, and first in vain */
     _Atomic uint32_t asked, layouts, dropped, told; /* told: of experts that the client has */
     pthread_t thread;
     char path[900];
@@ -140,13 +144,14 @@ static void reply_parts(const struct mount_end *s, int fd, uint32_t tag, uint32_
     }
 }
 
-static void hand_out(const struct mount_end *s, int fd, uint32_t expert, uint32_t tag, bool with_layout)
+static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag, bool with_layout)
 {
     uint8_t *body = calloc(1, 65536);
+    bool loses = s->manner == LOSES_WINDOWS || s->manner == LOSES_WINDOWS_FULL, send = !loses || !s->has[expert];
+    bool in_vain = s->manner == SHORT_WINDOW || (loses && !s->lost[expert]);
     struct efs_export_answer answer = {.head = {sizeof(answer), EFS_EXPORT_VERSION, EFS_EXPORT_WINDOW, 1},
                                        .window = expert + 1,
-                                       .window_bytes =
-                                           s->manner == SHORT_WINDOW ? 2 * s->window_bytes : s->window_bytes};
+                                       .window_bytes = in_vain ? 2 * s->window_bytes : s->window_bytes};
     size_t layout = with_layout && s->manner != NO_LAYOUT ? layout_make(expert, body) : 0;
     size_t header = header_bytes(expert), tensor = (mount.file_bytes[expert] - header) / TENSORS;
     for (uint32_t t = 0; t < TENSORS; t++) {
@@ -160,15 +165,16 @@ static void hand_out(const struct mount_end *s, int fd, uint32_t expert, uint32_
     if (pwrite(window, mount.files[expert], mount.file_bytes[expert], 0) < 0 ||
         ftruncate(window, (off_t)s->window_bytes) < 0)
         abort();
-    if (s->manner == FULL || s->manner == REFUSES) {
+    if (s->manner == FULL || s->manner == LOSES_WINDOWS_FULL || s->manner == REFUSES) {
         answer.head.kind = EFS_EXPORT_ANSWER;
         answer.tag = tag;
         answer.file_bytes = mount.file_bytes[expert];
         answer.error = s->manner == REFUSES ? -EBUSY : 0;
     }
-    if (s->manner != NO_WINDOW)
-        reply(fd, &answer, sizeof(answer), s->manner == REFUSES ? -1 : window);
+    if (answer.head.kind == EFS_EXPORT_ANSWER || (s->manner != NO_WINDOW && send))
+        reply(fd, &answer, sizeof(answer), s->manner == REFUSES || !send ? -1 : window);
     close(window);
+    s->has[expert] = s->lost[expert] = true;
     if (answer.head.kind == EFS_EXPORT_WINDOW)
         reply_parts(s, fd, tag, (uint32_t)layout, body, (uint32_t)total);
     free(body);
@@ -177,9 +183,22 @@ static void hand_out(const struct mount_end *s, int fd, uint32_t expert, uint32_
 static void serve_one(struct mount_end *s, int fd)
 {
     struct efs_export_ask ask;
+    uint32_t late_tag = EFS_EXPORT_NOTIFY, late_expert = 0;
     while (recv(fd, &ask, sizeof(ask), 0) > 0)
         for (uint32_t i = 0; i < ask.head.count && ask.head.kind != EFS_EXPORT_LIST; i++) {
             uint32_t tag = ask.item[i].tag;
+            if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK && late_tag == EFS_EXPORT_NOTIFY) {
+                late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
+                late_expert = ask.item[i].expert;
+                continue;
+            }
+            if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK) {
+                s->manner = FULL;
+                hand_out(s, fd, late_expert, late_tag, false);
+                s->manner = GOOD;
+            }
+            if (ask.head.kind == EFS_EXPORT_UNMAPPED && tag - 1 < EXPERTS)
+                s->has[tag - 1] = false;
             if (ask.head.kind == EFS_EXPORT_DROP)
                 s->dropped++;
             if (ask.head.kind == EFS_EXPORT_ASK && tag == EFS_EXPORT_NOTIFY)
@@ -425,6 +444,54 @@ static void test_changed(void **state)
     end_end(&s);
 }
 
+/* A window that cannot be mapped costs what was to come in it, once: the mount is told, and sends it again. */
+static void test_window_lost(void **state)
+{
+    struct mount_end s;
+    errint_t status;
+    (void)state;
+    begin_end(&s, LOSES_WINDOWS, "yes");
+    struct efs_client *client = open_client(0);
+    assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
+    assert_int_equal(status, -ENOMEM);
+    for (uint32_t round = 0; round < 3; round++)
+        assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 3);
+    efs_client_close(client);
+    end_end(&s);
+    begin_end(&s, LOSES_WINDOWS_FULL, "yes");
+    client = open_client(0);
+    for (uint32_t round = 0; round < 4; round++) /* first by their files */
+        assert_int_equal(ask(client, 0, 3, EFS_FORM_FULL, true, &status), 3);
+    assert_int_equal(s.asked, 4 * 3); /* and the socket is not given up */
+    efs_client_close(client);
+    end_end(&s);
+}
+
+/* Who wants an expert coded does not wait for one that may come full to another. */
+static void test_any_is_full(void **state)
+{
+    struct mount_end s;
+    struct efs_client_request *any, *coded;
+    const struct efs_need need = {2, 1};
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    (void)state;
+    begin_end(&s, ANY_IS_LATE, "yes");
+    struct efs_client *client = open_client(0);
+    assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_ANY, &any, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_CODED, &coded, NULL), 0);
+    assert_int_equal(efs_client_wait(coded), 0);
+    assert_int_equal(efs_client_wait(any), 0);
+    assert_int_equal(efs_client_tensors(coded, 0, &tensors, &count), 0);
+    check_coded(2, tensors, count);
+    assert_int_equal(efs_client_tensors(any, 0, &tensors, &count), 0);
+    fixture_mount_check(&mount, 2, tensors, count);
+    efs_client_release(coded);
+    efs_client_release(any);
+    efs_client_close(client);
+    end_end(&s);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -441,8 +508,9 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_kept),
-                                       cmocka_unit_test(test_any),  cmocka_unit_test(test_without),
-                                       cmocka_unit_test(test_bad),  cmocka_unit_test(test_changed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),        cmocka_unit_test(test_kept),
+                                       cmocka_unit_test(test_any),         cmocka_unit_test(test_without),
+                                       cmocka_unit_test(test_bad),         cmocka_unit_test(test_changed),
+                                       cmocka_unit_test(test_window_lost), cmocka_unit_test(test_any_is_full)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

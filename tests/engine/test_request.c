@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -315,6 +316,96 @@ static void test_pins(void **state)
     efs_close(fs);
 }
 
+static void never_arrives(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+{
+    (void)arg, (void)error, (void)request, (void)index;
+    fail_msg("nobody comes for it, and it was told");
+}
+
+/* Who names experts on and on for which there is no room, and comes for none, has each of them in line once a form. */
+static void test_named_again(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 64 * MIB, .full_pool = true, .lease_wait = true});
+    const struct efs_request_how coded = {.form = EFS_FORM_CODED};
+    void *const nobody[EXPERTS] = {NULL};
+    struct efs_request *held[LAYERS], *none;
+    struct efs_need needs[LAYERS][EXPERTS], named[EXPERTS];
+    struct efs_error err = {""};
+    struct efs_stats before, after;
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        needs[e / EXPERTS][e % EXPERTS] = (struct efs_need){e, 1};
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        named[i] = (struct efs_need){i, 1};
+    for (uint32_t l = 0; l < LAYERS; l++)
+        assert_int_equal(efs_request_submit(fs, needs[l], EXPERTS, &coded, &held[l], &err), 0);
+    assert_int_equal(efs_request_wait(held[0]), 0);
+    efs_stats(fs, &before, sizeof(before));
+    assert_true(before.coded_waits > 0);
+    for (unsigned n = 0; n < 1000; n++) {
+        enum efs_form form = n % 2 ? EFS_FORM_FULL : EFS_FORM_CODED;
+        const struct efs_request_how told = {.form = form, .arrived = never_arrives, .args = nobody};
+        assert_int_equal(fixture_bring(fs, LAYERS - 1, named, EXPERTS, &err), 0);
+        assert_int_equal(efs_request_submit(fs, needs[LAYERS - 1], EXPERTS, &told, &none, &err), 0);
+    }
+    efs_stats(fs, &after, sizeof(after));
+    assert_true(after.inflight <= before.inflight + 100); /* they, and reads for them; not 16,000 */
+    for (uint32_t l = 0; l < LAYERS; l++)
+        efs_request_release(held[l]);
+    within_budget(fs);
+    ask_layers(fs, EFS_FORM_CODED, 6);
+    ask_layers(fs, EFS_FORM_FULL, 6);
+    within_budget(fs);
+    efs_stats(fs, &after, sizeof(after));
+    assert_int_equal(after.coded_experts, 0);
+    assert_int_equal(after.leased_experts, 0);
+    efs_close(fs);
+}
+
+struct handed {
+    sem_t *came;
+    struct efs_request *request;
+    uint32_t index;
+};
+
+static void has_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+{
+    struct handed *h = arg;
+    assert_int_equal(error, 0);
+    h->request = request;
+    h->index = index;
+    sem_post(h->came);
+}
+
+/* What others hold stays theirs when the store is closed; nothing is left of it then (the sanitizers' run). */
+static void test_held_to_the_end(void **state)
+{
+    (void)state;
+    const struct efs_need needs[] = {{0, 1}, {1, 1}, {2, 1}};
+    for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
+        struct efs *fs = open_with((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true});
+        struct handed handed[3];
+        void *args[3];
+        struct efs_error err = {""};
+        struct efs_request *none;
+        sem_t came;
+        sem_init(&came, 0, 0);
+        for (unsigned i = 0; i < 3; i++) {
+            handed[i] = (struct handed){.came = &came};
+            args[i] = &handed[i];
+        }
+        const struct efs_request_how how = {.form = form, .arrived = has_arrived, .args = args};
+        assert_int_equal(efs_request_submit(fs, needs, 3, &how, &none, &err), 0);
+        for (unsigned i = 0; i < 3; i++)
+            sem_wait(&came);
+        efs_request_drop(handed[1].request, handed[1].index);
+        efs_close(fs);
+        efs_request_forget(handed[0].request, handed[0].index);
+        efs_request_forget(handed[2].request, handed[2].index);
+        sem_destroy(&came);
+    }
+}
+
 /* ---- everything at once ---- */
 
 struct soak {
@@ -388,9 +479,9 @@ static void test_soak(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full), cmocka_unit_test(test_coded),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_want), cmocka_unit_test(test_demotion), cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_soak),
+        cmocka_unit_test(test_full),        cmocka_unit_test(test_coded),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_want),        cmocka_unit_test(test_demotion),        cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_named_again), cmocka_unit_test(test_held_to_the_end), cmocka_unit_test(test_soak),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -412,6 +412,11 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     (void)request, (void)index;
 }
 
+void efs_request_forget(struct efs_request *request, uint32_t index)
+{
+    (void)request, (void)index;
+}
+
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
                           uint32_t count, struct efs_error *err)
 {

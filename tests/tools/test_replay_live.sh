@@ -173,6 +173,9 @@ if command -v gnuplot >/dev/null; then
     for picture in tpot hits; do
         grep -q '</svg>' "$dir/plot/$picture.svg" || complain "no picture $picture"
     done
+    for words in 'F: full' 'M: missing' 'ms per token after the first' '>50%<\|> 50%<'; do
+        cat "$dir/plot"/*.svg | grep -q "$words" || complain "pictures do not say: $words"
+    done
 else
     echo "no gnuplot: pictures are not tested"
 fi

@@ -639,8 +639,74 @@ def readers():
     reader_matrix.run(sys.modules[__name__], source, packed(source), QUICK)
 
 
+class Nothing:
+    """The FUSE file system that does nothing (tools/bench_fuse), its mapped files read ahead by so many KiB."""
+
+    def __init__(self, cached, ahead_kib=None):
+        self.options = ["--cached"] if cached else []
+        self.ahead_kib = ahead_kib
+
+    def __enter__(self):
+        os.makedirs(MOUNT, exist_ok=True)
+        self.daemon = subprocess.Popen([tool("bench_fuse"), *self.options, MOUNT], stdin=subprocess.DEVNULL)
+        while not os.path.ismount(MOUNT):
+            if self.daemon.poll() is not None:
+                sys.exit("bench_fuse did not mount")
+            time.sleep(0.01)
+        if self.ahead_kib:
+            device = os.stat(MOUNT).st_dev
+            with open(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb", "w") as f:
+                f.write(str(self.ahead_kib))
+        return os.path.join(MOUNT, "data")
+
+    def __exit__(self, *_):
+        run("fusermount3", "-u", MOUNT)
+        self.daemon.wait()
+
+
+def limits():
+    """What the kernel and this machine give, whatever a mount does: FUSE with nothing behind it (256 MiB, requests as
+    ours), a copy from tmpfs, the disk. Needs root where it sets a read-ahead."""
+    shm = "/dev/shm/expertfs-bench"
+    ways = [("pread", 64, 1, 0), ("pread", 64, 4, 0), ("pread", 1024, 1, 0), ("pread", 1024, 1, 16),
+            ("pread", 1024, 1, 1), ("pread", 1024, 4, 0)]
+    found = {}
+
+    def measure(name, path, mode, kib, threads, shift):
+        found.setdefault(name, []).append(rate("--keep-cache", "--team", "shared", "--mode", mode, "--block", str(kib),
+                                               "--threads", str(threads), "--shift", str(shift), path))
+
+    os.makedirs(shm, exist_ok=True)
+    try:
+        with open(os.path.join(shm, "data"), "wb") as f:
+            f.write(b"\1" * (256 << 20))
+        for _ in range(ROUNDS):
+            for way in ways:
+                with Nothing(False) as path:
+                    measure(("FUSE", *way), path, *way)
+                measure(("tmpfs", *way), os.path.join(shm, "data"), *way)
+            for mode in ("mmap", "sendfile"):
+                for kib in (128, 256, 1024):
+                    touch_memory(reader_matrix.TOUCHED)
+                    with Nothing(True, kib) as path:
+                        measure(("FUSE", mode, kib), path, mode, 1024, 1, 0)
+    finally:
+        shutil.rmtree(shm, ignore_errors=True)
+    middle = {name: statistics.median(rates) for name, rates in found.items()}
+    for way in ways:
+        mode, kib, threads, shift = way
+        row(f"FUSE, {mode} of {kib} KiB, {threads} thread{'s' * (threads > 1)}, {reader_matrix.SHIFTS[shift]}, GB/s",
+            f"{middle['FUSE', *way]:.2f}", "", f"tmpfs {middle['tmpfs', *way]:.2f}")
+    for mode in ("mmap", "sendfile"):
+        for kib in (128, 256, 1024):
+            row(f"FUSE, cold, {mode} of 1 MiB, read-ahead {kib} KiB, GB/s", f"{middle['FUSE', mode, kib]:.2f}", "")
+    source = big_files(model("demo", "--preset", "demo"))[0]
+    row("disk, O_DIRECT reads, GB/s", f"{statistics.median(fio(source) for _ in range(ROUNDS)):.2f}", "")
+
+
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "large": large, "client": client, "peers": peers, "states": states, "readers": readers}
+            "mount": mount, "large": large, "client": client, "peers": peers, "states": states, "readers": readers,
+            "limits": limits}
 
 
 def main():

@@ -16,7 +16,7 @@ BARS = {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}
 
 
 def options():
-    p = arguments("tpot", __doc__, "10%,25%,50%,75%,100%", 3, 128, "zipmoe",
+    p = arguments("tpot", __doc__, "10%,25%,50%,75%,100%", 3, 128, "zipmoe:io",
                   "of expertfs; the first is held to the bars")
     p.add_argument("--warm", action="store_true", help="run expertfs a second time, with its option warm")
     return traced(p)

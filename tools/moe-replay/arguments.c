@@ -67,7 +67,8 @@ static const struct argp_option options[] = {
      "the budget in another way than --plan and --unit say (default: " POLICIES_DEFAULT ")",
      0},
     {"plan", OPT_PLAN, "POOLS", 0,
-     "How zipmoe and published split the budget: io (default) for the least I/O time, makespan, coded, even, full, raw",
+     "How zipmoe and published split the budget: makespan (default, as mounts do) for the least time, io for the least "
+     "time of reading, coded, even, full, raw",
      0},
     {"unit", OPT_UNIT, "POOLS", 0,
      "How the others do: coded (default), even (coded, each layer its part), full, raw (full, of files that are not "
@@ -338,7 +339,7 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
         NULL,
         NULL,
         NULL};
-    *a = (struct replay_arguments){.planned = REPLAY_IO,
+    *a = (struct replay_arguments){.planned = REPLAY_MAKESPAN,
                                    .single = REPLAY_CODED,
                                    .compute = REPLAY_COMPUTE_TOUCH,
                                    .allowance_bytes = ALLOWANCE_DEFAULT,

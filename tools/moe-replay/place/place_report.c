@@ -173,21 +173,23 @@ static void write_script(const struct replay_place_report *report, FILE *out)
 {
     const char *axis;
     unsigned column = find_axis(report, &axis), block = 0;
-    fprintf(out,
-            "set terminal svg size 900,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
-            "set datafile separator '\\t'\nset output 'latency.svg'\n"
-            "set title 'Mean latency; published: Prism over EPLB'\nset yrange [0:2]\n"
-            "set xlabel '%s'\nset ylabel 'latency over that of EPLB'\n%s"
-            "plot 0.694 title 'published, 64 experts' with lines dashtype 2, "
-            "0.96 title 'published, 8 experts' with lines dashtype 3",
-            axis, column == 4 ? "" : "set logscale x 2\n");
+    replay_draw_colours(out);
+    fprintf(
+        out,
+        "set terminal svg size 1000,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
+        "set datafile separator '\\t'\nset output 'latency.svg'\n"
+        "set title 'Mean latency; published: Prism over EPLB'\nset yrange [0:2]\n"
+        "set xlabel '%s'\nset ylabel 'latency over that of EPLB'\n%s"
+        "plot 0.694 title 'published, 64 experts' with lines dashtype 2, "
+        "0.96 title 'published, 8 experts' with lines dashtype 3",
+        axis, column == 4 ? "" : "set logscale x 2\n");
     for (unsigned row = 0; row < REPLAY_PLACE_ROWS; row++)
         if (find_run(report, &report->runs[0], row))
             fprintf(out, ", \\\n     'latency.tsv' index %u using %u:6 with linespoints title '%s'", block++, column,
                     replay_place_name(row));
     fprintf(out,
             "\nunset logscale\nset output 'local.svg'\nset title 'Experts called that are held, %u servers'\n"
-            "set xlabel 'minutes'\nset ylabel '%%'\nset yrange [0:100]\nplot ",
+            "set xlabel 'minutes'\nset ylabel '%% of the calls of experts'\nset yrange [0:100]\nplot ",
             report->runs[0].point.servers);
     for (size_t i = 0; i < report->count && (i == 0 || report->runs[i].row > report->runs[i - 1].row); i++)
         fprintf(out, "%s'local.tsv' index %zu using 1:2 with lines title '%s'", i ? ", \\\n     " : "", i,

@@ -220,7 +220,9 @@ static void print_legend(void)
         "\nTPOT: time per token after the first, TTFT: time to the first; p99: of 100 tokens one takes longer.\n"
         "F%% to M%%: where the experts asked for were: full, coded, in one of two components (S, E), missing.\n"
         "I/O%%, dec%%: part of the time that the disk, and each decoding thread, is busy. sched: to order a request.\n"
-        "recoded: MB per token that went from full back to coded.\n");
+        "recoded: MB per token that went from full back to coded.\n"
+        "Budgets are memory for experts, in percent of all experts in full. A mount's budget= holds them and what it\n"
+        "needs itself (`expertctl top': fixed). Without options a mount is zipmoe:makespan.\n");
 }
 
 /* What came out, a sentence for each budget: the fastest run, and the slowest beside it. Real runs where there are any,
@@ -239,14 +241,16 @@ static void print_words_of(const struct replay_report *report, uint32_t batch, u
     }
     if (!fast || replay_tokens_per_second(&slow->result) <= 0)
         return;
-    double rate = replay_tokens_per_second(&fast->result);
+    double rate = replay_tokens_per_second(&fast->result), over = rate / replay_tokens_per_second(&slow->result);
     replay_run_name(report, fast, name, sizeof(name));
     replay_run_name(report, slow, other, sizeof(other));
-    printf("With a budget of %s and batch %u, %s%s is fastest: %.1f tokens a second", report->budgets[budget], batch,
-           simulated ? "simulated, " : "", name, rate);
-    if (slow != fast)
-        printf(", %.2f times as many as %s", rate / replay_tokens_per_second(&slow->result), other);
-    printf(".\n");
+    printf("With a budget of %s and batch %u, %s", report->budgets[budget], batch, simulated ? "simulated, " : "");
+    if (slow != fast && over < 1 + TIE)
+        printf("all are within 1 %% of each other: %.1f tokens a second.\n", rate);
+    else if (slow != fast)
+        printf("%s is fastest: %.1f tokens a second, %.2f times as many as %s.\n", name, rate, over, other);
+    else
+        printf("%s: %.1f tokens a second.\n", name, rate);
 }
 
 static void print_words(const struct replay_report *report)

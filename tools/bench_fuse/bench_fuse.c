@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_fuse.c - a FUSE file system that does nothing: one file, `data`, answered from a few blocks of memory. What a
+ * mount takes beyond it is the mount's own; what this one takes is the kernel's, and no mount gets below it. For
+ * `tools/bench/run limits`.
+ *
+ * Requests are as large as those of expertfs, and answers begin as far behind a page as the reader's buffer, as there
+ * (expertfs/fuse/buffers.h). Threads block in read(), which costs least. It serves until it is unmounted.
+ */
+#include "options.h"
+
+#define FUSE_USE_VERSION 34
+#include <argp.h>
+#include <errno.h>
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define IO_BYTES (1u << 20)
+#define CUT_BYTES (128u << 10) /* a request of this length may be one that was cut at a page */
+#define PAGE 4096u
+#define SLOT_BYTES (2u << 20) /* a huge page: an answer of 1 MiB, wherever in a page it begins */
+#define SLOTS 4u              /* as many blocks as expertfs decodes ahead: what is sent was not just sent */
+#define FILE_INODE 2
+#define NEVER 86400.0 /* seconds that the kernel may remember names and sizes */
+
+struct bench {
+    const char *mountpoint;
+    bool cached;
+    uint64_t mib, threads;
+    uint8_t *memory;
+    struct fuse_session *session;
+};
+
+const char *argp_program_version = "bench_fuse " EFS_VERSION_STRING;
+static const struct argp_option options[] = {
+    {"cached", 'c', NULL, 0, "reads go through the page cache", 0},
+    {"mib", 'm', "MIB", 0, "size of the file (256)", 0},
+    {"threads", 't', "N", 0, "that take requests (2)", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct bench *b = state->input;
+    switch (key) {
+    case 'c':
+        b->cached = true;
+        return 0;
+    case 'm':
+        b->mib = tools_option_number(state, "mib", arg, 1, 1u << 20);
+        return 0;
+    case 't':
+        b->threads = tools_option_number(state, "threads", arg, 1, 64);
+        return 0;
+    default:
+        return tools_option_argument(state, key, arg, "MOUNTPOINT", &b->mountpoint);
+    }
+}
+
+static struct stat attributes(const struct bench *b, fuse_ino_t inode)
+{
+    bool file = inode == FILE_INODE;
+    return (struct stat){.st_ino = inode,
+                         .st_mode = file ? S_IFREG | 0444 : S_IFDIR | 0555,
+                         .st_nlink = file ? 1 : 2,
+                         .st_size = file ? (off_t)(b->mib * IO_BYTES) : 0,
+                         .st_blksize = 4096};
+}
+
+static void on_init(void *data, struct fuse_conn_info *connection)
+{
+    (void)data;
+    connection->want &= ~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+    connection->want |= connection->capable & (FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO);
+    connection->max_read = connection->max_write = IO_BYTES;
+    connection->max_readahead = UINT32_MAX;
+    connection->max_background = 64;
+    connection->congestion_threshold = 48;
+}
+
+static void on_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct fuse_entry_param entry = {.ino = FILE_INODE, .attr_timeout = NEVER, .entry_timeout = NEVER};
+    entry.attr = attributes(fuse_req_userdata(req), FILE_INODE);
+    if (parent == FUSE_ROOT_ID && strcmp(name, "data") == 0)
+        fuse_reply_entry(req, &entry);
+    else
+        fuse_reply_err(req, ENOENT);
+}
+
+static void on_getattr(fuse_req_t req, fuse_ino_t inode, struct fuse_file_info *file)
+{
+    (void)file;
+    struct stat found = attributes(fuse_req_userdata(req), inode);
+    fuse_reply_attr(req, &found, NEVER);
+}
+
+static void on_open(fuse_req_t req, fuse_ino_t inode, struct fuse_file_info *file)
+{
+    const struct bench *b = fuse_req_userdata(req);
+    (void)inode;
+    file->direct_io = !b->cached;
+    fuse_reply_open(req, file);
+}
+
+static void on_read(fuse_req_t req, fuse_ino_t inode, size_t bytes, off_t offset, struct fuse_file_info *file)
+{
+    const struct bench *b = fuse_req_userdata(req);
+    uint64_t size = b->mib * IO_BYTES, left = (uint64_t)offset < size ? size - (uint64_t)offset : 0;
+    (void)inode;
+    (void)file;
+    size_t behind = bytes < CUT_BYTES ? 0 : (PAGE - bytes % PAGE) % PAGE;
+    const uint8_t *slot = b->memory + (uint64_t)offset / IO_BYTES % SLOTS * SLOT_BYTES;
+    bytes = bytes < IO_BYTES ? bytes : IO_BYTES;
+    fuse_reply_buf(req, (const char *)slot + behind, left < bytes ? (size_t)left : bytes);
+}
+
+static void *receive(void *arg)
+{
+    fuse_session_loop(((struct bench *)arg)->session);
+    return NULL;
+}
+
+/* Until it is unmounted. */
+static void serve(struct bench *b)
+{
+    pthread_t *others = calloc(b->threads, sizeof(*others));
+    uint64_t started = 1;
+    while (others && started < b->threads && !pthread_create(&others[started], NULL, receive, b))
+        started++;
+    receive(b);
+    while (started-- > 1)
+        pthread_join(others[started], NULL);
+    free(others);
+}
+
+static int failed(const char *what)
+{
+    fprintf(stderr, "bench_fuse: %s: cannot serve\n", what);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp parser = {options,
+                                       parse_option,
+                                       "MOUNTPOINT",
+                                       "A FUSE file system that does nothing, to measure the kernel's part.\v"
+                                       "It has one file, data, and ends when it is unmounted.",
+                                       NULL,
+                                       NULL,
+                                       NULL};
+    static const struct fuse_lowlevel_ops operations = {
+        .init = on_init, .lookup = on_lookup, .getattr = on_getattr, .open = on_open, .read = on_read};
+    struct bench b = {.mib = 256, .threads = 2};
+    argp_parse(&parser, argc, argv, 0, NULL, &b);
+    b.memory = aligned_alloc(SLOT_BYTES, SLOTS * SLOT_BYTES);
+    if (!b.memory)
+        return failed("no memory");
+    madvise(b.memory, SLOTS * SLOT_BYTES, MADV_HUGEPAGE);
+    memset(b.memory, 1, SLOTS * SLOT_BYTES);
+    char *words[] = {argv[0], (char *)"-o", (char *)"max_read=1048576,fsname=bench_fuse", NULL};
+    struct fuse_args args = FUSE_ARGS_INIT(3, words);
+    b.session = fuse_session_new(&args, &operations, sizeof(operations), &b);
+    if (!b.session || fuse_session_mount(b.session, b.mountpoint))
+        return failed(b.mountpoint); /* libfuse has said why */
+    serve(&b);
+    fuse_session_unmount(b.session);
+    fuse_session_destroy(b.session);
+    free(b.memory);
+    return 0;
+}
