@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * budget.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
- * memfds. It decides who gives way. All with efs.lock held, but for the completion of an unpinned segment,
+ * memfds. It decides who gives way. All with efs.lock held, but for giving a segment back,
  * efs_budget_wait() and efs_budget_now().
  */
 #include "budget.h"
@@ -105,15 +105,15 @@ bool efs_budget_has_segment(struct efs *fs)
 
 /* ---- a segment leaves: its extents go, then its registration, then its memory; one at a time ---- */
 
-static void segment_unpinned(struct efs_disk_request *request, errint_t error)
+static void segment_give_back(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    (void)error;
-    struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
+    struct efs_retirement *r = EFS_CONTAINER(job, struct efs_retirement, job);
     struct efs *fs = r->fs;
-    efs_arena_give_back(&fs->arena, request->segment);
+    (void)scratch;
+    efs_arena_give_back(&fs->arena, r->request.segment);
     efs_supply(fs, true);
     efs_lock(fs);
-    efs_arena_drop(&fs->arena, request->segment);
+    efs_arena_drop(&fs->arena, r->request.segment);
     fs->account.segments_leaving--;
     r->busy = false;
     efs_again(fs, EFS_AGAIN_SEGMENTS);
@@ -121,6 +121,15 @@ static void segment_unpinned(struct efs_disk_request *request, errint_t error)
     efs_again(fs, EFS_AGAIN_LEASES);
     efs_unlock(fs);
     efs_active_end(fs);
+}
+
+/* On the I/O thread. */
+static void segment_unpinned(struct efs_disk_request *request, errint_t error)
+{
+    struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
+    (void)error;
+    r->job.run = segment_give_back;
+    efs_workers_push(r->fs->workers, &r->job);
 }
 
 void efs_budget_retire(struct efs *fs)

@@ -9,6 +9,7 @@
 
 struct efs_retirement { /* the segment that is being unpinned, to be returned */
     struct efs_disk_request request;
+    struct efs_job job;
     struct efs *fs;
     bool busy;
 };
@@ -26,7 +27,9 @@ struct efs_next_segment { /* of the chunk pool, whose pages are being made */
 
 struct efs_supply {
     pthread_mutex_t lock;                 /* one thread at a time gets it */
-    _Atomic uint64_t asked_ns, looked_ns; /* how much memory is left; 0: never, or before some came free */
+    _Atomic uint64_t asked_ns, looked_ns; /* how much memory is left; 0: never */
+    _Atomic uint32_t freed, seen; /* how often memory came free; the same when the last look began, which is no use for
+                                   * what came after */
     /* guarded by efs.lock */
     struct efs_coming_segment segments[EFS_SUPPLY_SEGMENTS]; /* ready */
     unsigned count;

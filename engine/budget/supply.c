@@ -17,13 +17,18 @@
 #define NEW_NS 200000000u    /* the same for who asks first, who may have waited for the lock since */
 #define ASKED_NS 1000000000u /* nobody asked for so long: not looked at until somebody does */
 
+static bool supply_is_stale(const struct efs_supply *s, uint64_t now, uint64_t after_ns)
+{
+    return atomic_load(&s->freed) != atomic_load(&s->seen) || now - atomic_load(&s->looked_ns) > after_ns;
+}
+
 static bool supply_must_look(const struct efs_supply *s)
 {
     uint64_t asked = atomic_load(&s->asked_ns);
     if (asked == 0)
         return false;
     uint64_t now = efs_now_ns();
-    return now - asked < ASKED_NS && now - atomic_load(&s->looked_ns) > FRESH_NS;
+    return now - asked < ASKED_NS && supply_is_stale(s, now, FRESH_NS);
 }
 
 static void supply_get(struct efs *fs, struct efs_supply *s)
@@ -41,6 +46,7 @@ static void supply_get(struct efs *fs, struct efs_supply *s)
     uint64_t taken = fs->account.taken_bytes;
     pthread_mutex_unlock(&fs->lock);
 
+    uint32_t freed = atomic_load(&s->freed); /* what comes free while it is looked may be missed */
     uint64_t left = look ? efs_memory_left_bytes(&fs->budget->memory_left) : 0;
     for (unsigned i = 0; i < count; i++)
         error[i] = efs_arena_prepare(&fs->arena, &coming[i]);
@@ -62,6 +68,7 @@ static void supply_get(struct efs *fs, struct efs_supply *s)
         s->left_bytes = left > UINT64_MAX - taken ? UINT64_MAX : left + taken;
         s->is_new = true;
         atomic_store(&s->looked_ns, efs_now_ns());
+        atomic_store(&s->seen, freed);
     }
     pthread_mutex_unlock(&fs->lock);
 }
@@ -70,7 +77,7 @@ void efs_supply(struct efs *fs, bool freed)
 {
     struct efs_supply *s = &fs->budget->supply;
     if (freed)
-        atomic_store(&s->looked_ns, 0);
+        atomic_fetch_add(&s->freed, 1);
     if (!atomic_load(&fs->supply_wanted) && !supply_must_look(s))
         return;
     pthread_mutex_lock(&s->lock);
@@ -94,9 +101,9 @@ errint_t efs_supply_segment(struct efs *fs)
 errint_t efs_supply_memory(struct efs *fs, uint64_t bytes)
 {
     struct efs_supply *s = &fs->budget->supply;
-    uint64_t now = efs_now_ns(), looked = atomic_load(&s->looked_ns);
+    uint64_t now = efs_now_ns();
     atomic_store(&s->asked_ns, now);
-    if (now - looked > (s->is_new ? NEW_NS : FRESH_NS)) {
+    if (supply_is_stale(s, now, s->is_new ? NEW_NS : FRESH_NS)) {
         fs->deferred.any = fs->deferred.supply = true;
         return -EAGAIN;
     }

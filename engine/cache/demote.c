@@ -178,24 +178,26 @@ static bool demotion_equip(struct efs_demotion *d)
     return false;
 }
 
-static void demotion_work(struct efs_demotion *d, uint32_t extent)
+/* false: there will be memory for it after this turn, or it was not looked whether there is; to be tried again. */
+static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
     if (!demotion_equip(d))
-        return;
+        return true;
     efs_lock(fs);
     unsigned components = fs->closing || d->called_off ? 0 : demotion_wants(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
-    if (raw && efs_extent_place(fs, extent, components) < 0)
-        raw = NULL;
+    errint_t rc = raw ? efs_extent_place(fs, extent, components) : -ENOENT;
+    bool again = rc == -EAGAIN && (fs->deferred.supply || fs->account.freeing_bytes != 0);
     efs_unlock(fs);
-    if (!raw)
-        return;
+    if (rc < 0)
+        return !again;
     bool good = demotion_make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
     efs_lock(fs);
     efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);
     efs_unlock(fs);
+    return true;
 }
 
 /* ---- one expert after the other ---- */
@@ -213,8 +215,8 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = d->fs;
     bool ended = false;
     (void)scratch;
-    if (d->working)
-        demotion_work(d, d->extent++);
+    if (d->working && demotion_work(d, d->extent))
+        d->extent++;
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->called_off)) {
         demotion_finish(d);

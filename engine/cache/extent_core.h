@@ -122,10 +122,10 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
 errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components);
 /* What was under way for these components has ended: the extent has them, or they are freed again with an error. Who
  * waits is told or, if the extent is not whole yet, it is read on. -EAGAIN: they could not be made from memory; read.
- */
+ * -ECANCELED: nobody wanted them; who has come since does. */
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
 /* It is not LOADING any more, and who waits is told the error or 0 or, if it is not whole yet, it is read on: also for
- * -EAGAIN. */
+ * -EAGAIN and -ECANCELED. */
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
 void efs_extent_loads_free(struct efs *fs);
 /* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only

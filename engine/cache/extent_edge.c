@@ -40,12 +40,7 @@ static void edge_read_done(struct efs_edge *edge, errint_t error)
         edge->error = error;
     if (atomic_fetch_sub(&edge->pending, 1) != 1)
         return;
-    struct efs *fs = edge->fs;
-    if (edge->error < 0)
-        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
-                (unsigned long long)(edge->e_read.bytes ? edge->e_read.offset : edge->sm_read.offset),
-                strerror(-edge->error));
-    efs_workers_push(fs->workers, edge->job);
+    efs_workers_push(edge->fs->workers, edge->job);
 }
 
 static void edge_e_done(struct efs_disk_request *r, errint_t error)
@@ -115,7 +110,10 @@ errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, vo
     struct efs *fs = edge->fs;
     const struct efs_disk_shard *s = &fs->store->shards[edge->shard];
     errint_t rc = edge->error;
-    if (rc == 0)
+    if (rc < 0)
+        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+                (unsigned long long)(edge->e_read.bytes ? edge->e_read.offset : edge->sm_read.offset), strerror(-rc));
+    else
         rc = efs_shard_decode_from(fs, fs->extents->at[edge->extent].object, edge->shard,
                                    s->e_bytes ? edge->e.data + s->e_offset % EFS_ALIGN : NULL,
                                    s->sm_bytes ? edge->sm.data + s->sm_offset % EFS_ALIGN : NULL, begin, bytes, dst,

@@ -119,6 +119,7 @@ static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned 
 struct efs_extent_load {
     struct efs_extent_load *next; /* idle, or under way and not wanted */
     struct efs_disk_request e, sm;
+    struct efs_job failed;
     struct efs *fs;
     uint32_t extent;
     uint8_t components, why; /* why: enum efs_load */
@@ -142,7 +143,8 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         fs->extents->ready_count += x->have == x->needs;
     }
     efs_extent_rests(fs, extent, error);
-    if (error < 0 && kept && x->state != EFS_EXTENT_NO_MEMORY) /* else it is read again */
+    /* one that waits is read again, and what was cancelled is kept because somebody has asked for it since: he comes */
+    if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_NO_MEMORY)
         efs_cache_lost(fs, expert);
     efs_again(fs, EFS_AGAIN_REST);
 }
@@ -152,7 +154,8 @@ void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
     struct efs_extent *x = &fs->extents->at[extent];
     x->state = EFS_EXTENT_REST;
     efs_extent_enlist(fs, extent);
-    if (x->waiters && (error == 0 || error == -EAGAIN) && !extent_is_whole(x)) {
+    bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
+    if (x->waiters && read_on && !extent_is_whole(x)) {
         /* part of what is wanted is not there yet: read it as soon as there is room */
         efs_extent_wait_for_memory(fs, extent);
     } else {
@@ -207,29 +210,51 @@ static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t e
     return load;
 }
 
-static void load_done(struct efs_extent_load *load)
+/* Lock held: the last of a load. */
+static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
-    struct efs *fs = load->fs;
     errint_t error = load->error;
-    bool cancelled = error == -ECANCELED; /* somebody may have come for it since: then it is read again */
-    if (error < 0 && !cancelled)
-        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
-                (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-error));
-    if (load->e.bytes && !cancelled)
-        efs_extent_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
-    if (load->sm.bytes && !cancelled)
-        efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
-    efs_lock(fs);
     fs->extents->loads[load->why]--;
     if (load->why != EFS_LOAD_WANTED)
         load_unwanted_remove(fs, load);
-    efs_extent_loaded(fs, load->extent, load->components, cancelled ? -EAGAIN : error);
+    efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->guessed)
         fs->hooks->guessed(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
     if (load->why == EFS_LOAD_WARM)
         fs->hooks->warmed(fs, load->extent, error);
     load_ended(fs, load);
+}
+
+/* On a worker, since who is told of errors may block. */
+static void load_fail(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_extent_load *load = EFS_CONTAINER(job, struct efs_extent_load, failed);
+    struct efs *fs = load->fs;
+    (void)scratch;
+    efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+            (unsigned long long)(load->e.bytes ? load->e.offset : load->sm.offset), strerror(-load->error));
+    efs_lock(fs);
+    load_finish(fs, load);
     efs_unlock(fs);
+    efs_active_end(fs);
+}
+
+static void load_done(struct efs_extent_load *load)
+{
+    struct efs *fs = load->fs;
+    bool cancelled = load->error == -ECANCELED;
+    if (load->e.bytes && !cancelled)
+        efs_extent_record(fs, EFS_RECORD_READ_E, load->extent, 0, load->e.begin_ns, load->e.end_ns);
+    if (load->sm.bytes && !cancelled)
+        efs_extent_record(fs, EFS_RECORD_READ_SM, load->extent, 0, load->sm.begin_ns, load->sm.end_ns);
+    if (load->error < 0 && !cancelled) {
+        load->failed.run = load_fail;
+        efs_workers_push(fs->workers, &load->failed);
+        return;
+    }
+    efs_lock_completion(fs);
+    load_finish(fs, load);
+    efs_unlock_completion(fs);
     efs_active_end(fs);
 }
 

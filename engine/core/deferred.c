@@ -2,6 +2,8 @@
 /* deferred.c - see deferred.h. */
 #include "efs.h"
 
+#include "container.h"
+
 #include <errno.h>
 
 #define LINES (1u << EFS_AGAIN_LEASES | 1u << EFS_AGAIN_CODED)
@@ -80,11 +82,9 @@ static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
         }
 }
 
-/* No lock. */
-static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
+/* No lock; does not block. */
+static void deferred_pass_on(struct efs *fs, const struct efs_deferred *d)
 {
-    if (d->memfiles.head) /* before others are made */
-        fs->hooks->free_memfiles(fs, d->memfiles.head);
     for (struct efs_disk_request *r = d->reads.head, *next; r; r = next) {
         next = r->next;
         efs_disk_submit(fs->disk, r);
@@ -92,6 +92,14 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
     if (d->look)
         efs_disk_look(fs->disk);
     deferred_push_jobs(fs, d);
+}
+
+/* No lock. */
+static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
+{
+    if (d->memfiles.head) /* before others are made */
+        fs->hooks->free_memfiles(fs, d->memfiles.head);
+    deferred_pass_on(fs, d);
     if (d->fills.head || d->fetches.head)
         fs->hooks->begin(fs, d->fills.head, d->fetches.head);
     if (d->answers.head)
@@ -144,4 +152,50 @@ void efs_unlock(struct efs *fs)
 {
     while (deferred_turn_ends(fs))
         ;
+}
+
+/* ---- on the I/O thread ---- */
+
+void efs_lock_completion(struct efs *fs)
+{
+    pthread_mutex_lock(&fs->lock);
+    fs->supply_failed = false;
+}
+
+static void deferred_rest_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs *fs = EFS_CONTAINER(job, struct efs, rest_job);
+    (void)scratch;
+    efs_lock(fs);
+    fs->rest_pushed = false;
+    efs_unlock(fs);
+    efs_active_end(fs);
+}
+
+/* Lock held: what may block stays for whoever leaves the lock next, a worker at the latest. */
+static struct efs_deferred deferred_take_quick(struct efs *fs)
+{
+    struct efs_deferred *left = &fs->deferred;
+    bool rest = left->memfiles.head || left->fills.head || left->fetches.head || left->answers.head || left->supply;
+    if (rest && !fs->rest_pushed) {
+        fs->rest_pushed = true;
+        fs->rest_job.run = deferred_rest_run;
+        efs_active_begin(fs);
+        efs_defer_job(fs, &fs->rest_job, EFS_JOB_FIRST);
+    }
+    const struct efs_deferred d = *left;
+    EFS_QUEUE_INIT(&left->reads);
+    for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
+        EFS_QUEUE_INIT(&left->jobs[order]);
+    left->look = false;
+    left->any = rest;
+    return d;
+}
+
+void efs_unlock_completion(struct efs *fs)
+{
+    deferred_look_again(fs);
+    const struct efs_deferred d = deferred_take_quick(fs);
+    pthread_mutex_unlock(&fs->lock);
+    deferred_pass_on(fs, &d);
 }

@@ -7,8 +7,8 @@
  *   without         reads are submitted, jobs pushed, memory given back, full experts and fetches begun, leases
  *                   answered
  *
- * What a turn may need of the system is got before it begins (supply()). Where that was not enough, who needs more
- * waits in his line and looks again after the next supply.
+ * What a turn may need of the system is got before it begins (supply()), but for turns of the I/O thread. Where that
+ * was not enough, who needs more waits in his line and looks again after the next supply.
  *
  * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
  * another lock that these need.
@@ -93,6 +93,10 @@ struct efs_hooks {
 
 void efs_lock(struct efs *fs);
 void efs_unlock(struct efs *fs);
+/* The same in a completion on the I/O thread, which must not block: nothing is got of the system before the turn, and
+ * of what follows without the lock reads are submitted and jobs pushed; a worker does the rest. */
+void efs_lock_completion(struct efs *fs);
+void efs_unlock_completion(struct efs *fs);
 
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);

@@ -34,6 +34,8 @@ struct efs {
     pthread_mutex_t lock; /* by efs_lock() and efs_unlock() */
     struct efs_deferred deferred;
     const struct efs_hooks *hooks;
+    struct efs_job rest_job;    /* what follows from turns of the I/O thread and is not for it */
+    bool rest_pushed;           /* that job is */
     bool lines_begin;           /* a thread begins what waited in a line */
     bool supply_failed;         /* the system did not have it; once told, it is tried again */
     _Atomic bool supply_wanted; /* before the next turn */

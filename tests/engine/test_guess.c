@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "cache.h"
+#include "extent.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 
@@ -394,12 +396,46 @@ static void switched_at_any_time(void **state)
     }
 }
 
+static void nobody_guesses(struct efs *fs, uint32_t expert, errint_t error)
+{
+    (void)fs, (void)expert, (void)error;
+}
+
+/* It was guessed, and cancelled before it was read; then somebody asks for it. It stays protected, and is read. */
+static void asked_for_what_was_cancelled(void **state)
+{
+    (void)state;
+    static const uint32_t e = EXPERTS + 3;
+    struct efs *fs = open_store(256 * MIB, "off");
+    struct efs_hooks hooks = *fs->hooks;
+    hooks.guessed = nobody_guesses;
+    efs_lock(fs);
+    fs->hooks = &hooks;
+    assert_true(efs_extents_guess(fs, e) > 0);
+    efs_extents_guess_cancel(fs, e);
+    efs_cache_request(fs, &e, NULL, 1, true);
+    assert_int_equal(efs_cache_kept(fs, e), EFS_POOL_C);
+    efs_unlock(fs); /* only now the I/O thread hears of it */
+    struct efs_stats s = when_calm(fs);
+    assert_int_equal(info_of(fs, e).state, 'M');
+    assert_int_equal(info_of(fs, e).kept, 'C');
+    ask_for(fs, 1, (const uint32_t[]){3}, 1);
+    assert_int_equal(info_of(fs, e).state, 'C');
+    assert_int_equal(info_of(fs, e).kept, 'C');
+    assert_true(stats_of(fs).disk_reads > s.disk_reads);
+    efs_lock(fs);
+    efs_cache_release(fs, e);
+    efs_unlock(fs);
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_guess_is_not_a_use),
         cmocka_unit_test(nothing_kept_goes),
         cmocka_unit_test(what_came_in_vain_goes_first),
+        cmocka_unit_test(asked_for_what_was_cancelled),
         cmocka_unit_test(requests_teach),
         cmocka_unit_test(clients_tell),
         cmocka_unit_test(what_is_wrong_is_refused),

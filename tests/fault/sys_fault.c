@@ -20,6 +20,7 @@
 #define efs_sys_clone_reading_mounted real_clone_reading_mounted
 #define efs_sys_add_seals real_add_seals
 #define efs_sys_mmap real_mmap
+#define efs_sys_munmap real_munmap
 #define efs_sys_mprotect real_mprotect
 #define efs_sys_mbind real_mbind
 #define efs_sys_huge_bytes real_huge_bytes
@@ -51,6 +52,7 @@
 #undef efs_sys_clone_reading_mounted
 #undef efs_sys_add_seals
 #undef efs_sys_mmap
+#undef efs_sys_munmap
 #undef efs_sys_mprotect
 #undef efs_sys_mbind
 #undef efs_sys_huge_bytes
@@ -125,8 +127,39 @@ unsigned fault_power_calls(void)
     return power.seen;
 }
 
+static struct {
+    enum fault_call call;
+    void (*_Atomic what)(void);
+} meanwhile;
+
+void fault_meanwhile(enum fault_call call, void (*what)(void))
+{
+    meanwhile.call = call;
+    meanwhile.what = what;
+}
+
+static _Atomic unsigned disk_calls;
+
+unsigned fault_disk_calls(void)
+{
+    return atomic_exchange(&disk_calls, 0);
+}
+
+static void count_disk_call(void)
+{
+    char name[16] = "";
+    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && strcmp(name, "efs-disk") == 0)
+        atomic_fetch_add(&disk_calls, 1);
+}
+
 static bool fails(enum fault_call call)
 {
+    void (*what)(void) = meanwhile.what;
+    /* a segment is registered where its first read begins, which asks for its huge pages */
+    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES)
+        count_disk_call();
+    if (what && meanwhile.call == call && atomic_compare_exchange_strong(&meanwhile.what, &what, NULL))
+        what();
     if (!plan.armed || plan.call != call)
         return false;
     unsigned n = atomic_fetch_add(&plan.seen, 1) + 1;
@@ -284,6 +317,12 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64
         return real_mmap(addr, bytes, prot, flags, fd, offset);
     errno = plan.error;
     return NULL;
+}
+
+int efs_sys_munmap(void *addr, size_t bytes)
+{
+    count_disk_call();
+    return real_munmap(addr, bytes);
 }
 
 int efs_sys_mprotect(void *addr, size_t bytes, int prot)

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a turn with the lock needs is got beside it: a look at memory is no use for what came free while it was taken,
+ * work that finds none of it is done later and not given up, and the I/O thread gets nothing at all.
+ */
+#include "budget.h"
+#include "expertfs-private.h"
+#include "fixture.h"
+#include "sys_fault.h"
+#include "waiting.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LAYERS 2
+#define EXPERTS 8
+#define ALL (LAYERS * EXPERTS)
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static struct efs *served;
+
+static int setup(void **state)
+{
+    (void)state;
+    fault_none();
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* an expert: 3 MiB full, 2 MiB coded */
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_end(&model);
+    return 0;
+}
+
+static void open_store(struct efs_options options)
+{
+    options.workers = 2;
+    options.no_state = true;
+    served = fixture_open(&model, options);
+}
+
+static struct efs_stats quiet(void)
+{
+    struct efs_stats s;
+    do
+        efs_stats(served, &s, sizeof(s));
+    while (s.inflight);
+    return s;
+}
+
+static void set(const char *name, const char *value)
+{
+    struct efs_error err = {""};
+    uint64_t back;
+    if (efs_set(served, name, value, &back, &err) < 0)
+        fail_msg("%s=%s: %s", name, value, err.text);
+}
+
+static void set_budget(uint64_t bytes)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
+    set("budget", text);
+}
+
+static void lease_all(void)
+{
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_expert_info info;
+        struct efs_lease *lease;
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(lease_wait(served, info.file, &lease), 0);
+        efs_lease_release(lease);
+    }
+}
+
+static unsigned count_state(char state)
+{
+    unsigned n = 0;
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_expert_info info;
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
+        n += info.state == state;
+    }
+    return n;
+}
+
+/* Nobody has looked how much memory is left: who asks first is told to come again. */
+static void nobody_looked(void)
+{
+    struct efs_supply *s = &served->budget->supply;
+    efs_lock(served);
+    atomic_store(&s->asked_ns, 0);
+    atomic_store(&s->looked_ns, 0);
+    efs_unlock(served);
+}
+
+/* ---- a look at memory ---- */
+
+static pthread_t freeing;
+
+static void *free_some(void *arg)
+{
+    (void)arg;
+    efs_supply(served, true);
+    return NULL;
+}
+
+/* In the middle of a look: memory comes free. */
+static void free_meanwhile(void)
+{
+    struct efs_supply *s = &served->budget->supply;
+    assert_int_equal(pthread_create(&freeing, NULL, free_some, NULL), 0);
+    while (atomic_load(&s->freed) == atomic_load(&s->seen))
+        usleep(100);
+}
+
+static void test_freed_while_looking(void **state)
+{
+    (void)state;
+    open_store((struct efs_options){.budget_bytes = 128 * MIB});
+    struct efs_supply *s = &served->budget->supply;
+    quiet();
+    efs_supply(served, false);
+    atomic_store(&s->seen, atomic_load(&s->freed)); /* what was before is of no interest */
+    nobody_looked();
+    atomic_store(&s->asked_ns, efs_now_ns());
+    fault_meanwhile(FAULT_PREAD, free_meanwhile);
+    efs_supply(served, false);
+    pthread_join(freeing, NULL);
+    assert_int_equal(atomic_load(&s->seen), atomic_load(&s->freed)); /* who freed it has had it looked at again */
+    efs_close(served);
+}
+
+/* ---- demotion ---- */
+
+static void test_demotion_without_a_look(void **state)
+{
+    (void)state;
+    open_store(
+        (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
+    lease_all();
+    struct efs_stats before = quiet();
+    set("plan", "F=90"); /* the chunks are nobody's ... */
+    set_budget(before.fixed_bytes + before.full_pool_bytes + 10 * MIB);
+    set_budget(before.fixed_bytes + 110 * MIB); /* ... and are gone; the floor of the chunk pool is small */
+    before = quiet();
+    unsigned full = count_state('F');
+    assert_true(full > ALL / 2);
+    nobody_looked();
+    set("plan", "C=100");
+    quiet();
+    for (uint32_t e = 0; e < ALL; e++) {
+        struct efs_expert_info info;
+        struct efs_file_info file;
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(served, info.file, &file, sizeof(file)), 0);
+        if (info.state == 'F') /* no extent was left out */
+            assert_true(info.resident_bytes >= file.bytes + info.coded_bytes);
+    }
+    assert_int_equal(count_state('F'), full);
+    struct efs_stats after = quiet();
+    assert_true(after.recoded_bytes > before.recoded_bytes);
+    assert_int_equal(after.disk_reads, before.disk_reads);
+    efs_close(served);
+}
+
+/* ---- the I/O thread ---- */
+
+/* Much is read with little memory: segments and full experts come and go, as parts of them are read. */
+static void test_completions_get_nothing(void **state)
+{
+    (void)state;
+    fault_disk_calls();
+    open_store((struct efs_options){
+        .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = true, .policy = "lru"});
+    struct efs_stats s = quiet();
+    for (unsigned round = 0; round < 3; round++) {
+        set_budget(s.fixed_bytes + (round % 2 ? 20 : 40) * MIB);
+        lease_all();
+        fixture_check_files(&model, served);
+    }
+    s = quiet();
+    assert_true(s.disk_reads > 100);
+    efs_close(served);
+    assert_int_equal(fault_disk_calls(), 0);
+}
+
+/* The same for reads that fail: who is told of it may block. */
+static _Atomic unsigned told, told_by_disk;
+
+static void hear(void *arg, enum efs_log_level level, const char *line)
+{
+    char name[16] = "";
+    (void)arg, (void)level, (void)line;
+    told++;
+    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && strcmp(name, "efs-disk") == 0)
+        told_by_disk++;
+}
+
+static void test_errors_are_told_by_others(void **state)
+{
+    (void)state;
+    static uint8_t bytes[1 << 16];
+    open_store((struct efs_options){.budget_bytes = 96 * MIB, .log = hear});
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(served, efs_id(0), &info, sizeof(info)), 0);
+    quiet();
+    told = 0;
+    fault_plan(FAULT_URING_RESULT, 1, EIO, true);
+    assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), -EIO);
+    quiet();
+    fault_none();
+    assert_true(told > 0);
+    assert_int_equal(told_by_disk, 0);
+    assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), sizeof(bytes));
+    efs_close(served);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_freed_while_looking), cmocka_unit_test(test_demotion_without_a_look),
+        cmocka_unit_test(test_completions_get_nothing), cmocka_unit_test(test_errors_are_told_by_others)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
