@@ -39,7 +39,7 @@ def resident(pid):
 
 
 def memory_files(pid):
-    """(how many files that are nowhere to be found, bytes they take, bytes they could take), mapped or not."""
+    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found, mapped or not."""
     seen = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -51,18 +51,20 @@ def memory_files(pid):
                     seen[there.st_dev, there.st_ino] = (there.st_blocks * 512, (there.st_size + 4095) // 4096 * 4096)
         except FileNotFoundError:
             pass
-    return len(seen), sum(b for b, _ in seen.values()), sum(b for _, b in seen.values())
+    return seen
 
 
 def sampler(pid, stop, pipe):
-    """(begin, end, bytes) again and again. A sample is no instant: of what leaves while it is taken, the rest counts."""
+    """(begin, end, bytes) again and again. Files are looked at one after the other, while some go and others come. A
+    file grows until it goes: what it had before and has after is there in between, when the rest is looked at."""
     samples = []
     while not stop.is_set():
         begin = time.monotonic()
-        before, _ = resident(pid)
-        _, held, _ = memory_files(pid)
-        after, shared = resident(pid)
-        samples.append((begin, time.monotonic(), min(before, after) + max(held, shared)))
+        before = memory_files(pid)
+        anonymous, shared = resident(pid)
+        after = memory_files(pid)
+        held = sum(min(before[file][0], after[file][0]) for file in before.keys() & after.keys())
+        samples.append((begin, time.monotonic(), anonymous + max(held, shared)))
         time.sleep(0.02)
     pipe.send(samples)
     pipe.close()
@@ -223,7 +225,7 @@ def soak(what, mount_mib, budgets, seconds, options=""):
     want = {name: open(mount / name, "rb").read() for name in experts}
     tuner, stop = Tuner(mount, mount_mib << 20), fork.Event()
     wait_until(lambda: mount.count("leased_experts") == 0)
-    plain_files = open_files(pid) - memory_files(pid)[0]
+    plain_files = open_files(pid) - len(memory_files(pid))
     pipes, children = [], []
     for number in range(PROCESSES + 1):
         pipe, theirs = fork.Pipe(False)
@@ -267,9 +269,10 @@ def soak(what, mount_mib, budgets, seconds, options=""):
     stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
     check("nothing is held back any more", tuner.limits[-1] == min(budgets) << 20 and stat["fixed_bytes"] +
           stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= min(budgets) << 20, (tuner.limits[-1], stat))
-    count, _, could = memory_files(pid)
+    left = memory_files(pid)
+    could = sum(bytes_ for _, bytes_ in left.values())
     check("a memory file for each full expert, and no other file was left open", could == stat["full_pool_bytes"] and
-          wait_until(lambda: open_files(pid) - memory_files(pid)[0] == plain_files), (count, could, stat["full_pool_bytes"]))
+          wait_until(lambda: open_files(pid) - len(memory_files(pid)) == plain_files), (len(left), could, stat["full_pool_bytes"]))
     check("nothing was damaged", stat["chunks_damaged"] == 0 and stat["read_errors"] == 0, stat)
     check("all is served still", all(open(mount / name, "rb").read() == want[name] for name in experts[::7]))
     mount.unmount()
