@@ -141,7 +141,7 @@ for command in commands:
 topics = re.findall(r"^\.It Ql (.+)$", part(page, ("Ss", "doctor")), re.M)
 said = run(program("expertctl"), "doctor", program("expertctl"), SCRATCH, scratch("missing")).stdout
 found = [line[8:20].strip() for line in said.splitlines()]
-check("expertctl doctor: topics", set(found) <= set(topics) and set(topics) - set(found) <= {"buffers", "profile"},
+check("expertctl doctor: topics", set(found) <= set(topics) and set(topics) - set(found) <= {"buffers", "profile", "flags"},
       set(found) ^ set(topics))
 check("expertctl doctor: words", {line.split()[0] for line in said.splitlines()} <= {"good", "slower", "WRONG"}, said)
 
@@ -206,6 +206,8 @@ others = re.split(r"^\.Cm (\w+) Fl -json$", part(page, ("Sh", "JSON OF OTHERS"))
 others = {command: [name for names in re.findall(r"^\.It Va (.*)$", text, re.M) for name in names.split(" , Va ")]
           for command, text in zip(others[1::2], others[2::2])}
 same("expertctl verify --json", others["verify"], json.loads(run(program("expertctl"), "verify", "--json", store).stdout))
+same("expertctl estimate --json", others["estimate"],
+     json.loads(run(program("expertctl"), "estimate", "--json", "--ram=4G", model).stdout))
 same("expertctl doctor --json", others["doctor"],
      json.loads(run(program("expertctl"), "doctor", "--json").stdout)["findings"][0])
 trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)

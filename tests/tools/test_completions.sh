@@ -37,8 +37,9 @@ expect 'expertfs -o po' policy=lru pools=
 expect 'expertfs -o pol' policy=zipmoe policy=lru
 expect 'expertfs -o policy=l' lru lfu
 expect 'expertfs -o policy=lru,no' policy=lru,nopassthrough policy=lru,noexec
-expect 'expertctl ' info verify set top run doctor
+expect 'expertctl ' info verify set top run estimate doctor
 expect 'expertctl run -' -o --options
+expect 'expertctl estimate --' --ram --ctx --json
 expect 'expertctl ver' verify
 expect 'expertctl verify --d' --decode
 expect 'mkexpertfs --re' --reclaim --resume

@@ -2,6 +2,7 @@
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
 #include "expertctl.h"
 
+#include "doctor_flags.h"
 #include "expertfs-private.h"
 #include "lines.h"
 #include "rates.h"
@@ -237,6 +238,11 @@ static void doctor_mount_profile(struct doctor *d, const char *path)
         fclose(f);
 }
 
+static void doctor_flag(void *arg, const char *program, const char *flag, const char *text)
+{
+    tell(arg, SLOWER, "flags", "%s: %s %s; leave it out", program, flag, text);
+}
+
 static void doctor_mount(struct doctor *d, const char *path)
 {
     char name[4200], line[1200], serving[1200] = "", reason[1200] = "", better[1200] = "";
@@ -312,6 +318,7 @@ static int doctor_run(int argc, char **argv)
             doctor_mount(&d, d.paths[i]);
         else
             doctor_store(&d, d.paths[i]);
+        ctl_doctor_flags(d.paths[i], doctor_flag, &d);
     }
     int printed = d.findings ? ctl_print_json(json_pack("{s:o}", "findings", d.findings)) : CTL_OK;
     return d.wrong ? CTL_FAILED : printed;

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_info,  &ctl_verify, &ctl_unpack, &ctl_profile,
-                                                     &ctl_list,  &ctl_get,    &ctl_set,    &ctl_top,
-                                                     &ctl_gantt, &ctl_run,    &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_info,  &ctl_verify, &ctl_unpack,   &ctl_profile,
+                                                     &ctl_list,  &ctl_get,    &ctl_set,      &ctl_top,
+                                                     &ctl_gantt, &ctl_run,    &ctl_estimate, &ctl_doctor};
 
 static void print_help(FILE *to)
 {

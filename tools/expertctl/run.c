@@ -4,6 +4,7 @@
  * backend of ggml before it, and nothing left when it has ended.
  */
 #include "expertctl.h"
+#include "llama_flags.h"
 #include "mountpoint.h"
 #include "run_mount.h"
 
@@ -244,6 +245,12 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     return 0;
 }
 
+static void run_flag(void *arg, const char *flag, const char *text)
+{
+    (void)arg;
+    fprintf(stderr, "expertctl: %s %s\n", flag, text);
+}
+
 /* ---- the program ---- */
 
 /* The number of a signal that has come since. */
@@ -363,11 +370,13 @@ static int run_run(int argc, char **argv)
         rc = run_expand(&r, &err);
     if (rc == 0)
         rc = run_environment(&r, &err);
-    if (rc == 0)
+    if (rc == 0) {
+        ctl_llama_flags(r.words, r.word_count, run_flag, NULL);
         status = program_run(&r);
-    else if (rc == -EINTR)
+    }
+    if (rc == -EINTR)
         status = RUN_SIGNAL + signal_number(&r);
-    else
+    else if (rc < 0)
         ctl_fail(rc, &err);
     ctl_run_mount_end(&r.mount);
     free(r.given_root);

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl estimate: the same of a store as of the checkpoint that it was packed of, as far as that can be known; sizes
+by the model's own formula; sums; what does not fit; foreign and damaged metadata. expertctl doctor and run name options
+of programs that hurt."""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+from e2e import *
+
+os.environ["EXPERTFS_STATE"] = scratch("state")
+for name in ("EXPERTFS_STORE", "EXPERTFS_MOUNT"):
+    os.environ.pop(name, None)
+
+
+def estimate(*arguments):
+    return run(program("expertctl"), "estimate", *arguments)
+
+
+def told(*arguments, status=0):
+    result = estimate("--json", *arguments)
+    if not check(f"estimate {' '.join(arguments)}: {status}", result.returncode == status, result.stderr + result.stdout):
+        done()
+    return json.loads(result.stdout)
+
+
+def refused(what, words, *arguments, status=1):
+    result = estimate(*arguments)
+    check(f"{what}: refused, and told why", result.returncode == status and re.search(words, result.stderr + result.stdout),
+          f"{result.returncode} {result.stderr} {result.stdout}")
+
+
+def the_same(model, gguf):
+    """A model as safetensors and as GGUF, plain and packed."""
+    config = json.load(open(f"{model}/config.json"))
+    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 2 * 1000
+    sources = {"safetensors": model, "their store": make_store(model), "GGUF": f"{gguf}/model.gguf",
+               "its folder": gguf, "its store": make_store(gguf)}
+    seen = {name: told("--ram=2G", "--ctx=1000", path) for name, path in sources.items()}
+    for name, one in seen.items():
+        check(f"{name}: experts and layers", (one["layers"], one["experts"], one["chosen"]) ==
+              (config["num_hidden_layers"], config["num_experts"], config["num_experts_per_tok"]), one)
+        check(f"{name}: keys and values", one["kv_bytes"] == kv, (one["kv_bytes"], kv))
+        parts = sum(one[part] for part in ("system_bytes", "dense_bytes", "kv_bytes", "work_bytes", "budget_bytes"))
+        check(f"{name}: the parts are no more than the whole", one["fits"] and parts <= one["ram_bytes"], one)
+        check(f"{name}: the packed size is near", abs(one["expert_coded_bytes"] / seen["its store"]["expert_coded_bytes"] - 1)
+              < 0.05, one)
+        check(f"{name}: what it holds", one["dtype"] == "BF16" and one["expert_raw_bytes"] ==
+              seen["GGUF"]["expert_raw_bytes"], one)
+    for name in ("their store", "its store"):
+        check(f"{name}: tokens are reckoned", seen[name]["tokens_per_second"] > 0 and seen[name]["skew"] == "assumed" and
+              0 <= seen[name]["hit_part"] <= 1 and seen[name]["disk_bytes_per_second"] > 0, seen[name])
+    check("llama.cpp runs GGUF alone", [bool(one["command"]) for one in seen.values()] == [False, False, True, True, True],
+          {name: one["command"] for name, one in seen.items()})
+    text = estimate("--ram=2G", sources["its store"]).stdout
+    for word in ("KV cache", "the budget", "a second", "expertctl run -o budget="):
+        check(f"text: {word}", word in text, text)
+    return sources["its store"], seen["its store"]["command"]
+
+
+def memory():
+    """More of it never makes the budget smaller; less than it takes does not fit."""
+    store = make_store(make_model("larger", "-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "16", "--experts-per-token",
+                                  "4", "-l", "4", "--vocab", "2048", "--format", "gguf"))
+    every = [told(f"--ram={ram}", store) for ram in ("420M", "430M", "440M", "8G", "900G")]
+    budgets = [one["budget_bytes"] for one in every]
+    check("more memory, more budget, to what is of use", budgets[0] < budgets[1] < budgets[2] < budgets[3] == budgets[4],
+          budgets)
+    check("more memory, no more misses", all(a["hit_part"] <= b["hit_part"] + 1e-9 for a, b in zip(every, every[1:])), every)
+    check("more context, less budget", told("--ram=440M", "--ctx=16000", store)["budget_bytes"] < budgets[2])
+    one = told("--ram=300M", store, status=1)
+    check("too little", not one["fits"] and one["budget_bytes"] == 0 and one["command"] is None, one)
+    refused("too little", r"does not fit: it takes .* at least", "--ram=300M", store)
+
+
+def command_runs(command):
+    words = command.split()
+    words[0] = program("expertctl")
+    words[words.index("llama-server")] = "true"
+    result = run(*words)
+    check("its command mounts with its budget", result.returncode == 0 and "floor" not in result.stderr,
+          command + result.stderr)
+
+
+def text(string):
+    data = string.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def foreign(gguf):
+    """Metadata that others wrote, or nobody."""
+    whole = open(gguf, "rb").read()
+    path = scratch("foreign.gguf")
+
+    def one(what, data, words="damaged|GGUF|GGML|gguf|offset|metadata"):
+        with open(path, "wb") as file:
+            file.write(data)
+        refused(what, words, path)
+
+    (count,) = struct.unpack_from("<Q", whole, 16)
+    for at in (0, 3, 10, 23, 40, 200, 1000):
+        one(f"cut at {at}", whole[:at], "")
+    one("a count without end", whole[:16] + struct.pack("<Q", 2**63) + whole[24:])
+    one("a key without end", whole[:24] + struct.pack("<Q", 2**62) + whole[32:])
+    head = whole[:16] + struct.pack("<Q", count + 1)
+    for what, value in (("an array without end", struct.pack("<IIQ", 9, 0, 2**60)),
+                        ("an array of arrays", struct.pack("<IIQ", 9, 9, 2**40)), ("no type", struct.pack("<I", 99))):
+        one(what, head + text("x.block_count") + value + whole[24:], "")
+    broken = make_model("broken")
+    with open(f"{broken}/config.json", "w") as file:
+        file.write("{")
+    refused("a config.json that is none", "config.json", broken)
+    with open(f"{broken}/config.json", "w") as file:
+        json.dump({"num_hidden_layers": -1, "num_experts_per_tok": 1e30, "num_key_value_heads": "x", "head_dim": [3],
+                   "hidden_size": 2**63 - 1, "vocab_size": None}, file)
+    odd = told("--ram=2G", broken)
+    check("numbers that cannot be are not told", odd["kv_bytes"] == 0 and odd["chosen"] == 0, odd)
+    os.remove(f"{broken}/config.json")
+    check("no config.json: no tokens, but memory", told("--ram=2G", broken)["tokens_per_second"] == 0)
+    refused("nothing there", "No such file", scratch("nothing"))
+    os.makedirs(scratch("empty"))
+    refused("an empty folder", "holds no files", scratch("empty"))
+    with open(scratch("empty/notes"), "w") as file:
+        file.write("nothing")
+    refused("no experts", "there are no experts in it", scratch("empty"))
+    for option in ("--ram=much", "--ram=0", "--ctx=0", "--ctx=x"):
+        refused(option, option.split("=")[0], option, gguf, status=2)
+
+
+def flags(store):
+    result = run(program("expertctl"), "run", store, "true", "--mlock", "-lm", "mmap", "-ot", "attn=CPU")
+    if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):
+        check("run names an option that hurts, and no other", result.stderr.count("\n") == 1 and
+              "--mlock takes all of the file into memory" in result.stderr, result.stderr)
+    need_fuse()
+    begun = subprocess.Popen([program("expertctl"), "run", store, "sh", "-c", "echo {}; read line", "--load-mode", "none",
+                              "--cpu-moe", "-ncmoe", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True)
+    mount = begun.stdout.readline().strip()
+    for what in (mount, store):
+        found = json.loads(run(program("expertctl"), "doctor", "--json", what).stdout)["findings"]
+        said = [one["text"] for one in found if one["topic"] == "flags"]
+        if what == mount:
+            check("doctor names options of a program on a mount", len(said) == 2 and
+                  any("--load-mode copies the file" in line and line.startswith("sh (") for line in said) and
+                  any("--cpu-moe" in line for line in said), said)
+        else:
+            check("doctor: of a store that nobody runs on, none", not said, said)
+    begun.communicate("\n", timeout=60)
+    if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):
+        begun = subprocess.Popen([program("expertctl"), "run", store, "sh", "-c", "echo here; read line", "--no-mmap"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        begun.stdout.readline()
+        result = run(program("expertctl"), "doctor", store)
+        check("doctor names those of a program that has the store open", "--no-mmap copies the file" in result.stdout,
+              result.stdout)
+        begun.communicate("\n", timeout=60)
+
+
+def main():
+    model, gguf = make_model("model", "--preset=tiny-qwen3-moe"), make_model("gguf", "--preset=tiny-qwen3-moe",
+                                                                             "--format=gguf")
+    store, command = the_same(model, gguf)
+    memory()
+    foreign(f"{gguf}/model.gguf")
+    if os.path.exists("/dev/fuse"):
+        command_runs(command)
+    flags(store)
+    done()
+
+
+main()

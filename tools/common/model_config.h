@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model_config.h - of what a model says of itself, in config.json or in the metadata of a GGUF file, the numbers that
+ * memory and tokens are reckoned from.
+ */
+#ifndef TOOLS_MODEL_CONFIG_H
+#define TOOLS_MODEL_CONFIG_H
+
+#include "expertfs.h"
+
+/* 0: not told. */
+struct tools_model_config {
+    uint64_t chosen; /* experts that a layer chooses for a token */
+    uint64_t layers; /* all, also those without experts */
+    uint64_t hidden, vocab;
+    uint64_t context;     /* tokens that it was trained for */
+    uint64_t kv_elements; /* of keys and values that a token leaves behind, in all layers */
+};
+
+/* The text of a config.json. -EUCLEAN: no JSON. What is missing, or cannot be, stays 0. */
+errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
+                                 struct efs_error *err);
+
+/* Reads bytes at offset; -errno when these are not all there. */
+typedef errint_t tools_read_at_fn(void *arg, uint64_t offset, void *to, size_t bytes);
+/* The metadata of a GGUF file of so many bytes; nothing behind them is read. -EUCLEAN: it is none, or damaged. */
+errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
+                                 struct tools_model_config *config, struct efs_error *err);
+
+#endif
