@@ -14,6 +14,9 @@
  * file alone does not have them under their names. The view is not hidden. */
 bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
 
+/* Whether any of these bytes of a file are an expert's. */
+bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
+
 /* ---- texts ---------------------------------------------------------------------------------------------------------
  */
 

@@ -372,6 +372,11 @@ bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
     return efs_view_expert_is_slice(&fs->view, expert.number);
 }
 
+bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes)
+{
+    return efs_view_holds_expert(&fs->view, file, offset, bytes);
+}
+
 errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
 {
     struct efs_file_info own;

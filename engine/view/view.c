@@ -239,6 +239,20 @@ void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, st
         at_expert(view, file - view->expert_first, offset, at);
 }
 
+bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes)
+{
+    struct efs_segment_at at;
+    uint64_t end = efs_view_bytes(view, file);
+    if (offset < end && bytes < end - offset)
+        end = offset + bytes;
+    for (; offset < end; offset += at.bytes) {
+        efs_view_at(view, file, offset, &at);
+        if (!at.text && at.object != EFS_NONE && view->store->objects[at.object].group < view->store->expert_count)
+            return true;
+    }
+    return false;
+}
+
 void efs_view_expert_header(const struct efs_view *view, uint32_t expert, char *out)
 {
     efs_view_header_text(view, expert, out, view->expert_header_bytes[expert]);

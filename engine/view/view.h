@@ -47,6 +47,8 @@ uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file);
 /* The segment at offset (< the file's size). An expert's header is not text yet: object = EFS_NONE and text = NULL;
  * ask efs_view_expert_header() for it. */
 void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at);
+/* Are any of these bytes of the file an expert's? What lies behind its end is nobody's. */
+bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes);
 /* Writes the expert file's header (8-byte length, JSON, spaces): expert_header_bytes[expert] bytes. */
 void efs_view_expert_header(const struct efs_view *view, uint32_t expert, char *out);
 /* "L03/E017", "encoder-L03/E017". */

@@ -19,6 +19,7 @@
     X(readdirs, "requests to list a directory")                                                                        \
     X(opens, "requests to open a file")                                                                                \
     X(reads, "requests to read a file of the checkpoint or of the view")                                               \
+    X(reads_experts, "of reads, those that touch bytes of experts")                                                    \
     X(reads_control, "requests to read a file below .expertfs")                                                        \
     X(wants, "messages to want, and requests of handout, that were taken")                                             \
     X(want_errors, "messages to want, and requests of handout, that were refused")                                     \

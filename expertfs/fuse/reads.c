@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "daemon.h"
+#include "expertfs-private.h"
 #include "ops.h"
 
 #define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
@@ -117,6 +118,8 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info 
      * efs_read(), and the file may be closed at once. */
     struct efsd_open *open = efsd_open_ref(file, 2);
     efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
+    if (!open->text && efs_file_holds_expert(daemon->fs, daemon->tree.nodes[open->node].id, offset, bytes))
+        efsd_count(&daemon->counters.reads_experts, 1);
     if (open->text) {
         read_text(req, open, bytes, offset);
         efsd_open_unref(open);

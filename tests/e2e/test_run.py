@@ -3,6 +3,7 @@
 """expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; what it is
 told, its status, its signals; nothing is left, however it ends. llama.cpp run so gets its experts from the backend and
 makes the same tokens."""
+import mmap
 import os
 import re
 import shutil
@@ -173,6 +174,7 @@ def llama(model, store):
         found = re.search(r"^tokens: .*$", result.stdout, re.M)
         return found and found.group(0)
 
+    line_of_python(model, store)
     check("llama.cpp by itself runs", tokens(plain), plain.stdout + plain.stderr)
     program_ = (PYTHON, CLIENT)
     runs = {"a store that the program opens": (store, "--", *program_, model, scratch("out.npz")),
@@ -183,6 +185,90 @@ def llama(model, store):
         result = ran(*words, env={**os.environ, "EXPERTFS_BUDGET": "192M"}, timeout=240)
         ends(f"llama.cpp, {what}", result, 0, "loaded expertfs backend", r"expertfs compute buffer size = +[0-9.]*[1-9]")
         check(f"llama.cpp, {what}: the same tokens", tokens(result) == tokens(plain), result.stdout[-500:])
+
+
+def preloaded():
+    """A ggml that has no backend inside loads all that are files before ours, one that has some loads ours alone; once."""
+    if not os.path.exists(PLUGIN) or SANITIZED:
+        return
+    source, library, binary = scratch("fake.c"), scratch("libfake.so"), scratch("fake")
+    with open(source, "w") as file:
+        file.write("""
+        #include <stddef.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #ifdef MAIN
+        size_t ggml_backend_reg_count(void);
+        int main(void) { size_t n = ggml_backend_reg_count(); printf("%zu %zu", n, ggml_backend_reg_count()); }
+        #else
+        static size_t count;
+        size_t ggml_backend_reg_count(void) { return count + (getenv("INSIDE") != NULL); }
+        void ggml_backend_load_all(void) { printf("all "); count += 2; }
+        void *ggml_backend_load(const char *path) { printf("%s ", strrchr(path, '/') + 1); count++; return NULL; }
+        #endif
+        """)
+    built = run("gcc", "-shared", "-fPIC", "-o", library, source)
+    built = built if built.returncode else run("gcc", "-DMAIN", "-o", binary, source, "-L", os.path.dirname(library),
+                                               "-lfake", f"-Wl,-rpath,{os.path.dirname(library)}")
+    if built.returncode:
+        note(f"left out: gcc: {built.stderr[-300:]}")
+        return
+    names = {"LD_PRELOAD": os.path.basename(PLUGIN), "LD_LIBRARY_PATH": os.path.dirname(PLUGIN)}
+    for inside, want in ((False, "all libggml-expertfs.so 3 3"), (True, "libggml-expertfs.so 2 2")):
+        result = run(binary, env={**os.environ, **names, **({"INSIDE": "1"} if inside else {})})
+        check(f"preloaded into a ggml with {'one' if inside else 'no'} backend inside", result.stdout == want,
+              result.stdout + result.stderr)
+
+
+def line_of_python(model, store):
+    """The one of expertfs-ggml(7), as it stands there."""
+    page = open(os.path.join(ROOT, "man", "expertfs-ggml.7")).read()
+    lines = re.search(r"^(import ctypes.*?)^\.Ed", page, re.M | re.S).group(1)
+    lines = lines.replace("/usr/local/lib/libggml-expertfs.so", PLUGIN)
+    result = run(PYTHON, "-c", lines + f"llama_cpp.Llama({model!r}, n_ctx=64, verbose=True)",
+                 env={**os.environ, "EXPERTFS_STORE": store, "EXPERTFS_BUDGET": "64M"})
+    check("the page's line of Python loads the backend", result.returncode == 0 and
+          re.search(r"expertfs compute buffer size = +[0-9.]*[1-9]", result.stderr), result.stderr[-1500:])
+
+
+def expert_reads(model, store):
+    """A read of a file is told apart by whether it touches an expert; with the backend, none does once a model is
+    loaded."""
+    mount = Mount(store, "budget=192M")
+
+    def more(before=[0]):
+        before[0], was = mount.count("fuse_reads_experts"), before[0]
+        return before[0] - was
+
+    size = os.path.getsize(model)
+    fd = os.open(mount / "model.gguf", os.O_RDONLY | os.O_DIRECT)
+    page = mmap.mmap(-1, 4096)
+    more()
+    os.preadv(fd, [page], 0)  # metadata
+    os.preadv(fd, [page], size)
+    check("a read of what is no expert's does not count", more() == 0)
+    experts = [at for at in range(0, size // 4096 * 4096, 65536) if os.preadv(fd, [page], at) and more()]
+    check("reads of experts do, each once", size * 0.5 < len(experts) * 65536 < size, (len(experts), size))
+    os.close(fd)
+    if os.path.exists(PLUGIN) and not SANITIZED:
+        process = started(mount.path, PYTHON, CLIENT, "{gguf}", scratch("out.npz"), "--wait", "--tokens", "40",
+                          stdin=subprocess.PIPE)
+        text = ""
+        for line in process.stdout:
+            text += line
+            if line == "begun\n":
+                break
+        else:
+            note(f"left out: llama.cpp: {text}")
+            process.communicate()
+            mount.unmount()
+            return
+        more()  # while it is loaded, what stands beside experts may bring some
+        rest, _ = process.communicate("\n", timeout=240)
+        check("40 tokens: no expert is read from the file", "tokens:" in rest and more() == 0, rest[-500:])
+        check("40 tokens: experts come over the socket", mount.count("fuse_handouts") > 0, mount.stat())
+    mount.unmount()
 
 
 def main():
@@ -196,6 +282,8 @@ def main():
     signals(store)
     keeper_killed(store)
     on_a_mount(store)
+    preloaded()
+    expert_reads(os.path.join(folder, "model.gguf"), store)
     llama(os.path.join(folder, "model.gguf"), store)
     done()
 

@@ -290,6 +290,15 @@ uint32_t efs_file_count(const struct efs *fs)
     return fs->file_count;
 }
 
+bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes)
+{
+    (void)fs;
+    (void)file;
+    (void)offset;
+    (void)bytes;
+    return false;
+}
+
 bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
 {
     (void)fs, (void)expert;

@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define DAEMON_ENDS_SECONDS 30 /* it saves its counts; then it is killed */
+#define UNMOUNT_TRIES 250
+#define UNMOUNT_PAUSE_US 20000
 
 const char *ctl_program_folder(char *path, size_t room)
 {
@@ -34,22 +36,26 @@ static int child_wait(pid_t pid)
     return status;
 }
 
-/* What is still there goes: nothing, if the daemon could end by itself. */
+static void folder_unmount(const struct ctl_run_mount *mount)
+{
+    if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0 || errno != EPERM)
+        return;
+    pid_t pid = fork();
+    if (pid == 0) {
+        execlp("fusermount3", "fusermount3", "-uqz", mount->path, (char *)NULL);
+        _exit(127);
+    }
+    if (pid > 0)
+        child_wait(pid);
+}
+
+/* Where something is mounted, -EBUSY: the daemon was killed, or is ending still. */
 static void folder_remove(const struct ctl_run_mount *mount)
 {
-    struct stat above, at;
-    bool mounted = stat(mount->folder, &above) == 0 &&
-                   (stat(mount->path, &at) < 0 ? errno == ENOTCONN || errno == EIO : at.st_dev != above.st_dev);
-    if (mounted && umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) {
-        pid_t pid = fork();
-        if (pid == 0) {
-            execlp("fusermount3", "fusermount3", "-uqz", mount->path, (char *)NULL);
-            _exit(127);
-        }
-        if (pid > 0)
-            child_wait(pid);
+    for (int tries = 0; tries < UNMOUNT_TRIES && rmdir(mount->path) < 0 && errno == EBUSY; tries++) {
+        folder_unmount(mount);
+        usleep(UNMOUNT_PAUSE_US);
     }
-    rmdir(mount->path);
     rmdir(mount->folder);
 }
 
