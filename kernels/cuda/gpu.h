@@ -34,4 +34,34 @@ struct efs_gpu_shard {
  * well formed, or of another number of elements. dst then holds anything; nothing outside of it was written. */
 enum efs_gpu_status { EFS_GPU_FINE = 0, EFS_GPU_DAMAGED = 1 };
 
+#define EFS_GPU_ROWS 8 /* of a matrix that a block of threads takes */
+
+/* An expert of a mixture: plain matrices, row-major, each aligned to EFS_GPU_ALIGN. */
+struct efs_gpu_expert {
+    const uint16_t *gate, *up; /* [inner][hidden] */
+    const uint16_t *down;      /* [hidden][inner] */
+    uint32_t first, count;     /* its routes */
+};
+
+/*
+ * What a layer is to compute, all of it in memory of the device and the caller's. A route is an expert and one of its
+ * tokens; those of an expert follow one another. Launched are efs_gpu_ffn_up with a grid of (inner / EFS_GPU_ROWS,
+ * experts), then efs_gpu_ffn_down (hidden / EFS_GPU_ROWS, experts), then efs_gpu_ffn_sum (hidden / EFS_GPU_THREADS,
+ * tokens), all rounded up. Numbers of tokens and routes are the host's and are not checked.
+ */
+struct efs_gpu_mixture {
+    const struct efs_gpu_expert *experts;
+    uint32_t hidden, inner;
+    bool f16;              /* matrices are F16, not BF16 */
+    const float *x;        /* [tokens][hidden]; x and h are aligned to EFS_GPU_ALIGN */
+    const uint32_t *token; /* [routes] */
+    const float *weight;   /* [routes] */
+    /* The routes of token t, in the order in which they are added up: token_route[token_begin[t]] and on. */
+    const uint32_t *token_begin; /* [tokens + 1] */
+    const uint32_t *token_route; /* [routes] */
+    float *h;                    /* [routes][inner], made by the first kernel */
+    float *part;                 /* [routes][hidden], made by the second one */
+    float *y;                    /* [tokens][hidden], overwritten; tokens of no expert get zeros */
+};
+
 #endif

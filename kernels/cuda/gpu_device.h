@@ -7,6 +7,8 @@
 
 #include "gpu.h"
 
+#include <string.h>
+
 /* A step: call, which has `thread` among its arguments, by every thread of the block, and a barrier. */
 #ifdef __CUDACC__
 #define EFS_GPU_STEP(call)                                                                                             \
@@ -16,10 +18,16 @@
         __syncthreads();                                                                                               \
     } while (0)
 #else
+/* In which order the twin takes the threads: a step must not depend on it. Who includes this may choose. */
+#ifndef EFS_GPU_TURN
+#define EFS_GPU_TURN(turn) (turn)
+#endif
 #define EFS_GPU_STEP(call)                                                                                             \
     do {                                                                                                               \
-        for (unsigned thread = 0; thread < EFS_GPU_THREADS; thread++)                                                  \
+        for (unsigned turn = 0; turn < EFS_GPU_THREADS; turn++) {                                                      \
+            const unsigned thread = EFS_GPU_TURN(turn);                                                                \
             call;                                                                                                      \
+        }                                                                                                              \
     } while (0)
 #endif
 

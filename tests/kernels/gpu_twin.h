@@ -7,6 +7,11 @@
 #define EFS_TESTS_KERNELS_GPU_TWIN_H
 
 #include "cases.h"
+
+/* Another order of threads each time: where two of them meet in one step, some order shows it. */
+static unsigned gpu_twin_order;
+#define EFS_GPU_TURN(turn) ((turn) ^ gpu_twin_order)
+
 #include "cuda/gpu_decode.h"
 #include "cuda/gpu_recover.h"
 
@@ -33,6 +38,7 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     struct efs_gpu_shard shard = {in.data, rest.data, dst.data, (uint32_t)e_bytes, (uint32_t)n, (uint32_t)format};
     uint32_t status = EFS_GPU_FINE;
 
+    gpu_twin_order = (gpu_twin_order + 89) % EFS_GPU_THREADS;
     for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* some that the shard does not have */
         struct efs_gpu_decode state;
         memset(&state, 0xb7, sizeof(state)); /* shared memory holds anything */

@@ -243,11 +243,42 @@ static void forged_span(void **state)
     buffers_free(&b);
 }
 
+/* A block whose symbols of level 1 all escape, into a level of ten symbols, at the very end of the chunk: who believed
+ * the planes would read far past it. */
+static void escapes_past_the_rest(void **state)
+{
+    enum { RANGE = 8000, REST = 10, CHUNK = 16 + 36 + REST + 3 * RANGE / 4 + EFS_SPAN / 4 + EFS_CASCADE_SLACK };
+    struct guarded chunk = guarded_new(CHUNK);
+    struct buffers b = buffers_new(EFS_FORMAT_BF16, EFS_SPAN);
+    const uint16_t counts[] = {3 * RANGE, REST, 0, 0, 0, RANGE, 2 * RANGE, 3 * RANGE};
+    uint8_t *first = chunk.data + 16 + 36 + REST + 3 * RANGE / 4;
+
+    (void)state;
+    memset(chunk.data, 0, chunk.bytes);
+    put_u32(chunk.data, EFS_SPAN);
+    put_u32(chunk.data + 4, 1);
+    put_u32(chunk.data + 8, CHUNK - EFS_CASCADE_SLACK);
+    put_u32(chunk.data + 16, 16 + 36);
+    memcpy(chunk.data + 20, counts, sizeof(counts));
+    chunk.data[16 + 20] = 2;
+    memset(chunk.data + 16 + 36 + REST, 0xff, 3 * RANGE / 4);
+    for (unsigned block = 0; block < 3; block++) /* four escapes a byte */
+        memset(first + block * (EFS_BLOCK / 4), 0xff, RANGE / 4);
+    assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
+    guarded_free(&chunk);
+    buffers_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(truncated),   cmocka_unit_test(every_bit),     cmocka_unit_test(random_flips),
-        cmocka_unit_test(all_escapes), cmocka_unit_test(forged_fields), cmocka_unit_test(forged_span),
+        cmocka_unit_test(truncated),
+        cmocka_unit_test(every_bit),
+        cmocka_unit_test(random_flips),
+        cmocka_unit_test(all_escapes),
+        cmocka_unit_test(forged_fields),
+        cmocka_unit_test(forged_span),
+        cmocka_unit_test(escapes_past_the_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
