@@ -44,7 +44,7 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
             fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
             (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)
-        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu",
+        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu MiB",
                  fs->store->path, (unsigned long long)(budget / MIB), whose,
                  (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
     return 0;

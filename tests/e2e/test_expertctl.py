@@ -35,6 +35,9 @@ check("get tells everything", result.returncode == 0 and not result.stderr and t
       "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
       "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and page_cache, result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
+result = ctl("get", model)
+check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list'" in result.stderr,
+      result)
 check("get -h: sizes with their unit", ctl("get", "-h", mount.path, "budget").stdout == "128 MiB\n" and
       ctl("get", "-h", mount.path, "policy").stdout == "zipmoe\n")
 check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: makespan\n")

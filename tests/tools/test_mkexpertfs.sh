@@ -55,6 +55,7 @@ text=$("$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs" 2>"$dir/err") || comp
 for word in class entropy expert dense other BF16 qwen; do
     grep -q "$word" <<<"$text" || complain "the table has no '$word': $text"
 done
+[ -z "$(sed "s,$dir/stores/,," <<<"$text" | awk 'length > 80')" ] || complain "what it prints does not fit 80 columns: $text"
 [ "$("$mkexpertfs" -q -f "$dir/model-2" "$dir/stores/2.efs" 2>&1)" = "" ] || complain "--quiet is not"
 json=$("$mkexpertfs" --json -f "$dir/model-2" "$dir/stores/2.efs" 2>/dev/null) || complain "--json: exit $?"
 [ "$(field store_bytes <<<"$json")" = "$(stat -c %s "$dir/stores/2.efs")" ] || complain "--json: $json"

@@ -36,7 +36,8 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     free(up);
     if (getxattr(at, CTL_XATTR "answer", NULL, 0) < 0) {
         free(at);
-        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs that can be tuned", path);
+        return efs_fail(err, -ENODEV,
+                        "%s: not in a mount of expertfs that can be tuned; `expertctl list' shows the mounts", path);
     }
     *root = at;
     return 0;

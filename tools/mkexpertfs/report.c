@@ -13,7 +13,7 @@ void print_report(const struct efs_pack_report *r, const char *out)
     char source[16], store[16], speed[16], time[16];
     double source_bytes = (double)r->source_bytes;
     tools_rows_print(r->rows, r->row_count);
-    printf("%s: %llu files, %llu tensors, %llu experts (%s); %s -> %s (%.3f) in %s, %s/s\n", out,
+    printf("%s: %llu files, %llu tensors, %llu experts (%s)\n%s -> %s (%.3f) in %s, %s/s\n", out,
            (unsigned long long)r->files, (unsigned long long)r->tensors, (unsigned long long)r->experts, r->family,
            tools_size_print(r->source_bytes, source, sizeof(source)),
            tools_size_print(r->store_bytes, store, sizeof(store)),
