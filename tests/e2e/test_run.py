@@ -57,7 +57,7 @@ def nothing_left(what):
 def ends(what, result, status, *words):
     check(f"{what}: status {status}", result.returncode == status, f"{result.returncode} {result.stdout} {result.stderr}")
     for word in words:
-        check(f"{what}: says {word!r}", re.search(word, result.stdout + result.stderr), result.stdout + result.stderr)
+        check(f"{what}: says {word!r}", re.search(word, result.stdout + result.stderr, re.M), result.stdout + result.stderr)
     check(f"{what}: nothing is left", not left(), left())
 
 
@@ -80,7 +80,13 @@ def arguments(folder, store):
     result = ran("-o", "budget=64M", "-o", "policy=lru", store, "sh", "-c",
                  'grep -E "^(budget|policy)" "$EXPERTFS_MOUNT/.expertfs/config"; cat "$EXPERTFS_MOUNT/.expertfs/stat"')
     ends("mount options", result, 0, r"policy: lru", r"budget_bytes: 67108864")
-    ends("a status", ran(store, "sh", "-c", "exit 7"), 7)
+    ends("a status", ran(store, "sh", "-c", "exit 7", "{}"), 7)
+    result = ran(store, "sh", "-c", 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT"; exit 3')
+    if os.path.exists(PLUGIN):
+        ends("without a mount", result, 3)
+        check("without a mount: the program is told the store", result.stdout == f"{store}|\n", result.stdout)
+    else:
+        ends("without a mount and a backend", result, 125, "is not installed")
     ends("a signal of its own", ran(store, "sh", "-c", "kill -9 $$ {}"), 128 + 9)
     ends("a program that is not there", ran(store, "no-such-program", "{}"), 127, "no-such-program: No such file")
     ends("a folder", ran(store, "/", "{}"), 126, "Permission denied")
