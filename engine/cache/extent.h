@@ -32,6 +32,7 @@ struct efs_extent {
     uint8_t list;              /* enum efs_extent_list */
     bool discard;              /* damaged: drop when the last reference goes */
     bool evict_first;          /* evictable, and the first to go, before the pool grows */
+    bool awaited;              /* came for a guess whose layer is still to ask: goes after all else that is evictable */
     bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
     uint32_t refs;             /* users of the memory; an extent with users is whole and not evicted */
     uint32_t ahead_bytes;      /* that were read ahead and not used yet */
@@ -179,7 +180,8 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
 /* Bytes that lack of an expert, as they are read; 0: it is here, or on its way. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* An expert is guessed to be asked for: begin to load what is missing, in memory that is free or that nobody keeps. It
- * is no use of it. Returns how many loads were begun, each ends with efs_hooks.guessed; 0: there is no such memory. */
+ * is no use of it. Until somebody asks for it, or efs_extents_guess_drop(), it goes after all else that is evictable.
+ * Returns how many loads were begun, each ends with efs_hooks.guessed; 0: there is no such memory. */
 uint32_t efs_extents_guess(struct efs *fs, uint32_t expert);
 /* Of its loads by efs_extents_guess(), those that are not begun are wanted now, or are cancelled. */
 void efs_extents_guess_raise(struct efs *fs, uint32_t expert);

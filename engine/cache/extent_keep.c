@@ -3,7 +3,7 @@
  * extent_keep.c - which components of extents stay in memory. What the policy keeps (extent.keep) stands in one list,
  * all else in two others: *evictable* extents, of dense tensors, of experts that are not kept, and components that
  * their expert lost; and what is *passing*, of scans (extent_pass.c). Evictable components stay as long as nobody needs
- * their memory, and go oldest first.
+ * their memory, and go oldest first; but what is guessed to be asked for soon (extent.awaited) goes after the others.
  */
 #include "extent_core.h"
 
@@ -58,7 +58,7 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
         fs->extents->ready_count--;
     x->have &= (uint8_t)~components;
     if (x->have == 0) {
-        x->discard = x->evict_first = x->streamed = false;
+        x->discard = x->evict_first = x->awaited = x->streamed = false;
         efs_extent_set_passing(fs, x, false);
     }
     efs_extent_enlist(fs, extent);
@@ -74,13 +74,13 @@ void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components)
         efs_cache_lost(fs, fs->store->objects[x->object].group);
 }
 
-static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first)
+static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool awaited)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
     for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
         if (only_evict_first && !fs->extents->at[i].evict_first)
             return EFS_EVICTED_NONE;
-        if (fs->extents->at[i].refs == 0) {
+        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].awaited == awaited) {
             efs_extent_drop(fs, i, extent_evictable_components(&fs->extents->at[i]));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
@@ -94,11 +94,13 @@ static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 {
     if (only_evict_first)
-        return extents_evict_evictable(fs, true);
+        return extents_evict_evictable(fs, true, false);
     enum efs_evicted passed = efs_extents_evict_passing(fs, EFS_PASSING_LEFT), evictable;
     if (passed == EFS_EVICTED_ONE)
         return passed;
-    evictable = extents_evict_evictable(fs, false);
+    evictable = extents_evict_evictable(fs, false, false);
+    if (evictable == EFS_EVICTED_IN_USE)
+        evictable = extents_evict_evictable(fs, false, true);
     if (evictable == EFS_EVICTED_ONE)
         return evictable;
     enum efs_evicted ahead = efs_extents_evict_passing(fs, EFS_PASSING_READ);
@@ -110,7 +112,7 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 bool efs_extents_evict_idle(struct efs *fs)
 {
     return efs_extents_evict_passing(fs, EFS_PASSING_LEFT) == EFS_EVICTED_ONE ||
-           extents_evict_evictable(fs, false) == EFS_EVICTED_ONE;
+           extents_evict_evictable(fs, false, false) == EFS_EVICTED_ONE;
 }
 
 /* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
@@ -209,6 +211,7 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent)
     if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
         efs_extent_set_passing(fs, x, false);
         x->evict_first = true;
+        x->awaited = false;
         efs_extent_enlist(fs, extent);
     }
 }

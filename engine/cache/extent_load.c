@@ -425,6 +425,7 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
 {
     struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_used(fs, x);
+    x->awaited = false;
     if (extent_is_whole(x)) {
         x->refs++;
         x->evict_first = false;
@@ -536,6 +537,7 @@ uint32_t efs_extents_guess(struct efs *fs, uint32_t expert)
             continue;
         if (fs->closing || efs_extent_load(fs, i, EFS_LOAD_GUESS) < 0)
             break;
+        fs->extents->at[i].awaited = true;
         begun++;
     }
     efs_count(&fs->stats, guessed_extents, begun);
@@ -565,6 +567,8 @@ void efs_extents_guess_cancel(struct efs *fs, uint32_t expert)
 
 void efs_extents_guess_drop(struct efs *fs, uint32_t expert)
 {
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        fs->extents->at[i].awaited = false;
         efs_extent_evict_first(fs, i);
+    }
 }

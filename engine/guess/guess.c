@@ -160,6 +160,9 @@ static struct efs_prefetch *guess_off(struct efs *fs)
     struct efs_guessing *g = fs->guessing;
     struct efs_prefetch *queue = g->queue;
     efs_guess_forget(fs);
+    for (uint32_t i = 0; i < g->held_count; i++)
+        if (g->experts[g->held[i]].read)
+            efs_extents_guess_drop(fs, g->held[i]);
     g->queue = NULL;
     g->on = false;
     fs->account.fixed_bytes -= g->memory_bytes;

@@ -118,6 +118,8 @@ static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
     e->read = e->read && here;
     if (e->read)
         hold(g, number);
+    else
+        efs_extents_guess_drop(fs, number);
     if (!g->queue)
         return;
     efs_prefetch_done(g->queue, layer, index, here, &actions, &count);
@@ -156,6 +158,7 @@ static void look_at_held(struct efs *fs)
         uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
         if (e->read && efs_extents_missing(fs, number)) {
             efs_prefetch_lost(g->queue, layer, index);
+            efs_extents_guess_drop(fs, number);
             expert_wasted(g, e);
         }
         if (!e->read || e->pending)

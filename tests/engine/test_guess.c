@@ -242,6 +242,35 @@ static void nothing_kept_goes(void **state)
     efs_close(fs);
 }
 
+/* Layers before its own bring what nobody keeps for long: that goes, and not what is still to be asked for. */
+static void it_waits_for_its_layer(void **state)
+{
+    (void)state;
+    static const uint32_t guessed[] = {15};
+    uint32_t some[10];
+    for (uint32_t e = 0; e < 10; e++)
+        some[e] = e;
+    struct efs *probe = open_store(256 * MIB, "always:share=20");
+    uint64_t fixed = stats_of(probe).fixed_bytes;
+    efs_close(probe);
+    struct efs *fs = open_store(fixed + 36 * MIB, "always:share=20");
+    struct efs_client *client = client_of(fs);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        ask_for(fs, layer, some, 10);
+    assert_int_equal(hint(client, 2, guessed, 1), 0);
+    struct efs_stats before = when_calm(fs);
+    assert_int_equal(info_of(fs, 2 * EXPERTS + 15).state, 'C');
+    ask_for(fs, 0, some, 10);
+    ask_for(fs, 1, some, 10);
+    struct efs_stats after = when_calm(fs);
+    assert_true(after.disk_bytes - before.disk_bytes > 32 * MIB);
+    assert_int_equal(info_of(fs, 2 * EXPERTS + 15).state, 'C');
+    ask_for(fs, 2, guessed, 1);
+    assert_true(told(fs, "hints", 7) == 1); /* covered */
+    efs_client_close(client);
+    efs_close(fs);
+}
+
 /* Its layer passes without it: it is the first to go. */
 static void what_came_in_vain_goes_first(void **state)
 {
@@ -434,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_guess_is_not_a_use),
         cmocka_unit_test(nothing_kept_goes),
+        cmocka_unit_test(it_waits_for_its_layer),
         cmocka_unit_test(what_came_in_vain_goes_first),
         cmocka_unit_test(asked_for_what_was_cancelled),
         cmocka_unit_test(requests_teach),
