@@ -41,6 +41,10 @@ run 0 --mount "$dir/m.efs" "${peers[@]}" --policy zipmoe,lru --budget 40M,80M --
 says '^check of what was computed (ffn, 60 tokens): [0-9a-f]*$'
 run 0 --mount "$dir/m.efs" --policy lru:full,lru:coded --budget 40M --batch 1,16 --compute ffn-coded --threads 3 \
     --json "$dir/full.json" "$trace"
+# What is guessed, and read ahead, changes no number
+run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded --predict mixed,perfect \
+    --prefetch always --json "$dir/guessed.json" "$trace"
+says 'guesses: .* times as fast; '
 run 0 --mount "$dir/z.efs" --policy lru --budget 40M --compute ffn-coded --batch 5 --json "$dir/zstd.json" "$trace"
 run 0 --store "$dir/m.efs" "${peers[@]}" --budget 40M --batch 1,7 --compute ffn --threads 1 --json "$dir/plain.json" "$trace"
 if [ -e /dev/fuse ]; then
@@ -75,7 +79,13 @@ for r in coded:
     if ours:
         assert sum(r["hits"].values()) > 0 and r["hits"]["F"] == 0 and r["read_bytes_per_token"] > 0, r
         assert not r["memory_limit_bytes"] or r["memory_peak_bytes"] <= r["memory_limit_bytes"], r
-everything = coded + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
+guessed = runs("guessed")
+assert len(guessed) == 4 and [bool(r["guesses"]) for r in guessed] == [False, True] * 2, guessed
+for r in guessed[1::2]:
+    g = r["guesses"]
+    assert g["predictor"] == "mixed" and g["used"] + g["late"] <= g["missing"], g
+    assert g["wasted_bytes_per_token"] <= g["read_bytes_per_token"] <= r["read_bytes_per_token"], r
+everything = coded + guessed + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
 assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
 assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
 assert len({r["check"] for r in everything}) == 1, {(r["runner"], r["compute"], r["batch"], r["check"]) for r in everything}

@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #include "foresight.h"
+#include "gpu_cache.h"
 
 #include "options.h"
 #include "size.h"
@@ -13,6 +14,7 @@
 #define THREADS_MAX 64
 #define ALLOWANCE_DEFAULT (UINT64_C(64) << 20)
 #define DISTANCE_DEFAULT 4
+#define SWAPS_DEFAULT 8 /* DALI, of models with many experts */
 #define PIECE_DEFAULT (UINT64_C(512) << 10)
 #define BUDGETS_DEFAULT "10%,25%,50%,75%"
 #define POLICIES_DEFAULT "zipmoe,lru,lfu,fifo,marking"
@@ -63,8 +65,9 @@ static const struct argp_option options[] = {
     {"budget", OPT_BUDGET, "SIZE,...", 0,
      "Memory for experts: sizes, or percentages of the raw experts (default: " BUDGETS_DEFAULT ")", 0},
     {"policy", OPT_POLICY, "NAME,...", 0,
-     "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking, oracle (knows the future); NAME:POOLS splits "
-     "the budget in another way than --plan and --unit say (default: " POLICIES_DEFAULT ")",
+     "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking; NAME:POOLS splits the budget in another way "
+     "than --plan and --unit say (default: " POLICIES_DEFAULT "). Of the simulator, on whole coded experts: oracle "
+     "(knows the future), least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed (to the letter)",
      0},
     {"plan", OPT_PLAN, "POOLS", 0,
      "How zipmoe and published split the budget: makespan (default, as mounts do) for the least time, io for the least "
@@ -76,8 +79,10 @@ static const struct argp_option options[] = {
      0},
     {"plan-from", REPLAY_OPT_PLAN_FROM, "TRACE", 0, "Plan from this history (default: from a skew that is assumed)", 0},
     {"predict", OPT_PREDICT, "NAME,...", 0,
-     "Of the simulator: each policy also with guesses that are read ahead, by all (predictors of `moe-replay predict' "
-     "and perfect, which knows what comes), or some of them; they learn from --plan-from's history, then as they go",
+     "Each policy also with guesses that are read ahead, by all (predictors of `moe-replay predict' and perfect, which "
+     "knows what comes), or some of them; they learn as they go, and in the simulator from --plan-from's history "
+     "first; "
+     "a mount has mixed, fmoe and moe-infinity",
      0},
     {"prefetch", OPT_PREFETCH, "MODE", 0, "Guesses are read while that is faster (auto, the default), or always", 0},
     {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
@@ -96,7 +101,7 @@ static const struct argp_option options[] = {
     {"tune", OPT_TUNE, "NAME=NUMBER", 0,
      "Of zipmoe: delta, count_age, rate_weight, age_weight, smooth, half_life, change_bits, promote_margin; step (of "
      "the planner's grid, 0.05), counts (1: start with the history's), begin (1: tell it of each new sequence). Of "
-     "guesses: share (of the budget), token_mib (read for a token, at most), distance (layers ahead)",
+     "guesses: share (of the budget), token_mib (read for a token, at most), distance (layers ahead). Of dali: swaps",
      0},
     {"seed", REPLAY_OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
     {"allowance", OPT_ALLOWANCE, "SIZE", 0,
@@ -119,7 +124,7 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
 {
     double count_age = s->tuning.count_age, counts = s->seed_counts, begin = s->tell_sequence;
     double token_mib = (double)s->governor.iteration_bytes / 1048576, distance = s->distances;
-    double piece_kib = (double)s->piece_bytes / 1024;
+    double piece_kib = (double)s->piece_bytes / 1024, swaps = s->swaps;
     const struct {
         const char *name;
         double *number;
@@ -138,6 +143,7 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
                  {"token_mib", &token_mib},
                  {"piece_kib", &piece_kib},
                  {"least", &s->governor.least},
+                 {"swaps", &swaps},
                  {"distance", &distance}};
     const char *equals = strchr(value, '=');
     size_t bytes = equals ? (size_t)(equals - value) : 0, i = 0;
@@ -153,15 +159,18 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
     if (end == equals + 1 || *end || !(given >= 0 && given <= 1e9) ||
         (known[i].number == &s->step && !(given >= 0.01 && given <= 1)) ||
         (known[i].number == &s->governor.share && given > 1) || (known[i].number == &piece_kib && given < 4) ||
+        (known[i].number == &swaps && given > EFS_GPU_SWAPS_MAX) ||
         (known[i].number == &distance && !(given >= 1 && given <= EFS_PREDICT_MAX_DISTANCE)))
-        argp_error(state, "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1; share: to 1; distance: 1 to %u)", value,
-                   EFS_PREDICT_MAX_DISTANCE);
+        argp_error(state,
+                   "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1; share: to 1; distance: 1 to %u; swaps: to %u)",
+                   value, EFS_PREDICT_MAX_DISTANCE, EFS_GPU_SWAPS_MAX);
     *known[i].number = given;
     s->tuning.count_age = (unsigned)count_age;
     s->seed_counts = counts > 0;
     s->tell_sequence = begin > 0;
     s->governor.iteration_bytes = (uint64_t)(token_mib * 1048576);
     s->distances = (unsigned)distance;
+    s->swaps = (uint32_t)swaps;
     s->piece_bytes = (uint64_t)(piece_kib * 1024);
 }
 
@@ -230,8 +239,8 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
     for (uint32_t i = 0; i < a->policy_count; i++)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,
-                       "--policy %s: zipmoe, published, lru, lfu, fifo, marking or oracle, and but for oracle :io, "
-                       ":makespan, :coded, :even, :full or :raw behind it",
+                       "--policy %s: zipmoe, published, lru, lfu, fifo or marking, with :io, :makespan, :coded, :even, "
+                       ":full or :raw behind it or not; or one of the simulator's that --help lists",
                        a->policies[i]);
 }
 
@@ -347,6 +356,7 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
                                    .setup = {.schedule = EFS_SCHEDULE_BEST,
                                              .step = 0.05,
                                              .seed_counts = true,
+                                             .swaps = SWAPS_DEFAULT,
                                              .piece_bytes = PIECE_DEFAULT,
                                              .distances = DISTANCE_DEFAULT}};
     a->setup.tuning.count_age = 64;

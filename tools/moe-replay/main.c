@@ -29,7 +29,7 @@
 enum { EXIT_USAGE = 2 };
 
 #define MODEL_LAYERS_MAX 256 /* EFS_PLAN_MAX_LAYERS */
-#define CHOICES_MAX ((REPLAY_LIST_MAX + 3) * REPLAY_LIST_MAX)
+#define CHOICES_MAX (2 * (REPLAY_LIST_MAX + 3) * REPLAY_LIST_MAX)
 
 /* What is tried with every budget and batch size. */
 struct choice {
@@ -137,6 +137,8 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     live->allowance_bytes = a->allowance_bytes;
     live->prealloc = a->prealloc;
     live->warm = a->warm;
+    if (a->predictor_count > 0)
+        replay_mount_print_prefetch(&a->setup.governor, live->prefetch, sizeof(live->prefetch));
     session->live_open = true;
     errint_t rc = replay_live_open(live, err);
     if (rc == 0 && (live->model.layers != a->setup.layers || live->model.experts != a->setup.experts))
@@ -144,17 +146,21 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     return rc;
 }
 
+static bool can_guess(const struct session *session, enum replay_runner runner, const struct replay_policy *policy,
+                      uint32_t predictor)
+{
+    if (runner == REPLAY_EXPERTFS)
+        return replay_mount_predicts(session->a->predictors[predictor].name);
+    return runner == REPLAY_SIMULATE && policy->keeper == REPLAY_KEEP_NONE && policy->pools != REPLAY_RAW;
+}
+
+/* A policy by itself, then with each predictor that it can be with. */
 static void session_add_choice(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
 {
     session->choices[session->choice_count++] = (struct choice){runner, *policy, 0};
-}
-
-/* A simulated policy by itself, then with each predictor. */
-static void session_add_simulated(struct session *session, const struct replay_policy *policy)
-{
-    bool guesses = !policy->oracle && policy->pools != REPLAY_RAW;
-    for (uint32_t p = 0; p <= (guesses ? session->a->predictor_count : 0); p++)
-        session->choices[session->choice_count++] = (struct choice){REPLAY_SIMULATE, *policy, p};
+    for (uint32_t p = 0; p < session->a->predictor_count; p++)
+        if (can_guess(session, runner, policy, p))
+            session->choices[session->choice_count++] = (struct choice){runner, *policy, p + 1};
 }
 
 static void session_make_choices(struct session *session)
@@ -169,7 +175,7 @@ static void session_make_choices(struct session *session)
     if (a->mount && !session->live.has_policies)
         session_add_choice(session, REPLAY_EXPERTFS, &own);
     for (uint32_t p = 0; a->simulate && p < a->policy_count; p++) /* after the real ones, of which it learns */
-        session_add_simulated(session, &a->policy[p]);
+        session_add_choice(session, REPLAY_SIMULATE, &a->policy[p]);
     for (uint32_t p = 0; p < a->peer_count; p++)
         session_add_choice(session, a->peer[p], a->peer[p] == REPLAY_MMAP ? &paged : &last_used);
 }
@@ -198,7 +204,8 @@ static struct replay_learned learned_beside(const struct session *session, const
 {
     const struct replay_run_record *runs = session->report.runs;
     for (size_t i = session->report.count; i-- > 0;)
-        if (runs[i].runner == REPLAY_EXPERTFS && runs[i].batch == record->batch && runs[i].budget == record->budget &&
+        if (runs[i].runner == REPLAY_EXPERTFS && runs[i].batch == record->batch &&
+            runs[i].predictor == record->predictor && runs[i].budget == record->budget &&
             runs[i].policy.pools == record->policy.pools && strcmp(runs[i].policy.name, record->policy.name) == 0)
             return runs[i].learned;
     return (struct replay_learned){0};
@@ -326,7 +333,8 @@ static errint_t foresee(struct session *session, uint32_t p, const struct replay
 /* Guesses of it were made. */
 static bool can_run(const struct session *session, const struct choice *choice)
 {
-    return choice->predictor == 0 || session->foresight[choice->predictor - 1].first;
+    return choice->predictor == 0 || choice->runner == REPLAY_EXPERTFS ||
+           session->foresight[choice->predictor - 1].first;
 }
 
 /* All budgets and choices for one batch size. */
@@ -343,8 +351,8 @@ static errint_t run_batch(struct session *session, uint32_t batch, struct efs_er
         if (rc < 0)
             efs_fail(err, rc, "%s: %s", session->has_history ? a->shared.plan_from : a->trace, strerror(-rc));
     }
-    for (uint32_t p = 0; rc == 0 && !tools_interrupted() && p < a->predictor_count; p++)
-        rc = foresee(session, p, session->has_history ? &past : NULL, &w, err);
+    for (uint32_t p = 0; rc == 0 && a->simulate && !tools_interrupted() && p < a->predictor_count; p++)
+        rc = foresee(session, p, session->has_history && !a->mount ? &past : NULL, &w, err);
     for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budget_count; b++) {
         size_t before = session->report.count;
         for (uint32_t c = 0; rc == 0 && !tools_interrupted() && c < session->choice_count; c++)

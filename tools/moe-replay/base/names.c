@@ -7,6 +7,8 @@
 static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
 static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
     [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
+static const char *const keeper_names[REPLAY_KEEPERS] = {"",     "oracle",       "least-stale",  "layer-lfu",
+                                                         "fmoe", "moe-infinity", "dali-printed", "dali"};
 static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
 
 const char *replay_runner_name(enum replay_runner runner)
@@ -50,14 +52,16 @@ bool replay_policy_parse(const char *text, enum replay_pools planned, enum repla
         return false;
     memcpy(policy->name, text, bytes);
     policy->published = strcmp(policy->name, "published") == 0;
-    policy->oracle = strcmp(policy->name, "oracle") == 0;
     policy->kind = policy->published ? EFS_POLICY_ZIPMOE : efs_policy_by_name(policy->name);
-    if (policy->kind == EFS_POLICY_KINDS && !policy->oracle)
-        return false;
-    if (policy->oracle) {
+    for (unsigned k = REPLAY_KEEP_NONE + 1; k < REPLAY_KEEPERS; k++)
+        if (strcmp(policy->name, keeper_names[k]) == 0)
+            policy->keeper = (enum replay_keeper_kind)k;
+    if (policy->keeper != REPLAY_KEEP_NONE) {
         policy->pools = REPLAY_CODED;
         return !colon;
     }
+    if (policy->kind == EFS_POLICY_KINDS)
+        return false;
     if (!colon)
         policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? planned : single;
     if (colon)

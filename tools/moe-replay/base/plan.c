@@ -97,7 +97,7 @@ static int history_learn(const struct replay_setup *s, const struct replay_workl
 int replay_history_learn(const struct replay_setup *s, const struct replay_workload *history, double chosen,
                          struct replay_history *h)
 {
-    *h = (struct replay_history){.passes = history ? history->passes : 0};
+    *h = (struct replay_history){.workload = history, .passes = history ? history->passes : 0};
     int rc = history ? history_learn(s, history, &h->seen) : 0;
     if (rc == 0)
         rc = efs_skew_learn(&h->skew, history ? &h->seen : NULL, s->layers, s->experts, chosen);

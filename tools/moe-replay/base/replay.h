@@ -63,6 +63,7 @@ struct replay_setup {
     bool seed_counts;     /* the policy starts with the history's counts */
     bool tell_sequence;   /* it is told when a sequence begins */
     bool run_coded;       /* of the simulator: experts are run from the coded form, and nothing is decoded */
+    uint32_t swaps;       /* of dali and dali-printed: experts exchanged at once */
     uint64_t piece_bytes; /* of a guess, read at once: a request that comes meanwhile waits for it */
     unsigned distances;   /* layers ahead that are guessed */
     struct efs_governor_config governor;
@@ -105,10 +106,24 @@ enum replay_pools {
     REPLAY_POOLS
 };
 
+/* Replacement by rules that the engine has not: whole coded experts, of the simulator (sim/keeper.h). */
+enum replay_keeper_kind {
+    REPLAY_KEEP_NONE, /* a policy of the engine */
+    REPLAY_KEEP_ORACLE,
+    REPLAY_KEEP_LEAST_STALE,
+    REPLAY_KEEP_LAYER_LFU,
+    REPLAY_KEEP_FMOE,
+    REPLAY_KEEP_INFINITY,
+    REPLAY_KEEP_DALI_PRINTED,
+    REPLAY_KEEP_DALI,
+    REPLAY_KEEPERS
+};
+
 struct replay_policy {
     char name[24]; /* "zipmoe", "published", "lru", ..., "oracle" */
     enum efs_policy_kind kind;
-    bool published, oracle;
+    enum replay_keeper_kind keeper;
+    bool published;
     enum replay_pools pools;
 };
 
@@ -129,7 +144,8 @@ enum efs_schedule_kind replay_schedule_by_name(const char *name);
 /* "io", "makespan", ...; REPLAY_POOLS: none has that name. */
 const char *replay_pools_name(enum replay_pools pools);
 enum replay_pools replay_pools_by_name(const char *name);
-/* NAME or NAME:POOLS; planned and single are what the pools are when they are not said. false: not known. */
+/* NAME, or NAME:POOLS of the engine's policies; planned and single are what the pools are when they are not said.
+ * false: not known. */
 bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
                          struct replay_policy *policy);
 
@@ -139,8 +155,9 @@ bool replay_policy_parse(const char *text, enum replay_pools planned, enum repla
 struct replay_history {
     struct efs_history seen; /* zeroed: no history */
     struct efs_skew skew;
-    const uint32_t *counts; /* of seen, [layers][experts] by expert; NULL: no history, a default skew */
-    uint64_t passes;        /* of each layer */
+    const uint32_t *counts;                 /* of seen, [layers][experts] by expert; NULL: no history, a default skew */
+    const struct replay_workload *workload; /* it; NULL: none */
+    uint64_t passes;                        /* of each layer */
 };
 /* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
 int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,
@@ -168,6 +185,14 @@ struct replay_ahead_result {
     double ratio; /* time with over time without, as the trial has it */
 };
 
+/* The same of a live run, as the engine counts it: experts, and bytes. */
+struct replay_guesses {
+    uint64_t missed;              /* asked for, not in memory but for what was read ahead */
+    uint64_t covered, late;       /* of them: read ahead, being read when they were asked for */
+    uint64_t wasted, cancelled;   /* read in vain; not begun in time */
+    uint64_t bytes, wasted_bytes; /* read ahead; of them, in vain */
+};
+
 struct replay_result {
     uint64_t passes, tokens, requests;
     struct efs_trace_totals all; /* hits by where the experts were found */
@@ -176,8 +201,9 @@ struct replay_result {
     double schedule_ns_mean;                      /* of live runs */
     double policy_ns;                             /* of a request, mean */
     double recoded_bytes;
-    double limit_ns; /* max(reads, computing, decoding): no order of the same operations ends sooner */
-    struct replay_ahead_result ahead;
+    double limit_ns;                  /* max(reads, computing, decoding): no order of the same operations ends sooner */
+    struct replay_ahead_result ahead; /* of the simulator */
+    struct replay_guesses guesses;    /* of live runs */
 };
 /* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
 typedef bool replay_progress_fn(void *arg, uint64_t tokens);

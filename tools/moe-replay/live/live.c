@@ -132,7 +132,9 @@ static errint_t live_set_library(struct replay_live *live, const struct replay_s
                                     .plan = replay_mount_plan(&record->policy),
                                     .goal = replay_mount_goal(&record->policy),
                                     .schedule = replay_schedule_name(setup->schedule),
-                                    .history_path = live->plan_from};
+                                    .history_path = live->plan_from,
+                                    .predictor = record->predictor,
+                                    .prefetch = record->predictor ? live->prefetch : NULL};
     snprintf(record->path, sizeof(record->path), "library");
     return replay_stage_forget(&live->stage, live->profile, err);
 }
@@ -154,6 +156,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                                .compute = plain ? REPLAY_COMPUTE_FFN : live->compute,
                                .library = library ? &options : NULL,
                                .budget_bytes = record->budget_bytes,
+                               .guesses = record->predictor != NULL,
                                .layer_ns = setup->layer_ns};
     struct efs_error end = {""};
     errint_t rc = 0;

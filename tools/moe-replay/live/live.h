@@ -23,6 +23,7 @@ struct replay_live {
     uint32_t workers;         /* the daemon's; 0: as it likes */
     bool prealloc;            /* a run takes all its memory before its first token */
     bool warm;                /* expertfs fills memory that is still empty while the disk rests */
+    char prefetch[64];        /* expertfs's option for runs that guess; "": none does */
     uint64_t allowance_bytes; /* of a cgroup, above the budget: for the process that plays and the kernel's tables */
     /* what replay_live_open() makes: */
     struct replay_model model;
@@ -88,6 +89,7 @@ struct replay_play {
     const struct efs_options *library; /* the store in the player's process, in place of a mount; NULL: no */
     uint64_t budget_bytes, layer_ns;
     bool limited; /* goes into the stage's cgroup */
+    bool guesses; /* something is guessed */
 };
 /* Start it. Returns its pid or -errno. */
 pid_t replay_player_start(const struct replay_play *play, struct replay_stand *stand);

@@ -74,7 +74,7 @@ bool replay_mount_has_policies(const struct replay_live *live)
 
 bool replay_mount_has(const struct replay_policy *policy)
 {
-    return !policy->published && !policy->oracle && settings[policy->pools].plan;
+    return !policy->published && policy->keeper == REPLAY_KEEP_NONE && settings[policy->pools].plan;
 }
 
 const char *replay_mount_plan(const struct replay_policy *policy)
@@ -85,6 +85,24 @@ const char *replay_mount_plan(const struct replay_policy *policy)
 const char *replay_mount_goal(const struct replay_policy *policy)
 {
     return settings[policy->pools].goal;
+}
+
+bool replay_mount_predicts(const char *predictor)
+{
+    static const char *const names[] = {"mixed", "fmoe", "moe-infinity"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], predictor) == 0)
+            return true;
+    return false;
+}
+
+void replay_mount_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room)
+{
+    int n = snprintf(text, room, "%s", efs_governor_mode_name(governor->mode));
+    if (governor->share > 0)
+        n += snprintf(text + n, room - (size_t)n, ":share=%.6g", 100 * governor->share);
+    if (governor->iteration_bytes)
+        snprintf(text + n, room - (size_t)n, ":token=%llu", (unsigned long long)governor->iteration_bytes);
 }
 
 /* ---- a daemon of our own ------------------------------------------------------------------------------------ */
@@ -139,6 +157,10 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
     }
     if (replay_stage_knows(live->program, "schedule"))
         mount_add_option(&o, "schedule", replay_schedule_name(setup->schedule));
+    if (record->predictor) {
+        mount_add_option(&o, "predictor", record->predictor);
+        mount_add_option(&o, "prefetch", live->prefetch);
+    }
     if (o.too_long)
         return efs_fail(err, -ENAMETOOLONG, "the options of the daemon are too long");
     return replay_stage_mount(&live->stage, live->program, live->store, o.text, err);
@@ -174,5 +196,9 @@ errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *r
         rc = mount_set(live, "goal", setting->goal, record, err);
     if (rc == 0)
         rc = mount_set(live, "plan", setting->plan, record, err);
+    if (rc == 0 && record->predictor)
+        rc = mount_set(live, "predictor", record->predictor, record, err);
+    if (rc == 0 && live->prefetch[0])
+        rc = mount_set(live, "prefetch", record->predictor ? live->prefetch : "off", record, err);
     return rc;
 }

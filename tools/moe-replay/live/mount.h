@@ -11,6 +11,10 @@ bool replay_mount_has(const struct replay_policy *policy);
 /* What the daemon and the library call a policy's pools: values of plan and goal. NULL: they have no such pools. */
 const char *replay_mount_plan(const struct replay_policy *policy);
 const char *replay_mount_goal(const struct replay_policy *policy);
+/* Is the predictor one of those that it serves by? */
+bool replay_mount_predicts(const char *predictor);
+/* Its option prefetch, into text of at least 64 bytes. */
+void replay_mount_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room);
 
 /* Start a daemon on the stage with the record's policy, pools and budget. -EOPNOTSUPP: it knows no such thing. */
 errint_t replay_mount_start(struct replay_live *live, const struct replay_setup *setup,

@@ -148,7 +148,7 @@ static errint_t open_reader(const struct replay_play *p, uint32_t request_max, s
     switch (p->runner) {
     case REPLAY_EXPERTFS:
         return replay_reader_mount(model, p->mountpoint, request_max,
-                                   p->compute == REPLAY_COMPUTE_FFN_CODED ? &p->form : NULL, reader, err);
+                                   p->compute == REPLAY_COMPUTE_FFN_CODED ? &p->form : NULL, p->guesses, reader, err);
     case REPLAY_MMAP:
         if (p->live->prealloc)
             warm_memory(p->budget_bytes);
@@ -226,6 +226,13 @@ errint_t replay_stand_result(const struct replay_stand *s, const struct replay_w
     r->schedule_ns_mean = schedules ? (double)(s->now.schedule_ns - s->before.schedule_ns) / (double)schedules : 0;
     r->policy_ns = r->requests ? (double)(s->now.policy_ns - s->before.policy_ns) / (double)r->requests : 0;
     r->recoded_bytes = (double)(s->now.recoded_bytes - s->before.recoded_bytes);
+    r->guesses = (struct replay_guesses){.missed = s->now.missed - s->before.missed,
+                                         .covered = s->now.covered - s->before.covered,
+                                         .late = s->now.late - s->before.late,
+                                         .wasted = s->now.wasted - s->before.wasted,
+                                         .cancelled = s->now.cancelled - s->before.cancelled,
+                                         .bytes = s->now.guessed_bytes - s->before.guessed_bytes,
+                                         .wasted_bytes = s->now.wasted_bytes - s->before.wasted_bytes};
     *check = s->check;
     int rc = replay_take_times(w, s->pass_ns, NULL, 0, r);
     return s->rc < 0 ? efs_fail(err, s->rc, "%s", s->err.text) : rc < 0 ? efs_fail(err, rc, "no memory") : 0;

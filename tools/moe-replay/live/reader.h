@@ -18,7 +18,12 @@ struct replay_counters {
     uint64_t decode_ns;           /* of all threads */
     uint64_t policy_ns, recoded_bytes;
     uint64_t schedules, schedule_ns; /* how many were made, and their time */
+    /* of the file "predict", where something is guessed: experts that were missing; of them, read ahead, or being read
+     * when they were asked for; read in vain; cancelled. Bytes that were read ahead, and of them in vain */
+    uint64_t missed, covered, late, wasted, cancelled, guessed_bytes, wasted_bytes;
 };
+/* Fill in the guesses of a text as .expertfs/predict has it. */
+void replay_counters_guesses(struct replay_counters *counters, const char *text);
 
 struct replay_reader {
     /* Begin to bring experts of a layer, each once; tokens: that chose each of them. */
@@ -38,9 +43,11 @@ struct replay_reader {
 
 /* Each: a reader to be closed, or -errno. request_max: experts of one request at most. */
 
-/* A mount of the model (reader_mount.c); it can also run a layer's experts, asked for in that form. */
+/* A mount of the model (reader_mount.c); it can also run a layer's experts, asked for in that form. guesses: they are
+ * counted, too. */
 errint_t replay_reader_mount(const struct replay_model *model, const char *mountpoint, uint32_t request_max,
-                             const enum efs_form *form, struct replay_reader **reader, struct efs_error *err);
+                             const enum efs_form *form, bool guesses, struct replay_reader **reader,
+                             struct efs_error *err);
 /* The raw files, mapped (reader_mmap.c): the kernel reads and drops as it likes. */
 errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_max, struct replay_reader **reader,
                             struct efs_error *err);

@@ -6,13 +6,17 @@
 #include "mount.h"
 #include "reader.h"
 
+#include "expertfs-private.h"
+
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct library_reader {
     struct replay_reader reader;
     struct efs *fs;
     enum efs_form form;
+    bool guesses;
 };
 
 static errint_t library_run(struct replay_reader *reader, struct efs_team *team, const struct efs_mixture *mixture,
@@ -28,7 +32,8 @@ static errint_t library_count(struct replay_reader *reader, struct replay_counte
 {
     const struct library_reader *r = (const struct library_reader *)reader;
     struct efs_stats s;
-    (void)err;
+    char *text;
+    size_t bytes;
     efs_stats(r->fs, &s, sizeof(s));
     /* of experts of which parts were there the rest had to be read, too */
     *c = (struct replay_counters){
@@ -40,6 +45,13 @@ static errint_t library_count(struct replay_reader *reader, struct replay_counte
         .recoded_bytes = s.recoded_bytes,
         .schedules = s.schedules,
         .schedule_ns = s.schedule_ns};
+    errint_t rc = r->guesses ? efs_describe(r->fs, "predict", &text, &bytes) : 0;
+    if (rc < 0)
+        return efs_fail(err, rc, "what is guessed is not told: %s", strerror(-rc));
+    if (r->guesses) {
+        replay_counters_guesses(c, text);
+        free(text);
+    }
     return 0;
 }
 
@@ -57,6 +69,7 @@ errint_t replay_reader_library(const char *store, const struct efs_options *opti
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
     r->reader = (struct replay_reader){.run = library_run, .count = library_count, .close = library_close};
+    r->guesses = options->prefetch != NULL;
     r->form = options->full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     errint_t rc = efs_open(store, options, &r->fs, err);
     if (rc < 0)

@@ -26,6 +26,7 @@ struct mount_reader {
     uint32_t request_max, layer, shown; /* shown: number in the request, or its count: none */
     const uint32_t *experts, *tokens;   /* the caller's, for as long as there is a request */
     uint32_t count;
+    bool guesses;
     struct efs_need *needs;
     enum efs_form form; /* in which experts are run */
     struct efs_route_to *routes;
@@ -137,6 +138,23 @@ static bool value_of(const char *text, const char *name, uint64_t *value)
     return at != NULL;
 }
 
+/* A file of .expertfs/, with a NUL behind it. */
+static errint_t read_control(const struct mount_reader *r, const char *name, char text[STAT_BYTES],
+                             struct efs_error *err)
+{
+    char path[64];
+    snprintf(path, sizeof(path), ".expertfs/%s", name);
+    int fd = openat(r->root, path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : pread(fd, text, STAT_BYTES - 1, 0);
+    int rc = got < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s of the mount: %s", path, strerror(-rc));
+    text[got] = '\0';
+    return 0;
+}
+
 static errint_t mount_count(struct replay_reader *reader, struct replay_counters *c, struct efs_error *err)
 {
     static const char *const states[REPLAY_STATES] = {"requests_f", "requests_c", "requests_s", "requests_e",
@@ -146,14 +164,9 @@ static errint_t mount_count(struct replay_reader *reader, struct replay_counters
     char text[STAT_BYTES];
     uint64_t parts;
     *c = (struct replay_counters){0};
-    int fd = openat(r->root, ".expertfs/stat", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : pread(fd, text, sizeof(text) - 1, 0);
-    int rc = got < 0 ? -errno : 0;
-    if (fd >= 0)
-        close(fd);
+    errint_t rc = read_control(r, "stat", text, err);
     if (rc < 0)
-        return efs_fail(err, rc, ".expertfs/stat of the mount: %s", strerror(-rc));
-    text[got] = '\0';
+        return rc;
     bool by_request = strstr(text, "\nrequests_m: ") != NULL;
     for (unsigned s = 0; s < REPLAY_STATES; s++)
         if (by_request || leases[s])
@@ -167,7 +180,9 @@ static errint_t mount_count(struct replay_reader *reader, struct replay_counters
     value_of(text, "recoded_bytes", &c->recoded_bytes);
     value_of(text, "schedules", &c->schedules);
     value_of(text, "schedule_ns", &c->schedule_ns);
-    return 0;
+    if (r->guesses && (rc = read_control(r, "predict", text, err)) == 0)
+        replay_counters_guesses(c, text);
+    return rc;
 }
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
@@ -185,7 +200,8 @@ static void mount_close(struct replay_reader *reader)
 }
 
 errint_t replay_reader_mount(const struct replay_model *model, const char *mountpoint, uint32_t request_max,
-                             const enum efs_form *form, struct replay_reader **reader, struct efs_error *err)
+                             const enum efs_form *form, bool guesses, struct replay_reader **reader,
+                             struct efs_error *err)
 {
     struct mount_reader *r = calloc(1, sizeof(*r));
     if (!r)
@@ -195,6 +211,7 @@ errint_t replay_reader_mount(const struct replay_model *model, const char *mount
         .model = model,
         .root = open(mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC),
         .request_max = request_max,
+        .guesses = guesses,
         .needs = calloc(request_max, sizeof(struct efs_need)),
         .form = form ? *form : EFS_FORM_FULL,
         .routes = calloc(request_max, sizeof(struct efs_route_to))};

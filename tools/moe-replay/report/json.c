@@ -41,15 +41,15 @@ static json_t *common_json(const struct replay_report *report, const struct repl
         "{s:s, s:s, s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:s, s:s, "
         "s:s?, s:I, s:I, s:I, s:f, s:f}",
         "trace", report->trace, "runner", replay_runner_name(run->runner), "policy", run->policy.name, "pools",
-        run->policy.oracle ? "oracle" : replay_pools_name(run->policy.pools), "batch", (json_int_t)run->batch, "budget",
-        report->budgets[run->budget], "budget_bytes", (json_int_t)run->budget_bytes, "tokens", (json_int_t)r->tokens,
-        "passes", (json_int_t)r->passes, "tpot_ns_median", (json_int_t)r->tpot_ns_median, "tpot_ns_p99",
-        (json_int_t)r->tpot_ns_p99, "ttft_ns_median", (json_int_t)r->ttft_ns_median, "ttft_ns_p99",
-        (json_int_t)r->ttft_ns_p99, "hits", json_by_pool(r->all.hits, EFS_POOLS + 1), "read_bytes_per_token",
-        json_share((double)r->all.read_bytes, tokens), "io_ns_per_token",
-        json_share((double)r->all.busy_ns[EFS_ON_IO], tokens), "tokens_per_second", replay_tokens_per_second(r),
-        "io_utilisation", json_share((double)r->all.busy_ns[EFS_ON_IO], time_ns), "decode_utilisation",
-        json_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * s->workers), "schedule",
+        run->policy.keeper == REPLAY_KEEP_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "batch",
+        (json_int_t)run->batch, "budget", report->budgets[run->budget], "budget_bytes", (json_int_t)run->budget_bytes,
+        "tokens", (json_int_t)r->tokens, "passes", (json_int_t)r->passes, "tpot_ns_median",
+        (json_int_t)r->tpot_ns_median, "tpot_ns_p99", (json_int_t)r->tpot_ns_p99, "ttft_ns_median",
+        (json_int_t)r->ttft_ns_median, "ttft_ns_p99", (json_int_t)r->ttft_ns_p99, "hits",
+        json_by_pool(r->all.hits, EFS_POOLS + 1), "read_bytes_per_token", json_share((double)r->all.read_bytes, tokens),
+        "io_ns_per_token", json_share((double)r->all.busy_ns[EFS_ON_IO], tokens), "tokens_per_second",
+        replay_tokens_per_second(r), "io_utilisation", json_share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
+        "decode_utilisation", json_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * s->workers), "schedule",
         replay_schedule_name(s->schedule), "profile", hash, "plan_from", report->history, "workers",
         (json_int_t)s->workers, "layers", (json_int_t)s->layers, "experts", (json_int_t)s->experts, "policy_ns_mean",
         r->policy_ns, "recoded_bytes_per_token", json_share(r->recoded_bytes, tokens));
@@ -96,14 +96,28 @@ static json_t *simulated_json(const struct replay_report *report, const struct r
                      "limit_ns_per_token", json_share(r->limit_ns, (double)r->tokens), "guesses", ahead_json(run));
 }
 
+/* The same of a live run: experts. */
+static json_t *guesses_json(const struct replay_run_record *run)
+{
+    const struct replay_guesses *g = &run->result.guesses;
+    double tokens = (double)run->result.tokens;
+    if (!run->predictor)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "predictor", run->predictor, "missing",
+                     (json_int_t)g->missed, "used", (json_int_t)g->covered, "late", (json_int_t)g->late, "wasted",
+                     (json_int_t)g->wasted, "cancelled", (json_int_t)g->cancelled, "read_bytes_per_token",
+                     json_share((double)g->bytes, tokens), "wasted_bytes_per_token",
+                     json_share((double)g->wasted_bytes, tokens));
+}
+
 static json_t *live_json(const struct replay_run_record *run)
 {
     char check[24];
     snprintf(check, sizeof(check), "%016llx", (unsigned long long)run->check);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o}", "compute", run->compute, "serving_path", run->path,
-                     "memory_limit_bytes", (json_int_t)run->limit_bytes, "memory_peak_bytes",
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o, s:o}", "compute", run->compute, "serving_path",
+                     run->path, "memory_limit_bytes", (json_int_t)run->limit_bytes, "memory_peak_bytes",
                      (json_int_t)run->peak_bytes, "check", check, "schedule_ns_mean", run->result.schedule_ns_mean,
-                     "note", run->note, "costs", learned_json(&run->learned));
+                     "note", run->note, "costs", learned_json(&run->learned), "guesses", guesses_json(run));
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)

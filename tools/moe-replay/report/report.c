@@ -27,8 +27,8 @@ double replay_tokens_per_second(const struct replay_result *r)
 void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room)
 {
     char policy[64];
-    if (run->policy.oracle)
-        snprintf(policy, sizeof(policy), "oracle");
+    if (run->policy.keeper != REPLAY_KEEP_NONE)
+        snprintf(policy, sizeof(policy), "%s", run->policy.name);
     else
         snprintf(policy, sizeof(policy), "%s:%s%s%s", run->policy.name, replay_pools_name(run->policy.pools),
                  run->predictor ? " +" : "", run->predictor ? run->predictor : "");
@@ -99,6 +99,19 @@ void replay_report_ahead(const struct replay_report *report)
     if (!run->predictor || !plain || !plain->result.tokens)
         return;
     double time_ns = (double)plain->result.all.time_ns / (double)plain->result.tokens * (double)r->tokens;
+    if (run->runner == REPLAY_EXPERTFS) {
+        const struct replay_guesses *g = &r->guesses;
+        printf("%24s %.3f times as fast; %.2f of what is missing, %.2f of the bytes read right; %.2f of the bytes; "
+               "used %llu, late %llu, in vain %llu\n",
+               "guesses:", report_share(time_ns, (double)r->all.time_ns),
+               report_share((double)g->covered, (double)g->missed),
+               report_share((double)(g->bytes - g->wasted_bytes), (double)g->bytes),
+               report_share(per_token(r, (double)r->all.read_bytes),
+                            per_token(&plain->result, (double)plain->result.all.read_bytes)),
+               (unsigned long long)g->covered, (unsigned long long)g->late,
+               (unsigned long long)(g->wasted + g->cancelled));
+        return;
+    }
     printf(
         "%24s %.3f times as fast, limit %.3f; %.2f of what is missing, %.2f of what is read right; %.2f of the bytes; "
         "used %llu, late %llu, in vain %llu; on %.2f\n",
@@ -154,7 +167,8 @@ static const struct replay_run_record *find_run(const struct replay_report *repo
 /* Runs are compared with those of their kind, and not with one that knows the future. */
 static bool compares(const struct replay_run_record *run, bool simulated)
 {
-    return run->result.tokens > 0 && !run->policy.oracle && (run->runner == REPLAY_SIMULATE) == simulated;
+    return run->result.tokens > 0 && run->policy.keeper != REPLAY_KEEP_ORACLE &&
+           (run->runner == REPLAY_SIMULATE) == simulated;
 }
 
 /* The least of a budget; negative: no run. */

@@ -9,6 +9,7 @@
 #include "simulate.h"
 
 #include "ahead.h"
+#include "keeper.h"
 
 #include "clock.h"
 
@@ -24,9 +25,10 @@ struct player {
     const struct replay_setup *setup;
     const struct replay_workload *workload;
     struct replay_result *result;
-    struct efs_policy *policy;    /* or */
-    struct replay_oracle *oracle; /* this */
-    struct replay_ahead *ahead;   /* NULL: nothing is guessed */
+    struct efs_policy *policy;         /* or */
+    struct replay_keeper *keeper;      /* this */
+    struct replay_foresight foresight; /* of the keeper */
+    struct replay_ahead *ahead;        /* NULL: nothing is guessed */
     struct efs_trace_timeline timeline;
     bool raw;  /* files that are not coded */
     bool read; /* the request has read something */
@@ -150,8 +152,8 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     (void)tokens;
     player->count = player->tensor_count = 0;
     player->read = false;
-    if (player->oracle) {
-        replay_oracle_request(player->oracle, player->placements);
+    if (player->keeper) {
+        replay_keeper_request(player->keeper, player->placements);
         return 0;
     }
     uint64_t began = tools_now_ns();
@@ -213,6 +215,22 @@ static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
+static int open_keeper(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
+                       const struct replay_plan *plan)
+{
+    const struct replay_setup *s = player->setup;
+    const struct predict_choice fmoe = {.config = {.kind = EFS_PREDICT_FMOE}};
+    bool guesses = choice->keeper == REPLAY_KEEP_FMOE;
+    int rc = guesses ? replay_foresight_make(&fmoe, h->workload, player->workload, EFS_PREDICT_MAX_DISTANCE,
+                                             &player->foresight)
+                     : 0;
+    if (rc < 0)
+        return rc;
+    player->keeper = replay_keeper_new(choice->keeper, player->workload, guesses ? &player->foresight : NULL,
+                                       plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps);
+    return player->keeper ? 0 : -ENOMEM;
+}
+
 static int open_policy(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
                        const struct replay_plan *plan)
 {
@@ -229,11 +247,8 @@ static int open_policy(struct player *player, const struct replay_policy *choice
                                        .tuning = s->tuning};
     memcpy(config.capacity_bytes, plan->capacity, sizeof(config.capacity_bytes));
     config.tuning.published = choice->published;
-    if (choice->oracle) {
-        uint64_t room = plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C];
-        player->oracle = replay_oracle_new(player->workload, room);
-        return player->oracle ? 0 : -ENOMEM;
-    }
+    if (choice->keeper != REPLAY_KEEP_NONE)
+        return open_keeper(player, choice, h, plan);
     int rc = efs_policy_new(&config, &player->policy);
     for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && s->seed_counts && h->counts && l < s->layers;
          l++)
@@ -364,12 +379,15 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
         rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
     memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
+    if (player->keeper) /* beside requests, so that only their bytes count */
+        result->all.read_bytes += replay_keeper_brought(player->keeper) * setup->bytes[EFS_POOL_C];
     take_limit(player, result);
     if (player->ahead)
         replay_ahead_result(player->ahead, &result->ahead);
     replay_ahead_free(player->ahead);
     efs_policy_free(player->policy);
-    replay_oracle_free(player->oracle);
+    replay_keeper_free(player->keeper);
+    replay_foresight_free(&player->foresight);
     free(player->pass_ns);
     free(player->samples);
     free(player->memory);

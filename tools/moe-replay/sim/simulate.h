@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate.h - a workload played in the simulator, and what no policy can beat. */
+/* simulate.h - a workload played in the simulator. */
 #ifndef MOE_REPLAY_SIMULATE_H
 #define MOE_REPLAY_SIMULATE_H
 
@@ -10,14 +10,5 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
                     const struct replay_policy *policy, const struct replay_history *history,
                     const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
                     replay_progress_fn *progress, void *arg, struct replay_result *result);
-
-/* ---- what cannot be beaten (oracle.c) ---- */
-
-/* Belady's rule with bypass on coded experts, over all layers together: it knows the whole trace. */
-struct replay_oracle;
-struct replay_oracle *replay_oracle_new(const struct replay_workload *workload, uint64_t units); /* NULL: no memory */
-void replay_oracle_free(struct replay_oracle *oracle);
-/* The next request of the workload: where its experts are found, C or M. */
-void replay_oracle_request(struct replay_oracle *oracle, struct efs_placement *placements);
 
 #endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * keeper.c - see keeper.h. Each rule is a worth: the expert that is worth least goes.
+ *
+ *     oracle        Belady's rule with bypass: what is used latest goes, and it knows the whole trace
+ *     least-stale   an expert whose layer has passed without it goes first, then whose layer comes latest (SpecMD, as
+ *                   we read its description; equal ones by their last use)
+ *     layer-lfu     counts, each layer in its own part
+ *     fmoe          p * freq: the probability by the expert map that is found last, times how often it was asked for
+ *     moe-infinity  (part of its layer's calls in the requests under way + a little) * (1 - layer / L)
+ *     dali-printed  Algorithm 2 to the letter: nothing is kept but what is exchanged after every w passes, the first
+ *                   one with them, and the busiest go
+ *     dali          the same without these slips (sched/place/gpu_cache.h)
+ */
+#include "keeper.h"
+
+#include "gpu_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DALI_WINDOW 4u
+#define INFINITY_LEAST 1e-3 /* what an expert is worth that the requests have not called */
+
+struct replay_keeper {
+    enum replay_keeper_kind kind;
+    const struct replay_workload *workload;
+    const struct replay_foresight *foresight;
+    size_t request; /* the next one */
+    uint64_t pass, token;
+    uint32_t units, swaps;
+    bool by_layer;
+    uint64_t *room;     /* [layers, or 1]: experts that still fit */
+    bool *inside;       /* [units] */
+    size_t *last;       /* [units]: request that asked for it last, counted from 1 */
+    uint32_t *count;    /* [units]: times it was asked for */
+    float *guessed;     /* [units]: fmoe's p */
+    double *calls;      /* [units]: moe-infinity, of the requests under way */
+    size_t *next, *use; /* oracle: of each expert of a request, where it is asked for next; of each unit, from here */
+    uint64_t *score;    /* [units]: DALI */
+    uint32_t *tokens;   /* [experts] */
+    uint64_t brought;
+};
+
+static uint32_t unit_of(const struct replay_workload *w, size_t request, size_t i)
+{
+    return (uint32_t)(request % w->layers) * w->experts + w->ids[i];
+}
+
+static bool is_dali(enum replay_keeper_kind kind)
+{
+    return kind == REPLAY_KEEP_DALI || kind == REPLAY_KEEP_DALI_PRINTED;
+}
+
+/* ---- begin and end ---------------------------------------------------------------------------------------------- */
+
+/* From the end: where each expert is asked for next. */
+static void keeper_foresee(struct replay_keeper *k)
+{
+    const struct replay_workload *w = k->workload;
+    for (uint32_t u = 0; u < k->units; u++)
+        k->use[u] = SIZE_MAX;
+    for (size_t r = w->passes * w->layers; r-- > 0;)
+        for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
+            uint32_t unit = unit_of(w, r, i);
+            k->next[i] = k->use[unit];
+            k->use[unit] = i;
+        }
+}
+
+/* DALI holds some from the start, whichever. */
+static void keeper_fill(struct replay_keeper *k)
+{
+    const struct replay_workload *w = k->workload;
+    for (uint32_t l = 0; l < w->layers; l++)
+        for (uint32_t e = 0; e < w->experts && k->room[l] > 0; e++, k->room[l]--, k->brought++)
+            k->inside[l * w->experts + e] = true;
+}
+
+struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const struct replay_workload *w,
+                                        const struct replay_foresight *foresight, uint64_t units, uint32_t swaps)
+{
+    struct replay_keeper *k = calloc(1, sizeof(*k));
+    size_t all = (size_t)w->layers * w->experts;
+    if (!k)
+        return NULL;
+    *k = (struct replay_keeper){.kind = kind,
+                                .workload = w,
+                                .foresight = foresight,
+                                .units = (uint32_t)all,
+                                .swaps = swaps,
+                                .by_layer = is_dali(kind) || kind == REPLAY_KEEP_LAYER_LFU,
+                                .room = calloc(w->layers, sizeof(*k->room)),
+                                .inside = calloc(all, sizeof(*k->inside)),
+                                .last = calloc(all, sizeof(*k->last)),
+                                .count = calloc(all, sizeof(*k->count)),
+                                .guessed = calloc(all, sizeof(*k->guessed)),
+                                .calls = calloc(all, sizeof(*k->calls)),
+                                .next = calloc(w->first[w->passes * w->layers] + 1, sizeof(*k->next)),
+                                .use = calloc(all, sizeof(*k->use)),
+                                .score = calloc(all, sizeof(*k->score)),
+                                .tokens = calloc(w->experts, sizeof(*k->tokens))};
+    if (!k->room || !k->inside || !k->last || !k->count || !k->guessed || !k->calls || !k->next || !k->use ||
+        !k->score || !k->tokens) {
+        replay_keeper_free(k);
+        return NULL;
+    }
+    k->room[0] = units;
+    for (uint32_t l = 0; k->by_layer && l < w->layers; l++)
+        k->room[l] = units / w->layers + (l < units % w->layers);
+    if (kind == REPLAY_KEEP_ORACLE)
+        keeper_foresee(k);
+    if (is_dali(kind))
+        keeper_fill(k);
+    return k;
+}
+
+void replay_keeper_free(struct replay_keeper *k)
+{
+    if (!k)
+        return;
+    free(k->room);
+    free(k->inside);
+    free(k->last);
+    free(k->count);
+    free(k->guessed);
+    free(k->calls);
+    free(k->next);
+    free(k->use);
+    free(k->score);
+    free(k->tokens);
+    free(k);
+}
+
+uint64_t replay_keeper_brought(const struct replay_keeper *k)
+{
+    return k->brought;
+}
+
+/* ---- what an expert is worth ------------------------------------------------------------------------------------ */
+
+/* Layers until its layer comes again; a layer more than all where it has passed without it. */
+static double stale(const struct replay_keeper *k, uint32_t unit, uint32_t layer)
+{
+    uint32_t layers = k->workload->layers, of = unit / k->workload->experts;
+    size_t pass_began = k->request / layers * layers;
+    if (of <= layer && k->last[unit] <= pass_began)
+        return layers + 1;
+    return of > layer ? of - layer : layers - layer + of;
+}
+
+static double infinity(const struct replay_keeper *k, uint32_t unit)
+{
+    const struct replay_workload *w = k->workload;
+    uint32_t layer = unit / w->experts;
+    double all = 0;
+    for (uint32_t e = 0; e < w->experts; e++)
+        all += k->calls[layer * w->experts + e];
+    return ((all > 0 ? k->calls[unit] / all : 0) + INFINITY_LEAST) * (1 - (double)layer / w->layers);
+}
+
+static double worth(const struct replay_keeper *k, uint32_t unit, uint32_t layer)
+{
+    switch (k->kind) {
+    case REPLAY_KEEP_ORACLE:
+        return -(double)k->use[unit];
+    case REPLAY_KEEP_LEAST_STALE:
+        return -stale(k, unit, layer);
+    case REPLAY_KEEP_LAYER_LFU:
+        return k->count[unit];
+    case REPLAY_KEEP_FMOE:
+        return (double)k->guessed[unit] * k->count[unit];
+    default:
+        return infinity(k, unit);
+    }
+}
+
+/* ---- what goes -------------------------------------------------------------------------------------------------- */
+
+static bool goes_before(const struct replay_keeper *k, double a_worth, uint32_t a, double b_worth, uint32_t b)
+{
+    return a_worth < b_worth || (!(b_worth < a_worth) && k->last[a] < k->last[b]);
+}
+
+/* Keep unit if there is room, or in the place of what is worth least; never of what this request asks for. */
+static void keeper_admit(struct replay_keeper *k, uint32_t unit)
+{
+    uint32_t layer = unit / k->workload->experts, domain = k->by_layer ? layer : 0, victim = k->units;
+    uint32_t begin = k->by_layer ? layer * k->workload->experts : 0;
+    uint32_t end = k->by_layer ? begin + k->workload->experts : k->units;
+    double least = 0;
+    if (k->room[domain] > 0) {
+        k->room[domain]--;
+        k->inside[unit] = true;
+        return;
+    }
+    if (k->kind == REPLAY_KEEP_ORACLE) {
+        victim = unit;
+        least = worth(k, unit, layer);
+    }
+    for (uint32_t u = begin; u < end; u++) {
+        if (!k->inside[u] || (k->last[u] == k->request + 1 && k->kind != REPLAY_KEEP_ORACLE))
+            continue;
+        double is = worth(k, u, layer);
+        if (victim == k->units || goes_before(k, is, u, least, victim)) {
+            victim = u;
+            least = is;
+        }
+    }
+    if (victim == k->units)
+        return;
+    k->inside[victim] = false;
+    k->inside[unit] = victim != unit;
+}
+
+/* The u experts of a layer with the highest scores, cached or not, into units; returns how many there are. */
+static uint32_t busiest(const struct replay_keeper *k, uint32_t first, bool cached, uint32_t *units)
+{
+    uint32_t count = 0;
+    for (uint32_t u = first; u < first + k->workload->experts; u++) {
+        uint32_t at = count;
+        if (k->inside[u] != cached)
+            continue;
+        while (at > 0 && k->score[u] > k->score[units[at - 1]])
+            at--;
+        count += count < k->swaps;
+        if (at >= count)
+            continue;
+        memmove(units + at + 1, units + at, (count - 1 - at) * sizeof(*units));
+        units[at] = u;
+    }
+    return count;
+}
+
+static void swap_in(struct replay_keeper *k, uint32_t in, uint32_t out)
+{
+    k->inside[in] = true;
+    k->inside[out] = false;
+    k->brought += k->last[in] != k->request + 1; /* else it was read for the request */
+}
+
+static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
+{
+    struct efs_gpu_swap swaps[EFS_GPU_SWAPS_MAX];
+    uint32_t in[EFS_GPU_SWAPS_MAX], out[EFS_GPU_SWAPS_MAX], first = layer * k->workload->experts;
+    if (k->kind == REPLAY_KEEP_DALI) {
+        struct efs_gpu_cache cache = {.experts = k->workload->experts,
+                                      .window = DALI_WINDOW,
+                                      .swaps = k->swaps,
+                                      .cached = k->inside + first,
+                                      .score = k->score + first,
+                                      .passes = (uint32_t)(k->pass % DALI_WINDOW)};
+        uint32_t made = efs_gpu_cache_pass(&cache, k->tokens, swaps);
+        for (uint32_t i = 0; i < made; i++)
+            swap_in(k, first + swaps[i].in, first + swaps[i].out);
+        return;
+    }
+    for (uint32_t e = 0; e < k->workload->experts; e++)
+        k->score[first + e] += k->tokens[e];
+    if (k->pass % DALI_WINDOW)
+        return;
+    uint32_t ins = busiest(k, first, false, in), outs = busiest(k, first, true, out);
+    for (uint32_t i = 0; i < ins && i < outs; i++)
+        swap_in(k, in[i], out[i]);
+    memset(k->score + first, 0, k->workload->experts * sizeof(*k->score));
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------------- */
+
+/* What the maps that are found say of the layers to come; of the others it stands as it was. */
+static void keeper_guess(struct replay_keeper *k, uint32_t layer)
+{
+    const struct replay_workload *w = k->workload;
+    const struct replay_foresight *f = k->foresight;
+    uint32_t width = w->width[k->pass];
+    for (uint32_t t = 0, d = 0; t < width; t++) {
+        size_t slot = k->token * w->layers + layer * width + t;
+        for (size_t i = f->first[slot]; i < f->first[slot + 1]; i++) {
+            const struct replay_guess *g = &f->guesses[i];
+            float *row = k->guessed + (layer + g->distance) % w->layers * w->experts;
+            if (t == 0 && g->distance != d) /* guesses come by distance */
+                memset(row, 0, w->experts * sizeof(*row));
+            d = g->distance;
+            row[g->expert] = g->probability > row[g->expert] ? g->probability : row[g->expert];
+        }
+    }
+}
+
+void replay_keeper_request(struct replay_keeper *k, struct efs_placement *placements)
+{
+    const struct replay_workload *w = k->workload;
+    size_t r = k->request;
+    uint32_t layer = (uint32_t)(r % w->layers);
+    if (layer == 0 && w->starts[k->pass]) /* the matrices of requests that are new are empty */
+        memset(k->calls, 0, k->units * sizeof(*k->calls));
+    memset(k->tokens, 0, w->experts * sizeof(*k->tokens));
+    for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
+        uint32_t unit = unit_of(w, r, i);
+        uint8_t pool = k->inside[unit] ? EFS_POOL_C : EFS_POOL_M;
+        placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
+        k->last[unit] = r + 1;
+        k->count[unit]++;
+        k->calls[unit] += w->of_them[i];
+        k->tokens[w->ids[i]] = w->of_them[i];
+        k->use[unit] = k->next[i];
+    }
+    if (k->foresight)
+        keeper_guess(k, layer);
+    for (size_t i = w->first[r]; i < w->first[r + 1] && !is_dali(k->kind); i++)
+        if (!k->inside[unit_of(w, r, i)])
+            keeper_admit(k, unit_of(w, r, i));
+    if (is_dali(k->kind))
+        keeper_exchange(k, layer);
+    k->request++;
+    if (layer + 1 == w->layers)
+        k->token += w->width[k->pass++];
+}
