@@ -9,7 +9,8 @@
  *     efs_cache_request(), efs_observe()             efs_hint()
  *
  * A guess is no use of an expert: it is not counted, no rank changes, nothing that is kept goes for it. It has a part
- * of the chunk pool (efs_account.guess_bytes), where it is evictable, and goes first when its layer has passed.
+ * of the chunk pool (efs_account.guess_bytes), where it is evictable, after all else of that kind; it goes first when
+ * its layer has passed.
  *
  * A *sequence* is a request's tokens, one after the other. As long as no client tells of sequences of its own, requests
  * are taken for those of one, OWN. The predictor belongs to the thread; all else to efs.lock.
