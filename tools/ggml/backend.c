@@ -52,7 +52,7 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
 {
     const struct efsg_weight *v = efsg_weight_of(a), *w = efsg_weight_of(b);
     return v && w && v->source == w->source && v->layer == w->layer && v->experts == w->experts &&
-           a->src[2] == b->src[2];
+           v->activation == w->activation && a->src[2] == b->src[2];
 }
 
 /* Before a context computes for the first time it has taken its memory. */

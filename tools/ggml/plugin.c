@@ -71,7 +71,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         return true;
     case GGML_OP_MUL_MAT_ID:
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
-            return w->type == GGML_TYPE_BF16;
+            return efsg_weight_type(w->type);
         return efsg_weight_of(op) != NULL;
     case GGML_OP_MUL_MAT: /* not taken, but all of a model are seen here before its first token */
         if (w)

@@ -80,7 +80,8 @@ struct efsg_weight {
     struct efsg_source *source;   /* of the buffer */
     struct efsg_routers *routers; /* of its file; NULL: no memory */
     uint32_t layer, experts, rows, cols;
-    bool first; /* a layer begins with it: gate or up, not down */
+    enum efs_activation activation; /* by the type of the tensor */
+    bool first;                     /* a layer begins with it: gate or up, not down */
     char name[GGML_MAX_NAME];
 };
 /*
@@ -90,6 +91,8 @@ struct efsg_weight {
  */
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
                                     const struct ggml_tensor *tensor);
+/* Of such numbers the library has products. */
+bool efsg_weight_type(enum ggml_type type);
 /* The weight that a product is of; NULL: it is not one that we take. */
 const struct efsg_weight *efsg_weight_of(const struct ggml_tensor *op);
 /* The matrix of that name among an expert's; NULL: it has no such, or of another shape. */

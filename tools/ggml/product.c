@@ -235,7 +235,8 @@ static void lay_out(struct products *p, const struct portion *portion, struct ef
         rows = side_by_side;
     }
     errint_t rc =
-        rows ? efs_vectors_prepare(EFS_ACTIVATION_BF16, rows, cols, cols, portion->count, portion->vectors) : -ENOMEM;
+        rows ? efs_vectors_prepare(p->weights[0]->activation, rows, cols, cols, portion->count, portion->vectors)
+             : -ENOMEM;
     if (rc < 0)
         fail(p, rc, NULL);
 }

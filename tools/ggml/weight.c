@@ -33,7 +33,8 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
 {
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(tensors[i].name, weight->name) == 0)
-            return tensors[i].dtype == EFS_DTYPE_BF16 && tensors[i].dims == 2 && tensors[i].shape[0] == weight->rows &&
+            return tensors[i].dtype == (weight->activation == EFS_ACTIVATION_F16 ? EFS_DTYPE_F16 : EFS_DTYPE_BF16) &&
+                           tensors[i].dims == 2 && tensors[i].shape[0] == weight->rows &&
                            tensors[i].shape[1] == weight->cols
                        ? &tensors[i]
                        : NULL;
@@ -41,14 +42,14 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
 }
 
 /* Can the matrix be multiplied with as the source has it? Its first row is. */
-static errint_t multiplies(const struct efs_tensor *matrix, struct efs_error *err)
+static errint_t multiplies(const struct efs_tensor *matrix, enum efs_activation activation, struct efs_error *err)
 {
     uint32_t cols = (uint32_t)matrix->shape[1];
     size_t vector_bytes = (efs_vectors_bytes(cols, 1) + 63) / 64 * 64;
     size_t scratch_bytes = (efs_product_scratch_bytes(matrix) + 63) / 64 * 64;
     float *x = calloc(cols, sizeof(float)), y = 0;
     uint8_t *memory = vector_bytes && scratch_bytes ? aligned_alloc(64, vector_bytes + scratch_bytes) : NULL;
-    errint_t rc = x && memory ? efs_vectors_prepare(EFS_ACTIVATION_BF16, x, cols, cols, 1, memory) : -ENOMEM;
+    errint_t rc = x && memory ? efs_vectors_prepare(activation, x, cols, cols, 1, memory) : -ENOMEM;
     if (rc == 0)
         rc = efs_product(matrix, memory, 0, 1, &y, 1, memory + vector_bytes, err);
     free(x);
@@ -73,7 +74,7 @@ static bool weight_checked(const struct efsg_weight *weight, const struct efsg_f
     if (rc == 0 && !(matrix = efsg_weight_matrix(weight, tensors, count)))
         rc = efs_fail(&err, -ENOENT, "another shape");
     if (rc == 0)
-        rc = multiplies(matrix, &err);
+        rc = multiplies(matrix, weight->activation, &err);
     efs_client_release(request);
     if (rc == 0) {
         uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
@@ -88,17 +89,23 @@ static bool weight_checked(const struct efsg_weight *weight, const struct efsg_f
     return rc == 0;
 }
 
+bool efsg_weight_type(enum ggml_type type)
+{
+    return type == GGML_TYPE_BF16 || type == GGML_TYPE_F16;
+}
+
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
                                     const struct ggml_tensor *tensor)
 {
     int layer = layer_of(tensor->name);
-    if (layer < 0 || tensor->type != GGML_TYPE_BF16 || tensor->ne[3] != 1 || tensor->ne[0] < 1 || tensor->ne[1] < 1 ||
+    if (layer < 0 || !efsg_weight_type(tensor->type) || tensor->ne[3] != 1 || tensor->ne[0] < 1 || tensor->ne[1] < 1 ||
         tensor->ne[2] < 1 || tensor->ne[0] > UINT32_MAX || tensor->ne[1] > UINT32_MAX || tensor->ne[2] > UINT32_MAX)
         return NULL;
     struct efsg_weight *weight = calloc(1, sizeof(*weight));
     if (!weight)
         return NULL;
     weight->source = source;
+    weight->activation = tensor->type == GGML_TYPE_F16 ? EFS_ACTIVATION_F16 : EFS_ACTIVATION_BF16;
     weight->first = !strstr(tensor->name, ".ffn_down_");
     weight->layer = (uint32_t)layer;
     weight->cols = (uint32_t)tensor->ne[0];
