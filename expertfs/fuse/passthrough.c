@@ -3,10 +3,10 @@
  * passthrough.c - the one shim around libfuse 3.14, which knows neither FUSE passthrough (Linux 6.9) nor mappings of
  * files opened with direct_io (Linux 6.6).
  *
- * The session's writes go through us, so that the INIT reply can ask for both; open replies that name a backing file
- * are put together here; backing files are registered by ioctl. The protocol is the kernel's (include/uapi/linux/
- * fuse.h); what the headers of older systems lack is defined below. libfuse 3.17 and later could do the same by
- * itself; the shim works there too, because the kernel sees the same bytes.
+ * The session's writes pass through this file, so that the INIT reply can ask for both; open replies that name a
+ * backing file are put together here; backing files are registered by ioctl. The protocol is the kernel's
+ * (include/uapi/linux/fuse.h); what the headers of older systems lack is defined below. libfuse 3.17 and later could do
+ * the same by itself; the shim works there too, because the kernel sees the same bytes.
  *
  * The kernel's rules for backing files: all opens of an inode name the same backing, or none does; an inode that is
  * mapped through the page cache cannot be opened with a backing; FOPEN_KEEP_CACHE and a backing exclude each other.

@@ -22,7 +22,7 @@
 #define AT_STATX_DONT_SYNC 0x4000
 #endif
 
-/* As the kernel has them; its headers do only since Linux 6.5. */
+/* Laid out as in the kernel's headers, which have them since Linux 6.5. */
 struct cachestat_range_arg {
     uint64_t offset, bytes;
 };
@@ -67,7 +67,7 @@ static bool device_is_mounted(dev_t device)
     return found;
 }
 
-/* Is fd of our mount? Asks the daemon for nothing. ino 0: any. */
+/* Is fd a file of our mount? The kernel answers without a request to the daemon. ino 0: any file. */
 static bool fd_is_of_mount(const struct efsd *daemon, int fd, uint64_t ino)
 {
     struct statx st;
@@ -204,7 +204,7 @@ static int mount_open_node(struct efsd *daemon, uint32_t node)
         close(fd);
         fd = -ESTALE;
         pagecache_set_note(daemon, "another mount hides ours: what was read is counted instead");
-    } else if (atomic_load(&cache->opens) == opens) { /* it was answered like any other: never again */
+    } else if (atomic_load(&cache->opens) == opens) { /* the daemon took it for an open of others: do not try again */
         close(fd);
         fd = -EPERM;
         cache->can_measure = false;

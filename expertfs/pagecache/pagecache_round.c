@@ -4,10 +4,10 @@
  *
  * There are two ways to give pages up:
  *   posix_fadvise(POSIX_FADV_DONTNEED) gives up pages that nobody has mapped, nor is reading now. A program at work
- *     notices nothing. Where it finds mapped pages it lets all processors work off their lists of pages, which takes
+ *     notices nothing. Where it finds mapped pages it has all processors empty their lists of pages, which takes
  *     milliseconds, more on a busy machine.
- *   an invalidation through FUSE (notify_inval_inode) gives up all, waits for reads under way, and tears pages out of
- *     mappings: whoever uses them faults, and the daemon decodes them again.
+ *   an invalidation through FUSE (notify_inval_inode) drops all pages, waits for reads under way, and unmaps pages:
+ *     who uses them next faults, and the daemon decodes them again.
  * Uses of a mapping make no requests, so that a mapped page that is hot looks like one that was read long ago. So the
  * first way goes first, and the second one only where it is not enough. A hot range that was hit by mistake comes back
  * by a read request, which makes it the youngest. Tried with a program that walks over a mapping of 160 MiB, 200 MiB

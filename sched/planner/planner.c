@@ -10,7 +10,7 @@
 
 /* Splits that round to the same experts cost the same: a set of those seen. */
 struct seen {
-    uint64_t *slot; /* 0: free; else the four capacities, 16 bits each, with the top bit set */
+    uint64_t *slot; /* 0: free; else the four capacities, 15 bits each, and the top bit */
     size_t mask;
 };
 
