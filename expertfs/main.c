@@ -77,8 +77,9 @@ static void print_version(FILE *out, struct argp_state *state)
     fprintf(out, "expertfs %s (libfuse %s)\n", efs_version(), fuse_pkgversion());
 }
 
-/* Make *path absolute, for a daemon whose directory is "/". A path that is not there is told with its name. */
-static errint_t make_absolute(char **path, struct efs_error *err)
+/* Make *path absolute, for a daemon whose directory is "/". A path that is not there is told with its name and
+ * what is wanted there. */
+static errint_t make_absolute(char **path, const char *wanted, struct efs_error *err)
 {
     char *absolute = realpath(*path, NULL);
     if (!absolute) {
@@ -86,7 +87,7 @@ static errint_t make_absolute(char **path, struct efs_error *err)
         return rc == -ENOTCONN
                    ? efs_fail(err, rc, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s",
                               *path, *path)
-                   : efs_fail(err, rc, "%s: %s", *path, strerror(-rc));
+                   : efs_fail(err, rc, "%s: %s%s", *path, strerror(-rc), rc == -ENOENT ? wanted : "");
     }
     free(*path);
     *path = absolute;
@@ -154,11 +155,11 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
     efsd_log_open(true); /* until the daemon is ready, its terminal is still there */
-    errint_t rc = make_absolute(&options.store, &err);
+    errint_t rc = make_absolute(&options.store, "; a store is wanted, which mkexpertfs makes", &err);
     if (!rc)
-        rc = make_absolute(&options.mountpoint, &err);
+        rc = make_absolute(&options.mountpoint, "; make the directory first (mkdir)", &err);
     if (!rc && options.history)
-        rc = make_absolute(&options.history, &err);
+        rc = make_absolute(&options.history, "", &err);
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         efsd_log_open(false);

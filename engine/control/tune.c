@@ -39,11 +39,15 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
         return rc;
     efs_lock(fs);
-    uint64_t floor = fs->account.fixed_bytes + fs->arena.segment_bytes;
+    uint64_t fixed = fs->account.fixed_bytes, floor = fixed + fs->arena.segment_bytes;
     if (bytes < floor) {
         efs_unlock(fs);
-        return efs_fail(err, -ENOMEM, "a budget of %llu MiB is below the floor of %llu MiB",
-                        (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
+        return efs_fail(
+            err, -ENOMEM,
+            "a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, which are smaller "
+            "when it is mounted with a small budget)",
+            (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20),
+            (unsigned long long)((fixed + (1u << 20) - 1) >> 20));
     }
     fs->budget_auto = automatic;
     efs_budget_change(fs, bytes);

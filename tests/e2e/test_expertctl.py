@@ -111,7 +111,7 @@ check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in 
 print("-- errors")
 for arguments, status, says in (
         (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),
-        (["set", mount.path, "budget=1M"], 1, "below the floor of"), (["set", mount.path, "budget="], 1, "8G"),
+        (["set", mount.path, "budget=1M"], 1, "mounted with a small budget"), (["set", mount.path, "budget="], 1, "8G"),
         (["set", mount.path, "plan=F=90,C=90"], 1, "F=10:C=70"), (["set", mount.path, "budgets=1G"], 1, "budget pools plan"),
         (["set", mount.path, "answer=ok"], 1, "can only be read"), (["set", EXPERT, "rank=1"], 1, "can only be read"),
         (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "on the root"),

@@ -61,6 +61,9 @@ def background():
 
 def failures():
     print("-- what is refused, with a reason")
+    for file, at, says in ((scratch("none.efs"), scratch("x"), "which mkexpertfs makes"), (store, scratch("none"), "mkdir")):
+        result = run(expertfs, file, at)
+        check(f"a path that is not there: {says}", result.returncode == 1 and says in result.stderr, result)
     folder = scratch("target")
     os.mkdir(folder)
     damaged = scratch("damaged.efs")

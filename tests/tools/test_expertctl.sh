@@ -60,11 +60,12 @@ says '"whole": true'
 damage 4096
 run 1 verify "$dir/m.efs"
 [ "$(wc -l <"$dir/out")" = 1 ] || complain "one damaged chunk: $(cat "$dir/out")"
+grep -q '1 damaged chunk; pack it again' "$dir/err" || complain "damage without a way out: $(cat "$dir/err")"
 says 'chunk at store offset 4096'
 damage $((size / 2))
 run 1 verify --decode "$dir/m.efs"
 [ "$(wc -l <"$dir/out")" = 2 ] || complain "two damaged chunks: $(cat "$dir/out")"
-warns '2 chunks'
+warns '2 damaged chunks'
 run 1 verify --json "$dir/m.efs"
 "$python" - "$dir/out" "$size" <<'P' || complain "verify --json: $(cat "$dir/out")"
 import json, sys

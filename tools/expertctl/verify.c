@@ -66,6 +66,8 @@ static bool tell_progress(void *telling, uint64_t done, uint64_t total, const ch
 static void tell_damage(void *arg, const char *line)
 {
     struct telling *telling = arg;
+    if (telling->progress.terminal && !telling->progress.quiet)
+        fputs("\r\033[K", stderr); /* the bar, which its own thread draws again */
     if (telling->json) {
         json_t *text = ctl_json_text(line);
         printf("%s\n    ", telling->lines ? "," : "");
