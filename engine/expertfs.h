@@ -458,7 +458,8 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
  * the same at each call, gone when it is released; only to be polled. -EMFILE, ...
  */
 EFS_API int efs_client_event(struct efs_client_request *request);
-/* Wait for all. 0, or the error of the first in needs that has one. */
+/* Wait for all. 0, or the error of the first in needs that has one. All have to fit into the budget at once, coded ones
+ * into half of it: what does not comes when others are dropped, and this would not return. */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
  * its error; -EINVAL: no such index, or it was dropped; -ENOMEM. */

@@ -14,6 +14,8 @@ sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
 
 need_fuse()
+if SANITIZED:
+    skip("Python has no sanitizer in it")
 library_path = program("libexpertfs.so.0")
 library = api.load(library_path)
 model = make_model()
