@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <numaif.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -217,9 +216,9 @@ static void *clone_in_namespace(void *arg)
 int efs_sys_clone_reading_mounted(int mount)
 {
     pthread_t thread;
-    int fd = mount, rc = pthread_create(&thread, NULL, clone_in_namespace, &fd);
-    if (rc)
-        return -rc;
+    int fd = mount, rc = efs_sys_thread(&thread, NULL, clone_in_namespace, &fd);
+    if (rc < 0)
+        return rc;
     pthread_join(thread, NULL);
     return fd;
 }
@@ -238,6 +237,11 @@ int efs_sys_munmap(void *addr, size_t bytes)
 int efs_sys_madvise(void *addr, size_t bytes, int advice)
 {
     return madvise(addr, bytes, advice) < 0 ? -errno : 0;
+}
+
+int efs_sys_thread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+    return -pthread_create(thread, attr, run, arg);
 }
 
 int efs_sys_mprotect(void *addr, size_t bytes, int prot)

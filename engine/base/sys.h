@@ -8,6 +8,7 @@
 #ifndef EFS_SYS_H
 #define EFS_SYS_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -57,6 +58,8 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);
 int efs_sys_madvise(void *addr, size_t bytes, int advice);
+/* pthread_create(3): 0 or -errno. */
+int efs_sys_thread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 int efs_sys_mprotect(void *addr, size_t bytes, int prot);
 /* Pages of the range that are not there yet come from this memory node alone (< EFS_SYS_NODES). */
 #define EFS_SYS_NODES 1024

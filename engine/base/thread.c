@@ -2,6 +2,8 @@
 /* thread.c - see thread.h. */
 #include "thread.h"
 
+#include "sys.h"
+
 #include <pthread.h>
 #include <signal.h>
 
@@ -14,11 +16,11 @@ errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, uns
     pthread_attr_setstacksize(&attr, EFS_STACK_BYTES + EFS_STACK_SANITIZER_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&id, &attr, run, arg);
+    int rc = efs_sys_thread(&id, &attr, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
-    if (rc)
-        return -rc;
+    if (rc < 0)
+        return rc;
     pthread_setname_np(id, name);
     *thread = id;
     return 0;

@@ -2,6 +2,7 @@
 /* sys_fault.c - see sys_fault.h: the real calls under other names, and wrappers that fail on demand. */
 #define efs_sys_open real_open
 #define efs_sys_openat real_openat
+#define efs_sys_close real_close
 #define efs_sys_fstat real_fstat
 #define efs_sys_pread real_pread
 #define efs_sys_pwrite real_pwrite
@@ -21,6 +22,8 @@
 #define efs_sys_add_seals real_add_seals
 #define efs_sys_mmap real_mmap
 #define efs_sys_munmap real_munmap
+#define efs_sys_madvise real_madvise
+#define efs_sys_thread real_thread
 #define efs_sys_mprotect real_mprotect
 #define efs_sys_mbind real_mbind
 #define efs_sys_huge_bytes real_huge_bytes
@@ -34,6 +37,7 @@
 #include "../../engine/base/sys.c"
 #undef efs_sys_open
 #undef efs_sys_openat
+#undef efs_sys_close
 #undef efs_sys_fstat
 #undef efs_sys_pread
 #undef efs_sys_pwrite
@@ -53,6 +57,8 @@
 #undef efs_sys_add_seals
 #undef efs_sys_mmap
 #undef efs_sys_munmap
+#undef efs_sys_madvise
+#undef efs_sys_thread
 #undef efs_sys_mprotect
 #undef efs_sys_mbind
 #undef efs_sys_huge_bytes
@@ -83,7 +89,10 @@ const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
                                               "mprotect",      "mbind",
                                               "huge bytes",    "seals",
                                               "fallocate",     "free bytes",
-                                              "clone reading", "clone reading, mounted"};
+                                              "clone reading", "clone reading, mounted",
+                                              "close",         "unlink",
+                                              "mkdir",         "munmap",
+                                              "madvise",       "thread"};
 
 static struct {
     enum fault_call call;
@@ -253,13 +262,13 @@ int efs_sys_fallocate(int fd, int mode, uint64_t offset, uint64_t bytes)
 int efs_sys_unlinkat(int dir, const char *path, int flags)
 {
     power_step();
-    return real_unlinkat(dir, path, flags);
+    return fails(FAULT_UNLINK) ? -plan.error : real_unlinkat(dir, path, flags);
 }
 
 int efs_sys_mkdirat(int dir, const char *path, mode_t mode)
 {
     power_step();
-    return real_mkdirat(dir, path, mode);
+    return fails(FAULT_MKDIR) ? -plan.error : real_mkdirat(dir, path, mode);
 }
 
 int efs_sys_set_mtime(int fd, const struct timespec *mtime)
@@ -319,10 +328,27 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64
     return NULL;
 }
 
+int efs_sys_close(int fd)
+{
+    bool failed = fails(FAULT_CLOSE);
+    int rc = real_close(fd);
+    return failed ? -plan.error : rc;
+}
+
 int efs_sys_munmap(void *addr, size_t bytes)
 {
     count_disk_call();
-    return real_munmap(addr, bytes);
+    return fails(FAULT_MUNMAP) ? -plan.error : real_munmap(addr, bytes);
+}
+
+int efs_sys_madvise(void *addr, size_t bytes, int advice)
+{
+    return fails(FAULT_MADVISE) ? -plan.error : real_madvise(addr, bytes, advice);
+}
+
+int efs_sys_thread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+    return fails(FAULT_THREAD) ? -plan.error : real_thread(thread, attr, run, arg);
 }
 
 int efs_sys_mprotect(void *addr, size_t bytes, int prot)

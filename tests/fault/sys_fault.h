@@ -30,6 +30,12 @@ enum fault_call {
     FAULT_FREE_BYTES, /* error 0: nothing is free */
     FAULT_CLONE_READING,
     FAULT_CLONE_READING_MOUNTED,
+    FAULT_CLOSE, /* the descriptor is closed all the same, as Linux does */
+    FAULT_UNLINK,
+    FAULT_MKDIR,
+    FAULT_MUNMAP,
+    FAULT_MADVISE,
+    FAULT_THREAD,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

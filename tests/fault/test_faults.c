@@ -177,6 +177,12 @@ static void test_serve(void **state)
     assert_true(sweep(&serving, FAULT_FALLOCATE, ENOMEM) > 0); /* a full expert's pages are asked for as one; or not */
     sweep(&serving, FAULT_MBIND, EPERM);
     sweep(&serving, FAULT_HUGE_BYTES, ENOTTY);
+    sweep(&serving, FAULT_MADVISE, ENOMEM);
+    sweep_forever(&serving, FAULT_MADVISE, EINVAL); /* an older kernel */
+    sweep(&serving, FAULT_MUNMAP, ENOMEM);
+    sweep(&serving, FAULT_CLOSE, EIO);
+    sweep(&serving, FAULT_THREAD, EAGAIN);
+    sweep_forever(&serving, FAULT_THREAD, EAGAIN);
     sweep(&serving, FAULT_MEMORY, ENOMEM);
     sweep_forever(&serving, FAULT_MEMORY, ENOMEM);
 }
@@ -194,6 +200,11 @@ static void test_pack(void **state)
     sweep(&packing, FAULT_FSYNC, EIO);
     sweep(&packing, FAULT_FTRUNCATE, EIO);
     sweep(&packing, FAULT_LINK, EIO);
+    sweep(&packing, FAULT_CLOSE, EIO);
+    sweep(&packing, FAULT_UNLINK, EACCES);
+    sweep(&packing, FAULT_MADVISE, EINVAL);
+    sweep(&packing, FAULT_THREAD, EAGAIN);
+    sweep_forever(&packing, FAULT_THREAD, EAGAIN);
     sweep(&packing, FAULT_MMAP, ENOMEM);
     sweep(&packing, FAULT_MEMORY, ENOMEM);
 }
@@ -208,6 +219,11 @@ static void test_unpack(void **state)
     sweep(&unpacking, FAULT_PWRITE, 0);
     sweep(&unpacking, FAULT_FSYNC, EIO);
     sweep(&unpacking, FAULT_LINK, EIO);
+    sweep(&unpacking, FAULT_MKDIR, EACCES);
+    sweep(&unpacking, FAULT_UNLINK, EACCES);
+    sweep(&unpacking, FAULT_CLOSE, EIO);
+    sweep(&unpacking, FAULT_THREAD, EAGAIN);
+    sweep_forever(&unpacking, FAULT_THREAD, EAGAIN);
     sweep(&unpacking, FAULT_MEMORY, ENOMEM);
 }
 

@@ -185,6 +185,8 @@ static void test_room(void **state)
     sweep(&full, FAULT_FTRUNCATE, EIO);
     sweep(&full, FAULT_MMAP, ENOMEM);
     sweep(&full, FAULT_MPROTECT, ENOMEM);
+    sweep(&full, FAULT_MADVISE, ENOMEM);
+    sweep(&coded, FAULT_MADVISE, ENOMEM);
 }
 
 /* ---- of a mount ---- */
@@ -239,6 +241,12 @@ static void test_client(void **state)
     sweep(&client, FAULT_PREAD, 0);
     sweep(&client, FAULT_PWRITE, ENOTCONN);
     sweep(&client, FAULT_MMAP, ENOMEM);
+    sweep(&client, FAULT_MUNMAP, ENOMEM);
+    sweep(&client, FAULT_MADVISE, EFAULT);
+    sweep(&client, FAULT_MADVISE, ENOMEM);
+    sweep(&client, FAULT_CLOSE, EIO);
+    sweep(&client, FAULT_THREAD, EAGAIN);
+    sweep_forever(&client, FAULT_THREAD, EAGAIN);
     sweep(&client, FAULT_MEMORY, ENOMEM);
 }
 
