@@ -337,7 +337,6 @@ int efs_sys_close(int fd)
 
 int efs_sys_munmap(void *addr, size_t bytes)
 {
-    count_disk_call();
     return fails(FAULT_MUNMAP) ? -plan.error : real_munmap(addr, bytes);
 }
 
