@@ -164,8 +164,9 @@ static void count_disk_call(void)
 static bool fails(enum fault_call call)
 {
     void (*what)(void) = meanwhile.what;
-    /* a segment is registered where its first read begins, which asks for its huge pages */
-    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES)
+    /* a segment is registered where its first read begins, which makes its pages */
+    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES &&
+        call != FAULT_MADVISE)
         count_disk_call();
     if (what && meanwhile.call == call && atomic_compare_exchange_strong(&meanwhile.what, &what, NULL))
         what();
