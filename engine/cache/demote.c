@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEMOTION_TRIES 8u /* of an extent, at memory that the system may refuse for good */
+
 struct efs_demotion {
     struct efs *fs;
     struct efs_job job;
@@ -25,6 +27,7 @@ struct efs_demotion {
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* the one in work */
+    unsigned tries;                      /* of that extent: turns that asked the system for memory */
     bool working, called_off;            /* called_off: it ends after the extent that is being made */
     struct efs_codec_scratch *scratch;   /* encoding needs more than the workers' own have */
     uint8_t *e, *sm;
@@ -188,7 +191,8 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     unsigned components = fs->closing || d->called_off ? 0 : demotion_wants(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
     errint_t rc = raw ? efs_extent_place(fs, extent, components) : -ENOENT;
-    bool again = rc == -EAGAIN && (fs->deferred.supply || fs->account.freeing_bytes != 0);
+    bool again =
+        rc == -EAGAIN && (fs->account.freeing_bytes != 0 || (fs->deferred.supply && d->tries++ < DEMOTION_TRIES));
     efs_unlock(fs);
     if (rc < 0)
         return !again;
@@ -215,8 +219,10 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = d->fs;
     bool ended = false;
     (void)scratch;
-    if (d->working && demotion_work(d, d->extent))
+    if (d->working && demotion_work(d, d->extent)) {
         d->extent++;
+        d->tries = 0;
+    }
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->called_off)) {
         demotion_finish(d);

@@ -186,7 +186,7 @@ uint32_t efs_extents_guess(struct efs *fs, uint32_t expert);
 /* Of its loads by efs_extents_guess(), those that are not begun are wanted now, or are cancelled. */
 void efs_extents_guess_raise(struct efs *fs, uint32_t expert);
 void efs_extents_guess_cancel(struct efs *fs, uint32_t expert);
-/* Nobody will come for it soon: what is not kept of it goes before all else. */
+/* Nobody will come for it soon: what came for the guess and is not kept goes before all else. */
 void efs_extents_guess_drop(struct efs *fs, uint32_t expert);
 /* Start loading it for a stream. false: it has all the memory that streams may take. */
 bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);

@@ -568,6 +568,8 @@ void efs_extents_guess_cancel(struct efs *fs, uint32_t expert)
 void efs_extents_guess_drop(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        if (!fs->extents->at[i].awaited) /* was there before, or was asked for since */
+            continue;
         fs->extents->at[i].awaited = false;
         efs_extent_evict_first(fs, i);
     }

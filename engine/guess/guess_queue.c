@@ -115,7 +115,7 @@ static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
     bool more = !may_wait || efs_extents_missing(fs, number) < e->missing;
     if (!here && e->error == 0 && e->read && more && g->queue && begin_loads(fs, number, may_wait))
         return;
-    e->read = e->read && here;
+    e->read = e->read && here && g->queue; /* switched off meanwhile: nobody asks for what is held */
     if (e->read)
         hold(g, number);
     else

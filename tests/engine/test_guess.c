@@ -425,21 +425,14 @@ static void switched_at_any_time(void **state)
     }
 }
 
-static void nobody_guesses(struct efs *fs, uint32_t expert, errint_t error)
-{
-    (void)fs, (void)expert, (void)error;
-}
-
 /* It was guessed, and cancelled before it was read; then somebody asks for it. It stays protected, and is read. */
 static void asked_for_what_was_cancelled(void **state)
 {
     (void)state;
     static const uint32_t e = EXPERTS + 3;
-    struct efs *fs = open_store(256 * MIB, "off");
-    struct efs_hooks hooks = *fs->hooks;
-    hooks.guessed = nobody_guesses;
+    struct efs *fs = open_store(256 * MIB, "always");
+    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* nobody but this test guesses */
     efs_lock(fs);
-    fs->hooks = &hooks;
     assert_true(efs_extents_guess(fs, e) > 0);
     efs_extents_guess_cancel(fs, e);
     efs_cache_request(fs, &e, NULL, 1, true);
