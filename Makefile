@@ -275,7 +275,10 @@ FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 LDCONFIG := PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 # Paths in quotes: DESTDIR may have spaces.
 TO = "$(DESTDIR)$(1)/"
+# Blanks would part it here, and commas in sed and in link options.
+PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
 install: all
+	@:$(PLACES_CHECK)
 	install -d $(foreach d,$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
@@ -294,6 +297,7 @@ install: all
 	  printf 'note: the library is in %s, where the loader does not look by itself.\n  Programs that are linked with `PKG_CONFIG_PATH=%s/pkgconfig pkg-config --libs expertfs` find it;\n  others need the whole path, or LD_LIBRARY_PATH=%s\n' '$(LIBDIR)' '$(LIBDIR)' '$(LIBDIR)'
 
 uninstall:
+	@:$(PLACES_CHECK)
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
 	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done

@@ -81,6 +81,14 @@ def arguments(folder, store):
                  'grep -E "^(budget|policy)" "$EXPERTFS_MOUNT/.expertfs/config"; cat "$EXPERTFS_MOUNT/.expertfs/stat"')
     ends("mount options", result, 0, r"policy: lru", r"budget_bytes: 67108864")
     ends("a status", ran(store, "sh", "-c", "exit 7", "{}"), 7)
+    for delay in ("0.001", "0.005", "0.02"):
+        result = run("sh", "-c", 'sleep "$1" & shift; exec "$@"', "sh", delay, program("expertctl"), "run", store, "--", "test",
+                     "-d", "{}", timeout=60)
+        ends(f"a child that it was given ends after {delay} s", result, 0)
+    line = os.path.join(scratch("lines"), "a\nb.efs")
+    os.makedirs(os.path.dirname(line), exist_ok=True)
+    os.link(store, line)
+    ends("a path with a line end", ran(line, "true", "{}"), 125, "a line end is in the path")
     result = ran(store, "sh", "-c", 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT"; exit 3')
     if os.path.exists(PLUGIN):
         ends("without a mount", result, 3)

@@ -115,7 +115,10 @@ def foreign(gguf):
     broken = make_model("broken")
     with open(f"{broken}/config.json", "w") as file:
         file.write("{")
-    refused("a config.json that is none", "config.json", broken)
+    result = estimate("--json", "--ram=2G", broken)
+    check("a config.json that is none: told, and gone on without it", result.returncode == 0 and
+          "config.json" in result.stderr and "going on without it" in result.stderr and
+          json.loads(result.stdout)["budget_bytes"] > 0, result.stderr)
     with open(f"{broken}/config.json", "w") as file:
         json.dump({"num_hidden_layers": -1, "num_experts_per_tok": 1e30, "num_key_value_heads": "x", "head_dim": [3],
                    "hidden_size": 2**63 - 1, "vocab_size": None}, file)

@@ -9,6 +9,10 @@ mounted=
 cleanup() { [ -z "$mounted" ] || fusermount3 -u -z "$mounted"; rm -rf "$work"; }
 trap cleanup EXIT
 wrong() { echo "$*"; exit 1; }
+for place in '/opt/a b' /opt/a,b; do
+    make -s install BUILD="$BUILD" DESTDIR="$work/none" PREFIX="$place" 2>"$work/log" && wrong "PREFIX=$place was taken"
+    grep -q 'neither blanks nor commas' "$work/log" && [ ! -e "$work/none" ] || wrong "PREFIX=$place: $(cat "$work/log")"
+done
 root="$work/a root" prefix=/opt/efs
 make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
 for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \

@@ -106,13 +106,18 @@ static errint_t model_says(struct estimate *e, struct reader *reader, const char
         struct efs_error why = *err;
         efs_fail(err, rc, "%s: %s: %s", e->path, name, why.text);
     }
+    if (rc < 0 && !e->gguf) { /* sizes and the budget do not need it */
+        fprintf(stderr, "expertctl: %s; going on without it\n", err->text);
+        memset(&e->config, 0, sizeof(e->config));
+        rc = 0;
+    }
     return rc;
 }
 
-static bool is_gguf(const char *name)
+static bool ends_with(const char *name, const char *end)
 {
-    size_t length = strlen(name);
-    return length > 5 && strcmp(name + length - 5, ".gguf") == 0;
+    size_t length = strlen(name), most = strlen(end);
+    return length > most && strcmp(name + length - most, end) == 0;
 }
 
 static errint_t store_says(struct estimate *e, struct efs_error *err)
@@ -127,10 +132,10 @@ static errint_t store_says(struct estimate *e, struct efs_error *err)
     for (uint32_t f = 0; f < efs_file_count(reader.fs); f++) {
         if (efs_file_info(reader.fs, f, &info, sizeof(info)) < 0 || info.kind != EFS_FILE_CHECKPOINT)
             continue;
-        if (is_gguf(info.path) ? !e->gguf : !e->gguf && strcmp(info.path, "config.json") == 0) {
+        if (ends_with(info.path, ".gguf") ? !e->gguf : !e->gguf && strcmp(info.path, "config.json") == 0) {
             found = info;
             reader.file = f;
-            e->gguf = is_gguf(info.path);
+            e->gguf = ends_with(info.path, ".gguf");
         }
     }
     if (found.path[0])
@@ -200,7 +205,7 @@ errint_t estimate_model(struct estimate *e, struct efs_error *err)
         return efs_fail(err, -errno, "%s: %s", e->path, strerror(errno));
     int fd = S_ISREG(st.st_mode) ? open(e->path, O_RDONLY | O_CLOEXEC) : -1;
     bool checkpoint = S_ISDIR(st.st_mode) || (fd >= 0 && pread(fd, magic, 4, 0) == 4 && !memcmp(magic, "GGUF", 4)) ||
-                      strstr(e->path, ".safetensors");
+                      ends_with(e->path, ".safetensors");
     if (fd >= 0)
         close(fd);
     errint_t rc = checkpoint ? model_of_checkpoint(e, err) : model_of_store(e, err);

@@ -240,6 +240,7 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
         unsetenv("EXPERTFS_STORE"); /* the mount is what was asked for */
         setenv("EXPERTFS_MOUNT", r->root, 1);
     } else {
+        unsetenv("EXPERTFS_MOUNT");
         setenv("EXPERTFS_STORE", r->store, 1);
     }
     return 0;
@@ -252,16 +253,6 @@ static void run_flag(void *arg, const char *flag, const char *text)
 }
 
 /* ---- the program ---- */
-
-/* The number of a signal that has come since. */
-static int signal_number(const struct run *r)
-{
-    struct signalfd_siginfo info;
-    while (read(r->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD)
-            return (int)info.ssi_signo;
-    return SIGTERM;
-}
 
 static errint_t signals_take(struct run *r, struct efs_error *err)
 {
@@ -340,6 +331,8 @@ static errint_t run_look(struct run *r, struct efs_error *err)
     if (!real || (size_t)snprintf(r->store, sizeof(r->store), "%s", real) >= sizeof(r->store))
         rc = efs_fail(err, real ? -ENAMETOOLONG : -errno, "%s: %s", r->source, strerror(real ? ENAMETOOLONG : errno));
     free(real);
+    if (rc == 0 && strchr(r->store, '\n'))
+        rc = efs_fail(err, -EINVAL, "%s: a line end is in the path", r->store);
     return rc;
 }
 
@@ -375,7 +368,7 @@ static int run_run(int argc, char **argv)
         status = program_run(&r);
     }
     if (rc == -EINTR)
-        status = RUN_SIGNAL + signal_number(&r);
+        status = RUN_SIGNAL + r.mount.signal;
     else if (rc < 0)
         ctl_fail(rc, &err);
     ctl_run_mount_end(&r.mount);

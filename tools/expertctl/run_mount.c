@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -66,7 +67,7 @@ struct keeper {
     const char *store;
     pid_t daemon;
     int life, ready, messages; /* messages: what the daemon writes */
-    char line[2048];
+    char line[2 * 4104 + 512]; /* what the daemon says when it is ready has both paths in it */
     size_t used;
     bool ending;
 };
@@ -203,6 +204,8 @@ static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
         return efs_fail(err, -ENOENT, "%s: no folder for temporary files; TMPDIR names another", temporary);
     }
     free(real);
+    if (strchr(folder, '\n'))
+        return efs_fail(err, -EINVAL, "%s: a line end is in the path; TMPDIR names another folder", folder);
     snprintf(mount->folder, sizeof(mount->folder), "%s/expertfs-XXXXXX", folder);
     if (!mkdtemp(mount->folder)) {
         mount->folder[0] = '\0';
@@ -212,6 +215,24 @@ static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
     if (mkdir(mount->path, 0700) < 0)
         return efs_fail(err, -errno, "%s: %s", mount->path, strerror(errno));
     return 0;
+}
+
+/* Wait for the keeper's byte, or for a signal that is more than the end of some child. */
+static errint_t ready_wait(struct ctl_run_mount *mount, int ready, int signal_fd, struct efs_error *err)
+{
+    struct pollfd fds[] = {{.fd = ready, .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
+    struct signalfd_siginfo info;
+    char byte;
+    for (;;) {
+        if (poll(fds, 2, -1) < 0)
+            continue;
+        if (fds[0].revents)
+            return read(ready, &byte, 1) == 1 ? 0 : -ENODEV;
+        if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info) && info.ssi_signo != SIGCHLD) {
+            mount->signal = (int)info.ssi_signo;
+            return efs_fail(err, -EINTR, "interrupted");
+        }
+    }
 }
 
 errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, const char *options, const sigset_t *mask,
@@ -238,14 +259,10 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
         close(life[0]);
     if (ready[1] >= 0)
         close(ready[1]);
-    struct pollfd fds[] = {{.fd = ready[0], .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
-    char byte;
-    while (rc == 0 && poll(fds, 2, -1) < 0 && errno == EINTR) {
-    }
-    if (rc == 0 && !fds[0].revents)
-        rc = efs_fail(err, -EINTR, "interrupted");
-    else if (rc == 0 && read(ready[0], &byte, 1) != 1)
-        rc = efs_fail(err, -ENODEV, "%s could not be mounted", store);
+    if (rc == 0)
+        rc = ready_wait(mount, ready[0], signal_fd, err);
+    if (rc == -ENODEV)
+        efs_fail(err, rc, "%s could not be mounted", store);
     if (ready[0] >= 0)
         close(ready[0]);
     if (rc < 0)

@@ -16,13 +16,14 @@ struct ctl_run_mount {
     char folder[4096]; /* ours, 0700; "": there is none */
     char path[4104];   /* in it, where the store is mounted */
     pid_t keeper;
-    int life; /* the keeper ends when nobody has this open; close-on-exec */
+    int life;   /* the keeper ends when nobody has this open; close-on-exec */
+    int signal; /* that has come while it was mounted */
 };
 
 /*
  * Mount the store, with options as -o has them (NULL: none). The daemon's messages go to standard error, but for those
- * that it mounts and unmounts. mask: the signals that it has blocked. A signal that signal_fd has to tell of gives up:
- * -EINTR, and the signal can still be read. Blocks until the mount is ready. -ENODEV: the daemon has said why not.
+ * that it mounts and unmounts. mask: the signals that it has blocked. A signal that signal_fd tells of gives up, unless
+ * it is SIGCHLD: -EINTR. Blocks until the mount is ready. -ENODEV: the daemon has said why not.
  */
 errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, const char *options, const sigset_t *mask,
                              int signal_fd, struct efs_error *err);
