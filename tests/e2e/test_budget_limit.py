@@ -2,6 +2,7 @@
 """A budget beside the memory cgroup's limit: one that cannot be had is refused, with the limit and the way out, at the
 mount and later; one above what is available is told; one that the store can never fill is taken."""
 import errno
+import json
 
 from e2e import *
 from e2e import _mounts
@@ -47,6 +48,10 @@ try:
     mount.unmount()
     mount = Mount(large, "budget=100M,lease=read", prefix=inside)
     check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
+    result = run(*inside, program("expertctl"), "estimate", "--json", "--ram=4G", large, timeout=60)
+    said = json.loads(result.stdout or "{}")
+    check("what would fit elsewhere is reckoned here", result.returncode == 0 and said["budget_bytes"] > 160 << 20 and
+          said["skew"] == "assumed", result)
     print("-- while it serves")
     try:
         os.setxattr(mount.path, "user.expertfs.budget", b"1G")

@@ -30,7 +30,7 @@ struct arguments {
 };
 
 static const struct argp_option options[] = {
-    {"ram", OPT_RAM, "SIZE", 0, "Memory for all of it (default: what the machine has)", 0},
+    {"ram", OPT_RAM, "SIZE", 0, "Memory for all of it (default: what the machine, or its memory cgroup, has)", 0},
     {"ctx", OPT_CTX, "N", 0, "Tokens of context (default: 4096)", 0},
     {"json", OPT_JSON, NULL, 0, "Print JSON", 0},
     {0}};
@@ -214,8 +214,9 @@ static int estimate_run(int argc, char **argv)
                "disk, and memory, are looked at for a second. The exit status is 1 if it does not fit."};
     struct arguments a = {.e = {.context = CONTEXT_DEFAULT}};
     struct efs_error err = {""};
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    a.e.ram_bytes = pages > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
+    a.e.ram_bytes = memory.limit_bytes;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     errint_t rc = estimate_model(&a.e, &err);
     if (rc == 0)

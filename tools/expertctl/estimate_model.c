@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #define CONFIG_BYTES_MAX (UINT64_C(16) << 20)
-#define LOOK_BUDGET_BYTES (UINT64_C(256) << 20) /* more than any floor but that of a vast index */
 
 /* Coded over plain bytes, as trained weights were measured; what is quantised in blocks stays as it is. */
 static double coded_ratio(const char *dtype)
@@ -122,8 +121,7 @@ static bool ends_with(const char *name, const char *end)
 
 static errint_t store_says(struct estimate *e, struct efs_error *err)
 {
-    const struct efs_options options = {
-        .size = sizeof(struct efs_options), .budget_bytes = LOOK_BUDGET_BYTES, .no_state = true};
+    const struct efs_options options = {.size = sizeof(struct efs_options), .no_state = true};
     struct efs_file_info info, found = {.path = ""};
     struct reader reader = {.fd = -1};
     errint_t rc = efs_open(e->path, &options, &reader.fs, err);

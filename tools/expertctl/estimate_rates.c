@@ -199,29 +199,9 @@ static errint_t plan_get(const struct estimate *e, char **plan, struct efs_error
     return rc < 0 ? efs_fail(err, rc, "%s: no plan: %s", e->path, strerror(-rc)) : 0;
 }
 
-static errint_t time_of_store(struct estimate *e, struct efs_error *err)
-{
-    char *plan;
-    errint_t rc = profile_get(e, err);
-    if (rc == 0)
-        rc = plan_get(e, &plan, err);
-    if (rc < 0)
-        return rc;
-    double chosen = line_number(plan, "chosen");
-    const char *skew = tools_line_value(plan, "skew");
-    snprintf(e->skew, sizeof(e->skew), "%.*s", skew ? (int)strcspn(skew, "\n") : 0, skew ? skew : "");
-    if (chosen > 0) {
-        double part = (double)e->config.chosen / chosen; /* what it was asked for may be of prompts, or assumed */
-        e->hit_part = 1 - line_number(plan, "misses") / chosen;
-        e->read_ns = line_number(plan, "io_ns") * part;
-    }
-    free(plan);
-    return 0;
-}
+/* ---- the same, simpler: the experts that are asked for most are in memory, whole ---- */
 
-/* ---- a checkpoint: the same, simpler ---- */
-
-static errint_t time_of_checkpoint(struct estimate *e, struct efs_error *err)
+static errint_t time_assumed(struct estimate *e, struct efs_error *err)
 {
     struct efs_skew skew;
     double pools = e->budget_bytes > FIXED_BYTES ? (double)(e->budget_bytes - FIXED_BYTES) : 0;
@@ -235,10 +215,37 @@ static errint_t time_of_checkpoint(struct estimate *e, struct efs_error *err)
     if (rc < 0)
         return efs_fail(err, rc, "%s: %u layers of %u experts cannot be reckoned", e->path, e->layers, e->experts);
     snprintf(e->skew, sizeof(e->skew), "assumed");
-    snprintf(e->rates, sizeof(e->rates), "measured");
-    e->disk_bytes_per_second = disk_look(e->path);
     if (e->disk_bytes_per_second > 0)
         e->read_ns = (misses > 0 ? misses : 0) * e->layers * one / e->disk_bytes_per_second * 1e9;
+    return 0;
+}
+
+static errint_t time_of_checkpoint(struct estimate *e, struct efs_error *err)
+{
+    snprintf(e->rates, sizeof(e->rates), "measured");
+    e->disk_bytes_per_second = disk_look(e->path);
+    return time_assumed(e, err);
+}
+
+static errint_t time_of_store(struct estimate *e, struct efs_error *err)
+{
+    char *plan;
+    errint_t rc = profile_get(e, err);
+    if (rc == 0)
+        rc = plan_get(e, &plan, err);
+    if (rc == -ENOMEM) /* more memory than there is here: it is for another machine */
+        return time_assumed(e, err);
+    if (rc < 0)
+        return rc;
+    double chosen = line_number(plan, "chosen");
+    const char *skew = tools_line_value(plan, "skew");
+    snprintf(e->skew, sizeof(e->skew), "%.*s", skew ? (int)strcspn(skew, "\n") : 0, skew ? skew : "");
+    if (chosen > 0) {
+        double part = (double)e->config.chosen / chosen; /* what it was asked for may be of prompts, or assumed */
+        e->hit_part = 1 - line_number(plan, "misses") / chosen;
+        e->read_ns = line_number(plan, "io_ns") * part;
+    }
+    free(plan);
     return 0;
 }
 
