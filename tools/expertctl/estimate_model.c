@@ -3,12 +3,12 @@
 #include "estimate.h"
 
 #include "checkpoint.h"
+#include "read_wait.h"
 #include "rows.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,35 +57,14 @@ struct reader {
     int fd;
 };
 
-struct reading {
-    sem_t done;
-    errint_t error;
-    size_t bytes;
-};
-
-static void reading_done(void *arg, errint_t error, size_t bytes)
-{
-    struct reading *r = arg;
-    r->error = error;
-    r->bytes = bytes;
-    sem_post(&r->done);
-}
-
 static errint_t reader_read(void *arg, uint64_t offset, void *to, size_t bytes)
 {
     const struct reader *reader = arg;
-    struct reading r = {.error = 0};
     if (!reader->fs) {
         ssize_t n = pread(reader->fd, to, bytes, (off_t)offset);
         return n < 0 ? -errno : (size_t)n == bytes ? 0 : -EUCLEAN;
     }
-    if (sem_init(&r.done, 0, 0) < 0)
-        return -errno;
-    efs_read(reader->fs, reader->file, NULL, offset, to, bytes, reading_done, &r);
-    while (sem_wait(&r.done) < 0) {
-    }
-    sem_destroy(&r.done);
-    return r.error < 0 ? r.error : r.bytes == bytes ? 0 : -EUCLEAN;
+    return tools_read_wait(reader->fs, reader->file, offset, to, bytes);
 }
 
 static errint_t model_says(struct estimate *e, struct reader *reader, const char *name, uint64_t bytes,

@@ -2,10 +2,11 @@
 /* source.c - where experts come from: a store that is opened here, or the mount that the model is mapped from. */
 #include "plugin.h"
 
+#include "read_wait.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,20 +234,6 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
     return rc;
 }
 
-struct reading {
-    sem_t done;
-    errint_t error;
-    size_t bytes;
-};
-
-static void reading_done(void *arg, errint_t error, size_t bytes)
-{
-    struct reading *r = arg;
-    r->error = error;
-    r->bytes = bytes;
-    sem_post(&r->done);
-}
-
 /* The mapping is not touched for that: what the system reads around a fault is more than some experts. */
 static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *room, size_t bytes)
 {
@@ -262,14 +249,7 @@ static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *ro
 static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uint64_t offset, uint8_t *room,
                        size_t bytes)
 {
-    struct reading r = {.error = 0};
-    if (sem_init(&r.done, 0, 0) < 0)
-        return false;
-    efs_read(fs, number, NULL, offset, room, bytes, reading_done, &r);
-    while (sem_wait(&r.done) < 0)
-        ;
-    sem_destroy(&r.done);
-    return r.error == 0 && r.bytes == bytes && memcmp(room, want, bytes) == 0;
+    return tools_read_wait(fs, number, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
 }
 
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
