@@ -108,6 +108,16 @@ $(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
 endef
 $(foreach r,kernels sched engine expertfs tools tests,$(eval $(call room,$(r))))
 
+# The kernels for graphics processors, in the library where nvcc is (GPU=0: told to go without).
+GPU ?= 1
+$(BUILD)/obj/engine/gpu/image.o: engine/gpu/image.c $(wildcard kernels/cuda/*) kernels/cascade_chunk.h kernels/ops.h kernels/kernels.h tools/gpu Makefile
+	@mkdir -p $(@D) $(BUILD)/gpu
+	@rm -f $(BUILD)/gpu/kernels.fatbin
+	@if [ "$(GPU)" = 0 ]; then echo "gpu: not built: GPU=0"; \
+	 elif tools/gpu $(BUILD)/gpu >$(BUILD)/gpu/log 2>&1; then tail -n 1 $(BUILD)/gpu/log; \
+	 else echo "gpu: not built: nvcc failed, \`make gpu\` shows why"; rm -f $(BUILD)/gpu/kernels.fatbin; fi
+	$(Q)$(CC) $(BASE_CFLAGS) $(INC_engine) $$([ ! -s $(BUILD)/gpu/kernels.fatbin ] || echo '-DEFS_GPU_IMAGE="$(BUILD)/gpu/kernels.fatbin"') -c -o $@ $<
+
 $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -157,6 +167,12 @@ $(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) -lpthread
 TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
+# A driver of graphics processors that has none: the twin of the kernels behind the calls of libcuda.so.1.
+TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so
+$(BUILD)/tests/engine/libcuda-fake.so: $(BUILD)/obj/tests/engine/fake_cuda.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) -shared -lpthread -lm
 # tests/fault puts failing system calls in the place of engine/base/sys.c
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)

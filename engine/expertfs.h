@@ -2,8 +2,8 @@
 /*
  * expertfs.h - libexpertfs: look into a store, serve it in this process, ask it or a mount for experts.
  *
- * expertfs-pack.h makes and checks stores, expertfs-compute.h runs experts, expertfs-protocol.h is what a mount is told
- * without the library.
+ * expertfs-pack.h makes and checks stores, expertfs-compute.h runs experts, expertfs-gpu.h has them in memory of a
+ * graphics processor, expertfs-protocol.h is what a mount is told without the library.
  *
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
  * file, offset and the way out, is put into struct efs_error for the caller to print once.
@@ -377,7 +377,8 @@ struct efs_need {
 enum efs_form {
     EFS_FORM_FULL,  /* decoded; needs efs_options.full_pool */
     EFS_FORM_CODED, /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
-    EFS_FORM_ANY    /* each expert as it is cheaper now: full if it is full already, else coded */
+    EFS_FORM_ANY,   /* each expert as it is cheaper now: full if it is full already, else coded */
+    EFS_FORM_DEVICE /* decoded, in memory of a graphics processor: expertfs-gpu.h */
 };
 
 /* A shard of a tensor in coded form: e and sm are NULL where the shard has no such chunk. */
@@ -394,7 +395,8 @@ struct efs_tensor {
     uint32_t dims;
     uint64_t shape[8];                    /* slowest first */
     uint64_t bytes;                       /* raw */
-    const void *data;                     /* EFS_FORM_FULL: in mapped memory, read-only */
+    const void *data;                     /* EFS_FORM_FULL: in mapped memory, read-only; EFS_FORM_DEVICE: address of
+                                           * the device */
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
     uint64_t reserved[4];

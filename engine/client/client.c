@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
+#include "device_ops.h"
 #include "mount.h"
 #include "expertfs-private.h"
 #include "sized.h"
@@ -16,11 +17,15 @@ struct efs_client { /* one of them */
     struct efs_mount *mount;
     bool borrowed;             /* fs is the caller's */
     _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
+    struct efs_device *device; /* beside it; NULL: none */
+    const struct efs_device_ops *device_ops;
 };
 
 struct efs_client_request { /* one of them */
     struct efs_request *in_process;
     struct efs_mount_request *of_mount;
+    struct efs_device_request *of_device;
+    const struct efs_device_ops *device_ops;
 };
 
 static errint_t client_open_store(const char *path, const struct efs_options *options, struct efs_client *client,
@@ -66,6 +71,8 @@ void efs_client_close(struct efs_client *client)
 {
     if (!client)
         return;
+    if (client->device)
+        client->device_ops->close(client->device);
     if (client->observer)
         efs_routing_observer_end(client->fs, client->observer);
     if (client->mount)
@@ -78,6 +85,25 @@ void efs_client_close(struct efs_client *client)
 struct efs *efs_client_fs(struct efs_client *client)
 {
     return client->fs;
+}
+
+errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops)
+{
+    if (client->device)
+        return -EEXIST;
+    client->device = device;
+    client->device_ops = ops;
+    return 0;
+}
+
+struct efs_device *efs_client_device(const struct efs_client *client)
+{
+    return client->device;
+}
+
+struct efs_device_request *efs_client_device_request(const struct efs_client_request *request)
+{
+    return request->of_device;
 }
 
 /* The experts' numbers in the store in place of those in their layer. */
@@ -108,8 +134,10 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     const void *needs;
     void *copy;
     *out = NULL;
-    if (form != EFS_FORM_FULL && form != EFS_FORM_CODED && form != EFS_FORM_ANY)
+    if (form != EFS_FORM_FULL && form != EFS_FORM_CODED && form != EFS_FORM_ANY && form != EFS_FORM_DEVICE)
         return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
+    if (form == EFS_FORM_DEVICE && !client->device)
+        return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
     errint_t rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
     if (rc < 0)
         return rc;
@@ -118,7 +146,10 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         free(copy);
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
-    rc = client->mount
+    request->device_ops = client->device_ops;
+    rc = form == EFS_FORM_DEVICE
+             ? client->device_ops->begin(client->device, stack, layer, needs, count, &request->of_device, err)
+         : client->mount
              ? efs_mount_begin(client->mount, stack, layer, needs, count, form, &request->of_mount, err)
              : client_begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
     free(copy);
@@ -131,30 +162,38 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
 
 int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
-    return request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
-                             : efs_request_wait_any(request->in_process, timeout_ms, index, status);
+    return request->of_device  ? request->device_ops->wait_any(request->of_device, timeout_ms, index, status)
+           : request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
+                               : efs_request_wait_any(request->in_process, timeout_ms, index, status);
 }
 
 int efs_client_event(struct efs_client_request *request)
 {
-    return request->of_mount ? efs_mount_event(request->of_mount) : efs_request_event(request->in_process);
+    return request->of_device  ? request->device_ops->event(request->of_device)
+           : request->of_mount ? efs_mount_event(request->of_mount)
+                               : efs_request_event(request->in_process);
 }
 
 errint_t efs_client_wait(struct efs_client_request *request)
 {
-    return request->of_mount ? efs_mount_wait(request->of_mount) : efs_request_wait(request->in_process);
+    return request->of_device  ? request->device_ops->wait(request->of_device)
+           : request->of_mount ? efs_mount_wait(request->of_mount)
+                               : efs_request_wait(request->in_process);
 }
 
 errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
                             uint32_t *count)
 {
-    return request->of_mount ? efs_mount_tensors(request->of_mount, index, tensors, count)
-                             : efs_request_tensors(request->in_process, index, tensors, count);
+    return request->of_device  ? request->device_ops->tensors(request->of_device, index, tensors, count)
+           : request->of_mount ? efs_mount_tensors(request->of_mount, index, tensors, count)
+                               : efs_request_tensors(request->in_process, index, tensors, count);
 }
 
 void efs_client_drop(struct efs_client_request *request, uint32_t index)
 {
-    if (request->of_mount)
+    if (request->of_device)
+        request->device_ops->drop(request->of_device, index);
+    else if (request->of_mount)
         efs_mount_drop(request->of_mount, index);
     else
         efs_request_drop(request->in_process, index);
@@ -164,7 +203,9 @@ void efs_client_release(struct efs_client_request *request)
 {
     if (!request)
         return;
-    if (request->of_mount)
+    if (request->of_device)
+        request->device_ops->release(request->of_device);
+    else if (request->of_mount)
         efs_mount_release(request->of_mount);
     else
         efs_request_release(request->in_process);

@@ -22,7 +22,7 @@ room() {
 engine_private='none'
 room kernels "$engine_private"
 room sched "$engine_private"
-room engine '[a-z_0-9]+\.h' # kernels/ and sched/ headers: checked below by name
+room engine '(cuda/)?[a-z_0-9]+\.h' # kernels/ and sched/ headers: checked below by name
 for header in $(includes engine/*.h engine/*/*.[ch] | sed -nE 's/.*"([^"]*)".*/\1/p' | sort -u); do
     [ -e "engine/$header" ] || compgen -G "engine/*/$header" >/dev/null || [ -e "kernels/$header" ] || compgen -G "sched/*/$header" >/dev/null || complain "engine/ uses $header"
 done
@@ -57,6 +57,7 @@ engine_room memory base store
 engine_room io base store memory
 engine_room view base store
 engine_room client base source
+engine_room gpu base store memory client
 lower=$below_served
 for room in $served; do
     engine_room "$room" $lower
@@ -83,7 +84,7 @@ while IFS=: read -r file at line; do # nor includes the header that has it, wher
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
 done < <(includes engine/*/*.[ch] | grep '_core\.h"' | grep -v '"extent_core\.h"')
-rooms_known engine "base store source pack memory io view client compute $served"
+rooms_known engine "base store source pack memory io view client gpu compute $served"
 # Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
 inner_room sched policy
 inner_room sched schedule

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_bring.c - a slot's worth of an expert: chunks copied to the device side by side, then decoded and merged to
+ * where the expert stands, by one kernel for all of them. What is plain already is copied there itself.
+ */
+#include "device_core.h"
+
+#include "codec.h"
+#include "layout.h"
+
+#include <errno.h>
+
+#define CHUNK_ALIGN 64u /* of a chunk in a slot, as in the store: neighbours there are neighbours here */
+
+static size_t chunk_room(size_t bytes)
+{
+    return (bytes + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+}
+
+/* Bytes that a shard takes in a slot. */
+static size_t shard_room(const struct efs_coded_shard *s)
+{
+    return chunk_room(s->e_bytes) + chunk_room(s->sm ? s->sm_bytes : 0);
+}
+
+static size_t slot_room(void)
+{
+    return EFS_SLOT_BYTES - EFS_SLOT_TABLE - EFS_CASCADE_SLACK;
+}
+
+/* Of a shard: its plain bytes, 0 when what it says of itself cannot be. */
+static errint_t shard_plain(const struct efs_tensor *t, const struct efs_coded_shard *s, uint64_t *bytes)
+{
+    const enum efs_format format = s->sm ? efs_object_format(t->dtype, EFS_CHOOSE_AUTO) : EFS_FORMAT_BYTES;
+    if (!s->e) { /* as it is */
+        *bytes = s->sm_bytes;
+        return s->sm ? 0 : -EUCLEAN;
+    }
+    if (s->elements == 0 || s->elements > t->shard_elements || s->elements > EFS_SHARD_ELEMENTS_MAX ||
+        s->e_bytes > UINT32_MAX || (s->sm && s->sm_bytes != efs_sm_bytes(format, s->elements)))
+        return -EUCLEAN;
+    *bytes = s->elements * efs_format_bytes(format);
+    return s->codec == EFS_CODEC_CASCADE && shard_room(s) <= slot_room() ? 0 : -EOPNOTSUPP;
+}
+
+errint_t efs_bring_check(const struct efs_tensor *tensors, uint32_t count)
+{
+    errint_t rc = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_tensor *t = &tensors[i];
+        uint64_t all = 0, bytes;
+        for (uint32_t k = 0; k < t->shard_count && !t->data; k++) {
+            errint_t one = shard_plain(t, &t->shards[k], &bytes);
+            if (one == -EUCLEAN || __builtin_add_overflow(all, bytes, &all))
+                return -EUCLEAN;
+            /* Kernels store 16 bytes at once: a shard begins where the blocks before it end. */
+            if (k + 1 < t->shard_count && t->shards[k].e && bytes % EFS_GPU_ALIGN != 0)
+                one = -EOPNOTSUPP;
+            rc = one < 0 ? one : rc;
+        }
+        if (!t->data && all != t->bytes)
+            return -EUCLEAN;
+    }
+    return rc;
+}
+
+/* ---- copies, neighbours as one ---- */
+
+struct copy_run {
+    struct efs_device *device;
+    const uint8_t *from;
+    efs_cu_address to;
+    size_t bytes;
+    uint64_t all;
+    const char *call; /* that failed */
+    efs_cu_result result;
+};
+
+static void copy_flush(struct copy_run *run)
+{
+    if (run->bytes == 0 || run->call)
+        return;
+    run->result = run->device->driver.copy_in(run->to, run->from, run->bytes, run->device->copying);
+    run->call = run->result ? "cuMemcpyHtoDAsync" : NULL;
+    run->all += run->bytes;
+    run->bytes = 0;
+}
+
+static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
+{
+    const uintptr_t next = (uintptr_t)from, end = (uintptr_t)run->from + run->bytes;
+    /* What lies between two chunks of one line of memory is no page of its own. */
+    if (run->bytes && next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 &&
+        to - run->to == next - (uintptr_t)run->from) {
+        run->bytes = next - (uintptr_t)run->from + bytes;
+        return;
+    }
+    copy_flush(run);
+    run->from = from;
+    run->to = to;
+    run->bytes = bytes;
+}
+
+/* ---- a slot ---- */
+
+/* The shards that go into this slot: those of the table, with addresses of the host for now. */
+static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct copy_run *run)
+{
+    size_t room = slot_room();
+    uint32_t shards = 0;
+    while (bring->tensor < bring->count) {
+        const struct efs_tensor *t = &bring->tensors[bring->tensor];
+        const efs_cu_address plain = (uintptr_t)bring->expert->tensors[bring->tensor].data;
+        if (t->data)
+            copy_add(run, plain, t->data, (size_t)t->bytes);
+        for (; bring->shard < t->shard_count && !t->data; bring->shard++) {
+            const struct efs_coded_shard *s = &t->shards[bring->shard];
+            uint64_t bytes = 0;
+            (void)shard_plain(t, s, &bytes); /* was checked */
+            if (!s->e) {
+                copy_add(run, plain + bring->at, s->sm, s->sm_bytes);
+                bring->at += bytes;
+                continue;
+            }
+            if (shards == EFS_SLOT_SHARDS || shard_room(s) > room)
+                return shards;
+            room -= shard_room(s);
+            const enum efs_format format = s->sm ? efs_object_format(t->dtype, EFS_CHOOSE_AUTO) : EFS_FORMAT_BYTES;
+            slot->table->shard[shards] = (struct efs_gpu_shard){.e = s->e,
+                                                                .sm = s->sm,
+                                                                .dst = (uint8_t *)(uintptr_t)(plain + bring->at),
+                                                                .e_bytes = (uint32_t)s->e_bytes,
+                                                                .elements = (uint32_t)s->elements,
+                                                                .format = (uint32_t)format};
+            slot->table->status[shards++] = EFS_GPU_FINE;
+            bring->at += bytes;
+        }
+        bring->tensor++;
+        bring->shard = 0;
+        bring->at = 0;
+    }
+    bring->filled = true;
+    return shards;
+}
+
+/* Copy the chunks: all of E, then all of SM, since each lie side by side. */
+static void slot_copy(struct efs_slot *slot, uint32_t shards, struct copy_run *run)
+{
+    efs_cu_address at = slot->memory + EFS_SLOT_TABLE;
+    for (uint32_t i = 0; i < shards; i++) {
+        struct efs_gpu_shard *s = &slot->table->shard[i];
+        copy_add(run, at, s->e, s->e_bytes);
+        s->e = (const uint8_t *)(uintptr_t)at;
+        at += chunk_room(s->e_bytes);
+    }
+    for (uint32_t i = 0; i < shards; i++) {
+        struct efs_gpu_shard *s = &slot->table->shard[i];
+        const size_t bytes = s->sm ? efs_sm_bytes((enum efs_format)s->format, s->elements) : 0;
+        if (!bytes)
+            continue;
+        copy_add(run, at, s->sm, bytes);
+        s->sm = (const uint8_t *)(uintptr_t)at;
+        at += chunk_room(bytes);
+    }
+    if (shards) {
+        copy_add(run, slot->memory, slot->table->shard, shards * sizeof(slot->table->shard[0]));
+        copy_add(run, slot->memory + offsetof(struct efs_slot_table, status), slot->table->status,
+                 shards * sizeof(slot->table->status[0]));
+    }
+    copy_flush(run);
+}
+
+static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slot, uint32_t shards)
+{
+    efs_cu_address table = slot->memory, status = table + offsetof(struct efs_slot_table, status);
+    void *arguments[] = {&table, &status};
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < shards; i++)
+        most = slot->table->shard[i].elements > most ? slot->table->shard[i].elements : most;
+    return device->driver.launch(device->decode, (most + EFS_BLOCK - 1) / EFS_BLOCK, shards, 1, EFS_GPU_THREADS, 1, 1,
+                                 0, device->computing, arguments, NULL);
+}
+
+static void slot_told(void *arg)
+{
+    efs_device_wake(arg);
+}
+
+bool efs_bring_slot(struct efs_device *device, struct efs_bring *bring, const char **call, efs_cu_result *result)
+{
+    const struct efs_driver *cu = &device->driver;
+    struct efs_slot *slot = &device->slot[(device->oldest + device->busy) % EFS_SLOTS];
+    struct copy_run run = {.device = device};
+    uint32_t shards = slot_take(slot, bring, &run);
+    /* From here on the slot is under way, also when a call fails: what was begun may still be. */
+    slot->shards = shards;
+    slot->bring = bring;
+    bring->slots++;
+    device->busy++;
+    slot_copy(slot, shards, &run);
+    *call = run.call;
+    *result = run.result;
+#define SLOT_CALL(name, made)                                                                                          \
+    if (!*call && (*result = (made)) != 0)                                                                             \
+        *call = (name);
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->copied, device->copying))
+    SLOT_CALL("cuStreamWaitEvent", cu->stream_wait(device->computing, slot->copied, 0))
+    if (shards) {
+        SLOT_CALL("cuLaunchKernel", slot_launch(device, slot, shards))
+        SLOT_CALL("cuMemcpyDtoHAsync",
+                  cu->copy_out(slot->table->status, slot->memory + offsetof(struct efs_slot_table, status),
+                               shards * sizeof(slot->table->status[0]), device->computing))
+    }
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->done, device->computing))
+    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(device->computing, slot_told, device))
+#undef SLOT_CALL
+    pthread_mutex_lock(&device->lock);
+    device->stats.g_link_bytes += run.all;
+    device->stats.g_decodes += shards > 0;
+    pthread_mutex_unlock(&device->lock);
+    return !*call;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_core.h - what the parts of engine/gpu/ share: a device, its requests, experts on their way to it.
+ *
+ * A request takes what is in pool G at once. What is not there the client is asked for in coded form, and the thread
+ * `efs-gpu` takes it from there: as much of an expert as goes into a slot is copied by one stream and decoded by the
+ * other, which waits for it by an event, while the next slot is copied. When the second stream has told that it is
+ * done, and no kernel has found damage, the expert is there. The thread blocks in poll(2) alone.
+ */
+#ifndef EFS_DEVICE_CORE_H
+#define EFS_DEVICE_CORE_H
+
+#include "cuda/gpu.h"
+#include "device_ops.h"
+#include "event.h"
+#include "expertfs-gpu.h"
+#include "vram.h"
+
+#include <pthread.h>
+
+#define EFS_SLOTS 3u /* one is copied, one decoded, one told of */
+#define EFS_SLOT_BYTES ((size_t)8 << 20)
+#define EFS_SLOT_SHARDS 1024u
+#define EFS_SLOT_TABLE (64u << 10) /* at its begin, on the device */
+
+enum efs_device_item_state { EFS_DEVICE_COMING, EFS_DEVICE_HERE, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };
+
+struct efs_device_item { /* an expert of a request; the device's lock guards it */
+    struct efs_device_request *request;
+    struct efs_vram_expert *expert; /* held while COMING or HERE */
+    struct efs_device_item *next_waiting;
+    enum efs_device_item_state state;
+    errint_t error;
+    bool told;
+};
+
+struct efs_device_request {
+    struct efs_device *device;
+    pthread_cond_t changed;
+    struct efs_event event;
+    uint32_t count;
+    struct efs_device_item items[];
+};
+
+/* What is shared with the device for a slot; in memory of the host that the driver has pinned. */
+struct efs_slot_table {
+    struct efs_gpu_shard shard[EFS_SLOT_SHARDS];
+    uint32_t status[EFS_SLOT_SHARDS];
+};
+_Static_assert(sizeof(struct efs_slot_table) <= EFS_SLOT_TABLE, "a slot's table");
+
+/* A request of the client for experts that are missing. The thread owns it. */
+struct efs_bring_source {
+    struct efs_bring_source *next;
+    struct efs_client_request *request;
+    enum efs_form form;
+    uint32_t count, told, left;       /* named; that the client has told of; not over yet */
+    struct efs_vram_expert *expert[]; /* [count]; NULL: it is over */
+};
+
+/* An expert on its way, from when the client has it. */
+struct efs_bring {
+    struct efs_bring_source *source;
+    uint32_t index;
+    struct efs_vram_expert *expert;
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    bool placed, filled;    /* has a place; all of it is in slots, or was */
+    uint32_t tensor, shard; /* the next that goes into a slot */
+    uint64_t at;            /* bytes of that tensor before it */
+    uint32_t slots;         /* under way */
+    errint_t error;
+};
+
+struct efs_slot {
+    efs_cu_address memory;
+    struct efs_slot_table *table;
+    efs_cu_event copied, done;
+    struct efs_bring *bring;
+    uint32_t shards;
+};
+
+struct efs_device {
+    struct efs_client *client;
+    struct efs_driver driver;
+    efs_cu_device device;
+    efs_cu_context context;
+    efs_cu_module module;
+    efs_cu_function decode;
+    efs_cu_stream copying, computing;
+    efs_cu_address memory; /* pool G, then the slots */
+    uint64_t budget_bytes;
+    char name[128];
+
+    pthread_mutex_t lock; /* guards what follows. Left of no other lock. */
+    struct efs_vram vram;
+    struct efs_vram_after *free_after; /* events that nobody uses */
+    struct efs_bring_source *fresh;    /* to be taken by the thread */
+    struct efs_gpu_stats stats;
+    bool closing;
+    errint_t lost; /* a call of the driver has failed: nothing works any more */
+    struct efs_error lost_error;
+    _Atomic enum efs_form form; /* in which the client is asked */
+
+    int wake; /* an eventfd: something is fresh, a slot is done, or it is closing */
+    unsigned long thread;
+    bool started;
+
+    /* The thread's own: */
+    struct efs_slot slot[EFS_SLOTS];
+    uint32_t oldest, busy; /* slots under way */
+    struct efs_bring_source *sources;
+    struct efs_bring *bring; /* what goes into slots now */
+};
+
+/* Any thread. Make the device's context this thread's, and undo it. 0 or the driver's result. */
+efs_cu_result efs_device_enter(struct efs_device *device);
+void efs_device_leave(struct efs_device *device);
+void efs_device_wake(struct efs_device *device);
+void efs_device_close(struct efs_device *device);
+
+/* device_request.c */
+extern const struct efs_device_ops efs_device_ops;
+/* Lock held: an expert is here (0), or failed, for all who wait for it. One that failed and that nobody holds is no
+ * more; what its memory has to wait for goes to *after. */
+void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
+                     struct efs_vram_after **after);
+/* What is not in pool G, asked for. The experts of source are in it in this order; on error it is freed. */
+errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
+                        struct efs_bring_source *source, struct efs_error *err);
+
+/* device_thread.c */
+void *efs_device_run(void *device);
+/* Lock not held: a call has failed, or did not end well. */
+void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result);
+
+/* device_bring.c; the thread */
+/* Can the device make these tensors plain by itself? -EOPNOTSUPP: not of that codec; -EUCLEAN: they do not add up. */
+errint_t efs_bring_check(const struct efs_tensor *tensors, uint32_t count);
+/* Fill the next slot with what is next of this expert, and begin. result: of the driver's call that failed. */
+bool efs_bring_slot(struct efs_device *device, struct efs_bring *bring, const char **call, efs_cu_result *result);
+
+#endif

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_request.c - requests in EFS_FORM_DEVICE, as who makes them sees them. */
+#include "device_core.h"
+
+#include "clock.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what there is to tell; lock held ---- */
+
+static bool device_request_coming(const struct efs_device_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++)
+        if (request->items[i].state == EFS_DEVICE_COMING)
+            return true;
+    return false;
+}
+
+static struct efs_device_item *device_request_untold(struct efs_device_request *request)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_device_item *item = &request->items[i];
+        if (!item->told && (item->state == EFS_DEVICE_HERE || item->state == EFS_DEVICE_FAILED))
+            return item;
+    }
+    return NULL;
+}
+
+/* Is the event readable when waiting would not wait? */
+static void device_request_set_event(struct efs_device_request *request)
+{
+    if (request->event.fd >= 0)
+        efs_event_set(&request->event, device_request_untold(request) || !device_request_coming(request));
+}
+
+static void device_request_tell(struct efs_device_request *request)
+{
+    pthread_cond_broadcast(&request->changed);
+    device_request_set_event(request);
+}
+
+void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
+                     struct efs_vram_after **after)
+{
+    while (expert->waiting) {
+        struct efs_device_item *item = expert->waiting;
+        expert->waiting = item->next_waiting;
+        item->state = error < 0 ? EFS_DEVICE_FAILED : EFS_DEVICE_HERE;
+        item->error = error;
+        if (error < 0) {
+            efs_vram_let_go(&device->vram, expert);
+            item->expert = NULL;
+        }
+        device_request_tell(item->request);
+    }
+    if (error < 0)
+        efs_vram_remove(&device->vram, expert, after);
+    else
+        expert->state = EFS_VRAM_HERE;
+}
+
+/* ---- beginning ---- */
+
+static errint_t device_check(const char *stack, const struct efs_need *needs, uint32_t count, struct efs_error *err)
+{
+    if (strlen(stack) >= EFS_STACK_NAME_BYTES)
+        return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
+    if (count == 0 || count > EFS_ROUTING_EXPERTS)
+        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u", count, EFS_ROUTING_EXPERTS);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "expert %u gets no token", needs[i].expert);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+/* Lock held: what is there, what is coming, and what is to be asked for: these needs go to misses. -ENOMEM. */
+static errint_t device_look(struct efs_device *device, struct efs_device_request *request, const char *stack,
+                            uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
+                            struct efs_need *misses)
+{
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_device_item *item = &request->items[i];
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        struct efs_vram_expert *expert = efs_vram_find(&device->vram, &key);
+        device->stats.g_hits += expert && expert->state == EFS_VRAM_HERE;
+        device->stats.g_joined += expert && expert->state == EFS_VRAM_COMING;
+        if (!expert) {
+            expert = efs_vram_add(&device->vram, &key);
+            if (!expert)
+                return -ENOMEM;
+            misses[source->count] = needs[i];
+            source->expert[source->count++] = expert;
+        }
+        efs_vram_hold(&device->vram, expert);
+        item->expert = expert;
+        if (expert->state == EFS_VRAM_HERE) {
+            item->state = EFS_DEVICE_HERE;
+        } else {
+            item->next_waiting = expert->waiting;
+            expert->waiting = item;
+        }
+    }
+    return 0;
+}
+
+/* Lock held: an item has nothing more to do with its expert. */
+static void device_item_leave(struct efs_device *device, struct efs_device_item *item)
+{
+    struct efs_vram_expert *expert = item->expert;
+    if (item->state == EFS_DEVICE_COMING && expert) {
+        struct efs_device_item **at = &expert->waiting;
+        while (*at != item)
+            at = &(*at)->next_waiting;
+        *at = item->next_waiting;
+    }
+    if (expert)
+        efs_vram_let_go(&device->vram, expert);
+    item->expert = NULL;
+    item->state = EFS_DEVICE_DROPPED;
+}
+
+/* Nothing of the source will come: all who wait for its experts are told, others that have joined, too. */
+static void device_fail_source(struct efs_device *device, struct efs_bring_source *source, errint_t error)
+{
+    struct efs_vram_after *after = NULL; /* none of them has a place */
+    device->stats.g_errors += source->count;
+    for (uint32_t i = 0; i < source->count; i++)
+        efs_device_told(device, source->expert[i], error, &after);
+}
+
+errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
+                        struct efs_bring_source *source, struct efs_error *err)
+{
+    errint_t rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
+                                   &source->request, err);
+    if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount that hands out none coded */
+        source->form = device->form = EFS_FORM_FULL;
+        rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
+                              &source->request, err);
+    }
+    return rc;
+}
+
+static void device_release(struct efs_device_request *request)
+{
+    struct efs_device *device = request->device;
+    pthread_mutex_lock(&device->lock);
+    for (uint32_t i = 0; i < request->count; i++)
+        device_item_leave(device, &request->items[i]);
+    pthread_mutex_unlock(&device->lock);
+    if (request->event.fd >= 0)
+        efs_sys_close(request->event.fd);
+    pthread_cond_destroy(&request->changed);
+    free(request);
+}
+
+static struct efs_device_request *device_request_new(struct efs_device *device, uint32_t count)
+{
+    struct efs_device_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
+    pthread_condattr_t attr;
+    if (!request)
+        return NULL;
+    request->device = device;
+    request->event.fd = -1;
+    request->count = count;
+    for (uint32_t i = 0; i < count; i++)
+        request->items[i].request = request;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    return request;
+}
+
+/* The request looks at pool G, and its misses are asked for. */
+static errint_t device_start(struct efs_device *device, struct efs_device_request *request, const char *stack,
+                             uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
+                             struct efs_need *misses, struct efs_error *err)
+{
+    pthread_mutex_lock(&device->lock);
+    errint_t rc = device->lost ? efs_fail(err, device->lost, "%s", device->lost_error.text) : 0;
+    if (rc == 0)
+        rc = device_look(device, request, stack, layer, needs, source, misses);
+    if (rc == -ENOMEM) {
+        device_fail_source(device, source, rc);
+        efs_fail(err, rc, "no memory for a request");
+    }
+    pthread_mutex_unlock(&device->lock);
+    if (rc < 0 || source->count == 0) {
+        free(source);
+        return rc;
+    }
+    source->left = source->count;
+    rc = efs_device_ask(device, stack, layer, misses, source, err);
+    pthread_mutex_lock(&device->lock);
+    if (rc < 0) {
+        device_fail_source(device, source, rc);
+        free(source);
+    } else {
+        source->next = device->fresh;
+        device->fresh = source;
+        efs_device_wake(device);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+static errint_t device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
+                             uint32_t count, struct efs_device_request **out, struct efs_error *err)
+{
+    errint_t rc = device_check(stack, needs, count, err);
+    if (rc < 0)
+        return rc;
+    struct efs_device_request *request = device_request_new(device, count);
+    struct efs_bring_source *source = efs_sys_calloc(1, sizeof(*source) + count * sizeof(source->expert[0]));
+    struct efs_need *misses = efs_sys_calloc(count, sizeof(*misses));
+    if (request && source && misses) {
+        source->form = device->form;
+        rc = device_start(device, request, stack, layer, needs, source, misses, err); /* takes source */
+    } else {
+        free(source);
+        rc = efs_fail(err, -ENOMEM, "no memory for a request");
+    }
+    free(misses);
+    if (rc == 0)
+        *out = request;
+    else if (request)
+        device_release(request);
+    return rc;
+}
+
+/* ---- the calls of expertfs.h ---- */
+
+static int device_wait_any(struct efs_device_request *request, int timeout_ms, uint32_t *index, errint_t *status)
+{
+    struct efs_device *device = request->device;
+    const struct timespec until = efs_from_now((int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    struct efs_device_item *item;
+    int rc = 0;
+    pthread_mutex_lock(&device->lock);
+    while (!(item = device_request_untold(request)) && device_request_coming(request) && rc == 0)
+        if (timeout_ms < 0)
+            pthread_cond_wait(&request->changed, &device->lock);
+        else if (pthread_cond_timedwait(&request->changed, &device->lock, &until) == ETIMEDOUT)
+            rc = -ETIMEDOUT;
+    if (item) {
+        item->told = true;
+        *index = (uint32_t)(item - request->items);
+        *status = item->error;
+        rc = 1;
+        device_request_set_event(request);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+static int device_event(struct efs_device_request *request)
+{
+    struct efs_device *device = request->device;
+    pthread_mutex_lock(&device->lock);
+    int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
+    device_request_set_event(request);
+    pthread_mutex_unlock(&device->lock);
+    return fd;
+}
+
+static errint_t device_wait(struct efs_device_request *request)
+{
+    struct efs_device *device = request->device;
+    errint_t rc = 0;
+    pthread_mutex_lock(&device->lock);
+    while (device_request_coming(request))
+        pthread_cond_wait(&request->changed, &device->lock);
+    for (uint32_t i = 0; i < request->count && rc == 0; i++)
+        rc = request->items[i].state == EFS_DEVICE_FAILED ? request->items[i].error : 0;
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+static errint_t device_tensors(struct efs_device_request *request, uint32_t index, const struct efs_tensor **tensors,
+                               uint32_t *count)
+{
+    struct efs_device *device = request->device;
+    errint_t rc = -EINVAL;
+    if (index >= request->count)
+        return rc;
+    pthread_mutex_lock(&device->lock);
+    const struct efs_device_item *item = &request->items[index];
+    if (item->state == EFS_DEVICE_HERE) {
+        *tensors = item->expert->tensors;
+        *count = item->expert->tensor_count;
+        rc = 0;
+    } else if (item->state != EFS_DEVICE_DROPPED) {
+        rc = item->state == EFS_DEVICE_COMING ? -EAGAIN : item->error;
+    }
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+static void device_drop(struct efs_device_request *request, uint32_t index)
+{
+    if (index >= request->count)
+        return;
+    pthread_mutex_lock(&request->device->lock);
+    device_item_leave(request->device, &request->items[index]);
+    device_request_tell(request);
+    pthread_mutex_unlock(&request->device->lock);
+}
+
+/* Lock held: the event that tells of this stream, so that there is one of each. NULL: none could be made. */
+static struct efs_vram_after *device_after(struct efs_device *device, struct efs_vram_expert *expert,
+                                           efs_cu_stream stream, efs_cu_result *result)
+{
+    struct efs_vram_after *after = expert->after;
+    while (after && after->stream != stream)
+        after = after->next;
+    if (after)
+        return after;
+    after = device->free_after;
+    if (after) {
+        device->free_after = after->next;
+    } else {
+        after = efs_sys_calloc(1, sizeof(*after));
+        if (!after)
+            return NULL;
+        *result = device->driver.event_create(&after->event, EFS_CU_EVENT_NO_TIMING);
+        if (*result != 0) {
+            free(after);
+            return NULL;
+        }
+    }
+    after->stream = stream;
+    after->next = expert->after;
+    expert->after = after;
+    return after;
+}
+
+errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, void *stream)
+{
+    struct efs_device_request *request = efs_client_device_request(of);
+    if (!request || index >= request->count)
+        return -EINVAL;
+    struct efs_device *device = request->device;
+    struct efs_device_item *item = &request->items[index];
+    efs_cu_result result = efs_device_enter(device);
+    if (result != 0)
+        return -EIO;
+    pthread_mutex_lock(&device->lock);
+    struct efs_vram_after *after = NULL;
+    errint_t rc = item->state == EFS_DEVICE_HERE ? device->lost : -EINVAL;
+    if (rc == 0) {
+        after = device_after(device, item->expert, stream, &result);
+        if (after)
+            result = device->driver.event_record(after->event, stream);
+        rc = result != 0 ? -EIO : after ? 0 : -ENOMEM;
+    }
+    if (rc == 0)
+        device_item_leave(device, item);
+    pthread_mutex_unlock(&device->lock);
+    efs_device_leave(device);
+    return rc;
+}
+
+const struct efs_device_ops efs_device_ops = {.begin = device_begin,
+                                              .wait_any = device_wait_any,
+                                              .event = device_event,
+                                              .wait = device_wait,
+                                              .tensors = device_tensors,
+                                              .drop = device_drop,
+                                              .release = device_release,
+                                              .close = efs_device_close};

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* driver.c - see driver.h. */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ISO C has no way from an object's pointer to a function's; POSIX promises that they are alike. */
+static bool driver_symbol(void *library, const char *name, void *call, size_t bytes)
+{
+    void *symbol = dlsym(library, name);
+    memcpy(call, &symbol, bytes);
+    return symbol != NULL;
+}
+
+errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err)
+{
+    const char *named = secure_getenv("EXPERTFS_CUDA"), *name = named && *named ? named : "libcuda.so.1";
+    *driver = (struct efs_driver){.library = NULL};
+    if (strcmp(name, "off") == 0)
+        return efs_fail(err, -ENODEV, "no graphics processor: EXPERTFS_CUDA says off");
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *why = dlerror();
+        return efs_fail(err, -ENODEV, "no graphics processor: %s; its driver brings libcuda.so.1",
+                        why ? why : "no libcuda.so.1");
+    }
+#define EFS_CU_FIND(field, symbol, arguments)                                                                          \
+    if (!driver_symbol(library, symbol, &driver->field, sizeof(driver->field))) {                                      \
+        dlclose(library);                                                                                              \
+        return efs_fail(err, -ENODEV, "%s has no %s: a driver of CUDA 11 or later is needed", name, symbol);           \
+    }
+    EFS_CU_CALLS(EFS_CU_FIND)
+#undef EFS_CU_FIND
+    driver->library = library;
+    return 0;
+}
+
+void efs_driver_close(struct efs_driver *driver)
+{
+    if (driver->library)
+        dlclose(driver->library);
+    driver->library = NULL;
+}
+
+const char *efs_driver_error(const struct efs_driver *driver, efs_cu_result result)
+{
+    const char *name = NULL;
+    if (driver->error_name(result, &name) != 0 || !name)
+        return "unknown error";
+    return name;
+}
+
+errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_cu_result result, struct efs_error *err)
+{
+    return efs_fail(err, result == EFS_CU_OUT_OF_MEMORY ? -ENOMEM : -EIO, "the graphics processor: %s: %s (%d)", call,
+                    efs_driver_error(driver, result), result);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.h - CUDA's driver API, as far as it is used: libcuda.so.1, which comes with the driver of a graphics
+ * processor, is looked for when it is asked for, so that one build serves machines with and without.
+ *
+ * The types are those of the driver's ABI, which is stable: handles are pointers, addresses of the device 64 bits.
+ * EXPERTFS_CUDA names another library, or "off".
+ */
+#ifndef EFS_DRIVER_H
+#define EFS_DRIVER_H
+
+#include "expertfs.h"
+
+typedef int efs_cu_result; /* 0 or an error's number */
+typedef int efs_cu_device;
+typedef uint64_t efs_cu_address;
+typedef void *efs_cu_context, *efs_cu_module, *efs_cu_function, *efs_cu_stream, *efs_cu_event;
+typedef void efs_cu_host_fn(void *arg);
+
+#define EFS_CU_OUT_OF_MEMORY 2
+#define EFS_CU_NOT_READY 600
+#define EFS_CU_STREAM_NON_BLOCKING 1u /* its work does not wait for that of the default stream */
+#define EFS_CU_EVENT_NO_TIMING 2u     /* an event that only orders */
+
+/* Name here, name of the symbol, arguments. */
+#define EFS_CU_CALLS(X)                                                                                                \
+    X(init, "cuInit", (unsigned flags))                                                                                \
+    X(device_count, "cuDeviceGetCount", (int *count))                                                                  \
+    X(device_get, "cuDeviceGet", (efs_cu_device * device, int ordinal))                                                \
+    X(device_name, "cuDeviceGetName", (char *name, int room, efs_cu_device device))                                    \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (efs_cu_context * context, efs_cu_device device))                    \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", (efs_cu_device device))                                         \
+    X(context_push, "cuCtxPushCurrent_v2", (efs_cu_context context))                                                   \
+    X(context_pop, "cuCtxPopCurrent_v2", (efs_cu_context * context))                                                   \
+    X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * bytes))                                           \
+    X(memory_alloc, "cuMemAlloc_v2", (efs_cu_address * address, size_t bytes))                                         \
+    X(memory_free, "cuMemFree_v2", (efs_cu_address address))                                                           \
+    X(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                     \
+    X(host_free, "cuMemFreeHost", (void *memory))                                                                      \
+    X(copy_in, "cuMemcpyHtoDAsync_v2", (efs_cu_address to, const void *from, size_t bytes, efs_cu_stream stream))      \
+    X(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, efs_cu_address from, size_t bytes, efs_cu_stream stream))           \
+    X(stream_create, "cuStreamCreate", (efs_cu_stream * stream, unsigned flags))                                       \
+    X(stream_destroy, "cuStreamDestroy_v2", (efs_cu_stream stream))                                                    \
+    X(stream_synchronize, "cuStreamSynchronize", (efs_cu_stream stream))                                               \
+    X(stream_wait, "cuStreamWaitEvent", (efs_cu_stream stream, efs_cu_event event, unsigned flags))                    \
+    X(event_create, "cuEventCreate", (efs_cu_event * event, unsigned flags))                                           \
+    X(event_destroy, "cuEventDestroy_v2", (efs_cu_event event))                                                        \
+    X(event_record, "cuEventRecord", (efs_cu_event event, efs_cu_stream stream))                                       \
+    X(event_query, "cuEventQuery", (efs_cu_event event))                                                               \
+    X(module_load, "cuModuleLoadData", (efs_cu_module * module, const void *image))                                    \
+    X(module_unload, "cuModuleUnload", (efs_cu_module module))                                                         \
+    X(function_get, "cuModuleGetFunction", (efs_cu_function * function, efs_cu_module module, const char *name))       \
+    X(launch, "cuLaunchKernel",                                                                                        \
+      (efs_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                  \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, efs_cu_stream stream, void **arguments,              \
+       void **extra))                                                                                                  \
+    X(launch_host, "cuLaunchHostFunc", (efs_cu_stream stream, efs_cu_host_fn * function, void *arg))                   \
+    X(error_name, "cuGetErrorName", (efs_cu_result result, const char **name))
+
+struct efs_driver {
+    void *library; /* NULL: not open */
+#define EFS_CU_FIELD(name, symbol, arguments) efs_cu_result(*name) arguments;
+    EFS_CU_CALLS(EFS_CU_FIELD)
+#undef EFS_CU_FIELD
+};
+
+/* -ENODEV: no driver, or one too old for what is needed here; err says which. */
+errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err);
+void efs_driver_close(struct efs_driver *driver); /* one that is not open is fine */
+/* The name of an error, never NULL. */
+const char *efs_driver_error(const struct efs_driver *driver, efs_cu_result result);
+/* A call has failed: -ENOMEM or -EIO, and err names it. */
+errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_cu_result result,
+                         struct efs_error *err);
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vram.c - see vram.h. */
+#include "vram.h"
+
+#include "runs.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes)
+{
+    uint64_t granules = bytes / EFS_VRAM_GRANULE, words = (granules + 63) / 64;
+    if (words * 64 > UINT32_MAX)
+        return -EFBIG;
+    *vram = (struct efs_vram){.base = base, .granules = (uint32_t)granules};
+    vram->taken = efs_sys_calloc(words, sizeof(*vram->taken));
+    if (!vram->taken)
+        return -ENOMEM;
+    uint32_t beyond = (uint32_t)(words * 64 - granules);
+    if (beyond)
+        efs_runs_mark(vram->taken, (uint32_t)granules, beyond, true);
+    return 0;
+}
+
+static void vram_free_expert(struct efs_vram_expert *expert)
+{
+    free(expert->tensors);
+    free(expert);
+}
+
+void efs_vram_destroy(struct efs_vram *vram)
+{
+    for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
+        while (vram->bucket[b]) {
+            struct efs_vram_expert *expert = vram->bucket[b];
+            vram->bucket[b] = expert->next;
+            vram_free_expert(expert);
+        }
+    free(vram->taken);
+    vram->taken = NULL;
+}
+
+static struct efs_vram_expert **vram_bucket(struct efs_vram *vram, const struct efs_expert_key *key)
+{
+    return &vram->bucket[efs_expert_key_hash(key) % EFS_VRAM_BUCKETS];
+}
+
+struct efs_vram_expert *efs_vram_find(const struct efs_vram *vram, const struct efs_expert_key *key)
+{
+    struct efs_vram_expert *expert = vram->bucket[efs_expert_key_hash(key) % EFS_VRAM_BUCKETS];
+    while (expert && !efs_expert_key_is(&expert->key, key))
+        expert = expert->next;
+    return expert;
+}
+
+struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_expert_key *key)
+{
+    struct efs_vram_expert *expert = efs_sys_calloc(1, sizeof(*expert)), **bucket = vram_bucket(vram, key);
+    if (!expert)
+        return NULL;
+    expert->key = *key;
+    expert->next = *bucket;
+    *bucket = expert;
+    vram->experts++;
+    return expert;
+}
+
+void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after)
+{
+    struct efs_vram_expert **at = vram_bucket(vram, &expert->key);
+    while (*at != expert)
+        at = &(*at)->next;
+    *at = expert->next;
+    if (expert->granules)
+        efs_runs_mark(vram->taken, expert->first, expert->granules, false);
+    vram->used_granules -= expert->granules;
+    vram->experts--;
+    while (expert->after) {
+        struct efs_vram_after *one = expert->after;
+        expert->after = one->next;
+        one->next = *after;
+        *after = one;
+    }
+    vram_free_expert(expert);
+}
+
+void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert)
+{
+    vram->held += expert->holders++ == 0;
+    expert->used_at = ++vram->clock;
+}
+
+void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert)
+{
+    vram->held -= --expert->holders == 0;
+}
+
+/* Who goes first of those that may. NULL: nobody may. */
+static struct efs_vram_expert *vram_victim(const struct efs_vram *vram)
+{
+    struct efs_vram_expert *victim = NULL;
+    for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
+        for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next)
+            if (expert->state == EFS_VRAM_HERE && expert->holders == 0 &&
+                (!victim || expert->used_at < victim->used_at))
+                victim = expert;
+    return victim;
+}
+
+/* Bytes of all tensors, each aligned; UINT64_MAX: out of range. names: of their names. */
+static uint64_t vram_bytes(const struct efs_tensor *tensors, uint32_t count, size_t *names)
+{
+    uint64_t bytes = 0;
+    *names = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (__builtin_add_overflow(bytes, tensors[i].bytes, &bytes) ||
+            __builtin_add_overflow(bytes, EFS_VRAM_ALIGN - 1, &bytes))
+            return UINT64_MAX;
+        bytes = bytes / EFS_VRAM_ALIGN * EFS_VRAM_ALIGN;
+        *names += strlen(tensors[i].name) + 1;
+    }
+    return bytes;
+}
+
+/* The tensors as who asked for them sees them. */
+static void vram_tell(const struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *from,
+                      uint32_t count)
+{
+    efs_cu_address at = vram->base + (uint64_t)expert->first * EFS_VRAM_GRANULE;
+    char *name = (char *)(expert->tensors + count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct efs_tensor *to = &expert->tensors[i];
+        *to = (struct efs_tensor){.name = name,
+                                  .dtype = from[i].dtype,
+                                  .dims = from[i].dims,
+                                  .bytes = from[i].bytes,
+                                  .data = (const void *)(uintptr_t)at};
+        memcpy(to->shape, from[i].shape, sizeof(to->shape));
+        name = stpcpy(name, from[i].name) + 1;
+        at += (from[i].bytes + EFS_VRAM_ALIGN - 1) / EFS_VRAM_ALIGN * EFS_VRAM_ALIGN;
+    }
+    expert->tensor_count = count;
+}
+
+errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                        uint32_t count, struct efs_vram_after **after)
+{
+    size_t names;
+    uint64_t bytes = vram_bytes(tensors, count, &names);
+    if (bytes > (uint64_t)vram->granules * EFS_VRAM_GRANULE)
+        return -EFBIG;
+    uint32_t granules = (uint32_t)((bytes + EFS_VRAM_GRANULE - 1) / EFS_VRAM_GRANULE), longest;
+    uint32_t all = (vram->granules + 63) / 64 * 64;
+    granules = granules ? granules : 1; /* also an expert without bytes is somewhere */
+    if (!expert->tensors)
+        expert->tensors = efs_sys_malloc(count * sizeof(*expert->tensors) + names + 1);
+    if (!expert->tensors)
+        return -ENOMEM;
+    while ((expert->first = efs_runs_find(vram->taken, all, granules, false, &longest)) == all) {
+        struct efs_vram_expert *victim = vram_victim(vram);
+        if (!victim)
+            return -EAGAIN;
+        efs_vram_remove(vram, victim, after);
+        vram->evicted++;
+    }
+    efs_runs_mark(vram->taken, expert->first, granules, true);
+    expert->granules = granules;
+    vram->used_granules += granules;
+    vram_tell(vram, expert, tensors, count);
+    return 0;
+}

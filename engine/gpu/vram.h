@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * vram.h - pool G: which experts are in memory of the device, and where. Plain, one run of granules an expert.
+ *
+ * What is here is bookkeeping, nothing is copied and no call of the driver made; the device's lock guards it.
+ */
+#ifndef EFS_VRAM_H
+#define EFS_VRAM_H
+
+#include "driver.h"
+#include "expert_key.h"
+
+#define EFS_VRAM_GRANULE (64u << 10)
+#define EFS_VRAM_ALIGN 256u /* of a tensor */
+#define EFS_VRAM_BUCKETS 4096u
+
+enum efs_vram_state { EFS_VRAM_COMING, EFS_VRAM_HERE };
+
+/* Work of a user's stream that still reads an expert; the driver's event tells of it. */
+struct efs_vram_after {
+    struct efs_vram_after *next;
+    efs_cu_stream stream;
+    efs_cu_event event;
+};
+
+struct efs_device_item;
+struct efs_vram_expert {
+    struct efs_vram_expert *next; /* of its bucket */
+    struct efs_expert_key key;
+    enum efs_vram_state state;
+    uint32_t holders;                /* items of requests */
+    uint32_t first, granules;        /* none while nothing is placed */
+    uint64_t used_at;                /* by the clock of the pool */
+    struct efs_device_item *waiting; /* while it is COMING */
+    struct efs_vram_after *after;
+    struct efs_tensor *tensors; /* names are behind them */
+    uint32_t tensor_count;
+};
+
+struct efs_vram {
+    efs_cu_address base;
+    uint32_t granules, used_granules, experts, held;
+    uint64_t clock, evicted;
+    uint64_t *taken; /* a bit a granule */
+    struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
+};
+
+/* bytes from base on, a multiple of granules. -ENOMEM. */
+errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes);
+/* All experts go; events are no more. */
+void efs_vram_destroy(struct efs_vram *vram);
+
+struct efs_vram_expert *efs_vram_find(const struct efs_vram *vram, const struct efs_expert_key *key);
+/* A new one, COMING, without a place. NULL: no memory. */
+struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_expert_key *key);
+/* Nobody holds it or waits for it. What its memory has to wait for goes to *after. */
+void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after);
+void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert);
+void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert);
+
+/*
+ * A place for an expert of these tensors, which are copied, and get their addresses. Others that nobody holds go for
+ * it, those that were used longest ago first; what their memory has to wait for goes to *after. -EFBIG: larger than the
+ * pool; -EAGAIN: all is held; -ENOMEM: of the host; it has no place then.
+ */
+errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                        uint32_t count, struct efs_vram_after **after);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_cuda.h - a libcuda.so.1 for tests, without a graphics processor: the calls that engine/gpu/ uses, over the twin
+ * of the kernels. Memory of the device is memory of this process; each stream is a thread that does its work later,
+ * unless it is told to wait; all else that the driver promises is checked, not assumed.
+ *
+ * EXPERTFS_CUDA names it, and tests reach what is below by dlsym() of the same library.
+ */
+#ifndef EFS_FAKE_CUDA_H
+#define EFS_FAKE_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAKE_CUDA_BYTES ((size_t)512 << 20) /* of the device */
+
+/* How many calls were made since the last fake_cuda_fail(). */
+unsigned fake_cuda_calls(void);
+/* The number-th call from now on (from 1; 0: none) returns result; for ever: so do all that follow, and work that is
+ * under way ends undone, without its host functions: a lost device. Takes an earlier loss back. */
+void fake_cuda_fail(unsigned number, int result, bool for_ever);
+/* Work of streams is taken up only so many microseconds later, at random up to that. */
+void fake_cuda_slow(unsigned most_us);
+/* The number-th copy to the device of a KiB or more (from 1) comes with its first bytes wrong. */
+void fake_cuda_damage(unsigned number);
+/* What was made and is still there: memory, streams, events, modules, contexts. */
+unsigned fake_cuda_left(void);
+/* Is all of it memory of the device? */
+bool fake_cuda_owns(const void *address, size_t bytes);
+
+#endif
