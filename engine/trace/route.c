@@ -210,11 +210,18 @@ static errint_t read_header(struct layout *at, uint32_t version, const uint8_t *
     return 0;
 }
 
+static errint_t no_tokens(const char *name, struct efs_error *err)
+{
+    return efs_fail(
+        err, -EUCLEAN,
+        "%s: there is no token in this trace; a mount's .expertfs/trace has some once experts were asked for", name);
+}
+
 static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes, struct efs_route *route,
                             struct efs_error *err)
 {
     if (bytes == 0)
-        return efs_fail(err, -EUCLEAN, "%s: empty: a trace of no token", name);
+        return no_tokens(name, err);
     if (bytes < HEADER_BYTES || memcmp(data, "MOETRACE", 8) != 0)
         return efs_fail(err, -EUCLEAN, "%s: not a routing trace (.route)", name);
     uint32_t version = u32_at(data + 8);

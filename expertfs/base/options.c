@@ -276,6 +276,19 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
     return rc;
 }
 
+bool efsd_options_form(const char *item, char *form, size_t room)
+{
+    size_t bytes = strcspn(item, "=");
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
+        if (strlen(table[i].name) != bytes || memcmp(item, table[i].name, bytes) != 0)
+            continue;
+        const char *values = item[bytes] ? NULL : table[i].values;
+        snprintf(form, room, "%s%s%s", item, values ? "=" : "", values ? values : "");
+        return true;
+    }
+    return false;
+}
+
 #define HELP_INDENT 25 /* columns */
 #define HELP_COLUMNS 79
 

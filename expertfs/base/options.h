@@ -51,6 +51,9 @@ void efsd_options_free(struct efsd_options *options);
 bool efsd_options_mounts_with(const struct efsd_options *options, const char *name);
 /* Take one comma-separated list as -o has it. -EINVAL with the reason in err. */
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
+/* Is "budget=8G", or "budget", an option of -o by its name? Its form then: as it stands, or with the values that lack.
+ */
+bool efsd_options_form(const char *item, char *form, size_t room);
 /* One line for each -o option: name, values, what it does. */
 void efsd_options_help(FILE *out);
 #endif

@@ -205,16 +205,26 @@ static void render_profile(struct efsd *daemon, FILE *out)
     render_described(daemon, out, "profile");
 }
 
+/* A shell that wrote a wrong line has only the errno's words: who reads the file then finds the reason. */
+static void render_refusal(struct efsd *daemon, bool hint, FILE *out)
+{
+    char why[sizeof(daemon->tuning.want_refused)];
+    efsd_refusal_get(daemon, hint, why, sizeof(why));
+    fprintf(out, "refused_last: %s\n", why);
+}
+
 static void render_want(struct efsd *daemon, FILE *out)
 {
     fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.wants, memory_order_relaxed)));
     fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.want_errors, memory_order_relaxed)));
+    render_refusal(daemon, false, out);
 }
 
 static void render_hint(struct efsd *daemon, FILE *out)
 {
     fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.hints, memory_order_relaxed)));
     fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.hint_errors, memory_order_relaxed)));
+    render_refusal(daemon, true, out);
 }
 
 static void render_predict(struct efsd *daemon, FILE *out)

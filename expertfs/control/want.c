@@ -26,33 +26,34 @@ bool efsd_is_written(const struct efsd *daemon, uint32_t node)
 }
 
 /* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
-static void want_refused(struct efsd *daemon, uid_t user, const char *why)
+static void message_refused(struct efsd *daemon, uid_t user, bool hint, const char *why)
 {
     int64_t now = time(NULL);
     if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now)
         efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
     efsd_answer(daemon, why);
+    efsd_refusal_set(daemon, hint, why);
 }
 
-static errint_t written_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+static errint_t written_told(struct efsd *daemon, uid_t user, bool hint, errint_t rc, const struct efs_error *err)
 {
     if (rc == -ENOENT) /* a layer or an expert: of what was said, not of the file */
         rc = -EINVAL;
     if (rc)
-        want_refused(daemon, user, *err->text ? err->text : strerror(-rc));
+        message_refused(daemon, user, hint, *err->text ? err->text : strerror(-rc));
     return rc;
 }
 
 errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
     efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
-    return written_told(daemon, user, rc, err);
+    return written_told(daemon, user, false, rc, err);
 }
 
 errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
     efsd_count(rc ? &daemon->counters.hint_errors : &daemon->counters.hints, 1);
-    return written_told(daemon, user, rc, err);
+    return written_told(daemon, user, true, rc, err);
 }
 
 /* All lines of a message, each a request whose experts are known. */

@@ -74,8 +74,9 @@ check("what came in vain, too", table["hints"]["wasted"] == "1" and int(table["h
 print("-- refused")
 for text in ("1: 16?0.5\n", "3: 1\n", "1: 1?1.5\n", "1: 1 1\n", "x\n", "1: 1*2\n"):
     check(f"{text!r}", error_of(HINT, text) == "EINVAL" and os.getxattr(mount.path, "user.expertfs.answer") != b"ok")
-counts = dict(line.split(": ") for line in mount.control("hint").splitlines())
-check("they are counted", counts == {"taken": "2", "refused": "6"}, counts)
+counts = dict(line.split(": ", 1) for line in mount.control("hint").splitlines())
+check("they are counted, and why the last was", counts.pop("refused_last").startswith('"1: 1*2": a hint is LAYER: ') and
+      counts == {"taken": "2", "refused": "6"}, counts)
 
 print("-- predicted")
 for turn in range(40):

@@ -87,6 +87,8 @@ def failures():
         ("a budget below the floor", 1, [store, folder, "-o", "budget=1M"], "budget"),
         ("a budget between", 1, [store, folder, "-o", "budget=8M"], "budget"),
         ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; `expertfs --help`'),
+        ("a mount option without -o", 2, ["--budget=3G", store, folder], "stand behind -o: -o budget=3G"),
+        ("and without its value", 2, [store, "--budget", "3G", folder], "stand behind -o: -o budget=SIZE|auto"),
         ("a bad size", 2, [store, folder, "-o", "budget=lots"], "not a size"),
         ("an unknown flag", 2, ["-z", store, folder], "z"),
         ("no arguments", 2, [], "a store and a mountpoint are needed"),

@@ -26,7 +26,7 @@ def told():
 
 def counts():
     """(taken, refused)"""
-    lines = dict(line.split(": ") for line in mount.control("hint").splitlines())
+    lines = dict(line.split(": ", 1) for line in mount.control("hint").splitlines())
     return int(lines["taken"]), int(lines["refused"])
 
 

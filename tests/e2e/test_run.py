@@ -103,6 +103,9 @@ def arguments(folder, store):
     ends("a wrong mount option", ran("-o", "nonsense", store, "true"), 125, 'unknown option "nonsense"')
     ends("a budget below the floor", ran("-o", "budget=1M", store, "true"), 125, "below the floor")
     ends("no program", ran(store), 2, "a program")
+    ends("an option of the mount", ran("--budget=3G", store, "true"), 2, "--budget=3G is no option of run: .* behind -o")
+    ends("one of the program", ran("-o", "budget=64M", "--options", "ro", "--mlock", store, "true"), 2, "--mlock is no option")
+    ends("--options, cut", ran("--opt=budget=64M", "--opt", "ro", store, "true"), 0)
     ends("no folder for temporary files", ran(store, "true", "{}", env={**os.environ, "TMPDIR": scratch("none")}), 125,
          "TMPDIR names another")
 
@@ -114,6 +117,9 @@ def several_files():
     shutil.copy(source, f"{folder}/deeper/m-00001-of-00002.gguf")
     shutil.copy(source, f"{folder}/deeper/m-00002-of-00002.gguf")
     ends("{gguf} of a model in parts", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
+    for name in ("mmproj-m-f16.gguf", "deeper/m.mmproj.gguf"):
+        shutil.copy(source, f"{folder}/{name}")
+    ends("{gguf} of a model that sees", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
     shutil.copy(source, f"{folder}/other.gguf")
     ends("{gguf} of two models", ran(make_store(folder), "echo", "{gguf}"), 125, "write {}/NAME")
     ends("{gguf} where there is none", ran(make_store(make_model("tensors")), "echo", "{gguf}"), 125, "has no GGUF file")
@@ -129,6 +135,21 @@ def signals(store):
         run_.send_signal(signal.SIGKILL)
         run_.wait()
         nothing_left(f"{number.name}, then SIGKILL")
+        run_.communicate()
+    own = 'for s in TERM USR1 USR2; do trap "echo $s" $s; done; echo "{}"; n=0; while [ $n -lt 3000 ]; do sleep 0.01; ' \
+        'n=$((n+1)); done'
+    for what, words in (("", (own,)), ("whose program has a group of its own, ", ('exec setsid sh -c "$0"', own))):
+        run_ = started(store, "sh", "-c", *words, start_new_session=True)
+        begun(run_)
+        os.killpg(run_.pid, signal.SIGTERM)
+        lines = [run_.stdout.readline()]
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # they come behind what was passed on before
+            run_.send_signal(number)
+            lines.append(run_.stdout.readline())
+        check(f"to the group of a run, {what}a signal comes once", lines == ["TERM\n", "USR1\n", "USR2\n"], lines)
+        run_.send_signal(signal.SIGKILL)
+        run_.wait()
+        nothing_left("a signal to the group")
         run_.communicate()
     run_ = started(store, "sh", "-c", "echo {}; exec sleep 300")
     begun(run_)
@@ -151,7 +172,7 @@ def keeper_killed(store):
         children = run("pgrep", "-P", str(run_.pid)).stdout.split()
         daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
                   if open(f"/proc/{pid}/cmdline").read().split("\0")[1:2] == ["-f"]]
-        check(f"a run has a keeper and a daemon ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
+        check(f"a run has a keeper, a daemon and a witness ({what})", len(daemon) == 1 and len(children) == 3, (children, daemon))
         parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
         os.kill(int(daemon[0] if pattern else parent), signal.SIGKILL)
         _, told = run_.communicate("\n", timeout=60)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import threading
 
 from e2e import *
@@ -33,7 +34,12 @@ def error_of(function, *arguments):
 
 
 def told():
-    return {line.split(": ")[0]: int(line.split(": ")[1]) for line in mount.control("want").splitlines()}
+    return {name: int(number) for name, number in (line.split(": ", 1) for line in mount.control("want").splitlines())
+            if name != "refused_last"}
+
+
+def why():
+    return re.search("^refused_last: (.*)$", mount.control("want"), re.M).group(1)
 
 
 def states():
@@ -48,7 +54,7 @@ def quiet():
 print("-- the file")
 check("its mode", os.stat(WANT).st_mode & 0o777 == 0o644)
 check("access tells that it can be written", os.access(WANT, os.R_OK | os.W_OK) and not os.access(WANT, os.X_OK))
-check("nothing was asked for yet", told() == {"taken": 0, "refused": 0}, told())
+check("nothing was asked for yet", told() == {"taken": 0, "refused": 0} and why() == "-", told())
 
 print("-- what is taken")
 good = ["0: 0", "1: 3*2 4 5*17\n", "2:1\n", "0: 1\n1: 2*3\n2: 3 4\n", "\n\n0: 2\n \n", "L01: 6", "0:\t7*4294967295  1 \n",
@@ -84,6 +90,10 @@ check("they are counted", told() == {"taken": taken, "refused": refused + len(ba
 check("and nothing was asked for", quiet() and states() == before)
 check("the answer has the reason", "LAYER: EXPERT*TOKENS" in os.getxattr(mount.path, "user.expertfs.answer").decode() or
       "at most 65536" in os.getxattr(mount.path, "user.expertfs.answer").decode(), os.getxattr(mount.path, "user.expertfs.answer"))
+result = run("sh", "-c", f"echo foo >'{WANT}'")
+check("what a shell wrote: the file has the reason", result.returncode and re.match(
+    r'"foo": a request is LAYER: EXPERT\*TOKENS EXPERT ..., such as 3: 17\*12 4 9\*2, with', why()), why())
+check("what is taken then changes nothing of it", write("0: 1") and why().startswith('"foo"'), why())
 error_of(write, "0: 1 99")
 check("of the last one", "no expert 99" in os.getxattr(mount.path, "user.expertfs.answer").decode(),
       os.getxattr(mount.path, "user.expertfs.answer"))

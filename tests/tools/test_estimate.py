@@ -6,6 +6,7 @@ of programs that hurt."""
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -124,6 +125,21 @@ def foreign(gguf):
                    "hidden_size": 2**63 - 1, "vocab_size": None}, file)
     odd = told("--ram=2G", broken)
     check("numbers that cannot be are not told", odd["kv_bytes"] == 0 and odd["chosen"] == 0, odd)
+    for member, value in (("hidden_size", 2**63 - 1), ("num_hidden_layers", -1), ("num_experts_per_tok", 1e30),
+                          ("vocab_size", 2**64), ("num_key_value_heads", 2**32 + 1)):
+        with open(f"{broken}/config.json", "w") as file:
+            json.dump({"num_hidden_layers": 2, "num_experts_per_tok": 2, member: value}, file)
+        result = estimate("--ram=2G", broken)
+        check(f"{member} {value}: told", result.returncode == 0 and re.search(
+            f"config.json: ({member}: no number that a model can have|.*too big integer.*); going on without", result.stderr),
+            result.stderr)
+    with open(f"{broken}/config.json", "w") as file:
+        json.dump({"num_hidden_layers": 2**32, "num_attention_heads": 2**32, "head_dim": 2**32}, file)
+    check("nor are products", "heads and their sizes: no number" in estimate("--ram=2G", broken).stderr)
+    for what, kind, value in (("below 0", 5, struct.pack("<i", -1)), ("64 bits", 10, struct.pack("<Q", 2**64 - 1)),
+                              ("a list of them", 9, struct.pack("<IQQQ", 10, 2, 2**63, 2**63))):
+        one(what, head + text("x.attention.head_count_kv") + struct.pack("<I", kind) + value + whole[24:] + bytes(64),
+            "head_count_kv: no number that a model can have")
     os.remove(f"{broken}/config.json")
     check("no config.json: no tokens, but memory", told("--ram=2G", broken)["tokens_per_second"] == 0)
     refused("nothing there", "No such file", scratch("nothing"))
@@ -134,6 +150,28 @@ def foreign(gguf):
     refused("no experts", "there are no experts in it", scratch("empty"))
     for option in ("--ram=much", "--ram=0", "--ctx=0", "--ctx=x"):
         refused(option, option.split("=")[0], option, gguf, status=2)
+
+
+def paths(gguf):
+    """What is printed to be typed can be typed, whatever the path; a projector beside a model is not the model."""
+    folder = scratch("it's a $path; `x`")
+    os.makedirs(folder)
+    os.link(gguf, f"{folder}/-z model.gguf")
+    shutil.copy(os.path.join(make_model("other", "--preset=tiny-mixtral", "--format=gguf"), "model.gguf"),
+                f"{folder}/mmproj-a.gguf")
+    chosen = told("--ram=2G", gguf)["chosen"]
+    store = scratch("a store's $path.efs")
+    for cwd, path in ((SCRATCH, folder), (folder, "-z model.gguf")):
+        printed = run(program("expertctl"), "estimate", "--ram=2G", "--", path, cwd=cwd).stdout
+        command = re.search("^pack +mkexpertfs (.*) OUT.efs$", printed, re.M).group(1)
+        packed = run("sh", "-c", f'"$0" -qf {command} "$1"', program("mkexpertfs"), store, cwd=cwd)
+        check(f"{path}: the command packs it", packed.returncode == 0, command + packed.stderr)
+        check(f"{path}: of the model", f", {chosen} a token" in printed, printed)
+    run(program("mkexpertfs"), "-qf", folder, store)
+    one = told("--ram=2G", store)
+    check("of a store, too", one["chosen"] == chosen, one)
+    words = run("sh", "-c", f"printf '%s\n' {one['command']}").stdout.splitlines()
+    check("the command names the store", store in words, words)
 
 
 def flags(store):
@@ -172,6 +210,7 @@ def main():
     store, command = the_same(model, gguf)
     memory()
     foreign(f"{gguf}/model.gguf")
+    paths(f"{gguf}/model.gguf")
     if os.path.exists("/dev/fuse"):
         command_runs(command)
     flags(store)

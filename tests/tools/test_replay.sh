@@ -64,13 +64,16 @@ for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru 
     warns "${wrong%%=*}"
 done
 for wrong in 0% 101% 10%% x -1% 10q 0 nan% %; do
-    run 1 "$moe_replay" --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
+    run 2 "$moe_replay" --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
     warns "--budget $wrong"
 done
 run 1 "$moe_replay" --simulate --profile "$profile" "$dir/cut.route"
 warns "cut.route: the trace says"
 run 1 "$moe_replay" --simulate --profile "$profile" "$dir/m.efs"
 warns 'not a routing trace'
+: >"$dir/empty.route"
+run 1 "$moe_replay" --simulate --profile "$profile" "$dir/empty.route"
+warns 'empty.route: there is no token in this trace; .* once experts were asked for'
 run 1 "$moe_replay" --simulate --profile "$profile" "$dir/missing"
 run 1 "$moe_replay" --simulate --profile "$profile" --plan-from "$dir/cut.route" "$eval"
 run 1 "$moe_replay" --simulate --profile "$eval" "$eval"

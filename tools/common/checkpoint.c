@@ -3,6 +3,7 @@
 #include "checkpoint.h"
 
 #include "catalog.h"
+#include "model_config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,8 @@ errint_t tools_checkpoint_read(const char *path, struct tools_checkpoint *checkp
         checkpoint->bytes += file->bytes;
         if (strcmp(file->path, "config.json") == 0)
             snprintf(checkpoint->config, sizeof(checkpoint->config), "%s/%s", catalog.root, file->path);
-        if (file->has_tensors && !checkpoint->gguf[0] && length > 5 && strcmp(file->path + length - 5, ".gguf") == 0)
+        if (file->has_tensors && !checkpoint->gguf[0] && length > 5 && strcmp(file->path + length - 5, ".gguf") == 0 &&
+            !tools_gguf_is_projector(file->path))
             snprintf(checkpoint->gguf, sizeof(checkpoint->gguf), "%s/%s", catalog.root, file->path);
     }
     for (size_t t = 0; t < catalog.tensor_count; t++) {

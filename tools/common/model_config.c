@@ -17,7 +17,12 @@ struct attention {
     uint64_t latent;                      /* elements of a layer in place of them (MLA) */
 };
 
-static void config_derive(struct tools_model_config *c, struct attention a)
+static errint_t no_number(const char *name, struct efs_error *err)
+{
+    return efs_fail(err, -EUCLEAN, "%s: no number that a model can have", name);
+}
+
+static errint_t config_derive(struct tools_model_config *c, struct attention a, struct efs_error *err)
 {
     if (!a.key && a.heads)
         a.key = c->hidden / a.heads;
@@ -27,28 +32,41 @@ static void config_derive(struct tools_model_config *c, struct attention a)
         a.kv_heads = a.heads;
     double heads = a.kv_heads_total ? (double)a.kv_heads_total : (double)c->layers * (double)a.kv_heads;
     double elements = a.latent ? (double)c->layers * (double)a.latent : heads * (double)(a.key + a.value);
-    c->kv_elements = elements < 9e15 ? (uint64_t)elements : 0;
+    if (elements >= 9e15)
+        return no_number("heads and their sizes", err);
+    c->kv_elements = (uint64_t)elements;
+    return 0;
+}
+
+bool tools_gguf_is_projector(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strstr(slash ? slash + 1 : path, "mmproj") != NULL;
 }
 
 /* ---- config.json ---- */
 
-static uint64_t json_number(const json_t *json, const char *const *names)
+/* The first of these that is told. *odd: the name of one that cannot be. */
+static uint64_t json_number(const json_t *json, const char *const *names, const char **odd)
 {
     for (; *names; names++) {
         const json_t *value = json_object_get(json, *names);
-        json_int_t number = json_is_integer(value) ? json_integer_value(value) : 0;
-        if (number > 0 && (uint64_t)number <= NUMBER_MAX)
+        double number = json_is_number(value) ? json_number_value(value) : 0;
+        if (number >= 1 && number <= (double)NUMBER_MAX)
             return (uint64_t)number;
+        if (number != 0)
+            *odd = *names;
     }
     return 0;
 }
-#define NUMBER(...) json_number(json, (const char *const[]){__VA_ARGS__, NULL})
+#define NUMBER(...) json_number(json, (const char *const[]){__VA_ARGS__, NULL}, &odd)
 
 errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
                                  struct efs_error *err)
 {
     json_error_t where;
     json_t *whole = json_loadb(text, bytes, 0, &where);
+    const char *odd = NULL;
     *config = (struct tools_model_config){0};
     if (!whole)
         return efs_fail(err, -EUCLEAN, "config.json: line %d: %s", where.line, where.text);
@@ -66,9 +84,11 @@ errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_mo
                                   .latent = NUMBER("kv_lora_rank")};
     if (attention.latent)
         attention.latent += NUMBER("qk_rope_head_dim");
-    config_derive(config, attention);
+    errint_t rc = config_derive(config, attention, err);
+    if (odd)
+        rc = no_number(odd, err);
     json_decref(whole);
-    return 0;
+    return rc;
 }
 
 /* ---- GGUF ---- */
@@ -121,7 +141,10 @@ static uint64_t gguf_number(struct gguf *g, uint32_t type)
     gguf_take(g, raw, type_bytes[type]);
     for (unsigned i = type_bytes[type]; i-- > 0;)
         number = number << 8 | raw[i];
-    return type == F32 || type == F64 || number > NUMBER_MAX ? 0 : number;
+    bool is_signed = type == I8 || type == I16 || type == I32 || type == I64;
+    if (is_signed && raw[type_bytes[type] - 1] & 0x80)
+        return UINT64_MAX; /* below 0: as little a size as what is too large */
+    return type == F32 || type == F64 ? 0 : number;
 }
 
 static uint64_t gguf_length(struct gguf *g)
@@ -158,7 +181,8 @@ static void gguf_value(struct gguf *g, uint32_t type, uint64_t *number, uint64_t
                 gguf_skip(g, *length * type_bytes[of]);
                 break;
             } else {
-                *number += gguf_number(g, of);
+                if (__builtin_add_overflow(*number, gguf_number(g, of), number))
+                    *number = UINT64_MAX;
             }
         }
     } else if (type == STRING) {
@@ -194,7 +218,8 @@ errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t 
     uint64_t count = gguf_length(g);
     if (g->error == 0 && (memcmp(magic, "GGUF", 4) != 0 || version < 2 || version > 3))
         g->error = -EUCLEAN;
-    for (uint64_t i = 0; i < count && g->error == 0; i++) {
+    errint_t rc = 0;
+    for (uint64_t i = 0; i < count && g->error == 0 && rc == 0; i++) {
         uint64_t number, length;
         gguf_key(g, key, sizeof(key));
         uint32_t type = (uint32_t)gguf_number(g, U32);
@@ -207,17 +232,19 @@ errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t 
                                     &attention.heads, &attention.kv_heads, &attention.key,  &attention.value};
         if (strcmp(key, "tokenizer.ggml.tokens") == 0)
             config->vocab = length;
-        if (length && ends_with(key, ".attention.head_count_kv"))
+        if (length && ends_with(key, ".attention.head_count_kv")) {
             attention.kv_heads_total = number;
+            rc = number > NUMBER_MAX ? no_number(key, err) : 0;
+        }
         for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++)
-            if (!length && ends_with(key, names[n]))
+            if (!length && ends_with(key, names[n])) {
                 *places[n] = number;
+                rc = number > NUMBER_MAX ? no_number(key, err) : 0;
+            }
     }
-    errint_t rc = g->error == -EUCLEAN ? efs_fail(err, -EUCLEAN, "no GGUF file of version 2 or 3, or damaged")
-                  : g->error < 0       ? efs_fail(err, g->error, "%s", strerror(-g->error))
-                                       : 0;
+    if (g->error < 0)
+        rc = g->error == -EUCLEAN ? efs_fail(err, -EUCLEAN, "no GGUF file of version 2 or 3, or damaged")
+                                  : efs_fail(err, g->error, "%s", strerror(-g->error));
     free(g);
-    if (rc == 0)
-        config_derive(config, attention);
-    return rc;
+    return rc < 0 ? rc : config_derive(config, attention, err);
 }

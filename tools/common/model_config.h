@@ -8,6 +8,8 @@
 
 #include "expertfs.h"
 
+#include <stdbool.h>
+
 /* 0: not told. */
 struct tools_model_config {
     uint64_t chosen; /* experts that a layer chooses for a token */
@@ -17,13 +19,18 @@ struct tools_model_config {
     uint64_t kv_elements; /* of keys and values that a token leaves behind, in all layers */
 };
 
-/* The text of a config.json. -EUCLEAN: no JSON. What is missing, or cannot be, stays 0. */
+/* The text of a config.json. -EUCLEAN: no JSON, or a number that no model has. What is missing stays 0. */
 errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
                                  struct efs_error *err);
 
+/* Is a GGUF file of this name, or path, the part beside a model that turns pictures or sound into tokens? By the habit
+ * that llama.cpp goes by: it is called mmproj. */
+bool tools_gguf_is_projector(const char *path);
+
 /* Reads bytes at offset; -errno when these are not all there. */
 typedef errint_t tools_read_at_fn(void *arg, uint64_t offset, void *to, size_t bytes);
-/* The metadata of a GGUF file of so many bytes; nothing behind them is read. -EUCLEAN: it is none, or damaged. */
+/* The metadata of a GGUF file of so many bytes; nothing behind them is read. -EUCLEAN: it is none, damaged, or
+ * has a number that no model has. */
 errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
                                  struct tools_model_config *config, struct efs_error *err);
 

@@ -92,3 +92,15 @@ bool tools_number_parse(const char *text, uint64_t lowest, uint64_t highest, uin
     *number = strtoull(text, &end, 10);
     return errno == 0 && *end == '\0' && *number >= lowest && *number <= highest;
 }
+
+bool tools_decimal_parse(const char *text, double lowest, double highest, double *number)
+{
+    size_t whole = strspn(text, "0123456789");
+    const char *end = text + whole;
+    if (*end == '.')
+        end += 1 + strspn(end + 1, "0123456789");
+    if (!whole || *end || end[-1] == '.')
+        return false;
+    *number = strtod(text, NULL);
+    return *number >= lowest && *number <= highest;
+}

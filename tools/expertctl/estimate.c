@@ -97,17 +97,38 @@ static double tokens_per_second(const struct estimate *e)
     return e->fits && e->config.chosen && e->disk_bytes_per_second > 0 && e->compute_ns > 0 ? 1e9 / ns : 0;
 }
 
+/* The path as a shell takes it: as it stands, or quoted; for free(). */
+static char *path_quoted(const char *path)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%=";
+    char *quoted = malloc(4 * strlen(path) + 5), *to = quoted;
+    if (!quoted)
+        return NULL;
+    if (path[0] == '-') /* else it is an option */
+        to = stpcpy(to, "./");
+    if (path[0] && !path[strspn(path, plain)]) {
+        strcpy(to, path);
+        return quoted;
+    }
+    *to++ = '\'';
+    for (; *path; path++)
+        to = *path == '\'' ? stpcpy(to, "'\\''") : (*to = *path, to + 1);
+    strcpy(to, "'");
+    return quoted;
+}
+
 /* The command that runs llama.cpp so, for free(); NULL: it reads GGUF files alone, or does not fit. */
 static char *estimate_command(const struct estimate *e)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    char *command;
-    if (!e->gguf || !e->fits ||
+    char *command, *path = path_quoted(e->path);
+    if (!e->gguf || !e->fits || !path ||
         asprintf(&command, "expertctl run -o budget=%lluM %s -- llama-server -m {gguf} -c %llu -t %ld%s",
-                 (unsigned long long)(e->budget_bytes >> 20), e->packed ? e->path : "OUT.efs",
+                 (unsigned long long)(e->budget_bytes >> 20), e->packed ? path : "OUT.efs",
                  (unsigned long long)e->context, cores > 1 ? cores - 1 : 1,
                  estimate_coded(e) ? "" : " --no-repack") < 0)
-        return NULL;
+        command = NULL;
+    free(path);
     return command;
 }
 
@@ -137,8 +158,10 @@ static void print_flags(const struct estimate *e)
         return;
     }
     char *command = estimate_command(e);
+    char *path = path_quoted(e->path);
     if (!e->packed)
-        printf("pack         mkexpertfs %s OUT.efs\n", e->path);
+        printf("pack         mkexpertfs %s OUT.efs\n", path ? path : "?");
+    free(path);
     printf("run          %s\n", command ? command : "?");
     printf("flags        -c: without it the context is the model's own, %llu tokens; -t: one core is the mount's\n",
            (unsigned long long)e->config.context);

@@ -109,10 +109,11 @@ static errint_t store_says(struct estimate *e, struct efs_error *err)
     for (uint32_t f = 0; f < efs_file_count(reader.fs); f++) {
         if (efs_file_info(reader.fs, f, &info, sizeof(info)) < 0 || info.kind != EFS_FILE_CHECKPOINT)
             continue;
-        if (ends_with(info.path, ".gguf") ? !e->gguf : !e->gguf && strcmp(info.path, "config.json") == 0) {
+        bool gguf = ends_with(info.path, ".gguf") && !tools_gguf_is_projector(info.path);
+        if (gguf ? !e->gguf : !e->gguf && strcmp(info.path, "config.json") == 0) {
             found = info;
             reader.file = f;
-            e->gguf = ends_with(info.path, ".gguf");
+            e->gguf = gguf;
         }
     }
     if (found.path[0])

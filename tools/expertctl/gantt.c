@@ -3,6 +3,7 @@
 #include "gantt.h"
 
 #include "expertctl.h"
+#include "size.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -19,15 +20,14 @@ struct arguments {
 static error_t gantt_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    char *end;
     switch (key) {
     case 'o':
         a->output = value;
         return 0;
     case 'l': {
-        double ms = strtod(value, &end);
-        if (end == value || *end || !(ms > 0 && ms < 1e9))
-            argp_error(state, "--last %s: milliseconds", value);
+        double ms = 0;
+        if (!tools_decimal_parse(value, 0, 1e9, &ms) || ms == 0)
+            argp_error(state, "--last %s: milliseconds, up to 1000000000", value);
         a->last_ns = (uint64_t)(ms * 1e6);
         return 0;
     }

@@ -5,14 +5,17 @@
  */
 #include "expertctl.h"
 #include "llama_flags.h"
+#include "model_config.h"
 #include "mountpoint.h"
 #include "run_mount.h"
+#include "run_witness.h"
 
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
 #include <glob.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +27,10 @@
 #include <unistd.h>
 
 /* As env(1), timeout(1) and shells have them: what went wrong before the program ran is told apart from its status. */
-enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128 };
+enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128, EXIT_USAGE = 2 };
 
 #define PLUGIN "libggml-expertfs.so"
+#define GROUP_PAUSE_US 50000
 
 /* What is passed on to the program. */
 static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -96,7 +100,8 @@ static bool gguf_is_later_part(const char *name)
     return length > strlen(form) && sscanf(end, "-%5u-of-%5u.gguf", &part, &parts) == 2 && part != 1;
 }
 
-/* The GGUF file of the mount, its first part; for free(). -ENOENT, -E2BIG: there is none, or more than one. */
+/* The GGUF file of the model in the mount, its first part; for free(). -ENOENT, -E2BIG: there is none, or more than
+ * one. */
 static errint_t gguf_find(const char *root, char **path, struct efs_error *err)
 {
     char *const roots[] = {(char *)(uintptr_t)root, NULL};
@@ -108,7 +113,7 @@ static errint_t gguf_find(const char *root, char **path, struct efs_error *err)
             (strcmp(at->fts_name, "experts") == 0 || strcmp(at->fts_name, ".expertfs") == 0))
             fts_set(tree, at, FTS_SKIP);
         if (at->fts_info != FTS_F || at->fts_namelen < 5 || strcmp(at->fts_name + at->fts_namelen - 5, ".gguf") != 0 ||
-            gguf_is_later_part(at->fts_name))
+            gguf_is_later_part(at->fts_name) || tools_gguf_is_projector(at->fts_name))
             continue;
         if (*path)
             rc = efs_fail(err, -E2BIG, "{gguf}: there are %s and %s; write {}/NAME", *path, at->fts_path);
@@ -118,7 +123,7 @@ static errint_t gguf_find(const char *root, char **path, struct efs_error *err)
     if (tree)
         fts_close(tree);
     if (rc == 0 && !*path)
-        rc = efs_fail(err, -ENOENT, "{gguf}: %s has no GGUF file", root);
+        rc = efs_fail(err, -ENOENT, "{gguf}: %s has no GGUF file of a model", root);
     if (rc < 0) {
         free(*path);
         *path = NULL;
@@ -267,33 +272,68 @@ static errint_t signals_take(struct run *r, struct efs_error *err)
     return r->signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
 }
 
+/* The next signal for this process that may be one for the program, too; 0: none. */
+static int signal_take(const struct run *r, pid_t program)
+{
+    struct signalfd_siginfo info;
+    bool grouped = getpgid(program) == getpgrp();
+    if (read(r->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || info.ssi_signo == SIGCHLD ||
+        info.ssi_pid == (uint32_t)program)
+        return 0;
+    return info.ssi_code == SI_KERNEL && grouped ? 0 : (int)info.ssi_signo; /* of the terminal: it has it already */
+}
+
 /*
- * Wait for the program, and pass on what is sent to this process. What comes from the terminal was sent to the program,
- * too, which is in the same group: a second one would make many a program give up at once.
+ * Pass on what is sent to this process, but not what was sent to the whole group: the program, which is in it, has that
+ * already, and a second one makes many a program give up at once. Who sends to a process and then to its group, as
+ * timeout(1) does, is waited for.
  */
-static int program_wait(const struct run *r, pid_t program)
+static void signals_pass_on(const struct run *r, pid_t program, struct ctl_run_witness *witness, int first)
+{
+    struct pollfd more = {.fd = r->signal_fd, .events = POLLIN};
+    bool grouped = getpgid(program) == getpgrp();
+    sigset_t taken;
+    sigemptyset(&taken);
+    sigaddset(&taken, first);
+    usleep(GROUP_PAUSE_US);
+    while (poll(&more, 1, 0) > 0) {
+        int number = signal_take(r, program);
+        if (number)
+            sigaddset(&taken, number);
+    }
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
+        if (sigismember(&taken, passed[i]) && !(grouped && ctl_run_witness_saw(witness, passed[i])))
+            kill(program, passed[i]);
+    ctl_run_witness_end(witness);
+    ctl_run_witness_begin(witness);
+}
+
+/* Wait for the program, and pass signals on. Its status as a shell has it. */
+static int program_wait(const struct run *r, pid_t program, struct ctl_run_witness *witness)
 {
     for (;;) {
-        struct signalfd_siginfo info;
-        int status;
-        pid_t ended = waitpid(program, &status, WNOHANG);
-        if (ended == program)
+        int status, number;
+        if (waitpid(program, &status, WNOHANG) == program)
             return WIFSIGNALED(status) ? RUN_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
-        if (read(r->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info) && info.ssi_signo != SIGCHLD &&
-            info.ssi_code != SI_KERNEL && info.ssi_pid != (uint32_t)program)
-            kill(program, (int)info.ssi_signo);
+        if ((number = signal_take(r, program)))
+            signals_pass_on(r, program, witness, number);
     }
 }
 
 static int program_run(const struct run *r)
 {
+    struct ctl_run_witness witness;
+    ctl_run_witness_begin(&witness);
     pid_t parent = getpid(), program = fork();
-    if (program < 0) {
+    int status = RUN_FAILED;
+    if (program < 0)
         fprintf(stderr, "expertctl: fork: %s\n", strerror(errno));
-        return RUN_FAILED;
-    }
     if (program > 0)
-        return program_wait(r, program);
+        status = program_wait(r, program, &witness);
+    if (program != 0) {
+        ctl_run_witness_end(&witness);
+        return status;
+    }
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* without us its files go */
     if (getppid() != parent)
         _exit(RUN_FAILED);
@@ -336,6 +376,27 @@ static errint_t run_look(struct run *r, struct efs_error *err)
     return rc;
 }
 
+/* --budget=8G, --mlock: argp says only that it is not known, not where such options stand. */
+static void refuse_options_of_others(int argc, char **argv)
+{
+    static const char *const ours[] = {"options", "help", "usage", "version"};
+    for (int i = 1; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++) {
+        size_t bytes = strcspn(argv[i], "=");
+        bool known = argv[i][1] != '-'; /* a letter */
+        for (size_t o = 0; o < sizeof(ours) / sizeof(ours[0]); o++)
+            known = known || strncmp(argv[i] + 2, ours[o], bytes - 2) == 0;
+        if (!known) {
+            fprintf(stderr,
+                    "expertctl run: %s is no option of run: those of the mount stand behind -o, as -o budget=8G, those "
+                    "of the program behind it\n",
+                    argv[i]);
+            exit(EXIT_USAGE);
+        }
+        if (strcmp(argv[i], "-o") == 0 || (argv[i][1] == '-' && !argv[i][bytes] && argv[i][2] == 'o'))
+            i++; /* what belongs to it */
+    }
+}
+
 static int run_run(int argc, char **argv)
 {
     const struct argp argp = {
@@ -351,6 +412,7 @@ static int run_run(int argc, char **argv)
     struct run r = {.signal_fd = -1, .mount = {.life = -1}};
     struct efs_error err = {""};
     int status = RUN_FAILED;
+    refuse_options_of_others(argc, argv);
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &r);
     errint_t rc = run_look(&r, &err);
     if (rc == 0)

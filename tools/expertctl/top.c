@@ -40,7 +40,6 @@ static const struct argp_option options[] = {
 static error_t top_parse(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    char *end;
     switch (key) {
     case 'b':
         a->batch = true;
@@ -49,8 +48,7 @@ static error_t top_parse(int key, char *value, struct argp_state *state)
         a->json = true;
         return 0;
     case 'd':
-        a->seconds = strtod(value, &end);
-        if (end == value || *end || !(a->seconds >= 0.1 && a->seconds <= 3600))
+        if (!tools_decimal_parse(value, 0.1, 3600, &a->seconds))
             argp_error(state, "--delay %s: seconds from 0.1 to 3600", value);
         return 0;
     case 'n':

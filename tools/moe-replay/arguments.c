@@ -154,16 +154,16 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
         argp_error(state, "--tune %s: NAME=NUMBER with a name that --help lists", value);
         return;
     }
-    char *end;
-    double given = strtod(equals + 1, &end);
-    if (end == equals + 1 || *end || !(given >= 0 && given <= 1e9) ||
+    double given = 0;
+    if (!tools_decimal_parse(equals + 1, 0, 1e9, &given) ||
         (known[i].number == &s->step && !(given >= 0.01 && given <= 1)) ||
         (known[i].number == &s->governor.share && given > 1) || (known[i].number == &piece_kib && given < 4) ||
         (known[i].number == &swaps && given > EFS_GPU_SWAPS_MAX) ||
         (known[i].number == &distance && !(given >= 1 && given <= EFS_PREDICT_MAX_DISTANCE)))
-        argp_error(state,
-                   "--tune %s: a number from 0 to 1e9 (step: 0.01 to 1; share: to 1; distance: 1 to %u; swaps: to %u)",
-                   value, EFS_PREDICT_MAX_DISTANCE, EFS_GPU_SWAPS_MAX);
+        argp_error(
+            state,
+            "--tune %s: a number from 0 to 1000000000 (step: 0.01 to 1; share: to 1; distance: 1 to %u; swaps: to %u)",
+            value, EFS_PREDICT_MAX_DISTANCE, EFS_GPU_SWAPS_MAX);
     *known[i].number = given;
     s->tuning.count_age = (unsigned)count_age;
     s->seed_counts = counts > 0;
@@ -172,6 +172,23 @@ static void parse_tune(struct argp_state *state, struct replay_setup *s, const c
     s->distances = (unsigned)distance;
     s->swaps = (uint32_t)swaps;
     s->piece_bytes = (uint64_t)(piece_kib * 1024);
+}
+
+bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes)
+{
+    char number[32];
+    size_t length = strlen(text);
+    double percent;
+    if (text[0] == '\0' || text[length - 1] != '%')
+        return tools_size_parse(text, bytes) && *bytes > 0 && (double)*bytes <= 1e17;
+    if (length > sizeof(number))
+        return false;
+    memcpy(number, text, length - 1);
+    number[length - 1] = '\0';
+    if (!tools_decimal_parse(number, 0, 100, &percent) || percent == 0)
+        return false;
+    *bytes = (uint64_t)(raw_bytes * percent / 100);
+    return true;
 }
 
 static enum replay_pools pools_option(struct argp_state *state, const char *option, const char *value)
@@ -247,6 +264,7 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct replay_arguments *a = state->input;
+    uint64_t budget_bytes;
     switch (key) {
     case OPT_SIMULATE:
         a->simulate = true;
@@ -271,6 +289,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return 0;
     case OPT_BUDGET:
         a->budget_count = tools_option_words(state, "budget", value, a->budgets, REPLAY_LIST_MAX);
+        for (uint32_t b = 0; b < a->budget_count; b++)
+            if (!replay_budget_parse(a->budgets[b], 1, &budget_bytes))
+                argp_error(state, "--budget %s: a size such as 8G, or a percentage up to 100%%", a->budgets[b]);
         return 0;
     case OPT_POLICY:
         a->policy_count = tools_option_words(state, "policy", value, a->policies, REPLAY_LIST_MAX);

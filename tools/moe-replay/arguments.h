@@ -36,6 +36,8 @@ struct replay_arguments {
     enum replay_runner peer[REPLAY_LIST_MAX];
 };
 
+/* Of an entry of --budget, "8G" or "25%", the bytes, where all raw experts take raw_bytes. false: it is neither. */
+bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes);
 /* Read the command line; ends the program where it is wrong. */
 void replay_arguments_parse(int argc, char **argv, struct replay_arguments *arguments);
 

@@ -82,24 +82,6 @@ static errint_t take_profile(const struct session *session, struct efs_profile *
     return rc;
 }
 
-static errint_t budget_bytes(const struct replay_setup *s, const char *text, uint64_t *bytes, struct efs_error *err)
-{
-    double raw = (double)s->bytes[EFS_POOL_F] * s->layers * s->experts, percent;
-    char *end;
-    size_t length = strlen(text);
-    if (text[length - 1] != '%') {
-        if (tools_size_parse(text, bytes) && *bytes > 0 && (double)*bytes <= 1e17)
-            return 0;
-    } else if (text[0] >= '0' && text[0] <= '9') {
-        percent = strtod(text, &end);
-        if (end == text + length - 1 && percent > 0 && percent <= 100) {
-            *bytes = (uint64_t)(raw * percent / 100);
-            return 0;
-        }
-    }
-    return efs_fail(err, -EINVAL, "--budget %s: a size such as 8G, or a percentage up to 100%%", text);
-}
-
 /* The store that is meant: of --store, of --mount, or of the mount that is there. */
 static errint_t find_store(struct session *session, struct efs_error *err)
 {
@@ -289,10 +271,10 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
         .runner = choice->runner, .policy = choice->policy, .batch = w->batch, .budget = budget};
     if (choice->predictor)
         record->predictor = session->a->predictors[choice->predictor - 1].name;
-    errint_t rc = budget_bytes(s, session->a->budgets[budget], &record->budget_bytes, err);
-    if (rc == 0)
-        rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, choice->predictor, record, err)
-                                               : live_run(session, w, record);
+    double raw_bytes = (double)s->bytes[EFS_POOL_F] * s->layers * s->experts;
+    replay_budget_parse(session->a->budgets[budget], raw_bytes, &record->budget_bytes); /* it was looked at already */
+    errint_t rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, choice->predictor, record, err)
+                                                    : live_run(session, w, record);
     tools_progress_clear(&session->progress);
     if (choice->runner != REPLAY_SIMULATE && record->result.tokens == 0)
         rc = session->failed || tools_interrupted() ? 0 : rc; /* told already; nothing is known of it */
@@ -418,7 +400,6 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
 {
     struct replay_arguments *a = session->a;
     struct replay_setup *s = &a->setup;
-    uint64_t bytes;
     errint_t rc = efs_route_read(a->trace, &session->trace, err);
     if (rc == 0 && a->shared.plan_from) {
         rc = efs_route_read(a->shared.plan_from, &session->history, err);
@@ -437,8 +418,6 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
                         session->store ? session->store : a->trace, s->layers, s->experts);
     s->run_coded = a->compute == REPLAY_COMPUTE_FFN_CODED;
     replay_setup_fill(s);
-    for (uint32_t b = 0; rc == 0 && b < a->budget_count; b++)
-        rc = budget_bytes(s, a->budgets[b], &bytes, err);
     if (rc == 0 && (a->mount || a->peer_count > 0))
         rc = open_live(session, err);
     if (rc == 0 && a->simulate && a->mount && !a->open_given && a->compute != REPLAY_COMPUTE_FFN_CODED)

@@ -107,7 +107,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct arguments *a = state->input;
     struct prompt *prompt = &a->prompt[a->prompts];
-    char *end;
+    double temperature = 0;
     switch (key) {
     case 'p':
         if (a->prompts == PROMPTS_MAX)
@@ -120,9 +120,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->tokens = (uint32_t)tools_option_number(state, "tokens", value, 0, 1000000);
         return 0;
     case 'T':
-        a->sampler.temperature = strtof(value, &end);
-        if (*end || end == value || !(a->sampler.temperature >= 0))
-            argp_error(state, "--temp %s: a number from 0 on", value);
+        if (!tools_decimal_parse(value, 0, 1e6, &temperature))
+            argp_error(state, "--temp %s: a number from 0 to 1000000", value);
+        a->sampler.temperature = (float)temperature;
         return 0;
     case OPT_SEED:
         a->sampler.state = tools_option_number(state, "seed", value, 0, UINT64_MAX);
