@@ -15,19 +15,24 @@ from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_sto
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 PLUGIN = os.path.join(BUILD, "libggml-expertfs.so")
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
+LOADS = os.path.join(ROOT, "tests", "clients", "ggml_loads.py")
 SHAPE = ("-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "16", "--experts-per-token", "4", "-l", "4", "--vocab",
          "2048", "--format", "gguf")
 PROMPTS = "1,7,64,700"
 
 
-def client(file, *options, store=None, plugin="path", name="out", **more):
-    """What came of ggml.py; its logits are at scratch(name + ".npz")."""
+def surroundings(store, budget="192M", prefetch="off"):
+    """The environment of a client."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
-    environment["EXPERTFS_STATE"] = scratch("state")
-    environment["EXPERTFS_BUDGET"] = more.pop("budget", "192M")
-    environment["EXPERTFS_PREFETCH"] = more.pop("prefetch", "off")
+    environment.update({"EXPERTFS_STATE": scratch("state"), "EXPERTFS_BUDGET": budget, "EXPERTFS_PREFETCH": prefetch})
     if store:
         environment["EXPERTFS_STORE"] = store
+    return environment
+
+
+def client(file, *options, store=None, plugin="path", name="out", **more):
+    """What came of ggml.py; its logits are at scratch(name + ".npz")."""
+    environment = surroundings(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
     if plugin:
         environment["GGML_BACKEND_PATH" if plugin == "path" else "LD_PRELOAD"] = PLUGIN
     out = scratch(name + ".npz")
@@ -100,6 +105,30 @@ def pages(model, store):
         check("the loader reads all of the file", number("cached when loaded", plain) > 0.9 * size, plain.stdout[:300])
         check("experts are not read from the file while it is loaded", number("cached when loaded", ours) < 0.3 * size,
               ours.stdout[:300])
+
+
+def loads(model, store):
+    """A model that is loaded while a context of another is made; one whose loading is given up; a library that is
+    preloaded, and a copy of it that GGML_BACKEND_PATH names."""
+    other, file, copy = scratch("other.gguf"), scratch("file"), scratch("libggml-expertfs-copy.so")
+    shutil.copy(model, other)
+    shutil.copy(PLUGIN, copy)
+    with open(file, "wb") as out:
+        out.write(os.urandom(8 << 20))
+    for path in (model, other, file):
+        drop(path)
+    environment = {**surroundings(store), "LD_PRELOAD": PLUGIN, "GGML_BACKEND_PATH": copy}
+    result = run(PYTHON, LOADS, model, other, file, env=environment, timeout=240)
+    if not check("loads: run", result.returncode == 0, result.stdout + result.stderr[-1500:]):
+        return
+    check("loads: two copies of the library are one backend", "\nbackends of ours: 1\n" in "\n" + result.stdout,
+          result.stdout)
+    check("loads: a file where a model was mapped is read ahead", "read ahead: False" not in result.stdout, result.stdout)
+    if number("cached before", result) > 0:
+        note("left out: pages of this file system stay in memory")
+    else:
+        check("loads: experts are not read for a context of another model",
+              number("cached of the other", result) < 0.15 * os.path.getsize(other), result.stdout)
 
 
 def widened(path, out):
@@ -240,6 +269,10 @@ def unknown_versions():
         file.write("""
         #include <stddef.h>
         #include <dlfcn.h>
+        #ifndef FOUND
+        #define FOUND NULL
+        #endif
+        int found;
         #ifdef VERSION
         const char *ggml_version(void) { return VERSION; }
         #endif
@@ -250,6 +283,7 @@ def unknown_versions():
         size_t ggml_tensor_overhead(void) { return OVERHEAD; }
         const char *ggml_op_name(int op) { (void)op; return "MUL_MAT_ID"; }
         const char *ggml_type_name(int type) { (void)type; return "bf16"; }
+        void *ggml_backend_reg_by_name(const char *name) { (void)name; return FOUND; }
         int taken(const char *path)
         {
             void *library = dlopen(path, RTLD_NOW), *call = library ? dlsym(library, "ggml_backend_init") : NULL;
@@ -260,7 +294,8 @@ def unknown_versions():
     for what, options, want in (("the version that is known", ['-DVERSION="0.25.3"', "-DOVERHEAD=368"], 1),
                                 ("another version", ['-DVERSION="0.25.4"', "-DOVERHEAD=368"], 0),
                                 ("tensors of another size", ['-DVERSION="0.25.3"', "-DOVERHEAD=376"], 0),
-                                ("a ggml that tells no version", ["-DOVERHEAD=368"], 0)):
+                                ("a ggml that tells no version", ["-DOVERHEAD=368"], 0),
+                                ("a ggml that has such a backend", ['-DVERSION="0.25.3"', "-DOVERHEAD=368", "-DFOUND=&found"], 0)):
         built = run("gcc", "-shared", "-fPIC", *options, "-o", library, source)
         if built.returncode:
             note(f"left out: gcc: {built.stderr[-300:]}")
@@ -295,6 +330,7 @@ def main():
          "out", "plain")
     same("not mapped", client(model, "--prompts", "7,64", "--no-mmap", store=store), "out", "plain", taken=False)
     pages(model, store)
+    loads(model, store)
     halves()
     mounted(model, store)
     other_weights(store)

@@ -88,6 +88,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
+        efsg_loading_end(node->src[0]->data);
         settle(b, efsg_weight_of(node)->source);
         nodes[count++] = node;
     }
@@ -100,7 +101,7 @@ ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameter
                              0x9d, 0x1c, 0x4e, 0x0a, 0xb2, 0x77, 0x31, 0x58};
     static _Atomic uint32_t sequences;
     (void)parameters;
-    efsg_loading_end();
+    efsg_loading_end(NULL);
     struct backend *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;

@@ -51,6 +51,7 @@ static const struct {
     {"ggml_tensor_overhead", offsetof(struct efsg_host, tensor_overhead)},
     {"ggml_op_name", offsetof(struct efsg_host, op_name)},
     {"ggml_type_name", offsetof(struct efsg_host, type_name)},
+    {"ggml_backend_reg_by_name", offsetof(struct efsg_host, reg_by_name)},
 };
 
 /* Looks in the library that called and in what it is linked with, which need not be open to all. */

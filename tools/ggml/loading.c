@@ -22,21 +22,24 @@
 /* By these names others call them; ours differ, since headers may have one stand for another. */
 EFSG_API void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap");
 EFSG_API void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap64");
+EFSG_API int efsg_munmap(void *at, size_t bytes) __asm__("munmap");
 EFSG_API int efsg_posix_madvise(void *at, size_t bytes, int advice) __asm__("posix_madvise");
 
 struct range {
     uintptr_t begin, end;
 };
 
-/* A mapping that was made without its pages. */
+/* A mapping that was made without its pages; it ends with the program's, or when the rest of it was read ahead. */
 struct mapping {
     struct mapping *next;
+    pthread_t loader;           /* who made it: a model is loaded by one thread */
     struct range all, *experts; /* [count] */
     size_t count;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct mapping *mappings;
+static _Atomic uint32_t mapping_count; /* changed with lock held: without one there is nothing to look for */
 static _Atomic bool begun;
 
 void efsg_loading_begin(void)
@@ -51,6 +54,35 @@ static struct mapping *mapping_at(uintptr_t address)
     while (m && (address < m->all.begin || address >= m->all.end))
         m = m->next;
     return m;
+}
+
+static void mapping_free(struct mapping *m)
+{
+    free(m->experts);
+    free(m);
+}
+
+/* Nothing of ours is in the range any more. Where it is only in the middle of a mapping, the rest of that is still read
+ * ahead as a whole, by advice, which does no harm. */
+static void mappings_forget(uintptr_t begin, uintptr_t end)
+{
+    if (atomic_load(&mapping_count) == 0)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct mapping **at = &mappings, *m; (m = *at);) {
+        if (begin <= m->all.begin && end > m->all.begin)
+            m->all.begin = end;
+        if (begin < m->all.end && end >= m->all.end)
+            m->all.end = begin;
+        if (m->all.begin < m->all.end) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        atomic_fetch_sub(&mapping_count, 1);
+        mapping_free(m);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- in place of the system's ---- */
@@ -76,6 +108,8 @@ void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t
     if ((flags & MAP_POPULATE) && (flags & MAP_TYPE) == MAP_SHARED && protection == PROT_READ && fd >= 0 &&
         offset == 0 && atomic_load(&begun) && is_model(fd))
         m = calloc(1, sizeof(*m));
+    if (flags & MAP_FIXED)
+        mappings_forget((uintptr_t)at, (uintptr_t)at + bytes);
     // NOLINTNEXTLINE: what a system call returns is a number
     void *memory = (void *)syscall(SYS_mmap, at, bytes, protection, m ? flags & ~MAP_POPULATE : flags, fd, offset);
     if (memory == MAP_FAILED || !m) {
@@ -83,9 +117,11 @@ void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t
         return memory;
     }
     m->all = (struct range){(uintptr_t)memory, (uintptr_t)memory + bytes};
+    m->loader = pthread_self();
     pthread_mutex_lock(&lock);
     m->next = mappings;
     mappings = m;
+    atomic_fetch_add(&mapping_count, 1);
     pthread_mutex_unlock(&lock);
     return memory;
 }
@@ -95,12 +131,18 @@ void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off
     return efsg_mmap(at, bytes, protection, flags, fd, offset);
 }
 
+int efsg_munmap(void *at, size_t bytes)
+{
+    mappings_forget((uintptr_t)at, (uintptr_t)at + bytes); /* first: then the place is free for another */
+    return (int)syscall(SYS_munmap, at, bytes);
+}
+
 int efsg_posix_madvise(void *at, size_t bytes, int advice)
 {
     int before = errno, error = 0;
     if (advice == POSIX_MADV_DONTNEED) /* is a hint here, and would lose what was written there */
         return 0;
-    if (advice == POSIX_MADV_WILLNEED && atomic_load(&begun)) {
+    if (advice == POSIX_MADV_WILLNEED && atomic_load(&mapping_count) > 0) {
         pthread_mutex_lock(&lock);
         bool ours = mapping_at((uintptr_t)at) != NULL;
         pthread_mutex_unlock(&lock);
@@ -153,16 +195,26 @@ static void mapping_read_rest(struct mapping *m)
     read_ahead(at, m->all.end);
 }
 
-void efsg_loading_end(void)
+void efsg_loading_end(const void *used)
 {
+    struct mapping *done = NULL;
+    if (atomic_load(&mapping_count) == 0)
+        return;
     pthread_mutex_lock(&lock);
-    struct mapping *all = mappings;
-    mappings = NULL;
+    for (struct mapping **at = &mappings, *m; (m = *at);) {
+        if (used ? mapping_at((uintptr_t)used) != m : !pthread_equal(m->loader, pthread_self())) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        atomic_fetch_sub(&mapping_count, 1);
+        m->next = done;
+        done = m;
+    }
     pthread_mutex_unlock(&lock);
-    for (struct mapping *next; all; all = next) {
-        next = all->next;
-        mapping_read_rest(all);
-        free(all->experts);
-        free(all);
+    for (struct mapping *next; done; done = next) {
+        next = done->next;
+        mapping_read_rest(done);
+        mapping_free(done);
     }
 }

@@ -142,8 +142,15 @@ ggml_backend_reg_t ggml_backend_init(void)
     bool good = efsg_host_find(__builtin_return_address(0));
     if (good && !device.reg)
         fill();
-    if (good)
-        efsg_loading_begin();
     pthread_mutex_unlock(&lock);
-    return good ? &registry : NULL;
+    if (!good)
+        return NULL;
+    /* without the lock: who is asked may look for backends first, and load us */
+    const ggml_backend_reg_t there = efsg_host.reg_by_name(registry_name(NULL));
+    if (there && there != &registry) {
+        efsg_log(GGML_LOG_LEVEL_WARN, "another copy of this backend is loaded: this one does nothing");
+        return NULL;
+    }
+    efsg_loading_begin();
+    return &registry;
 }

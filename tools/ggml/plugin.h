@@ -28,6 +28,7 @@ struct efsg_host {
     size_t (*tensor_overhead)(void);
     const char *(*op_name)(enum ggml_op op);
     const char *(*type_name)(enum ggml_type type);
+    ggml_backend_reg_t (*reg_by_name)(const char *name);
 };
 extern struct efsg_host efsg_host; /* filled by efsg_host_find(), constant from then on */
 
@@ -110,8 +111,10 @@ bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file
 void efsg_loading_begin(void);
 /* What lies there in such a mapping is ours to bring. */
 void efsg_loading_expert(const void *begin, size_t bytes);
-/* The model is loaded: what else it has in such mappings is read ahead now. */
-void efsg_loading_end(void);
+/* A model is loaded: what else it has in such mappings is read ahead now. used: something in its mapping, a product is
+ * to be made of it; NULL: a context is made, by the thread that loaded the model or by another, then nothing happens
+ * yet: a model of somebody else may be half loaded. */
+void efsg_loading_end(const void *used);
 
 /* ---- buffers (buffer.c) ---- */
 

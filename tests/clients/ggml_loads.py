@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ggml_loads.py MODEL OTHER FILE: what a preloaded backend keeps of models' mappings while they are loaded.
+
+MODEL and OTHER are GGUF files of the store. Prints how many backends of ours there are; how many bytes of OTHER are in
+the page cache before, and at most while it is loaded and contexts of MODEL are made by other threads; and whether FILE,
+mapped where a model was whose loading was given up, is read ahead when the program asks for it."""
+import ctypes
+import mmap
+import os
+import sys
+import threading
+import time
+
+from ggml import cached_bytes  # exit 77: llama-cpp-python is missing
+import llama_cpp
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.posix_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+MAP_FIXED_NOREPLACE, MADV_WILLNEED, DEADLINE_S = 0x100000, 3, 60
+
+
+def load(path, during=None):
+    """The model; None: it was given up, since during(part that is loaded) was False."""
+    params = llama_cpp.llama_model_default_params()
+    if during:
+        params.progress_callback = llama_cpp.llama_progress_callback(lambda part, _: during(part))
+    return llama_cpp.llama_model_load_from_file(path.encode(), params)
+
+
+def context(model):
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = 64
+    made = llama_cpp.llama_init_from_model(model, params)
+    if not made:
+        sys.exit("no context")
+    return made
+
+
+def in_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def mapping_of(path):
+    """(address, bytes)"""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if line.rstrip("\n").endswith(" " + os.path.realpath(path)):
+                begin, end = (int(n, 16) for n in line.split()[0].split("-"))
+                return begin, end - begin
+    return sys.exit(f"{path} is not mapped")
+
+
+def at_once(model, other):
+    """The contexts are made while OTHER is loaded, part for part."""
+    first, contexts, cached = load(model), [], []
+
+    def during(_):
+        if len(contexts) < 10:
+            in_thread(lambda: contexts.append(context(first)))
+            time.sleep(0.1)  # what was begun to be read is there, or this finds nothing
+            cached.append(cached_bytes(other))
+        return True
+
+    second = load(other, during)
+    context(second)
+    print("cached of the other:", max(*cached, cached_bytes(other)))
+
+
+def given_up(model, path):
+    place = []
+
+    def during(_):
+        place.append(mapping_of(model))
+        return False
+
+    if load(model, during):
+        sys.exit("a load that was given up has a model")
+    address, room = place[0]
+    size = min(room, os.path.getsize(path)) // mmap.PAGESIZE * mmap.PAGESIZE
+    fd = os.open(path, os.O_RDONLY)
+    there = libc.mmap(address, size, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0)
+    if there != address:
+        print("read ahead: the place is taken")
+        return
+    libc.posix_madvise(there, size, MADV_WILLNEED)
+    end = time.monotonic() + DEADLINE_S
+    while cached_bytes(path) < size and time.monotonic() < end:
+        time.sleep(0.05)
+    print("read ahead:", cached_bytes(path) >= size)
+
+
+def main():
+    model, other, path = sys.argv[1:]
+    print("cached before:", cached_bytes(other))
+    ggml = ctypes.CDLL("libggml.so.0")
+    ggml.ggml_backend_reg_name.restype = ctypes.c_char_p
+    ggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
+    ggml.ggml_backend_reg_get.restype = ctypes.c_void_p
+    llama_cpp.llama_backend_init()
+    ggml.ggml_backend_load_all()
+    names = [ggml.ggml_backend_reg_name(ggml.ggml_backend_reg_get(i)) for i in range(ggml.ggml_backend_reg_count())]
+    print("backends of ours:", names.count(b"expertfs"))
+    given_up(model, path)
+    at_once(model, other)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
