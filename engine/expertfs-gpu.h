@@ -20,12 +20,13 @@ struct efs_gpu_options {
     uint32_t size;         /* sizeof(struct efs_gpu_options) */
     uint32_t device;       /* its number, from 0 */
     uint64_t budget_bytes; /* of its memory, all that is taken there; 0: half of what is free now */
+    const char *policy;    /* who goes first from pool G: "value" (NULL), "lru", "dali" */
 };
 
 /*
  * Give the client a device, until it is closed. Once, before its first request of that form. -ENODEV: no driver, or no
- * device of that number; -EOPNOTSUPP: this library was built without kernels; -EINVAL: the budget is too small;
- * -EEXIST: it has one; -ENOMEM, -EIO. options may be NULL.
+ * device of that number; -EOPNOTSUPP: this library was built without kernels; -EINVAL: the budget is too
+ * small, or there is no such policy; -EEXIST: it has one; -ENOMEM, -EIO. options may be NULL.
  *
  * Of a request in EFS_FORM_DEVICE (efs_client_begin()) efs_client_wait_any() tells of an expert when all of it stands
  * in memory of the device and was found well-formed: no stream has to wait for it. -EIO there: the device, or a call of
@@ -59,7 +60,8 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
     X(g_pool_bytes, gauge, "bytes", "of it, pool G; the rest is for chunks on their way")                              \
     X(g_used_bytes, gauge, "bytes", "of pool G, in use")                                                               \
     X(g_experts, gauge, "", "experts in pool G or on the way")                                                         \
-    X(g_held, gauge, "", "of them, those that requests hold")
+    X(g_held, gauge, "", "of them, those that requests hold")                                                          \
+    X(g_pinned_bytes, gauge, "bytes", "of the chunk pool, registered with the driver")
 
 struct efs_gpu_stats {
 #define EFS_GPU_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -125,6 +125,20 @@ errint_t efs_request_open_window(const struct efs_request *request, uint32_t ind
 errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
                             size_t *bytes);
 
+/* ---- the chunk pool's memory ------------------------------------------------------------------------------------ */
+
+/* For who registers it elsewhere: gone is called before a segment is given back, mostly on a worker, and never after
+ * efs_chunk_unwatch() has returned. It must not call the engine. */
+struct efs_chunk_watch {
+    struct efs_chunk_watch *next;
+    void (*gone)(void *arg, void *base);
+    void *arg;
+};
+void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch);
+void efs_chunk_unwatch(struct efs *fs, struct efs_chunk_watch *watch);
+/* The segment of a chunk that is held. false: it is in none. */
+bool efs_chunk_segment(struct efs *fs, const void *chunk, void **base, size_t *bytes);
+
 /* ---- routing traces ------------------------------------------------------------------------------------------ */
 
 /* What a record of a trace stands for. */

@@ -71,7 +71,8 @@ static errint_t device_load(struct efs_device *device, struct efs_error *err)
 }
 
 /* All of the budget at once, so that nobody else takes it. */
-static errint_t device_take_memory(struct efs_device *device, uint64_t budget_bytes, struct efs_error *err)
+static errint_t device_take_memory(struct efs_device *device, uint64_t budget_bytes, enum efs_vram_order_kind policy,
+                                   struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
     size_t free_bytes, bytes;
@@ -97,7 +98,7 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
         DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
         DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));
     }
-    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - SLOTS_BYTES);
+    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - SLOTS_BYTES, policy);
     return rc < 0 ? efs_fail(err, rc, "no memory for a device's tables") : 0;
 }
 
@@ -105,6 +106,9 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
 {
     if (efs_gpu_image_bytes == 0)
         return efs_fail(err, -EOPNOTSUPP, "this library was built without kernels for graphics processors (make gpu)");
+    const enum efs_vram_order_kind policy = efs_vram_order_by_name(options->policy);
+    if (policy == EFS_VRAM_ORDERS)
+        return efs_fail(err, -EINVAL, "there is no policy %.40s of pool G: value, lru, dali", options->policy);
     errint_t rc = efs_driver_open(&device->driver, err);
     if (rc == 0)
         rc = device_find(device, options->device, err);
@@ -115,10 +119,11 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
         return efs_driver_fail(&device->driver, "cuCtxPushCurrent", result, err);
     rc = device_load(device, err);
     if (rc == 0)
-        rc = device_take_memory(device, options->budget_bytes, err);
+        rc = device_take_memory(device, options->budget_bytes, policy, err);
     efs_device_leave(device);
     if (rc < 0)
         return rc;
+    efs_pins_init(&device->pins, &device->driver, device->context, efs_client_fs(device->client));
     device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (device->wake < 0)
         return efs_fail(err, -errno, "no event for a device: %s", strerror(errno));
@@ -176,6 +181,7 @@ void efs_device_close(struct efs_device *device)
         efs_device_wake(device);
         pthread_join(device->thread, NULL);
     }
+    efs_pins_end(&device->pins);
     if (device->context)
         device_free(device);
     efs_vram_destroy(&device->vram);
@@ -225,6 +231,7 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     stats.g_experts = device->vram.experts;
     stats.g_held = device->vram.held;
     pthread_mutex_unlock(&device->lock);
+    stats.g_pinned_bytes = efs_pins_bytes(&device->pins);
     efs_sized_out(out, bytes, &stats, sizeof(stats));
     return 0;
 }

@@ -149,6 +149,12 @@ static void slot_copy(struct efs_slot *slot, uint32_t shards, struct copy_run *r
     efs_cu_address at = slot->memory + EFS_SLOT_TABLE;
     for (uint32_t i = 0; i < shards; i++) {
         struct efs_gpu_shard *s = &slot->table->shard[i];
+        efs_pins_take(&run->device->pins, s->e);
+        if (s->sm)
+            efs_pins_take(&run->device->pins, s->sm);
+    }
+    for (uint32_t i = 0; i < shards; i++) {
+        struct efs_gpu_shard *s = &slot->table->shard[i];
         copy_add(run, at, s->e, s->e_bytes);
         s->e = (const uint8_t *)(uintptr_t)at;
         at += chunk_room(s->e_bytes);

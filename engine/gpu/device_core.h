@@ -14,6 +14,7 @@
 #include "device_ops.h"
 #include "event.h"
 #include "expertfs-gpu.h"
+#include "pins.h"
 #include "vram.h"
 
 #include <pthread.h>
@@ -105,6 +106,8 @@ struct efs_device {
     int wake; /* an eventfd: something is fresh, a slot is done, or it is closing */
     unsigned long thread;
     bool started;
+
+    struct efs_pins pins; /* taken by the thread */
 
     /* The thread's own: */
     struct efs_slot slot[EFS_SLOTS];

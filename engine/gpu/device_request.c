@@ -229,11 +229,16 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
         rc = efs_fail(err, -ENOMEM, "no memory for a request");
     }
     free(misses);
-    if (rc == 0)
-        *out = request;
-    else if (request)
-        device_release(request);
-    return rc;
+    if (rc < 0) {
+        if (request)
+            device_release(request);
+        return rc;
+    }
+    pthread_mutex_lock(&device->lock);
+    efs_vram_asked(&device->vram, stack, layer, needs, count); /* now that there are such experts */
+    pthread_mutex_unlock(&device->lock);
+    *out = request;
+    return 0;
 }
 
 /* ---- the calls of expertfs.h ---- */

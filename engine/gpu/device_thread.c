@@ -20,7 +20,8 @@ void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result 
 {
     pthread_mutex_lock(&device->lock);
     if (!device->lost)
-        device->lost = efs_driver_fail(&device->driver, call, result, &device->lost_error);
+        (void)efs_driver_fail(&device->driver, call, result, &device->lost_error);
+    device->lost = -EIO;
     pthread_mutex_unlock(&device->lock);
 }
 

@@ -20,6 +20,7 @@ typedef void efs_cu_host_fn(void *arg);
 #define EFS_CU_OUT_OF_MEMORY 2
 #define EFS_CU_NOT_READY 600
 #define EFS_CU_STREAM_NON_BLOCKING 1u /* its work does not wait for that of the default stream */
+#define EFS_CU_HOST_PORTABLE 1u       /* registered for all contexts */
 #define EFS_CU_EVENT_NO_TIMING 2u     /* an event that only orders */
 
 /* Name here, name of the symbol, arguments. */
@@ -37,6 +38,8 @@ typedef void efs_cu_host_fn(void *arg);
     X(memory_free, "cuMemFree_v2", (efs_cu_address address))                                                           \
     X(host_alloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                     \
     X(host_free, "cuMemFreeHost", (void *memory))                                                                      \
+    X(host_register, "cuMemHostRegister_v2", (void *memory, size_t bytes, unsigned flags))                             \
+    X(host_unregister, "cuMemHostUnregister", (void *memory))                                                          \
     X(copy_in, "cuMemcpyHtoDAsync_v2", (efs_cu_address to, const void *from, size_t bytes, efs_cu_stream stream))      \
     X(copy_out, "cuMemcpyDtoHAsync_v2", (void *to, efs_cu_address from, size_t bytes, efs_cu_stream stream))           \
     X(stream_create, "cuStreamCreate", (efs_cu_stream * stream, unsigned flags))                                       \

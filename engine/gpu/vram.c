@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes)
+errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes, enum efs_vram_order_kind kind)
 {
     uint64_t granules = bytes / EFS_VRAM_GRANULE, words = (granules + 63) / 64;
     if (words * 64 > UINT32_MAX)
         return -EFBIG;
-    *vram = (struct efs_vram){.base = base, .granules = (uint32_t)granules};
+    *vram = (struct efs_vram){.base = base, .granules = (uint32_t)granules, .order.kind = kind};
     vram->taken = efs_sys_calloc(words, sizeof(*vram->taken));
     if (!vram->taken)
         return -ENOMEM;
@@ -38,6 +38,7 @@ void efs_vram_destroy(struct efs_vram *vram)
             vram->bucket[b] = expert->next;
             vram_free_expert(expert);
         }
+    efs_vram_order_free(&vram->order);
     free(vram->taken);
     vram->taken = NULL;
 }
@@ -76,6 +77,7 @@ void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, stru
     if (expert->granules)
         efs_runs_mark(vram->taken, expert->first, expert->granules, false);
     vram->used_granules -= expert->granules;
+    vram->placed -= expert->granules > 0;
     vram->experts--;
     while (expert->after) {
         struct efs_vram_after *one = expert->after;
@@ -97,15 +99,29 @@ void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert)
     vram->held -= --expert->holders == 0;
 }
 
+void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
+                    uint32_t count)
+{
+    const uint32_t layers = vram->order.known ? vram->order.known : 1;
+    const uint64_t fit = vram->used_granules ? (uint64_t)vram->granules * vram->placed / vram->used_granules : count;
+    efs_vram_order_pass(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
+}
+
 /* Who goes first of those that may. NULL: nobody may. */
-static struct efs_vram_expert *vram_victim(const struct efs_vram *vram)
+static struct efs_vram_expert *vram_victim(struct efs_vram *vram)
 {
     struct efs_vram_expert *victim = NULL;
+    double least = 0;
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
-        for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next)
-            if (expert->state == EFS_VRAM_HERE && expert->holders == 0 &&
-                (!victim || expert->used_at < victim->used_at))
+        for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next) {
+            if (expert->state != EFS_VRAM_HERE || expert->holders)
+                continue;
+            const double worth = efs_vram_order_worth(&vram->order, &expert->key, expert->used_at);
+            if (!victim || worth < least || (worth == least && expert->used_at < victim->used_at)) {
                 victim = expert;
+                least = worth;
+            }
+        }
     return victim;
 }
 
@@ -168,6 +184,7 @@ errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, c
     efs_runs_mark(vram->taken, expert->first, granules, true);
     expert->granules = granules;
     vram->used_granules += granules;
+    vram->placed++;
     vram_tell(vram, expert, tensors, count);
     return 0;
 }

@@ -8,7 +8,7 @@
 #define EFS_VRAM_H
 
 #include "driver.h"
-#include "expert_key.h"
+#include "vram_order.h"
 
 #define EFS_VRAM_GRANULE (64u << 10)
 #define EFS_VRAM_ALIGN 256u /* of a tensor */
@@ -42,11 +42,13 @@ struct efs_vram {
     uint32_t granules, used_granules, experts, held;
     uint64_t clock, evicted;
     uint64_t *taken; /* a bit a granule */
+    uint32_t placed; /* experts that have a place */
+    struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };
 
 /* bytes from base on, a multiple of granules. -ENOMEM. */
-errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes);
+errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes, enum efs_vram_order_kind kind);
 /* All experts go; events are no more. */
 void efs_vram_destroy(struct efs_vram *vram);
 
@@ -58,9 +60,13 @@ void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, stru
 void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert);
 void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert);
 
+/* A layer asks for experts, which are. */
+void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
+                    uint32_t count);
+
 /*
  * A place for an expert of these tensors, which are copied, and get their addresses. Others that nobody holds go for
- * it, those that were used longest ago first; what their memory has to wait for goes to *after. -EFBIG: larger than the
+ * it, in the order of vram_order.h; what their memory has to wait for goes to *after. -EFBIG: larger than the
  * pool; -EAGAIN: all is held; -ENOMEM: of the host; it has no place then.
  */
 errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,

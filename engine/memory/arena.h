@@ -16,10 +16,11 @@
 #ifndef EFS_ARENA_H
 #define EFS_ARENA_H
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 #include "memfile.h"
 #include "numa_nodes.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #define EFS_GRANULE 4096u
@@ -80,6 +81,8 @@ struct efs_arena {
     _Atomic bool huge_unknown;
     errint_t (*bind)(void *memory, size_t bytes, uint32_t id);
     uint64_t (*available_bytes)(uint32_t id);
+    pthread_mutex_t watch_lock; /* guards who watches, for any thread */
+    struct efs_chunk_watch *watch;
 };
 
 struct efs_block {
@@ -120,6 +123,12 @@ void efs_arena_populate(struct efs_arena *arena, uint32_t segment);
 #define EFS_ARENA_PART ((size_t)2 << 20)
 errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset);
 void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole);
+
+/* Who watches is told by efs_arena_give_back(), before pages go. */
+void efs_arena_watch(struct efs_arena *arena, struct efs_chunk_watch *watch);
+void efs_arena_unwatch(struct efs_arena *arena, struct efs_chunk_watch *watch);
+/* The segment that has this address; NULL: none. */
+void *efs_arena_segment_at(const struct efs_arena *arena, const void *address);
 
 /* A block of bytes bytes (rounded up to granules); from_high: place it from the high end. false: no room. It comes from
  * the node with the most room, if possible. */

@@ -54,6 +54,7 @@ errint_t efs_arena_init_nodes(struct efs_arena *arena, size_t segment_bytes, uin
                               const struct efs_numa *numa)
 {
     memset(arena, 0, sizeof(*arena));
+    arena->watch_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     if (segment_bytes == 0 || segment_bytes % HUGE_PAGE || segment_bytes / EFS_GRANULE > UINT32_MAX ||
         segment_max == 0 || segment_max > UINT32_MAX / 4 || numa->node_count == 0)
         return -EINVAL;
@@ -260,9 +261,41 @@ void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool who
 
 /* ---- and go ---- */
 
+void efs_arena_watch(struct efs_arena *arena, struct efs_chunk_watch *watch)
+{
+    pthread_mutex_lock(&arena->watch_lock);
+    watch->next = arena->watch;
+    arena->watch = watch;
+    pthread_mutex_unlock(&arena->watch_lock);
+}
+
+void efs_arena_unwatch(struct efs_arena *arena, struct efs_chunk_watch *watch)
+{
+    pthread_mutex_lock(&arena->watch_lock);
+    struct efs_chunk_watch **at = &arena->watch;
+    while (*at != watch)
+        at = &(*at)->next;
+    *at = watch->next;
+    pthread_mutex_unlock(&arena->watch_lock);
+}
+
+void *efs_arena_segment_at(const struct efs_arena *arena, const void *address)
+{
+    for (uint32_t i = 0; i < arena->segment_max; i++) {
+        uint8_t *base = arena->segments[i].base;
+        if (base && (uintptr_t)address - (uintptr_t)base < arena->segment_bytes)
+            return base;
+    }
+    return NULL;
+}
+
 void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
+    pthread_mutex_lock(&arena->watch_lock);
+    for (struct efs_chunk_watch *watch = arena->watch; watch; watch = watch->next)
+        watch->gone(watch->arg, s->base);
+    pthread_mutex_unlock(&arena->watch_lock);
     if (s->file.name)
         efs_window_file_empty(arena->memfiles, &s->file, s->base, arena->segment_bytes);
     give_back(arena, &arena->nodes[s->node], s->base);

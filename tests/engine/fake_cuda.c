@@ -45,6 +45,10 @@ static struct {
         size_t bytes;
     } allocation[ALLOCATIONS];
     size_t used;
+    struct {
+        void *base;
+        size_t bytes;
+    } registered[ALLOCATIONS];
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .random = 7};
 
 static __thread unsigned contexts; /* pushed by this thread */
@@ -275,6 +279,50 @@ FAKE cuMemFreeHost(void *memory)
     free(memory);
     count_left(-1);
     return ended;
+}
+
+SHOWN size_t fake_cuda_registered(void)
+{
+    size_t bytes = 0;
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned i = 0; i < ALLOCATIONS; i++)
+        bytes += fake.registered[i].base ? fake.registered[i].bytes : 0;
+    pthread_mutex_unlock(&fake.lock);
+    return bytes;
+}
+
+FAKE cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
+{
+    BEGIN(true);
+    int result = flags == 1 && (uintptr_t)memory % 4096 == 0 && bytes ? OUT_OF_MEMORY : INVALID_VALUE;
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned i = 0; i < ALLOCATIONS && result == OUT_OF_MEMORY; i++)
+        if (fake.registered[i].base == memory)
+            result = INVALID_VALUE;
+    for (unsigned i = 0; i < ALLOCATIONS && result == OUT_OF_MEMORY; i++)
+        if (!fake.registered[i].base) {
+            fake.registered[i].base = memory;
+            fake.registered[i].bytes = bytes;
+            fake.left++;
+            result = FINE;
+        }
+    pthread_mutex_unlock(&fake.lock);
+    return result;
+}
+
+FAKE cuMemHostUnregister(void *memory)
+{
+    END(true);
+    int result = INVALID_VALUE;
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned i = 0; i < ALLOCATIONS && memory; i++)
+        if (fake.registered[i].base == memory) {
+            fake.registered[i].base = NULL;
+            fake.left--;
+            result = ended;
+        }
+    pthread_mutex_unlock(&fake.lock);
+    return result;
 }
 
 /* ---- streams and events ---- */

@@ -26,6 +26,8 @@ void fake_cuda_slow(unsigned most_us);
 void fake_cuda_damage(unsigned number);
 /* What was made and is still there: memory, streams, events, modules, contexts. */
 unsigned fake_cuda_left(void);
+/* Bytes of memory of the host that are registered. */
+size_t fake_cuda_registered(void);
 /* Is all of it memory of the device? */
 bool fake_cuda_owns(const void *address, size_t bytes);
 

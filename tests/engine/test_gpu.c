@@ -41,7 +41,9 @@ const uint64_t efs_gpu_image_bytes = sizeof(efs_gpu_image);
 static struct fixture model;
 static struct fixture_mount mount; /* expert e of layer l is its number l * EXPERTS + e */
 static void *fake;
-static unsigned (*calls)(void), (*left)(void);
+static const char *policy; /* of the next device */
+static size_t (*registered)(void);
+static unsigned (*left)(void);
 static void (*fails)(unsigned, int, bool), (*slow)(unsigned), (*damage)(unsigned);
 static bool (*owns)(const void *, size_t);
 
@@ -65,7 +67,7 @@ static int setup(void **state)
     fake = dlopen(driver, RTLD_NOW);
     if (!fake)
         fail_msg("%s", dlerror());
-    *(void **)&calls = fake_symbol("fake_cuda_calls");
+    *(void **)&registered = fake_symbol("fake_cuda_registered");
     *(void **)&left = fake_symbol("fake_cuda_left");
     *(void **)&fails = fake_symbol("fake_cuda_fail");
     *(void **)&slow = fake_symbol("fake_cuda_slow");
@@ -87,6 +89,7 @@ static int teardown(void **state)
 static int after(void **state)
 {
     (void)state;
+    policy = NULL;
     fails(0, 0, false);
     slow(0);
     damage(0);
@@ -108,7 +111,8 @@ static struct efs_client *open_client(const char *path, bool full_pool)
 
 static errint_t add_gpu(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
-    const struct efs_gpu_options options = {.size = sizeof(struct efs_gpu_options), .budget_bytes = budget_bytes};
+    const struct efs_gpu_options options = {
+        .size = sizeof(struct efs_gpu_options), .budget_bytes = budget_bytes, .policy = policy};
     return efs_client_gpu(client, &options, err);
 }
 
@@ -206,11 +210,15 @@ static void both(struct efs_client *client)
 static void of_a_store(void **state)
 {
     (void)state;
-    struct efs_client *client = open_gpu(model.store, LEAST);
-    both(client);
-    assert_true(stats_of(client).g_decodes > 0);
-    assert_true(stats_of(client).g_link_bytes < stats_of(client).g_plain_bytes * 3 / 4);
-    efs_client_close(client);
+    static const char *const policies[] = {"value", "lru", "dali", NULL};
+    for (size_t p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
+        policy = policies[p];
+        struct efs_client *client = open_gpu(model.store, LEAST);
+        both(client);
+        assert_true(stats_of(client).g_decodes > 0);
+        assert_true(stats_of(client).g_link_bytes < stats_of(client).g_plain_bytes * 3 / 4);
+        efs_client_close(client);
+    }
 }
 
 static void of_a_mount(void **state)
@@ -219,7 +227,39 @@ static void of_a_mount(void **state)
     struct efs_client *client = open_gpu(mount.directory, LEAST);
     both(client); /* this one hands out none coded: they are copied in full */
     assert_int_equal(stats_of(client).g_decodes, 0);
+    assert_int_equal(registered(), 0);
     efs_client_close(client);
+}
+
+/* Memory that chunks come from is registered as long as it is the pool's, and no longer. */
+static void registered_memory(void **state)
+{
+    struct efs_stats stats;
+    struct efs_error err = {""};
+    (void)state;
+    struct efs_client *client = open_gpu(model.store, LEAST);
+    struct efs *fs = efs_client_fs(client);
+    assert_int_equal(registered(), 0);
+    bring(client, 0, 0, EXPERTS);
+    bring(client, 1, 0, EXPERTS);
+    efs_stats(fs, &stats, sizeof(stats));
+    assert_true(registered() > 0 && registered() <= stats.chunk_pool_bytes);
+    assert_int_equal(stats_of(client).g_pinned_bytes, registered());
+    for (unsigned round = 0; round < 4; round++) {
+        if (efs_set(fs, "budget", round % 2 ? "128M" : "24M", NULL, &err) < 0)
+            fail_msg("%s", err.text);
+        for (unsigned waited = 0; waited < 3000; waited++) {
+            efs_stats(fs, &stats, sizeof(stats));
+            if (registered() <= stats.chunk_pool_bytes && stats.chunk_pool_bytes <= (round % 2 ? 128 : 24) * MIB)
+                break;
+            usleep(10000);
+        }
+        assert_true(registered() <= stats.chunk_pool_bytes);
+        bring(client, 0, 0, EXPERTS);
+        bring(client, 1, 0, EXPERTS);
+    }
+    efs_client_close(client);
+    assert_int_equal(registered(), 0);
 }
 
 /* Beside requests in other forms, of the same client. */
@@ -227,6 +267,7 @@ static void what_is_there_stays(void **state)
 {
     struct efs_client_request *request;
     (void)state;
+    policy = "lru";
     struct efs_client *client = open_gpu(model.store, LEAST);
     bring(client, 0, 0, 6);
     bring(client, 0, 2, 4); /* 0 and 1 are the oldest now */
@@ -258,6 +299,10 @@ static void refused(void **state)
     assert_int_equal(add_gpu(client, LEAST - 65536, &err), -EINVAL);
     assert_non_null(strstr(err.text, "at least"));
     assert_int_equal(add_gpu(client, FAKE_CUDA_BYTES + 65536, &err), -ENOMEM);
+    policy = "fifo";
+    assert_int_equal(add_gpu(client, LEAST, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "value, lru, dali"));
+    policy = NULL;
     const struct efs_gpu_options second = {.size = sizeof(second), .device = 1};
     assert_int_equal(efs_client_gpu(client, &second, &err), -ENODEV);
     char *driver = strdup(getenv("EXPERTFS_CUDA"));
@@ -647,6 +692,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(of_a_store, after),
         cmocka_unit_test_teardown(of_a_mount, after),
+        cmocka_unit_test_teardown(registered_memory, after),
         cmocka_unit_test_teardown(what_is_there_stays, after),
         cmocka_unit_test_teardown(refused, after),
         cmocka_unit_test_teardown(no_room, after),
