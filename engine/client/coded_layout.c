@@ -10,15 +10,6 @@
 
 #define TENSORS_MOST 4096u
 
-void efs_coded_layout_free(struct efs_coded_layout *coded)
-{
-    if (!coded)
-        return;
-    free(coded->shards);
-    free(coded->shards_of);
-    free(coded);
-}
-
 /* The parts of what was told, whose sizes add up to all of it. */
 struct told {
     struct efs_export_layout head;

@@ -6,19 +6,10 @@
 #ifndef EFS_CODED_LAYOUT_H
 #define EFS_CODED_LAYOUT_H
 
-#include "expertfs-protocol.h"
 #include "file_layout.h"
-
-struct efs_coded_layout {
-    struct efs_export_layout_shard *shards; /* [shard_count], tensor by tensor of the layout that it belongs to */
-    uint32_t *shards_of;                    /* [tensors]: how many each has */
-    uint32_t shard_count, extent_count, shard_elements;
-    uint64_t bytes; /* of all chunks */
-};
 
 /* From the bytes that a mount has told; nothing in them is trusted. -EUCLEAN, -ENOMEM. */
 errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **layout);
-void efs_coded_layout_free(struct efs_coded_layout *coded); /* NULL is fine */
 
 /* Memory of a window; NULL: there is none of that number. */
 struct efs_coded_window {

@@ -41,6 +41,8 @@ bool efs_export_hands_out_coded(const struct efs_export *export);
 bool efs_export_take_tag(struct efs_export *export, struct efs_expert_file *file);
 /* The file is used no more: what it was handed out as is given back with the next packet. */
 void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
+/* It does not come coded any more, or is used no more: what that takes. */
+void efs_export_end_coded(struct efs_handed *handed);
 /* Is an expert on its way that nobody waits for any more? */
 bool efs_export_has_orphans(const struct efs_export *export);
 /* A layer's experts that are held already are used: told with the next packet. false: there is no room for it now. */
@@ -62,7 +64,7 @@ errint_t efs_export_send_list(struct efs_mount *m);
 /* End the wait of who receives: something else has come. */
 void efs_export_kick(const struct efs_export *export);
 /* Wait for answers until then (NULL: for ever) and take them; the lock is given up while it waits. By one thread at a
- * time, which comes back early at a nudge. -ETIMEDOUT. */
+ * time, which comes back early at a kick. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 
 #endif

@@ -26,17 +26,6 @@ bool efs_export_take_place(struct efs_export *h, const struct efs_export_answer 
     return true;
 }
 
-void efs_export_end_coded(struct efs_handed *handed)
-{
-    for (uint32_t i = 0; i < handed->place_count; i++)
-        handed->places[i]->users--;
-    free(handed->places);
-    free(handed->body);
-    handed->places = NULL;
-    handed->body = NULL;
-    handed->place_count = handed->body_bytes = handed->body_total = 0;
-}
-
 /* ---- the windows of an expert ---- */
 
 struct finding {
@@ -147,7 +136,7 @@ bool efs_export_take_coded(struct efs_mount *m, const struct efs_export_coded *p
     efs_mapped_let_go(&file->mapped);
     efs_export_drop(h, file);
     efs_mount_wake_reaper(m);
-    efs_export_do_without(m, file, rc);
+    efs_file_do_without(m, file, rc);
     efs_mount_wake_open_workers(m);
     return true;
 }

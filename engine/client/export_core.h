@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_core.h - what the files of the hand-out's client share: export.c (tags and packets), export_windows.c,
- * export_notify.c, export_coded.c. With the lock of the mount held.
+ * export_core.h - what the files of the hand-out's client share: export.c (packets), export_connect.c (the socket),
+ * export_tags.c, export_windows.c, export_notify.c, export_coded.c. With the lock of the mount held.
  */
 #ifndef EFS_EXPORT_CORE_H
 #define EFS_EXPORT_CORE_H
@@ -20,7 +20,7 @@ struct efs_export_window {
 };
 
 struct efs_export {
-    int fd, nudge;                  /* socket; eventfd */
+    int fd, kick;                   /* socket; eventfd */
     bool lost;                      /* asked no more */
     bool coded;                     /* hands out coded experts */
     struct efs_expert_file **files; /* by tag; NULL: free */
@@ -43,19 +43,12 @@ void efs_window_miss(struct efs_export *h, uint32_t number);
 void efs_window_use(struct efs_export *h, struct efs_export_window *w);
 void efs_window_unmap_all(struct efs_export *h);
 
-/* ---- export.c ---- */
-/* It has no tag any more: its file is to be opened, for which open_workers want to be woken, or it has failed where
- * that would not do. */
-void efs_export_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
-
 /* ---- export_coded.c ---- */
 /* A window that coded experts will name, which came with a descriptor. false: it makes no sense. */
 bool efs_export_take_place(struct efs_export *h, const struct efs_export_answer *packet, int fd);
 /* A part of what is told of a coded expert; with the last of them it is there, or has failed. false: it makes no sense.
  */
 bool efs_export_take_coded(struct efs_mount *m, const struct efs_export_coded *packet);
-/* It does not come any more, or is used no more. */
-void efs_export_end_coded(struct efs_handed *handed);
 
 /* ---- export_notify.c ---- */
 /* The oldest packet that is to be told. false: there is none. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* file_layout.c - see file_layout.h. */
-#include "coded_layout.h"
+#include "file_layout.h"
 
 #include "sys.h"
 
@@ -69,12 +69,21 @@ errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layo
     return rc;
 }
 
+static void layout_free_coded(struct efs_coded_layout *coded)
+{
+    if (!coded)
+        return;
+    free(coded->shards);
+    free(coded->shards_of);
+    free(coded);
+}
+
 void efs_layout_free(struct efs_file_layout *layout)
 {
     if (!layout)
         return;
     efs_source_list_free(&layout->list);
-    efs_coded_layout_free(layout->coded);
+    layout_free_coded(layout->coded);
     free(layout->tensors);
     free(layout->header);
     free(layout);

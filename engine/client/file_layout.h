@@ -6,7 +6,16 @@
 #ifndef EFS_FILE_LAYOUT_H
 #define EFS_FILE_LAYOUT_H
 
+#include "expertfs-protocol.h"
 #include "source.h"
+
+/* Of one that comes coded (coded_layout.h). */
+struct efs_coded_layout {
+    struct efs_export_layout_shard *shards; /* [shard_count], tensor by tensor of the layout that it belongs to */
+    uint32_t *shards_of;                    /* [tensors]: how many each has */
+    uint32_t shard_count, extent_count, shard_elements;
+    uint64_t bytes; /* of all chunks */
+};
 
 struct efs_file_layout {
     size_t file_bytes, header_bytes; /* of the file; of its length word and header */

@@ -2,6 +2,7 @@
 /* files.c - see mount.h. A file that nobody uses is kept by last use, up to a number of bytes, and then closed. */
 #include "mount.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain)
@@ -54,6 +55,29 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
     *m->open_tail = file;
     m->open_tail = &file->next_queued;
     m->queued++;
+}
+
+void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
+{
+    efs_export_end_coded(&file->handed);
+    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
+    if (file->any)
+        efs_file_make_full(m, file);
+    if (file->key.coded) {
+        file->error = error == -EAGAIN ? -EIO : error;
+        efs_file_opened(m, file);
+    } else {
+        efs_file_queue(m, file);
+    }
+}
+
+void efs_files_free(struct efs_expert_file *list)
+{
+    while (list) {
+        struct efs_expert_file *next = list->next_queued;
+        free(list);
+        list = next;
+    }
 }
 
 /* ---- those that are kept ---- */
@@ -111,6 +135,7 @@ void efs_files_let_others_go(struct efs_mount *m)
         if (!efs_full_set_has(m, file->hash))
             file_let_go(m, file);
     }
+    efs_files_trim(m, m->keep_bytes);
 }
 
 /* ---- users ---- */

@@ -51,22 +51,6 @@ bool efs_full_set_has(const struct efs_mount *m, uint32_t hash)
     return !m->keep_auto || (m->full.count && bsearch(&hash, m->full.hashes, m->full.count, sizeof(hash), by_value));
 }
 
-bool efs_full_set_ask(struct efs_mount *m)
-{
-    uint64_t now = efs_now_ns();
-    if (!m->keep_auto || m->listing || now < m->look_ns || !m->rested || !efs_export_works(m->export))
-        return false;
-    m->rested = false;
-    m->listing = true;
-    m->asked_ns = now;
-    pthread_mutex_unlock(&m->lock);
-    pthread_mutex_lock(&m->telling);
-    efs_export_send_list(m);
-    pthread_mutex_unlock(&m->telling);
-    pthread_mutex_lock(&m->lock);
-    return true;
-}
-
 /* What was listed is kept from now on. */
 static void full_set_change(struct efs_mount *m)
 {
@@ -77,8 +61,6 @@ static void full_set_change(struct efs_mount *m)
     if (m->full.count)
         qsort(m->full.hashes, m->full.count, sizeof(m->full.hashes[0]), by_value);
     m->keep_bytes = m->full.bytes - m->full.bytes / EFS_KEEP_PARTS;
-    efs_files_let_others_go(m);
-    efs_files_trim(m, m->keep_bytes);
 }
 
 bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet)

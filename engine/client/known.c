@@ -5,7 +5,6 @@
 #include "sys.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct efs_known {
     struct efs_known *next;

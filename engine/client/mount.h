@@ -3,12 +3,16 @@
  * mount.h - the experts of a mount, for client.c: files that are opened and mapped by threads of their own, shared by
  * requests, and kept for a while.
  *
- *   mount.c     requests     files.c         which files there are, who uses them, what is kept
- *   mapping.c   one file     file_layout.c   what stands where in it
- *   open_workers.c   the threads: some open; one closes, and tells the mount what is needed
- *   export*.c   experts that the mount hands out without a file, where it does
- *   full_set.c  which the mount keeps full, and so are worth to be kept
- *   known.c     layouts of files that were open before
+ *   mount.c          its beginning and end
+ *   mount_begin.c, mount_wait.c, mount_watch.c    requests: begun, waited for, with an event for poll(2)
+ *   mount_tell.c     what was used, told by .expertfs/want; mount_routing.c: what layers choose
+ *   reaper.c         the thread that closes and tells
+ *   open_workers.c   the threads that open
+ *   export*.c        experts that the mount hands out without a file, where it does
+ *   files.c          which files there are, who uses them, what is kept
+ *   full_set.c       which the mount keeps full, and so are worth to be kept
+ *   known.c          layouts of files that were open before
+ *   mapping.c        one file; file_layout.c, coded_layout.c, notes.c: what stands where in it
  *
  * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
  */
@@ -21,7 +25,7 @@
 #include <pthread.h>
 
 #define EFS_MOUNT_BUCKETS 1024u
-#define EFS_MOUNT_OPENERS 64u
+#define EFS_MOUNT_OPEN_WORKERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* of a request: what a line of .expertfs/want takes */
 
 #define EFS_PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
@@ -68,7 +72,7 @@ struct efs_mount {
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
     struct efs_mount_request *watched;                              /* whose users wait by poll(2), not by a thread */
     bool reaper_sleeps, stop;
-    pthread_t open_workers[EFS_MOUNT_OPENERS], reaper;
+    pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], reaper;
     bool reaper_there;
 
     pthread_mutex_t telling; /* guards what the mount is told, by want or its socket; taken before lock */
@@ -77,12 +81,24 @@ struct efs_mount {
 };
 
 /* ---- open_workers.c ---- */
-errint_t efs_mount_threads_start(struct efs_mount *m);
-/* What is queued to be opened is not; what is being opened is waited for. */
-void efs_mount_threads_stop(struct efs_mount *m);
-/* Lock held: there is more to open, or to close or tell. */
+errint_t efs_open_workers_start(struct efs_mount *m);
+/* Without lock, also when none was started. What is queued to be opened is not; what is being opened is waited for. */
+void efs_open_workers_stop(struct efs_mount *m);
+/* Lock held: there is more to open. */
 void efs_mount_wake_open_workers(struct efs_mount *m);
-void efs_mount_wake_reaper(struct efs_mount *m);
+
+/* ---- reaper.c ---- */
+errint_t efs_reaper_start(struct efs_mount *m);
+/* Without lock, when open_workers have ended, also when it was not started: all is closed and told. */
+void efs_reaper_stop(struct efs_mount *m);
+/* Lock held: there is more to close or tell. */
+static inline void efs_mount_wake_reaper(struct efs_mount *m)
+{
+    if (m->reaper_sleeps)
+        pthread_cond_signal(&m->to_keep);
+}
+
+/* ---- mount_tell.c ---- */
 /* Lock held: put a line to what the mount is told soon. false: there is no room for it now. */
 bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 /* Without lock: tell it now, after all that was to be told. */
@@ -97,6 +113,11 @@ void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struc
 void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
 /* To the open_workers, who want to be woken. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
+/* It is not handed out, for that reason: it is to be opened, for which open_workers want to be woken, or, coded, it has
+ * failed. It has no tag any more. */
+void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
+/* Free a queue of files that nobody knows; without lock. */
+void efs_files_free(struct efs_expert_file *queue);
 /* Something has come, or nothing comes any more: those who wait look again. */
 void efs_mount_wake_waiters(struct efs_mount *m);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
@@ -105,7 +126,7 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
 /* What nobody uses goes to the reaper until no more than that is kept. true: something went. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
-/* The same with those that are not worth it any more (full_set.c). */
+/* The same with those that are not worth it any more (full_set.c), and with what is above keep_bytes. */
 void efs_files_let_others_go(struct efs_mount *m);
 
 /* ---- known.c: with lock held ---- */
@@ -120,25 +141,26 @@ void efs_known_free(struct efs_mount *m);
 #define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */
 /* May a file that nobody uses stay open? */
 bool efs_full_set_has(const struct efs_mount *m, uint32_t hash);
-/* Ask the mount again if it is time to. true: it was, and the lock was given up meanwhile. */
-bool efs_full_set_ask(struct efs_mount *m);
-/* A packet of what it keeps full. false: it was not asked. */
+/* A packet of what the mount keeps full; with the last, it is in force. false: the mount was not asked. */
 bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet);
-/* Nothing is listed any more: nothing is kept. */
+/* Nothing is listed any more: nothing is to be kept. */
 void efs_full_set_lose(struct efs_mount *m);
 void efs_full_set_free(struct efs_full_set *set);
 
-/* ---- mount.c ---- */
+/* ---- mount_watch.c: with lock held ---- */
 struct efs_mount_request;
-/* Lock held: something has come, or is not waited for any more: the events of requests that are watched. */
+/* Something has come, or is not waited for any more: the events of requests that are watched. */
 void efs_mount_tell_events(struct efs_mount *m);
-/* Lock held: is one of them still waited for? The reaper does then what a thread that waits would do. */
+/* Is one of them still waited for? The reaper does then what a thread that waits would do. */
 bool efs_mount_is_watching(const struct efs_mount *m);
+
+/* ---- mount.c ---- */
 /* root is taken over, also when this fails. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
 void efs_mount_free(struct efs_mount *mount);
-/* As the calls of expertfs.h. */
+
+/* ---- mount_begin.c, mount_wait.c, mount_watch.c: as the calls of expertfs.h ---- */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, enum efs_form form, struct efs_mount_request **request, struct efs_error *err);
 int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32_t *index, errint_t *status);
@@ -148,6 +170,8 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
                            uint32_t *count);
 void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
 void efs_mount_release(struct efs_mount_request *request);
+
+/* ---- mount_routing.c ---- */
 /* efs_observe(), efs_hint(): checked by efs_routing_check(). */
 errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
 

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* export_connect.c - see export.h: the mount's socket, beginning and end. */
+#include "export_core.h"
+
+#include "mount.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* "address: PATH": the path, or nothing; "coded: yes". */
+static void export_read_address(int root, char path[PATH_MAX], bool *coded)
+{
+    static const char name[] = "address: /";
+    char text[PATH_MAX + 64];
+    int fd = efs_sys_openat(root, ".expertfs/handout", O_RDONLY | O_NONBLOCK, 0);
+    ssize_t n = fd < 0 ? -1 : efs_sys_pread(fd, text, sizeof(text) - 1, 0);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    text[n < 0 ? 0 : n] = '\0';
+    char *end = strchr(text, '\n');
+    *path = '\0';
+    *coded = end && strncmp(end, "\ncoded: yes\n", 12) == 0;
+    if (strncmp(text, name, sizeof(name) - 1) == 0 && end && end - text < PATH_MAX) {
+        *end = '\0';
+        strcpy(path, text + sizeof(name) - 2);
+    }
+}
+
+/* An address has less room than a path: a long one is reached from its directory. */
+static errint_t export_connect_path(int fd, char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int directory = -1;
+    if (strlen(path) < sizeof(address.sun_path)) {
+        strcpy(address.sun_path, path);
+    } else {
+        char *slash = strrchr(path, '/');
+        *slash = '\0';
+        directory = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
+        int n = snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", directory, slash + 1);
+        if (directory >= 0 && n >= (int)sizeof(address.sun_path)) {
+            efs_sys_close(directory);
+            directory = -ENAMETOOLONG;
+        }
+        if (directory < 0)
+            return directory;
+    }
+    errint_t rc = connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0;
+    if (directory >= 0)
+        efs_sys_close(directory);
+    return rc;
+}
+
+/* Is who listens there the one who mounted it, or root? */
+static bool export_is_trusted(int fd, int root)
+{
+    struct ucred who;
+    socklen_t room = sizeof(who);
+    struct stat st;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && efs_sys_fstat(root, &st) == 0 &&
+           (who.uid == 0 || who.uid == st.st_uid);
+}
+
+struct efs_export *efs_export_connect(int root)
+{
+    char path[PATH_MAX];
+    bool coded;
+    export_read_address(root, path, &coded);
+    if (!*path)
+        return NULL;
+    struct efs_export *h = efs_sys_calloc(1, sizeof(*h));
+    int fd = h ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
+    if (h)
+        h->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0 || h->kick < 0 || export_connect_path(fd, path) < 0 || !export_is_trusted(fd, root)) {
+        if (fd >= 0)
+            efs_sys_close(fd);
+        if (h && h->kick >= 0)
+            efs_sys_close(h->kick);
+        free(h);
+        return NULL;
+    }
+    h->fd = fd;
+    h->coded = coded;
+    return h;
+}
+
+void efs_export_free(struct efs_export *h)
+{
+    if (!h)
+        return;
+    for (uint32_t tag = 0; tag < h->room; tag++)
+        if (h->files[tag]) { /* that nobody waited for any more */
+            efs_export_end_coded(&h->files[tag]->handed);
+            free(h->files[tag]);
+        }
+    efs_window_unmap_all(h);
+    efs_sys_close(h->fd); /* the mount may give the memory to others now */
+    efs_sys_close(h->kick);
+    free(h->files);
+    free(h->free_tags);
+    free(h->drops);
+    free(h);
+}

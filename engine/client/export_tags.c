@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export_tags.c - see export.h. A tag stands for a file from the ask to the drop, so that an answer always finds the
+ * file that it is for.
+ */
+#include "export_core.h"
+
+#include "mount.h"
+#include "sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool export_more_tags(struct efs_export *h)
+{
+    uint32_t room = h->room ? 2 * h->room : 256;
+    if (room > EFS_EXPORT_TAGS)
+        return false;
+    struct efs_expert_file **files = efs_sys_calloc(room, sizeof(*files));
+    uint32_t *free_tags = efs_sys_calloc(room, sizeof(*free_tags)), *drops = efs_sys_calloc(room, sizeof(*drops));
+    if (!files || !free_tags || !drops) {
+        free(files);
+        free(free_tags);
+        free(drops);
+        return false;
+    }
+    if (h->room) {
+        memcpy(files, h->files, h->room * sizeof(*files));
+        memcpy(free_tags, h->free_tags, h->free_count * sizeof(*free_tags));
+        memcpy(drops, h->drops, h->drop_count * sizeof(*drops));
+    }
+    free(h->files);
+    free(h->free_tags);
+    free(h->drops);
+    h->files = files;
+    h->free_tags = free_tags;
+    h->drops = drops;
+    for (uint32_t tag = room; tag > h->room; tag--)
+        h->free_tags[h->free_count++] = tag - 1;
+    h->room = room;
+    return true;
+}
+
+bool efs_export_take_tag(struct efs_export *h, struct efs_expert_file *file)
+{
+    if (h->free_count == 0 && !export_more_tags(h))
+        return false;
+    file->handed = (struct efs_handed){.tag = h->free_tags[--h->free_count]};
+    h->files[file->handed.tag] = file;
+    return true;
+}
+
+void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
+{
+    h->files[file->handed.tag] = NULL;
+    h->drops[h->drop_count++] = file->handed.tag; /* free when the mount was told */
+    if (file->handed.window)
+        file->handed.window->users--;
+    efs_export_end_coded(&file->handed);
+    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
+}
+
+bool efs_export_has_news(const struct efs_export *h)
+{
+    return (h->drop_count > 0 || h->news_bytes > 0) && !h->lost;
+}
+
+bool efs_export_has_orphans(const struct efs_export *h)
+{
+    for (uint32_t tag = 0; tag < h->room; tag++)
+        if (h->files[tag] && h->files[tag]->refs == 0 && h->files[tag]->state == EFS_FILE_OPENING)
+            return true;
+    return false;
+}
+
+bool efs_export_works(const struct efs_export *h)
+{
+    return h && !h->lost;
+}
+
+bool efs_export_hands_out_coded(const struct efs_export *h)
+{
+    return h && h->coded;
+}
+
+void efs_export_end_coded(struct efs_handed *handed)
+{
+    for (uint32_t i = 0; i < handed->place_count; i++)
+        handed->places[i]->users--;
+    free(handed->places);
+    free(handed->body);
+    handed->places = NULL;
+    handed->body = NULL;
+    handed->place_count = handed->body_bytes = handed->body_total = 0;
+}
+
+void efs_export_kick(const struct efs_export *h)
+{
+    const uint64_t one = 1;
+    ssize_t n = write(h->kick, &one, sizeof(one)); /* fails only when it is readable already */
+    (void)n;
+}

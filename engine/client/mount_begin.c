@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mount_begin.c - see mount.h: beginning a request of a mount. */
+#include "mount_core.h"
+
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_BYTES (EFS_MOUNT_EXPERTS * 24u + 64u)
+
+static bool is_stack(const char *stack)
+{
+    size_t n = strspn(stack, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    return stack[n] == '\0' && n <= 31;
+}
+
+static errint_t request_check(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                              struct efs_error *err)
+{
+    if (!is_stack(stack))
+        return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
+    if (count == 0 || count > EFS_MOUNT_EXPERTS)
+        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u are taken", count, EFS_MOUNT_EXPERTS);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "expert %u of layer %u gets no token", needs[i].expert, layer);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+/* Lock held: the expert in a form that will do, if it is there or on its way: rather there. */
+static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_expert_key *full, enum efs_form form)
+{
+    struct efs_expert_key coded = *full;
+    coded.coded = true;
+    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full, false) : NULL;
+    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded, form == EFS_FORM_CODED) : NULL;
+    return a && (!b || a->state == EFS_FILE_HERE) ? a : b;
+}
+
+/* Was it there before? */
+static bool mount_knows(struct efs_mount *m, const struct efs_expert_key *key)
+{
+    pthread_mutex_lock(&m->lock);
+    bool known = efs_known_find(m, key, efs_expert_key_hash(key)) != NULL;
+    pthread_mutex_unlock(&m->lock);
+    return known;
+}
+
+/* Is there such a file? */
+static errint_t mount_look(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
+{
+    char path[EFS_MAPPING_PATH];
+    efs_mapped_path(key, path);
+    int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+    efs_sys_close(fd);
+    return 0;
+}
+
+/* "3: 17*12 4*1\n", in lines that are not too long. */
+static size_t request_print(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                            char text[LINE_BYTES])
+{
+    size_t used = 0, line = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == 0 || used - line > EFS_WANT_LINE_BYTES - 32) {
+            if (i)
+                text[used++] = '\n';
+            line = used;
+            used += (size_t)snprintf(text + used, LINE_BYTES - used, *stack ? "%s-L%02u:" : "%s%u:", stack, layer);
+        }
+        used += (size_t)snprintf(text + used, LINE_BYTES - used, " %u*%u", needs[i].expert, needs[i].tokens);
+    }
+    text[used++] = '\n';
+    return used;
+}
+
+/* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
+static bool item_take_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
+                           enum efs_form form, struct efs_expert_file **spare)
+{
+    struct efs_expert_file *file = mount_find(m, &key, form);
+    bool fresh = !file;
+    if (fresh) {
+        file = *spare;
+        *spare = file->next_queued;
+        file->next_queued = NULL;
+        key.coded = form != EFS_FORM_FULL;
+        efs_file_add(m, file, &key);
+        file->any = form == EFS_FORM_ANY;
+    }
+    efs_file_ref(m, file);
+    item->file = file;
+    return fresh;
+}
+
+/* Lock held: does the mount hand out so many at once? */
+static bool mount_may_ask(const struct efs_mount *m, uint32_t count)
+{
+    return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
+}
+
+/* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
+static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                 enum efs_form form, struct efs_mount_request *request)
+{
+    char text[LINE_BYTES];
+    bool all = true;
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count && all; i++) {
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        request->items[i].file = mount_find(m, &key, form);
+        all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
+    }
+    if (all && mount_may_ask(m, request->count))
+        all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
+    else if (all)
+        all = efs_mount_tell_later(m, text, request_print(stack, layer, needs, request->count, text));
+    if (all)
+        efs_mount_wake_reaper(m);
+    for (uint32_t i = 0; i < request->count; i++)
+        if (all)
+            efs_file_ref(m, request->items[i].file);
+        else
+            request->items[i].file = NULL;
+    pthread_mutex_unlock(&m->lock);
+    return all;
+}
+
+/* The mount opens them as one request: it is told before the first open. */
+static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                  struct efs_mount_request *request, struct efs_expert_file **spare)
+{
+    char text[LINE_BYTES];
+    efs_mount_tell(m, text, request_print(stack, layer, needs, request->count, text));
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        if (item_take_file(m, &request->items[i], key, EFS_FORM_FULL, spare))
+            efs_file_queue(m, request->items[i].file);
+    }
+    efs_mount_wake_open_workers(m);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Lock held: what is asked for of an item. */
+static uint32_t item_ask(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
+                         enum efs_form form, struct efs_expert_file **spare)
+{
+    if (!item_take_file(m, item, *key, form, spare))
+        return EFS_EXPORT_NOTIFY;
+    struct efs_expert_file *file = item->file;
+    if (efs_export_works(m->export) && efs_export_take_tag(m->export, file)) {
+        bool known = !file->key.coded || efs_known_find(m, &file->key, file->hash);
+        file->state = EFS_FILE_OPENING;
+        return file->handed.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
+    }
+    efs_file_do_without(m, file, efs_export_works(m->export) ? -ENOMEM : -EIO);
+    return EFS_EXPORT_NOTIFY;
+}
+
+/* The mount hands them out over its socket. */
+static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                                  enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
+{
+    struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
+    ask.layer = layer;
+    ask.form = form;
+    strcpy(ask.stack, stack); /* is_stack() */
+    pthread_mutex_lock(&m->telling);
+    for (uint32_t at = 0; at < request->count; at += ask.head.count) {
+        uint32_t left = request->count - at;
+        ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
+        pthread_mutex_lock(&m->lock);
+        for (uint32_t i = 0; i < ask.head.count; i++) {
+            const struct efs_expert_key key = efs_expert_key(stack, layer, needs[at + i].expert);
+            ask.item[i].expert = needs[at + i].expert;
+            ask.item[i].tokens = needs[at + i].tokens;
+            ask.item[i].tag = item_ask(m, &request->items[at + i], &key, form, spare);
+        }
+        efs_mount_wake_open_workers(m);
+        pthread_mutex_unlock(&m->lock);
+        efs_export_send(m, &ask);
+    }
+    pthread_mutex_unlock(&m->telling);
+}
+
+static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                              enum efs_form form, struct efs_mount_request *request, struct efs_error *err)
+{
+    struct efs_expert_file *spare = NULL;
+    errint_t rc = 0;
+    for (uint32_t i = 0; i < request->count && rc == 0; i++) {
+        struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
+        const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
+        rc = !file                  ? efs_fail(err, -ENOMEM, "no memory for a request")
+             : mount_knows(m, &key) ? 0
+                                    : mount_look(m, &key, err);
+        if (file) {
+            file->next_queued = spare;
+            spare = file;
+        }
+    }
+    if (rc < 0) {
+        efs_files_free(spare);
+        return rc;
+    }
+    pthread_mutex_lock(&m->lock);
+    bool ask = form != EFS_FORM_FULL || mount_may_ask(m, request->count);
+    pthread_mutex_unlock(&m->lock);
+    if (ask)
+        request_begin_exports(m, stack, layer, needs, form, request, &spare);
+    else
+        request_begin_opening(m, stack, layer, needs, request, &spare);
+    efs_files_free(spare);
+    return 0;
+}
+
+errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
+                         uint32_t count, enum efs_form form, struct efs_mount_request **out, struct efs_error *err)
+{
+    errint_t rc = request_check(stack, layer, needs, count, err);
+    if (rc == 0 && form != EFS_FORM_FULL && !efs_export_hands_out_coded(m->export)) {
+        if (form == EFS_FORM_CODED)
+            return efs_fail(err, -EOPNOTSUPP,
+                            "this mount hands out no coded experts to us (.expertfs/handout says \"coded: no\", or is "
+                            "of another user): it needs passthrough and Linux 6.9; ask for full ones");
+        form = EFS_FORM_FULL;
+    }
+    if (rc < 0)
+        return rc;
+    struct efs_mount_request *request = efs_sys_calloc(1, sizeof(*request) + count * sizeof(request->items[0]));
+    if (!request)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    request->mount = m;
+    request->event.fd = -1;
+    request->count = count;
+    if (!request_begin_mapped(m, stack, layer, needs, form, request))
+        rc = request_begin(m, stack, layer, needs, form, request, err);
+    if (rc < 0)
+        free(request);
+    else
+        *out = request;
+    return rc;
+}

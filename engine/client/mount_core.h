@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mount_core.h - a request of a mount, for the files that begin it (mount_begin.c), wait for it (mount_wait.c) and
+ * signal its event (mount_watch.c).
+ */
+#ifndef EFS_CLIENT_MOUNT_CORE_H
+#define EFS_CLIENT_MOUNT_CORE_H
+
+#include "mount.h"
+
+#include "event.h"
+
+struct efs_mount_item {
+    struct efs_expert_file *file; /* NULL: dropped */
+    bool told;
+};
+
+struct efs_mount_request {
+    struct efs_mount *mount;
+    struct efs_mount_request *next_watched;
+    struct efs_event event; /* for who waits by poll(2) */
+    uint32_t count;
+    struct efs_mount_item items[];
+};
+
+/* ---- mount_watch.c: with lock held ---- */
+bool efs_mount_item_is_coming(const struct efs_mount_item *item);
+/* One that is there or failed, and was not told yet; NULL: there is none. *coming: others are not there. */
+struct efs_mount_item *efs_mount_untold(struct efs_mount_request *request, bool *coming);
+/* The event, where there is one, is readable when waiting would not wait. */
+void efs_mount_tell_event(struct efs_mount_request *request);
+/* Close the event, where there is one. */
+void efs_mount_unwatch(struct efs_mount_request *request);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mount_watch.c - see mount.h: requests whose users wait by poll(2), for an event in place of a call. */
+#include "mount_core.h"
+
+#include "sys.h"
+
+bool efs_mount_item_is_coming(const struct efs_mount_item *item)
+{
+    return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
+}
+
+struct efs_mount_item *efs_mount_untold(struct efs_mount_request *request, bool *coming)
+{
+    *coming = false;
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_mount_item *item = &request->items[i];
+        *coming = *coming || efs_mount_item_is_coming(item);
+        if (item->file && !item->told && !efs_mount_item_is_coming(item))
+            return item;
+    }
+    return NULL;
+}
+
+void efs_mount_tell_event(struct efs_mount_request *request)
+{
+    bool coming;
+    if (request->event.fd >= 0)
+        efs_event_set(&request->event, efs_mount_untold(request, &coming) || !coming);
+}
+
+void efs_mount_tell_events(struct efs_mount *m)
+{
+    for (struct efs_mount_request *r = m->watched; r; r = r->next_watched)
+        efs_mount_tell_event(r);
+}
+
+bool efs_mount_is_watching(const struct efs_mount *m)
+{
+    for (const struct efs_mount_request *r = m->watched; r; r = r->next_watched)
+        for (uint32_t i = 0; i < r->count; i++)
+            if (efs_mount_item_is_coming(&r->items[i]))
+                return true;
+    return false;
+}
+
+int efs_mount_event(struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    pthread_mutex_lock(&m->lock);
+    bool there = request->event.fd >= 0;
+    int fd = there ? request->event.fd : efs_event_open(&request->event);
+    if (!there && fd >= 0) {
+        request->next_watched = m->watched;
+        m->watched = request;
+        efs_mount_tell_event(request);
+        efs_mount_wake_reaper(m);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return fd;
+}
+
+void efs_mount_unwatch(struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    struct efs_mount_request **p = &m->watched;
+    if (request->event.fd < 0)
+        return;
+    while (*p != request)
+        p = &(*p)->next_watched;
+    *p = request->next_watched;
+    efs_sys_close(request->event.fd);
+}
