@@ -6,6 +6,7 @@
  *   pack_plan.c     catalogue -> index tables: what the store will hold, before a weight is read
  *   pack_source.c   reads of the source files
  *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
+ *   pack_pipe.c     what these threads share
  *   pack_take.c     which shards are next, and memory for their chunks
  *   pack_tally.c    exponent counts of objects
  *   pack_ring.c     memory of coded chunks that wait for the disk
@@ -238,6 +239,9 @@ void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state
 errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
                       const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
                       struct efs_error *err);
+/* pack_pipe.c: its locks, whose other fields are set; and what is left in it when no thread is there any more. */
+void efs_pack_pipe_init(struct efs_pack_pipe *pipe);
+void efs_pack_pipe_destroy(struct efs_pack_pipe *pipe);
 /* Remember the first failure and stop all threads. */
 void efs_pack_pipe_fail(struct efs_pack_pipe *pipe, errint_t rc, const struct efs_error *err);
 void *efs_pack_write_thread(void *pipe);

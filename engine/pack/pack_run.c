@@ -28,21 +28,6 @@ struct thread {
     struct efs_pack_batch batch;
 };
 
-void efs_pack_pipe_fail(struct efs_pack_pipe *p, errint_t rc, const struct efs_error *err)
-{
-    pthread_mutex_lock(&p->lock);
-    if (p->rc == 0) {
-        p->rc = rc;
-        p->err = *err;
-    }
-    p->stop = true;
-    pthread_cond_broadcast(&p->room);
-    pthread_cond_broadcast(&p->coded);
-    pthread_cond_broadcast(&p->gate);
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-}
-
 /* false: stopped. */
 static bool pass_gate(struct efs_pack_pipe *p)
 {
@@ -216,37 +201,6 @@ static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsi
     return 0;
 }
 
-static void pack_init(struct efs_pack_pipe *p)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&p->turn, NULL);
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->room, NULL);
-    pthread_cond_init(&p->coded, NULL);
-    pthread_cond_init(&p->gate, NULL);
-    pthread_cond_init(&p->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    p->last = &p->first;
-}
-
-static void pack_destroy(struct efs_pack_pipe *p)
-{
-    while (p->first) {
-        struct efs_pack_run *run = p->first;
-        p->first = run->next;
-        free(run);
-    }
-    efs_pack_ring_free(&p->ring);
-    pthread_mutex_destroy(&p->turn);
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->room);
-    pthread_cond_destroy(&p->coded);
-    pthread_cond_destroy(&p->gate);
-    pthread_cond_destroy(&p->changed);
-}
-
 errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state)
 {
     *state = (struct efs_pack_state){0};
@@ -274,7 +228,7 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     unsigned long write_id = 0;
     if (coding > THREADS_MAX)
         coding = THREADS_MAX;
-    pack_init(&pipe);
+    efs_pack_pipe_init(&pipe);
     pipe.may_code = coding;
     count = size_threads(&pipe, coding);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
@@ -301,6 +255,6 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     state->done_bytes = pipe.done_bytes;
     if (rc < 0)
         efs_fail(err, rc, "%s", pipe.err.text);
-    pack_destroy(&pipe);
+    efs_pack_pipe_destroy(&pipe);
     return rc;
 }

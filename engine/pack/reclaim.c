@@ -16,18 +16,6 @@
 #include <string.h>
 #include <sys/file.h>
 
-errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
-                          struct efs_error *err)
-{
-    return efs_fail(err, rc, "%s/%s: cannot %s: %s", r->folder, name, what, strerror(-rc));
-}
-
-bool efs_reclaim_cancelled(const struct efs_reclaim *r)
-{
-    return r->options.progress &&
-           r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");
-}
-
 /* ---- places -------------------------------------------------------------------------------------------------- */
 
 static errint_t reclaim_begin(struct efs_reclaim *r, const char *out, const struct efs_pack_options *options,

@@ -4,6 +4,7 @@
  * then its bytes are freed in the source files.
  *
  *   reclaim.c           efs_reclaim() and its kin: the order of the work
+ *   reclaim_files.c     source files, opened and put back
  *   reclaim_begin.c     what is looked at before anything is done, how much room it takes
  *   reclaim_step.c      one step forward
  *   reclaim_shards.c    the shards of a step, read from the store or the sources, checked by several threads

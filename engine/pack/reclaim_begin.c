@@ -13,43 +13,6 @@
 
 #define PROBE_BYTES (256u << 10)
 
-int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool any_time, struct efs_error *err)
-{
-    const struct efs_reclaim_file *seen = &r->files[file];
-    const char *path = r->catalog.files[file].path;
-    struct stat st;
-    int fd = efs_sys_openat(r->root_dir, path, flags | O_NOFOLLOW | O_NONBLOCK, 0);
-    if (fd < 0)
-        return efs_fail(err, fd, "%s/%s: cannot open: %s", r->root, path, strerror(-fd));
-    int rc = efs_sys_fstat(fd, &st);
-    if (rc == 0 && (st.st_ino != seen->inode || (uint64_t)st.st_size != r->catalog.files[file].bytes))
-        rc = efs_fail(err, -ESTALE, "%s/%s: is no longer the file that it was at the start", r->root, path);
-    else if (rc == 0 && !any_time &&
-             (st.st_mtim.tv_sec != seen->mtime.tv_sec || st.st_mtim.tv_nsec != seen->mtime.tv_nsec))
-        rc = efs_fail(err, -ESTALE,
-                      "%s/%s: was changed since the start. If its bytes are what they were, `touch -d @%lld.%09ld` "
-                      "puts its time back",
-                      r->root, path, (long long)seen->mtime.tv_sec, seen->mtime.tv_nsec);
-    else if (rc < 0)
-        efs_fail(err, rc, "%s/%s: cannot stat: %s", r->root, path, strerror(-rc));
-    if (rc < 0) {
-        efs_sys_close(fd);
-        return rc;
-    }
-    return fd;
-}
-
-errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
-{
-    int rc = efs_sys_set_mtime(fd, &r->files[file].mtime);
-    if (rc == 0)
-        rc = efs_sys_fsync(fd);
-    efs_sys_drop_cache(fd, 0, 0);
-    efs_sys_close(fd);
-    return rc < 0 ? efs_fail(err, rc, "%s/%s: cannot sync: %s", r->root, r->catalog.files[file].path, strerror(-rc))
-                  : 0;
-}
-
 errint_t efs_reclaim_check_files(struct efs_reclaim *r, struct efs_error *err)
 {
     for (uint32_t f = 0; f < r->catalog.file_count; f++) {
@@ -253,22 +216,6 @@ static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, 
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------------- */
-
-errint_t efs_reclaim_plan(struct efs_reclaim *r, struct efs_error *err)
-{
-    uint32_t shard_elements = r->options.shard_elements ? r->options.shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
-    errint_t rc = efs_pack_plan(&r->plan, &r->catalog, r->options.codec, shard_elements, err);
-    if (rc < 0)
-        return rc;
-    r->entropy_bits = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(double));
-    r->stored = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
-    r->freed = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
-    r->has_state = true;
-    rc = efs_pack_state_begin(&r->plan, r->entropy_bits, &r->state);
-    if (rc < 0 || !r->entropy_bits || !r->stored || !r->freed)
-        return efs_fail(err, -ENOMEM, "%s: no memory", r->out);
-    return 0;
-}
 
 errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_reclaim_need *need,
                              struct efs_error *err)

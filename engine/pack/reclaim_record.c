@@ -308,6 +308,22 @@ static errint_t take_record(struct efs_reclaim *r, enum efs_reclaim_record type,
                     (int)type);
 }
 
+errint_t efs_reclaim_plan(struct efs_reclaim *r, struct efs_error *err)
+{
+    uint32_t shard_elements = r->options.shard_elements ? r->options.shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
+    errint_t rc = efs_pack_plan(&r->plan, &r->catalog, r->options.codec, shard_elements, err);
+    if (rc < 0)
+        return rc;
+    r->entropy_bits = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(double));
+    r->stored = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
+    r->freed = efs_sys_calloc((size_t)r->plan.object_count + 1, sizeof(uint64_t));
+    r->has_state = true;
+    rc = efs_pack_state_begin(&r->plan, r->entropy_bits, &r->state);
+    if (rc < 0 || !r->entropy_bits || !r->stored || !r->freed)
+        return efs_fail(err, -ENOMEM, "%s: no memory", r->out);
+    return 0;
+}
+
 errint_t efs_reclaim_load(struct efs_reclaim *r, struct efs_error *err)
 {
     errint_t rc = efs_reclaim_journal_read(r, take_record, err);

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +20,12 @@ static uint64_t reserved_bytes(const struct efs_pack_plan *p)
                      p->object_count * sizeof(*p->objects) + p->shard_count * sizeof(*p->shards);
     uint64_t journal = p->shard_count * (sizeof(*p->shards) + sizeof(double));
     return index + journal + REPORT_BYTES;
+}
+
+bool efs_reclaim_cancelled(const struct efs_reclaim *r)
+{
+    return r->options.progress &&
+           r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");
 }
 
 errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct efs_error *err)

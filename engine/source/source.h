@@ -3,6 +3,7 @@
  * source.h - what the readers of the source formats share: one open file to read from, a list to put tensors in.
  *
  * source.c        efs_catalog_read(): walk, parse, name
+ * source_list.c   reading, lists of tensors
  * source_dir.c    which files there are
  * source_safetensors.c, source_gguf.c   the tensors of one file
  * source_names.c  which tensors are whose expert

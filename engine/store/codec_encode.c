@@ -19,16 +19,6 @@
 #define FLOATS_GAIN 0.96
 #define SAMPLE_BYTES 16384u
 
-size_t efs_shard_e_bound(size_t elements)
-{
-    size_t bound = 0;
-    for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++) {
-        size_t bytes = efs_codec_of(c)->bound(elements);
-        bound = bytes > bound ? bytes : bound;
-    }
-    return bound;
-}
-
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements)
 {
     return format == EFS_FORMAT_BYTES ? elements : efs_sm_bytes(format, elements);

@@ -41,3 +41,13 @@ errint_t efs_codec_choose(const char *name, enum efs_codec_choice *choice)
         }
     return automatic || raw ? 0 : -EINVAL;
 }
+
+size_t efs_shard_e_bound(size_t elements)
+{
+    size_t bound = 0;
+    for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++) {
+        size_t bytes = efs_codec_of(c)->bound(elements);
+        bound = bytes > bound ? bytes : bound;
+    }
+    return bound;
+}

@@ -75,14 +75,6 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
     pthread_mutex_unlock(&r->lock);
 }
 
-uint64_t efs_record_oldest(const struct efs_record *record)
-{
-    uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
-    while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
-        at++; /* its experts were overwritten */
-    return at;
-}
-
 /* ---- for people and tools ---- */
 
 static void tell_operations(const struct efs *fs, const struct efs_record *r, FILE *out)

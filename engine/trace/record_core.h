@@ -37,7 +37,13 @@ struct efs_record {
 };
 
 /* The oldest request that is still there with all of its experts. */
-uint64_t efs_record_oldest(const struct efs_record *record);
+static inline uint64_t efs_record_oldest(const struct efs_record *record)
+{
+    uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
+    while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
+        at++; /* its experts were overwritten */
+    return at;
+}
 
 /* The requests as a routing trace (.route): record_trace.c. As efs_describe(). */
 errint_t efs_record_trace(const struct efs *fs, const struct efs_record *record, char **data, size_t *bytes);

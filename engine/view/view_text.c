@@ -309,6 +309,21 @@ errint_t efs_view_build_dense(struct efs_view *view)
     return rc;
 }
 
+void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *text, size_t bytes)
+{
+    const struct efs_disk_group *g = &view->store->groups[expert];
+    struct efs_text name = {.data = text, .capacity = bytes - 1};
+    if (g->stack_bytes) {
+        efs_text_bytes(&name, view->store->strings + g->stack_offset, g->stack_bytes);
+        efs_text_bytes(&name, "-", 1);
+    }
+    efs_text_bytes(&name, "L", 1);
+    efs_text_number(&name, g->layer, 2);
+    efs_text_bytes(&name, "/E", 2);
+    efs_text_number(&name, g->expert, 3);
+    text[name.bytes < bytes ? name.bytes : bytes - 1] = '\0';
+}
+
 /* ---- the index ---- */
 
 #define INDEX_FRAME 128u /* bytes of what stands around the lines, */

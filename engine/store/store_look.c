@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store_look.c - see store.h: what an open store is asked for: sizes, places by name, sums. */
+#include "store.h"
+
+#include "codec.h"
+#include "sized.h"
+#include "sys.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard)
+{
+    uint64_t elements = object->bytes / efs_format_bytes((enum efs_format)object->format);
+    uint64_t before = (uint64_t)(shard - object->shard_first) * store->sb.shard_elements;
+    uint64_t left = elements - before;
+    return left < store->sb.shard_elements ? (uint32_t)left : store->sb.shard_elements;
+}
+
+/* The extent of a file that covers the byte at file_offset; NULL: the file is shorter. */
+static const struct efs_disk_extent *extent_at(const struct efs_store *store, uint32_t file, uint64_t file_offset)
+{
+    const struct efs_disk_file *f = &store->files[file];
+    const struct efs_disk_extent *x = &store->extents[f->extent_first];
+    uint32_t low = 0, high = f->extent_count;
+    if (file_offset >= f->bytes)
+        return NULL;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (x[middle].file_offset <= file_offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &x[low];
+}
+
+static bool store_covers(const struct efs_disk_extent *x, uint32_t object, uint64_t offset)
+{
+    return x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes;
+}
+
+/* The file that holds byte `offset` of the object. Where it is a tensor's, the tensor says where; else all extents are
+ * looked through: a store that is damaged all over names every chunk, and most are of tensors. */
+static const struct efs_disk_extent *extent_of(const struct efs_store *store, uint32_t object, uint64_t offset,
+                                               uint32_t *file)
+{
+    const struct efs_disk_object *o = &store->objects[object];
+    if (o->tensor != EFS_NONE) {
+        const struct efs_disk_tensor *t = &store->tensors[o->tensor];
+        const struct efs_disk_extent *x = extent_at(store, t->file, t->file_offset + o->tensor_offset + offset);
+        *file = t->file;
+        if (x && store_covers(x, object, offset))
+            return x;
+    }
+    for (uint32_t f = 0; f < store->file_count; f++)
+        for (uint32_t i = 0; i < store->files[f].extent_count; i++) {
+            const struct efs_disk_extent *x = &store->extents[store->files[f].extent_first + i];
+            if (store_covers(x, object, offset)) {
+                *file = f;
+                return x;
+            }
+        }
+    return NULL;
+}
+
+void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32_t shard, bool sm, char *text,
+                          size_t bytes)
+{
+    const struct efs_disk_object *o = &store->objects[object];
+    const struct efs_disk_shard *s = &store->shards[shard];
+    uint32_t file = 0;
+    uint64_t in_object =
+        (uint64_t)(shard - o->shard_first) * store->sb.shard_elements * efs_format_bytes((enum efs_format)o->format);
+    const struct efs_disk_extent *x = extent_of(store, object, in_object, &file);
+    const struct efs_disk_file *f = x ? &store->files[file] : NULL;
+    const struct efs_disk_tensor *t = o->tensor == EFS_NONE ? NULL : &store->tensors[o->tensor];
+    snprintf(text, bytes, "%s: %.*s offset %llu, %s%.*s%sshard %u, %s-chunk at store offset %llu (%u bytes)",
+             store->path, f ? (int)f->path_bytes : 1, f ? store->strings + f->path_offset : "?",
+             (unsigned long long)(x ? x->file_offset + (in_object - x->object_offset) : 0), t ? "tensor \"" : "",
+             t ? (int)t->name_bytes : 0, t ? store->strings + t->name_offset : "", t ? "\", " : "",
+             shard - o->shard_first, sm ? "SM" : "E", (unsigned long long)(sm ? s->sm_offset : s->e_offset),
+             sm ? s->sm_bytes : s->e_bytes);
+}
+
+/* An access control list may give the group and others less than the mode says: they get nothing then. */
+static unsigned may_read(const struct efs_store *store)
+{
+    unsigned mode = store->seen.st_mode & 0444;
+    return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
+}
+
+void efs_store_info(const struct efs_store *store, struct efs_store_info *out, size_t bytes)
+{
+    static_assert(EFS_CODEC_COUNT <= EFS_CODECS, "places by codec");
+    struct efs_store_info info = {
+        .store_bytes = store->sb.store_bytes,
+        .source_bytes = store->sb.source_bytes,
+        .index_bytes = store->index_bytes,
+        .content_hash = store->sb.content_hash,
+        .files = store->file_count,
+        .tensors = store->tensor_count,
+        .experts = store->expert_count,
+        .groups = store->group_count,
+        .objects = store->object_count,
+        .shards = store->shard_count,
+        .version = store->sb.version,
+        .shard_elements = store->sb.shard_elements,
+        .report_json = store->report,
+        .report_bytes = store->sb.tables[EFS_TABLE_REPORT].bytes,
+        .direct = store->direct_fd >= 0,
+        .mode = may_read(store),
+        .group = store->seen.st_gid,
+        .mtime = store->seen.st_mtim,
+    };
+    for (uint32_t g = 0; g < store->expert_count; g++) {
+        const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;
+        if (!b || a->layer != b->layer || a->stack_bytes != b->stack_bytes ||
+            memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) != 0)
+            info.layers++;
+    }
+    for (uint32_t o = 0; o < store->object_count; o++) {
+        const struct efs_disk_object *object = &store->objects[o];
+        uint64_t whole = (uint64_t)store->sb.shard_elements * efs_format_bytes((enum efs_format)object->format);
+        uint64_t left = object->bytes;
+        for (uint32_t i = object->shard_first; i < object->shard_first + object->shard_count; i++) {
+            const struct efs_disk_shard *s = &store->shards[i];
+            uint64_t raw = left < whole ? left : whole;
+            left -= raw;
+            uint64_t coded = (uint64_t)s->e_bytes + s->sm_bytes;
+            info.codec_shards[s->codec]++;
+            info.codec_raw_bytes[s->codec] += raw;
+            info.codec_coded_bytes[s->codec] += coded;
+            if (object->group < store->expert_count) {
+                info.expert_raw_bytes += raw;
+                info.expert_coded_bytes += coded;
+            }
+        }
+    }
+    efs_sized_out(out, bytes, &info, sizeof(info));
+}
