@@ -5,50 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-
-bool efsd_session_has(const struct efsd_session *s, uint32_t window)
-{
-    return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
-}
-
-errint_t efsd_session_have(struct efsd_session *s, uint32_t window)
-{
-    uint8_t *has = efsd_export_grow(s->has, &s->windows, window / 8, 1);
-    if (!has)
-        return -ENOMEM;
-    s->has = has;
-    s->has[window / 8] |= (uint8_t)(1u << (window % 8));
-    return 0;
-}
-
-errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export_head *packet, int fd)
-{
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {.room = {0}};
-    struct iovec part = {.iov_base = (void *)(uintptr_t)packet, .iov_len = packet->bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (fd >= 0) {
-        message.msg_control = control.room;
-        message.msg_controllen = sizeof(control.room);
-        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-        with->cmsg_level = SOL_SOCKET;
-        with->cmsg_type = SCM_RIGHTS;
-        with->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(with), &fd, sizeof(fd));
-    }
-    return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
-}
-
-void efsd_session_watch(const struct efsd_session *s, bool room)
-{
-    struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
-    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
-}
 
 static struct efs_export_answer answer_to(uint32_t tag)
 {

@@ -2,7 +2,9 @@
 /*
  * export_core.h - what the files of the export share.
  *
- *   export.c          the socket and the thread that receives      export_session.c   what a client asks and holds
+ *   export.c          the socket and the thread that receives
+ *   export_session.c  what a client asks; its end
+ *   export_held.c     what it holds and has, packets to it
  *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
  *   export_coded.c    the same of a coded one
  *   export_list.c     which experts are kept full, told by the thread that receives
@@ -72,7 +74,7 @@ struct efsd_export {
     bool started;
 };
 
-/* ---- export_session.c ---- */
+/* ---- export_held.c ---- */
 /* Lock held: one reference less. */
 void efsd_session_unref(struct efsd_session *session);
 /* Lock held: what is held under the tag, or NULL. */
@@ -82,6 +84,15 @@ struct efsd_drop efsd_held_free(struct efsd_held *held);
 /* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it
  * was. */
 void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
+/* Lock held: has the client that window? It has it now. -ENOMEM. */
+bool efsd_session_has(const struct efsd_session *session, uint32_t window);
+errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
+/* Send a packet; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
+errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
+/* Look whether the client sends; room: also whether its socket has room. */
+void efsd_session_watch(const struct efsd_session *session, bool room);
+
+/* ---- export_session.c ---- */
 /* The client has sent something, or is gone: the session may be gone then. */
 void efsd_export_receive(struct efsd_session *session);
 /* The session is over; what it held is released. */
@@ -94,19 +105,12 @@ void efsd_export_list(struct efsd_session *session);
 void efsd_export_list_on(struct efsd_session *session);
 
 /* ---- export_answer.c ---- */
-/* Send a packet; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
-errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
-/* Look whether the client sends; room: also whether its socket has room. */
-void efsd_session_watch(const struct efsd_session *session, bool room);
 /* As efs_arrived_fn: arg is a struct efsd_held, and holds a reference on its session. */
 void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* Without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* The client's socket has room again. */
 void efsd_export_flush(struct efsd_session *session);
-/* Lock held: has the client that window? It has it now. -ENOMEM. */
-bool efsd_session_has(const struct efsd_session *session, uint32_t window);
-errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
 
 /* ---- export_coded.c ---- */
 /* Lock held: tell where a coded expert is, or go on with it. 0: all was sent; -EAGAIN: no room now; other errors: it

@@ -16,49 +16,6 @@
 
 /* ---- sessions ----------------------------------------------------------------------------------------------- */
 
-/* Lock held. */
-void efsd_session_unref(struct efsd_session *s)
-{
-    if (--s->references)
-        return;
-    while (s->late) {
-        struct efsd_late *late = s->late;
-        s->late = late->next;
-        free(late);
-    }
-    free(s->held);
-    free(s->has);
-    free(s);
-}
-
-void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes)
-{
-    if (index < *room)
-        return array;
-    uint32_t more = *room ? *room : 64;
-    while (more <= index)
-        more *= 2;
-    uint8_t *bytes = reallocarray(array, more, element_bytes);
-    if (bytes) {
-        memset(bytes + *room * element_bytes, 0, (more - *room) * element_bytes);
-        *room = more;
-    }
-    return bytes;
-}
-
-struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
-{
-    return tag < s->tags ? s->held[tag] : NULL;
-}
-
-struct efsd_drop efsd_held_free(struct efsd_held *held)
-{
-    const struct efsd_drop drop = {held->request, held->index};
-    free(held->body);
-    free(held);
-    return drop;
-}
-
 /* Lock held: the session is over. What it held, to be dropped without lock. */
 static struct efsd_held *session_end(struct efsd_session *s)
 {
@@ -288,10 +245,8 @@ void efsd_export_receive(struct efsd_session *s)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         bool good = n > 0 && (size_t)n <= sizeof(packet) && session_take(s, &packet, (size_t)n);
-        if (n > 0 && !good) {
-            efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected",
-                     efsd_export_address(s->export));
-        }
+        if (n > 0 && !good)
+            efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);
         if (!good) {
             efsd_export_end(s);
             return;

@@ -11,41 +11,9 @@
 #include "daemon.h"
 #include "want.h"
 
-#define BLOCK_BYTES 4096u
-
 static struct efsd *daemon_of(fuse_req_t req)
 {
     return fuse_req_userdata(req);
-}
-
-void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
-{
-    const struct efsd_node *n = &daemon->tree.nodes[node];
-    bool directory = n->kind == EFSD_DIRECTORY;
-    mode_t mode = daemon->mode;
-    if (directory)
-        mode |= mode >> 2; /* who may read may enter */
-    /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
-    if (efsd_is_written(daemon, node) || (daemon->restricted && daemon->uid != 0))
-        mode |= 0200;
-    if (n->kind == EFSD_LINK)
-        mode = 0777;
-    *st = (struct stat){
-        .st_ino = (ino_t)node + FUSE_ROOT_ID,
-        .st_mode = (directory              ? S_IFDIR
-                    : n->kind == EFSD_LINK ? S_IFLNK
-                                           : S_IFREG) |
-                   mode,
-        .st_nlink = directory ? 2 + n->id : 1,
-        .st_uid = daemon->uid,
-        .st_gid = daemon->gid,
-        .st_size = (off_t)n->bytes,
-        .st_blocks = (blkcnt_t)((n->bytes + 511) / 512),
-        .st_blksize = directory || n->kind == EFSD_CONTROL ? BLOCK_BYTES : EFSD_IO_BYTES,
-        .st_atim = daemon->mtime,
-        .st_mtim = daemon->mtime,
-        .st_ctim = daemon->mtime,
-    };
 }
 
 static void entry_fill(const struct efsd *daemon, uint32_t node, struct fuse_entry_param *entry)
@@ -213,8 +181,8 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
     (void)ino;
     struct statvfs st = {
         .f_bsize = EFSD_IO_BYTES,
-        .f_frsize = BLOCK_BYTES,
-        .f_blocks = (daemon->info.source_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES,
+        .f_frsize = EFSD_BLOCK_BYTES,
+        .f_blocks = (daemon->info.source_bytes + EFSD_BLOCK_BYTES - 1) / EFSD_BLOCK_BYTES,
         .f_files = daemon->tree.count,
         .f_namemax = EFSD_NAME_MAX,
     };

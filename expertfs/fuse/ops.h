@@ -7,8 +7,9 @@
 
 #include "mount.h"
 
+#define EFSD_BLOCK_BYTES 4096u
+
 extern const struct fuse_lowlevel_ops efsd_ops; /* userdata is struct efsd */
-void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st);
 
 /* Answer a read of a file (reads.c). */
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset);
@@ -26,6 +27,9 @@ void efsd_refuse_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offse
                            struct fuse_file_info *file);
 /* The same; but cutting want to nothing is fine. */
 void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file);
+
+/* attributes.c */
+void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st);
 /* What access(2) is told. */
 void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask);
 

@@ -16,20 +16,6 @@
 #include "ops.h"
 #include "want.h"
 
-void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
-{
-    const struct efsd *daemon = fuse_req_userdata(req);
-    uint32_t node;
-    int error = 0;
-    if (!efsd_node_of(daemon, ino, &node))
-        error = ENOENT;
-    else if (mask & W_OK)
-        error = !efsd_is_written(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
-    if (!error && (mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY)
-        error = EACCES;
-    fuse_reply_err(req, error);
-}
-
 void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)
 {
     (void)parent, (void)name, (void)mode, (void)device;

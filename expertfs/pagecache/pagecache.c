@@ -21,13 +21,6 @@
 #define URGENT_MOST_MS 640u  /* ... and rounds find that it was not: the reads went past the page cache */
 #define MS UINT64_C(1000000) /* ns */
 
-uint64_t efsd_clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000 * MS + (uint64_t)now.tv_nsec;
-}
-
 static bool node_is_watched(const struct efsd_node *node)
 {
     return (node->kind == EFSD_FILE || node->kind == EFSD_EXPERT) && node->bytes;

@@ -134,6 +134,12 @@ bool efsd_pagecache_opens_apart(struct efsd *daemon);
 errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes);
 /* pagecache_round.c: look at what was read, and hold the limit. Nanoseconds of processor time that looking took. */
 uint64_t efsd_pagecache_round(struct efsd *daemon);
-uint64_t efsd_clock_ns(clockid_t clock);
+
+static inline uint64_t efsd_clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
 
 #endif
