@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c - placements checked, valued, packed, compared. */
+/* place.c - see place.h: placements checked, valued, packed, compared. */
 #include "place_core.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const names[EFS_PLACE_RULES] = {"uniform", "redundance", "smartmoe",   "eplb",
-                                                   "greedy",  "prism",      "ours-calls", "ours"};
-
-const char *efs_place_rule_name(enum efs_place_rule rule)
-{
-    return names[rule];
-}
 
 uint64_t efs_place_random(uint64_t *seed)
 {
@@ -220,31 +212,4 @@ bool efs_place_migrates(const struct efs_place_problem *p, const uint8_t *held_b
 {
     return efs_place_remote_s(p, held_after) + efs_place_migration_s(p, gpu_before, gpu_after) <
            efs_place_remote_s(p, held_before);
-}
-
-int efs_place_by(enum efs_place_rule rule, const struct efs_place_problem *p, uint64_t seed, uint8_t *held)
-{
-    int rc = efs_place_check(p);
-    if (rc < 0)
-        return rc;
-    memset(held, 0, efs_place_at(p, p->servers, 0, 0));
-    switch (rule) {
-    case EFS_PLACE_UNIFORM:
-    case EFS_PLACE_REDUNDANCE:
-        return efs_place_uniform(p, rule == EFS_PLACE_REDUNDANCE, seed, held);
-    case EFS_PLACE_SMARTMOE:
-        return efs_place_smartmoe(p, held);
-    case EFS_PLACE_EPLB:
-        return efs_place_eplb(p, held);
-    case EFS_PLACE_GREEDY:
-        return efs_place_greedy(p, held);
-    case EFS_PLACE_PRISM:
-        return efs_place_prism(p, held);
-    case EFS_PLACE_GAIN:
-        return efs_place_gain(p, held);
-    case EFS_PLACE_TIME:
-        return efs_place_time(p, held);
-    default:
-        return -EINVAL;
-    }
 }

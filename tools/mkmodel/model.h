@@ -64,7 +64,7 @@ extern const char mk_preset_help[];
 /* Fill in defaults, check, derive. 0 or -EINVAL with the reason. */
 int mk_model_derive(struct mk_model *model, struct mk_error *error);
 
-/* The name of a dtype in safetensors and in config.json. */
+/* dtype.c: its name in safetensors and in config.json; bytes of an element. */
 const char *mk_dtype_name(enum mk_dtype dtype);
 const char *mk_dtype_torch(enum mk_dtype dtype);
 uint32_t mk_dtype_bytes(enum mk_dtype dtype);
