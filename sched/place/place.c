@@ -76,19 +76,6 @@ void efs_place_count_holders(const struct efs_place_problem *p, const uint8_t *h
             holders[i] += held[n * all + i] != 0;
 }
 
-bool efs_place_covers(const struct efs_place_problem *p, const uint8_t *held)
-{
-    size_t all = (size_t)p->layers * p->experts;
-    for (size_t i = 0; i < all; i++) {
-        bool is_held = false;
-        for (uint32_t n = 0; n < p->servers && !is_held; n++)
-            is_held = held[n * all + i];
-        if (!is_held)
-            return false;
-    }
-    return true;
-}
-
 bool efs_place_fits(const struct efs_place_problem *p, const uint8_t *held)
 {
     size_t all = (size_t)p->layers * p->experts;
@@ -110,14 +97,6 @@ static double server_remote_calls(const struct efs_place_problem *p, const uint8
     double sum = 0;
     for (size_t i = server * all; i < (server + 1) * all; i++)
         sum += held[i] ? 0 : p->calls[i];
-    return sum;
-}
-
-double efs_place_remote_calls(const struct efs_place_problem *p, const uint8_t *held)
-{
-    double sum = 0;
-    for (uint32_t n = 0; n < p->servers; n++)
-        sum += server_remote_calls(p, held, n);
     return sum;
 }
 

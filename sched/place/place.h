@@ -82,18 +82,12 @@ int efs_place_by(enum efs_place_rule rule, const struct efs_place_problem *probl
 
 /* ---- what a placement is worth ---- */
 
-bool efs_place_covers(const struct efs_place_problem *problem, const uint8_t *held);
 bool efs_place_fits(const struct efs_place_problem *problem, const uint8_t *held);
-double efs_place_remote_calls(const struct efs_place_problem *problem, const uint8_t *held); /* Eq. 2 */
-double efs_place_remote_s(const struct efs_place_problem *problem, const uint8_t *held);     /* each by its remote_s */
+/* Eq. 2, each call by its remote_s. */
+double efs_place_remote_s(const struct efs_place_problem *problem, const uint8_t *held);
 /* By both parts: pass_s for each pass with a call elsewhere, as if experts were called independently of each other, and
  * call_s for each call. */
 double efs_place_wait_s(const struct efs_place_problem *problem, const uint8_t *held);
-
-/* The least remote_s (EFS_PLACE_GAIN) or wait_s (EFS_PLACE_TIME) of all placements, found by trying them all. -E2BIG:
- * there are more than EFS_PLACE_TRIES. */
-#define EFS_PLACE_TRIES 5000000u
-int efs_place_optimum(const struct efs_place_problem *problem, enum efs_place_rule aim, uint8_t *held);
 
 /* ---- on processors, and from one placement to another ---- */
 

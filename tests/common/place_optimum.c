@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_optimum.c - the best placement of a small case: each expert on each set of servers, and of the others the best.
- */
-#include "place_core.h"
+/* place_optimum.c - see place_optimum.h. */
+#include "place_optimum.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define TRIES_MOST 5000000u
 
 struct tries {
     const struct efs_place_problem *problem;
@@ -44,7 +45,7 @@ static void try_from(struct tries *t, size_t item)
     }
 }
 
-int efs_place_optimum(const struct efs_place_problem *p, enum efs_place_rule aim, uint8_t *held)
+int place_optimum(const struct efs_place_problem *p, enum efs_place_rule aim, uint8_t *held)
 {
     int rc = efs_place_check(p);
     if (rc < 0)
@@ -55,7 +56,7 @@ int efs_place_optimum(const struct efs_place_problem *p, enum efs_place_rule aim
     double tries = 1;
     for (size_t i = 0; i < t.all; i++)
         tries *= (double)((1u << p->servers) - 1);
-    if (tries > EFS_PLACE_TRIES)
+    if (tries > TRIES_MOST)
         return -E2BIG;
     for (uint32_t n = 0; n < p->servers; n++)
         t.room[n] = efs_place_slots(p, n);
