@@ -51,14 +51,7 @@ struct ffn {
 int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 {
     struct efs_ffn_exponents *x = user;
-    const struct efs_coded_shard *s = &x->shards[shard];
-    struct efs_shard_view view = {.format = x->format,
-                                  .codec = s->codec,
-                                  .elements = s->elements,
-                                  .e = s->e,
-                                  .sm = s->sm,
-                                  .e_bytes = s->e_bytes,
-                                  .sm_bytes = s->sm_bytes};
+    const struct efs_shard_view view = efs_ffn_shard_view(&x->shards[shard], x->format);
     *e = x->e;
     return efs_shard_exponents(&view, x->e, x->scratch);
 }

@@ -46,6 +46,18 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
 errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
                         struct efs_error *err);
 
+/* A shard of a coded tensor as its codec takes it. */
+static inline struct efs_shard_view efs_ffn_shard_view(const struct efs_coded_shard *s, enum efs_format format)
+{
+    return (struct efs_shard_view){.format = format,
+                                   .codec = s->codec,
+                                   .elements = s->elements,
+                                   .e = s->e,
+                                   .sm = s->sm,
+                                   .e_bytes = s->e_bytes,
+                                   .sm_bytes = s->sm_bytes};
+}
+
 /* Exponents of codecs that the kernels do not know: exponents() of a matrix whose user is this, one for each thread. */
 struct efs_ffn_exponents {
     const struct efs_coded_shard *shards; /* of the tensor */

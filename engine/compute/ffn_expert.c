@@ -116,13 +116,7 @@ static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t cou
     for (uint32_t i = 0; i < t->shard_count && rc == 0 && !t->data; i++) {
         const struct efs_coded_shard *s = &t->shards[i];
         const bool split = s->e && s->sm; /* else bytes, coded or as they are */
-        const struct efs_shard_view view = {.format = split ? format : EFS_FORMAT_BYTES,
-                                            .codec = s->codec,
-                                            .elements = s->elements,
-                                            .e = s->e,
-                                            .sm = s->sm,
-                                            .e_bytes = s->e_bytes,
-                                            .sm_bytes = s->sm_bytes};
+        const struct efs_shard_view view = efs_ffn_shard_view(s, split ? format : EFS_FORMAT_BYTES);
         const size_t bytes = !s->e ? s->sm_bytes : s->elements * (split ? number : 1);
         if (bytes > t->bytes - at || s->elements > t->shard_elements)
             rc = -EUCLEAN;

@@ -167,7 +167,7 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
     return 0;
 }
 
-static void totals_add(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
+void efs_trace_totals_add(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
 {
     sum->token = part->token;
     sum->requests += part->requests;
@@ -199,7 +199,7 @@ int efs_trace_simulate(const struct efs_trace_config *config, const struct efs_t
             config->policy.used(config->policy.arg, request->layer, request->experts, request->tokens, request->count);
         if (!error && i + 1 < count && requests[i + 1].token == request->token)
             continue;
-        totals_add(&sum, &token);
+        efs_trace_totals_add(&sum, &token);
         if (each && !error)
             each(arg, &token);
         token = (struct efs_trace_totals){0};

@@ -95,6 +95,9 @@ struct efs_trace_totals {
     uint64_t hits[EFS_TASK_STATES];  /* experts asked for, by the worst state of their tensors */
 };
 
+/* Add a part that comes after: its token is the last. */
+void efs_trace_totals_add(struct efs_trace_totals *sum, const struct efs_trace_totals *part);
+
 /* Called when a token is complete. */
 typedef void efs_trace_token_fn(void *arg, const struct efs_trace_totals *totals);
 

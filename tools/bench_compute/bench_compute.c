@@ -278,16 +278,6 @@ static const char help[] =
     "alone, plain (x: over reading), coded (x: over plain; limit: what x were if the coded bytes came as fast as\n"
     "reading alone), many tokens plain, coded (x: over plain).\n";
 
-static unsigned parse_number(const char *text, unsigned min, unsigned max)
-{
-    uint64_t v;
-    if (!tools_number_parse(text, min, max, &v)) {
-        fprintf(stderr, "bench_compute: %s: not a number from %u to %u\n", text, min, max);
-        exit(2);
-    }
-    return (unsigned)v;
-}
-
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
@@ -309,16 +299,16 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "m:r:t:T:fp:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
-            o.bytes = (size_t)parse_number(optarg, 1, 65536) << 20;
+            o.bytes = (size_t)tools_number_or_exit("bench_compute", optarg, 1, 65536) << 20;
             break;
         case 'r':
-            o.rounds = parse_number(optarg, 1, ROUNDS_MAX);
+            o.rounds = tools_number_or_exit("bench_compute", optarg, 1, ROUNDS_MAX);
             break;
         case 't':
-            o.threads = parse_number(optarg, 1, THREADS_MAX);
+            o.threads = tools_number_or_exit("bench_compute", optarg, 1, THREADS_MAX);
             break;
         case 'T':
-            o.tokens = parse_number(optarg, 2, TOKENS_MAX);
+            o.tokens = tools_number_or_exit("bench_compute", optarg, 2, TOKENS_MAX);
             break;
         case 'f':
             o.f16 = true;

@@ -296,16 +296,6 @@ static const char help[] =
     "alone, split, split and encode, decode and merge (x: its ratio to memcpy), the same streaming;\n"
     "limit: the ratio that reading the coded bytes or writing the raw ones alone would have, the slower of them.\n";
 
-static unsigned parse_number(const char *text, unsigned min, unsigned max)
-{
-    uint64_t v;
-    if (!tools_number_parse(text, min, max, &v)) {
-        fprintf(stderr, "bench_kernels: '%s': a number from %u to %u is needed\n", text, min, max);
-        exit(2);
-    }
-    return (unsigned)v;
-}
-
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
@@ -323,16 +313,16 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:w:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
-            o.raw_bytes = (size_t)parse_number(optarg, 1, 1u << 16) << 20;
+            o.raw_bytes = (size_t)tools_number_or_exit("bench_kernels", optarg, 1, 1u << 16) << 20;
             break;
         case 'r':
-            o.rounds = parse_number(optarg, 1, ROUNDS_MAX);
+            o.rounds = tools_number_or_exit("bench_kernels", optarg, 1, ROUNDS_MAX);
             break;
         case 't':
-            o.threads = parse_number(optarg, 1, THREADS_MAX);
+            o.threads = tools_number_or_exit("bench_kernels", optarg, 1, THREADS_MAX);
             break;
         case 'o':
-            o.offset = parse_number(optarg, 0, 4095);
+            o.offset = tools_number_or_exit("bench_kernels", optarg, 0, 4095);
             break;
         case 'f':
             o.format = optarg;

@@ -256,17 +256,6 @@ static int open_policy(struct player *player, const struct replay_policy *choice
     return rc;
 }
 
-static void add_totals(struct efs_trace_totals *sum, const struct efs_trace_totals *part)
-{
-    sum->requests += part->requests;
-    sum->time_ns += part->time_ns;
-    sum->wait_ns += part->wait_ns;
-    sum->ahead_ns += part->ahead_ns;
-    sum->read_bytes += part->read_bytes;
-    for (unsigned i = 0; i < EFS_RESOURCES; i++)
-        sum->busy_ns[i] += part->busy_ns[i];
-}
-
 /* Passes [begin, end) as requests of the simulator; returns how many. */
 static size_t fill_requests(const struct replay_workload *w, uint64_t begin, uint64_t end,
                             struct efs_trace_request *requests)
@@ -315,7 +304,7 @@ static int player_run(struct player *player, const struct efs_trace_config *conf
         size_t count = fill_requests(w, pass, end, requests);
         rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, player_pass_done, player,
                                 &totals);
-        add_totals(&player->result->all, &totals);
+        efs_trace_totals_add(&player->result->all, &totals);
         stop = end % SLICE_PASSES == 0 && progress(arg, player->result->tokens);
     }
     return rc;
