@@ -61,7 +61,7 @@ void efs_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size
 void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
 
 /*
- * The cascade coder (DESIGN.md section 4). Symbols are coded in spans of EFS_SPAN_BLOCKS blocks. Those of a span are
+ * The cascade coder (expertfs-store(5)). Symbols are coded in spans of EFS_SPAN_BLOCKS blocks. Those of a span are
  * ranked by frequency; level 1 gives each symbol 2 bits: rank 0, 1, 2 or escape; the escaped symbols, in order, form
  * level 2, and so on for up to 5 levels; what is left is stored as bytes. The codes of a level lie in 2-bit planes,
  * those of level 1 block by block. All spans are self-contained; a block of a span needs the span's lower levels and

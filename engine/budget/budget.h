@@ -57,7 +57,7 @@ uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
 errint_t efs_budget_add_segment(struct efs *fs);
 /* Is there room for one more segment as it is, within the plan, with nothing that must go? */
 bool efs_budget_has_segment(struct efs *fs);
-/* Bytes of chunks that clients may hold at once: component of what the chunk pool has by the plan or, should the plan
+/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan
  * give it little, a quarter of the budget, for which full experts give way. */
 uint64_t efs_budget_coded(const struct efs *fs);
 /* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the

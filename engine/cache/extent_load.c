@@ -471,7 +471,7 @@ void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
     efs_unlock(fs);
 }
 
-/* Never more than component of the pool's first segments ahead: what was read ahead must not push itself out. */
+/* Never more than half of the pool's first segments ahead: what was read ahead must not push itself out. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
     if (fs->extents->no_memory || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||

@@ -153,7 +153,7 @@ static void walk_join(struct efs_streams *s, struct efs_walk *w)
     }
 }
 
-/* Through several experts or tensors, and by all who go through this file so, for component a window's length: longer
+/* Through several experts or tensors, and by all who go through this file so, for half a window's length: longer
  * than what a request reads of neighbours, and what they read till then, and stays, takes no more than a third of one.
  */
 static bool streams_is_scan(const struct efs_streams *s, const struct efs_walk *w)

@@ -34,7 +34,7 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
 void efs_mapped_close(struct efs_mapped_file *file);
 /* Of a file whose data and bytes are there, by whatever means: its tensors. -EUCLEAN, -ENOMEM. */
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
-/* Free what efs_mapped_tensors() made, or efs_coded_take(). */
+/* Free what efs_mapped_tensors() made, or efs_coded_tensors(). */
 void efs_mapped_let_go(struct efs_mapped_file *file);
 
 #endif

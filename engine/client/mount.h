@@ -33,7 +33,7 @@
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
 
 struct efs_expert_file {
-    struct efs_expert_file *next_hashed, *next_queued; /* in open_workers' or the reaper's queue */
+    struct efs_expert_file *next_hashed, *next_queued; /* in open workers' or the reaper's queue */
     struct efs_expert_file *newer, *older;             /* among those that are kept */
     uint32_t hash, refs;                               /* refs: items of requests */
     enum efs_expert_file_state state;
@@ -59,7 +59,7 @@ struct efs_mount {
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, open_workers, the reaper */
+    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, open workers, the reaper */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_known *known[EFS_MOUNT_BUCKETS];
@@ -89,7 +89,7 @@ void efs_mount_wake_open_workers(struct efs_mount *m);
 
 /* ---- reaper.c ---- */
 errint_t efs_reaper_start(struct efs_mount *m);
-/* Without lock, when open_workers have ended, also when it was not started: all is closed and told. */
+/* Without lock, when open workers have ended, also when it was not started: all is closed and told. */
 void efs_reaper_stop(struct efs_mount *m);
 /* Lock held: there is more to close or tell. */
 static inline void efs_mount_wake_reaper(struct efs_mount *m)
@@ -111,9 +111,9 @@ struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expe
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
 /* It is expected in full from now on, in place of coded. */
 void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
-/* To the open_workers, who want to be woken. */
+/* To the open workers, who want to be woken. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
-/* It is not handed out, for that reason: it is to be opened, for which open_workers want to be woken, or, coded, it has
+/* It is not handed out, for that reason: it is to be opened, for which open workers want to be woken, or, coded, it has
  * failed. It has no tag any more. */
 void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 /* Free a queue of files that nobody knows; without lock. */

@@ -67,7 +67,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
 }
 
 /* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
- * the page cache (DESIGN.md section 5, rule 3). */
+ * the page cache (rule 3). */
 static unsigned pools_now(struct efs *fs)
 {
     unsigned pools = efs_cache_tuning(fs)->pools;

@@ -92,7 +92,7 @@ static void add_expert(const struct efs_store *store, const struct efs_disk_grou
             }
         }
         const struct efs_disk_shard *first = &store->shards[object->shard_first];
-        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* pages are read: component of one more at each end, on average */
+        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* pages are read: half of one more at each end, on average */
         sums->sm += first->sm_bytes ? EFS_ALIGN : 0;
     }
     sums->raw += raw;

@@ -354,7 +354,7 @@ static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, 
     void *input = aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(INNER, 1));
     void *scratch = aligned_alloc(EFS_MATVEC_ALIGN, (efs_matvec_scratch_bytes(INNER, 1) + 63) / 64 * 64);
     float h[INNER];
-    uint16_t component[INNER];
+    uint16_t bf16[INNER];
     up.plain = p->up;
     assert_int_equal(efs_input_prepare(EFS_INPUT_BF16_DOT, token, HIDDEN, HIDDEN, 1, input), 0);
     assert_int_equal(efs_matvec_swiglu(&gate, &up, input, 0, INNER, h, INNER, scratch), 0);
@@ -362,9 +362,9 @@ static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, 
         float v = isnan(h[i]) ? h[i] : (float)as_bf16(h[i]);
         uint32_t bits;
         memcpy(&bits, &v, 4);
-        component[i] = (uint16_t)(bits >> 16 | (isnan(v) ? 0x40 : 0));
+        bf16[i] = (uint16_t)(bits >> 16 | (isnan(v) ? 0x40 : 0));
     }
-    assert_int_equal(efs_input_prepare(EFS_INPUT_BF16_DOT, component, INNER, INNER, 1, input), 0);
+    assert_int_equal(efs_input_prepare(EFS_INPUT_BF16_DOT, bf16, INNER, INNER, 1, input), 0);
     assert_int_equal(efs_matvec(&down, input, 0, HIDDEN, y, HIDDEN, scratch), 0);
     free(input);
     free(scratch);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The automatic budget: component of what the machine and every memory cgroup on the way to the root leave; cgroups v1
+/* The automatic budget: half of what the machine and every memory cgroup on the way to the root leave; cgroups v1
  * and v2, and files that are not there or make no sense. The files are read below a folder of the test's. */
 #include <errno.h>
 #include <fcntl.h>

@@ -223,7 +223,7 @@ static void same_bytes_for_any_threads(void **state)
     fixture_end(&f);
 }
 
-/* DESIGN: an expert's E-chunks and then its SM-chunks side by side; the order of the disk is that of the files. */
+/* An expert's E-chunks and then its SM-chunks side by side; the order of the disk is that of the files. */
 static void layout_is_as_promised(void **state)
 {
     (void)state;

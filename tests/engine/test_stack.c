@@ -110,7 +110,7 @@ static void shards_are_coded_and_decoded(void **state)
     assert_int_equal(efs_thread_start(all_formats, &s, "stack", &thread), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     print_message("# %zu of %zu bytes\n", s.used_bytes, s.stack_bytes);
-    /* Whatever a sanitizer or the threads' own variables take: component of what the budget counts is never touched. */
+    /* Whatever a sanitizer or the threads' own variables take: half of what the budget counts is never touched. */
     assert_true(s.used_bytes > EFS_BLOCK);
     assert_true(s.stack_bytes - s.used_bytes >= EFS_STACK_BYTES / 2);
     efs_codec_scratch_free(s.scratch);

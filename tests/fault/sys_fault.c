@@ -203,7 +203,7 @@ int efs_sys_fstat(int fd, struct stat *st)
     return fails(FAULT_FSTAT) ? -plan.error : real_fstat(fd, st);
 }
 
-static size_t component(size_t bytes)
+static size_t half(size_t bytes)
 {
     return bytes > 8192 ? bytes / 2 / 4096 * 4096 : bytes / 2;
 }
@@ -212,7 +212,7 @@ ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
 {
     if (!fails(FAULT_PREAD))
         return real_pread(fd, buf, bytes, offset);
-    return plan.error ? -plan.error : real_pread(fd, buf, component(bytes), offset);
+    return plan.error ? -plan.error : real_pread(fd, buf, half(bytes), offset);
 }
 
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
@@ -221,7 +221,7 @@ ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
     power_remember(fd, NULL, offset, bytes);
     if (!fails(FAULT_PWRITE))
         return real_pwrite(fd, buf, bytes, offset);
-    return plan.error ? -plan.error : real_pwrite(fd, buf, component(bytes), offset);
+    return plan.error ? -plan.error : real_pwrite(fd, buf, half(bytes), offset);
 }
 
 int efs_sys_fsync(int fd)

@@ -40,7 +40,7 @@ enum fault_call {
 };
 extern const char *const fault_names[FAULT_CALLS];
 
-/* The nth call (from 1) of that kind fails with -error; error 0: it is short (reads and writes do component). Every
+/* The nth call (from 1) of that kind fails with -error; error 0: it is short (reads and writes do half). Every
  * later call works again, unless forever. */
 void fault_plan(enum fault_call call, unsigned nth, int error, bool forever);
 void fault_none(void);

@@ -32,7 +32,7 @@ static bool is_first(const struct replay_report *report, size_t i)
     return true;
 }
 
-/* A block of lines "budget GiB, median ms, p99 ms" for each title, in the order of first_runs(). */
+/* A block of lines "budget GiB, median ms, p99 ms" for each title, in the order of the runs. */
 static errint_t write_times(const struct replay_report *report, const char *directory, struct efs_error *err)
 {
     FILE *out;
