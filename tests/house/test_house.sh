@@ -90,10 +90,11 @@ inner_room sched policy
 inner_room sched schedule
 inner_room sched planner policy schedule
 inner_room sched simulate policy schedule planner
+inner_room sched assign
 inner_room sched place
 inner_room sched predict
 inner_room sched prefetch
-rooms_known sched "policy schedule planner simulate place predict prefetch"
+rooms_known sched "policy schedule planner simulate assign place predict prefetch"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"
@@ -188,6 +189,22 @@ lower=$below_served
 for room in $served; do
     calls "$room" $lower
     lower="$lower $room"
+done
+# Files of a room do not call each other in a circle: what they share has a file of its own, below them. These rooms do
+# still: the file with the table of all commands, or predictors, has what these call, too; the cache is one thing.
+in_circles='engine/cache engine/gpu sched/predict tools/expertctl tools/ggml tools/moe-replay/live'
+symbols() { # FLAG PATTERN FILE...: symbol and object
+    local flag=$1 pattern=$2
+    shift 2
+    names -A "$flag" "$@" | awk -v pattern="$pattern" '$(NF - 1) ~ pattern { sub(/:.*/, "", $1); print $NF, $1 }' | sort -u
+}
+for room in $(find engine expertfs sched kernels tools -name '*.c' -printf '%h\n' | sort -u); do
+    [[ " $in_circles " != *" $room "* ]] || continue
+    mapfile -t files < <(objects_of "$room")
+    [ "${#files[@]}" -gt 1 ] || continue
+    while read -r object; do complain "${object%.o}.c: calls others of $room/ in a circle"; done < <(
+        join <(symbols -u U "${files[@]}") <(symbols --defined-only '^[TDBR]$' "${files[@]}") |
+            awk '$2 != $3 { print $2, $3 }' | sort -u | tsort 2>&1 >/dev/null | awk '$2 ~ /\.o$/ { print $2 }' | sort -u)
 done
 # Every source file says under which licence it is.
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(

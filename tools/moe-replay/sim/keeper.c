@@ -10,7 +10,7 @@
  *     moe-infinity  (part of its layer's calls in the requests under way + a little) * (1 - layer / L)
  *     dali-printed  Algorithm 2 to the letter: nothing is kept but what is exchanged after every w passes, the first
  *                   one with them, and the busiest go
- *     dali          the same without these slips (sched/place/gpu_cache.h)
+ *     dali          the same without these slips (sched/assign/gpu_cache.h)
  */
 #include "keeper.h"
 
