@@ -90,16 +90,16 @@ errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct 
                           struct efs_error *err);
 /* What a caller has filled in, checked as far as it can be without a store; stack is not NULL then. */
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
-/* A number for one who observes, 1 or more; all of his sequences are over. */
+/* A number for an observer, 1 or more; all of its sequences are over. */
 uint32_t efs_routing_observer(struct efs *fs);
 void efs_routing_observer_end(struct efs *fs, uint32_t who);
 
 /* ---- experts as windows ---------------------------------------------------------------------------------------- */
 
 /*
- * Memory as a window: whoever keeps it mapped sees what he holds there until he drops it, and then whatever comes there
- * next; he must hold what he reads, and until I/O has ended that he lets read it. number tells windows apart and is
- * never given again. All of these are for an expert that is held by a request of that index.
+ * Memory as a window: a process that keeps it mapped sees there what it holds until it drops that, and then whatever
+ * comes there next; it must hold what it reads, and what I/O of its reads until that has ended. number tells windows
+ * apart and is never given again. All of these are for an expert that is held by a request of that index.
  */
 struct efs_window {
     uint32_t number;

@@ -8,7 +8,7 @@
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
  * file, offset and the way out, is put into struct efs_error for the caller to print once.
  *
- * Structs can grow. One that the caller fills begins with its size, sizeof() of it; he zeroes it first, and zero is the
+ * Structs can grow. One that the caller fills begins with its size, sizeof() of it, zeroed before, and zero is the
  * default everywhere: -EINVAL without a size, -E2BIG if a member is set that the library, being older, does not have.
  * One that the library fills has its size beside it in the call; members that the library does not have become 0. An
  * array that the caller fills comes with the size of one element, sizeof() of it; those that the library fills have
@@ -204,7 +204,7 @@ EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_f
  * after efs_close(). NULL is fine to free. -EINVAL: no such hint; -ENOMEM.
  */
 enum efs_stream_hint {
-    EFS_STREAM_SEQUENTIAL = 0,   /* he may go in order: it is found out */
+    EFS_STREAM_SEQUENTIAL = 0,   /* maybe in order: it is found out */
     EFS_STREAM_NO_READAHEAD = 1, /* in order, but in other hands: what comes next is not brought, nor the rest of an
                                   * expert */
     EFS_STREAM_THROUGH = 2       /* known to go through the file once, in order, maybe with gaps */
@@ -234,7 +234,7 @@ typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
  * The file, for reading, owned by the engine: whoever opens or maps it, or moves its pages elsewhere, sees this expert
- * for as long as he likes. Nobody can open it for writing. -EBUSY: it is a window; -errno.
+ * for as long as that lasts. Nobody can open it for writing. -EBUSY: it is a window; -errno.
  */
 EFS_API int efs_lease_fd(const struct efs_lease *lease);
 EFS_API const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
@@ -338,7 +338,7 @@ EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t r
 EFS_API errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool,
                          struct efs_error *err);
 
-/* A pool of the books (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
+/* A pool of the cache (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
 struct efs_pool_info {
     uint64_t capacity_bytes, used_bytes, experts;
     uint64_t hits;    /* experts asked for that were found so in memory; 'M': misses */
@@ -348,7 +348,7 @@ struct efs_pool_info {
 };
 EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes);
 
-/* Residency of one expert, for the experts file. */
+/* Where one expert is kept, for the file `experts`. */
 struct efs_expert_info {
     char name[64]; /* "L03/E017", "encoder-L03/E017" */
     uint32_t layer, expert;

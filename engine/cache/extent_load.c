@@ -143,7 +143,8 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         fs->extents->ready_count += x->have == x->needs;
     }
     efs_extent_rests(fs, extent, error);
-    /* one that waits is read again, and what was cancelled is kept because somebody has asked for it since: he comes */
+    /* one that waits is read again, and what was cancelled is kept because somebody has asked for it since, and comes
+     */
     if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_NO_MEMORY)
         efs_cache_lost(fs, expert);
     efs_again(fs, EFS_AGAIN_REST);

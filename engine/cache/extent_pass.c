@@ -27,7 +27,7 @@ static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
     return end - efs_extent_begin(fs, extent);
 }
 
-/* Its reader, or a thread of his, will still come. */
+/* Its reader, or a thread that reads with it, will still come. */
 static bool extent_is_awaited(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];

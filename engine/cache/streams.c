@@ -216,7 +216,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
     uint64_t window = streams_least(streams_each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
     *to = w->end + (w->told ? window : streams_least(window, FIRST_TIMES * w->fresh));
-    for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before him, threads have read already what is theirs */
+    for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before this one, other threads have read theirs */
         const struct efs_walk *v = &s->walks[i];
         if (!walk_is_stream(s, v) || v->file != w->file || v->begin < w->end)
             continue;

@@ -50,7 +50,7 @@ struct efs_step {
     uint64_t serial;
 };
 
-/* group: of the first byte, UINT32_MAX for none; scan: he who reads is known to go through the file. */
+/* group: of the first byte, UINT32_MAX for none; scan: the reader is known to go through the file. */
 void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
                       bool scan, struct efs_step *step);
 /* What to read ahead now; false: nothing. */

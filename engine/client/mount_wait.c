@@ -28,7 +28,7 @@ static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *unti
     if (!m->receiving && efs_export_works(m->export)) { /* for us and all others */
         errint_t received = efs_export_receive(m, !patient && forever ? NULL : &end);
         if (m->watched)
-            efs_mount_wake_reaper(m); /* he goes on receiving */
+            efs_mount_wake_reaper(m); /* it goes on receiving */
         if (received == -ETIMEDOUT && patient)
             efs_files_trim(m, 0);
         return received == -ETIMEDOUT && !patient ? -ETIMEDOUT : 0;

@@ -511,7 +511,7 @@ static errint_t ffn_run(const struct ffn_source *from, struct efs_team *team, co
     return rc;
 }
 
-/* The caller's structs as ours; his may be of another version. */
+/* The caller's structs as ours; they may be of another version. */
 static errint_t run_theirs(struct ffn_source from, size_t plain_bytes, struct efs_team *team,
                            const struct efs_mixture *theirs, struct efs_error *err)
 {

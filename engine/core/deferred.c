@@ -110,7 +110,7 @@ void efs_lock(struct efs *fs)
 {
     fs->hooks->supply(fs, false);
     pthread_mutex_lock(&fs->lock);
-    fs->supply_failed = false; /* who asks in this turn is told of what was tried for him, at its end */
+    fs->supply_failed = false; /* who asks in this turn is told at its end what came of it */
 }
 
 /* Lock held on entry. true: it is held again, since memory came free or a line went on, and somebody may look again. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * deferred.h - efs.lock, and what follows from a turn with it. Functions that hold the lock put what is to follow here;
- * leaving the lock works it off, in one order, so that nobody has to know what his change means for others:
+ * leaving the lock works it off, in one order, so that no change has to know what it means for others:
  *
  *   with the lock   who waits for what may have changed looks again (EFS_AGAIN_...), until nothing new comes of it
  *   without         reads are submitted, jobs pushed, memory given back, full experts and fetches begun, leases
  *                   answered
  *
  * What a turn may need of the system is got before it begins (supply()), but for turns of the I/O thread. Where that
- * was not enough, who needs more waits in his line and looks again after the next supply.
+ * was not enough, who needs more waits in a line and looks again after the next supply.
  *
  * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
  * another lock that these need.

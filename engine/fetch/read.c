@@ -244,7 +244,7 @@ void efs_stream_free(struct efs_stream *stream)
     free(stream);
 }
 
-/* Whose read is it, and how does he go through the file? group: of the first byte, or EFS_NONE. */
+/* Which stream reads, and how does it go through the file? group: of the first byte, or EFS_NONE. */
 static struct efs_step read_note(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
                                  uint32_t group)
 {

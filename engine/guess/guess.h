@@ -42,7 +42,7 @@ errint_t efs_guess_tune(struct efs *fs, const struct efs_guess_tuning *tuning, s
 
 /* One layer of a sequence. */
 struct efs_guess_layer {
-    uint32_t who, sequence; /* whose sequence; its number, of his own */
+    uint32_t who, sequence; /* observer; its own number of the sequence */
     uint32_t layer;         /* of the policy */
     uint32_t count, tokens;
     const uint32_t *ids;  /* numbers in the layer */

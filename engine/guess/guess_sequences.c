@@ -244,7 +244,7 @@ void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *l)
     struct efs_guessing *g = fs->guessing;
     uint64_t id = sequence_id(l->who, l->sequence);
     efs_lock(fs);
-    if (g->queue && !efs_guess_find(g, id)) /* who only hints is known by his requests */
+    if (g->queue && !efs_guess_find(g, id)) /* one that only hints is known by its requests */
         id = sequence_id(EFS_GUESS_OWN, 0);
     if (g->queue) {
         struct efs_guess_sequence *s = sequence_of(fs, id);

@@ -73,8 +73,8 @@ void efs_memfile_reserve(struct efs_memfile *memfile);
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
 /*
- * Memory of many owners that is a window from the start, and is written all the time: who maps it may read what he was
- * given of it, for as long as he holds that, and nothing else. No descriptor of it is kept.
+ * Memory of many owners that is a window from the start, and is written all the time: a process that maps it may read
+ * what it was given of it, for as long as it holds that, and nothing else. No descriptor of it is kept.
  */
 struct efs_window_file {
     uint64_t name;   /* 0: it has no file, nobody else can see it */

@@ -308,7 +308,7 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
 }
 
 /* What the last step was interrupted in left files with a time that is not theirs. It is put back before they are read,
- * since a reader takes files for changed whose time does not stay what it was when he began. */
+ * since a reader takes files for changed whose time does not stay what it was when the reader began. */
 static errint_t settle_again(struct efs_reclaim *r, struct efs_error *err)
 {
     errint_t rc = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * behind.h - bytes that are written behind their writer's back: he copies them into a ring of memory and goes on, a
+ * behind.h - bytes that are written behind their writer's back: it copies them into a ring of memory and goes on, a
  * thread takes them to the disk in large pieces.
  *
  * One thread at a time calls these. Which writes are made does not depend on time: pieces end where they would always.

@@ -10,7 +10,7 @@
 
 /* Is it .expertfs/want or .expertfs/hint, the two files that can be written? By those who may tune. */
 bool efsd_is_written(const struct efsd *daemon, uint32_t node);
-/* Count what a user has asked for; who was refused, rc < 0, is told why in the log. Returns what to answer him. */
+/* Count what a user has asked for; why it was refused, rc < 0, goes to the log. Returns the answer. */
 errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
 /* The same for hints, and for what layers chose. */
 errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes through a mapped file once, in order, as a program that loads a model does: pages are read ahead of him, and
-where the file is larger than memory what he has passed makes room, so that its beginning stays. The bytes are right; a
-reader who goes no further, or comes from another memory cgroup, or reads here and there, is not helped."""
+"""A reader that goes through a mapped file once, in order, as a program that loads a model does: pages are read ahead
+of it, and where the file is larger than memory what it has passed makes room, so that its beginning stays. The bytes
+are right; a reader who goes no further, or comes from another memory cgroup, or reads here and there, is not helped."""
 import ctypes
 import hashlib
 import mmap
@@ -74,20 +74,20 @@ mount = Mount(store, "budget=1G")
 check("a file that is loaded: the same bytes", load(mount / "model.gguf", "populate", size) == whole)
 check("its loader was found", mount.count("fuse_loads") > 0, mount.control("stat"))
 check("most of it was read ahead", mount.count("fuse_load_ahead_bytes") > size // 3, mount.control("stat"))
-check("he was seen to come by", mount.count("fuse_load_signposts") > 0, mount.control("stat"))
+check("it was seen to come by", mount.count("fuse_load_signposts") > 0, mount.control("stat"))
 check("nothing was given up", mount.count("fuse_load_dropped_bytes") == 0)
 # What the kernel reads for the file is what it has bytes, not more: what was read ahead was used
 check("no byte was read twice", mount.count("read_bytes") <= size + 8 * MIB, (mount.count("read_bytes"), size))
 stat = mount.stat()
 stat = {name: int(value) for name, value in stat.items() if value.isdigit()}
-check("only his open counts", stat["fuse_opens_direct"] + stat["fuse_opens_cached"] == 1, mount.control("stat"))
+check("only its open counts", stat["fuse_opens_direct"] + stat["fuse_opens_cached"] == 1, mount.control("stat"))
 kept = stat["fuse_load_signposts"] - stat["fuse_load_signpost_hits"]
 check("reads add up", stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"] + kept and
       stat["read_bytes"] == stat["fuse_reply_bytes"] + stat["fuse_ahead_bytes"] - stat["fuse_ahead_hit_bytes"] +
       4096 * (kept - stat["fuse_load_signpost_errors"]), mount.control("stat"))
 mount.unmount()
 
-# He is not given up while he waits for an answer, to him or to who reads ahead
+# It is not given up while it waits for an answer, to it or to who reads ahead
 source = scratch("fake")
 os.mkdir(source)
 with open(f"{source}/model.gguf", "wb") as file:
@@ -152,7 +152,7 @@ try:
     check("its beginning stays in the page cache", kept > 0.9, (kept, mount.control("stat")))
     mount.unmount()
 
-    # Pages that the daemon's thread reads would not count for him
+    # Pages that the daemon's thread reads would not count for it
     mount = Mount(store, "budget=1G")
     check("a loader of another cgroup: the same bytes",
           load(mount / "model.gguf", "populate", size, other.join) == whole)

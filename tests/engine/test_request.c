@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests and residency: a layer's experts named at once come full or coded, byte for byte; pools keep what the books
- * say; demotions read nothing; budgets, plans and policies change under load; whatever is asked for, what is held stays
- * below the budget.
+ * Requests and where experts are kept: a layer's experts named at once come full or coded, byte for byte; pools keep
+ * what the policy says; demotions read nothing; budgets, plans and policies change under load; whatever is asked for,
+ * what is held stays below the budget.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -284,7 +284,7 @@ static void test_demotion(void **state)
         kept += info.kept == 'S' && strchr("FCS", info.state);
     }
     assert_true(kept > 0);
-    assert_int_equal(efs_set(fs, "budget", "90M", NULL, &err), 0); /* what is loose goes, too */
+    assert_int_equal(efs_set(fs, "budget", "90M", NULL, &err), 0); /* what is evictable goes, too */
     within_budget(fs);
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
