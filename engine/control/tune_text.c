@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@ static int plan_pool_of(char letter)
     const char *at = isalpha((unsigned char)letter) ? strchr(pool_letters, toupper((unsigned char)letter)) : NULL;
     return at ? (int)(at - pool_letters) : -1;
 }
+
+#define DECIMAL_PARTS 1e6 /* of one: what numbers are taken to, so that they are told as they are */
 
 /* A number in plain decimals, up to the character that cannot belong to one; NULL: there is none. */
 static const char *decimal(const char *text, double *number)
@@ -30,8 +33,20 @@ static const char *decimal(const char *text, double *number)
         return NULL;
     memcpy(digits, text, bytes);
     digits[bytes] = '\0';
-    *number = strtod(digits, NULL);
+    *number = round(strtod(digits, NULL) * DECIMAL_PARTS) / DECIMAL_PARTS;
     return text + bytes;
+}
+
+/* As decimal() takes it, the same number again: no exponent, and no zeros behind the last digit of a fraction. */
+static void print_decimal(double number, char *text, size_t room)
+{
+    char digits[EFS_TUNE_TEXT];
+    int n = snprintf(digits, sizeof(digits), "%.6f", number);
+    while (n > 1 && digits[n - 1] == '0')
+        digits[--n] = '\0';
+    if (n > 1 && !(digits[n - 1] >= '0' && digits[n - 1] <= '9'))
+        digits[--n] = '\0';
+    snprintf(text, room, "%s", digits);
 }
 
 errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err)
@@ -208,8 +223,10 @@ errint_t efs_tune_prefetch(const char *text, struct efs_governor_config *governo
 void efs_tune_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room)
 {
     const char *mode = efs_governor_mode_name(governor->mode);
+    char share[EFS_TUNE_TEXT];
+    print_decimal(100 * governor->share, share, sizeof(share));
     int n = governor->mode == EFS_GOVERNOR_OFF ? snprintf(text, room, "%s", mode)
-                                               : snprintf(text, room, "%s:share=%.6g", mode, 100 * governor->share);
+                                               : snprintf(text, room, "%s:share=%s", mode, share);
     if (governor->mode != EFS_GOVERNOR_OFF && governor->iteration_bytes && n > 0 && (size_t)n < room)
         snprintf(text + n, room - (size_t)n, ":token=%llu", (unsigned long long)governor->iteration_bytes);
 }
@@ -237,9 +254,13 @@ void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t ro
         snprintf(text, room, "auto");
         return;
     }
-    const double *r = plan->ratio;
-    snprintf(text, room, "F=%.6g:C=%.6g:S=%.6g:E=%.6g", 100 * r[EFS_POOL_F], 100 * r[EFS_POOL_C], 100 * r[EFS_POOL_S],
-             100 * r[EFS_POOL_E]);
+    size_t used = 0;
+    for (unsigned pool = 0; pool < EFS_POOLS && used < room; pool++) {
+        char percent[EFS_TUNE_TEXT];
+        print_decimal(100 * plan->ratio[pool], percent, sizeof(percent));
+        int n = snprintf(text + used, room - used, "%s%c=%s", pool ? ":" : "", pool_letters[pool], percent);
+        used += n > 0 ? (size_t)n : 0;
+    }
 }
 
 void efs_tune_print_delta(double delta, char *text, size_t room)
@@ -247,5 +268,5 @@ void efs_tune_print_delta(double delta, char *text, size_t room)
     if (delta < 0)
         snprintf(text, room, "auto");
     else
-        snprintf(text, room, "%.6g", delta);
+        print_decimal(delta, text, room);
 }

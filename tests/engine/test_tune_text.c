@@ -118,6 +118,8 @@ static void plans(void **state)
         {"e=12.5%,f=25", "F=25:C=0:S=0:E=12.5"},
         {"F=33.3,C=33.3,S=33.4", "F=33.3:C=33.3:S=33.4:E=0"},
         {"F=0,C=1", "F=0:C=1:S=0:E=0"},
+        {"C=0.00001", "F=0:C=0.00001:S=0:E=0"}, /* no exponents: they are not taken */
+        {"F=33.33335,C=33.33335,S=33.3333", "F=33.33335:C=33.33335:S=33.3333:E=0"},
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         struct efs_tune_plan plan, again;
@@ -130,19 +132,33 @@ static void plans(void **state)
         assert_string_equal(more, text);
     }
     static const char *const bad[] = {
-        "",          "F",
-        "F=",        "F=-1",
-        "F=101",     "F=60,C=60",
-        "F=10,F=10", "M=10",
-        "F=10,",     ",F=10",
-        "F=10;C=1",  "F=10:",
-        "F=1::C=1",  "F=0",
-        "F=10 ,C=5", "F=1e1",
-        "F=nan",     "F=inf",
-        "F=.5",      "F=1.",
-        "automatic", "F=10,,C=1",
-        "F=0x10",    "F=99.9,C=0.2",
-        "f=1%%",     "F=10000000000000000000000000000000000000000000000000000000000000000000000000000000000"};
+        "",
+        "F",
+        "F=",
+        "F=-1",
+        "F=101",
+        "F=60,C=60",
+        "F=10,F=10",
+        "M=10",
+        "F=10,",
+        ",F=10",
+        "F=10;C=1",
+        "F=10:",
+        "F=1::C=1",
+        "F=0",
+        "F=10 ,C=5",
+        "F=1e1",
+        "F=nan",
+        "F=inf",
+        "F=.5",
+        "F=1.",
+        "automatic",
+        "F=10,,C=1",
+        "F=0x10",
+        "F=99.9,C=0.2",
+        "f=1%%",
+        "F=0.0000001",
+        "F=10000000000000000000000000000000000000000000000000000000000000000000000000000000000"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct efs_error err = {.text = ""};
         struct efs_tune_plan plan = {.ratio = {0.25}};
@@ -184,8 +200,15 @@ static void deltas(void **state)
     static const struct {
         const char *text, *printed;
         double delta;
-    } good[] = {{"auto", "auto", -1}, {"0", "0", 0},          {"1", "1", 1},
-                {"2.5", "2.5", 2.5},  {"4096", "4096", 4096}, {"0.125", "0.125", 0.125}};
+    } good[] = {{"auto", "auto", -1},
+                {"0", "0", 0},
+                {"1", "1", 1},
+                {"2.5", "2.5", 2.5},
+                {"4096", "4096", 4096},
+                {"0.125", "0.125", 0.125},
+                {"0.00001", "0.00001", 0.00001},
+                {"1023.1234", "1023.1234", 1023.1234},
+                {"0.0000001", "0", 0}};
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
         double delta = -1;
         char text[EFS_TUNE_TEXT];
