@@ -158,7 +158,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 # A name that the engine has, too, means the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
 EXPERTFS_PARTS := $(call obj,$(filter-out expertfs/main.c,$(SRC_expertfs)))
-$(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(BUILD)/libexpertfs.a
+$(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
@@ -182,10 +182,12 @@ $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sy
 # leaves in the build folder.
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 60
-$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libexpertfs.a
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPERTFS_PARTS) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D) $(BUILD)/corpus/$*
 	$(if $(V),,@echo "  LINK    $@")
-	$(link) -fsanitize=fuzzer $(ENGINE_LIBS)
+	$(link) -fsanitize=fuzzer $(FUSE_LIBS) $(ENGINE_LIBS)
+# A name that the engine has, too, means the daemon's.
+$(BUILD)/obj/tests/fuzz/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
 .PHONY: fuzz fuzzers
 fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 fuzz:
@@ -202,15 +204,16 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-quick check san bench bench-compute bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-long check san san-mounts bench bench-compute bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
 	@echo "make test       install what is missing, build, run all tests, the C tests under sanitizers too"
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
-	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, which make test leaves out"
-	@echo "make fuzz       fuzz the readers of foreign formats for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
+	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, and TSan, which make test leaves out"
+	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills of packer and daemon (SEED=N repeats one)"
+	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
@@ -241,6 +244,9 @@ san:
 
 san-mounts:
 	@tests/all mounts
+
+test-long: tests-build
+	@tests/all long
 
 bench:
 	@tools/setup build test bench

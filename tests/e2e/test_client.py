@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client runtime on real mounts: what it hands out is what was packed, each use is counted once, what it keeps gives
 way, and killed clients and unmounting in the middle leave nothing behind."""
-import ctypes
-import mmap
+import functools
 import random
-import signal
 import sys
-import threading
 
 from e2e import *
-
-sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
-import ctypes_client as api
 
 need_fuse()
 if SANITIZED:
     skip("Python has no sanitizer in it")
-library_path = program("libexpertfs.so.0")
-library = api.load(library_path)
+import library_client
+
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
@@ -25,36 +19,7 @@ originals = {name: data for name, data in tensors_of(model).items() if ".experts
 EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
 
 
-class Client:
-    def __init__(self, mount, keep_bytes=0, threads=0):
-        self.handle, error = ctypes.c_void_p(), api.Error()
-        options = api.ClientOptions(keep_bytes=keep_bytes, threads=threads)
-        if library.efs_client_open(mount.path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error)):
-            raise OSError(error.text.decode())
-
-    def ask(self, layer, experts, look=True):
-        """Differences and errors of a request."""
-        needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
-        if library.efs_client_begin(self.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
-                                    ctypes.byref(request), ctypes.byref(error)) < 0:
-            return [error.text.decode()]
-        index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
-        for _ in experts:
-            status = ctypes.c_int()
-            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status))
-            if rc == 1:
-                rc = status.value or library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
-            if rc < 0:
-                bad.append((layer, experts[index.value], rc))
-            for tensor in tensors[:count.value] if rc == 0 and look else []:
-                if ctypes.string_at(tensor.data, tensor.bytes) != originals.get(tensor.name.decode()):
-                    bad.append(tensor.name)
-            library.efs_client_drop(request, index)
-        library.efs_client_release(request)
-        return bad
-
-    def close(self):
-        library.efs_client_close(self.handle)
+Client = functools.partial(library_client.Client, originals=originals)
 
 
 def requests(mount):
@@ -130,9 +95,9 @@ print("-- killed clients")
 CHILD = f"""
 import sys, random
 sys.argv = ["child"]
-sys.path[:0] = [{os.path.join(ROOT, "tests/clients")!r}, {os.path.dirname(os.path.abspath(__file__))!r}]
+sys.path[:0] = [{os.path.join(ROOT, "tests/clients")!r}]
 import ctypes, ctypes_client as api
-library = api.load({library_path!r})
+library = api.load({library_client.library_path!r})
 handle, error = ctypes.c_void_p(), api.Error()
 options = api.ClientOptions(keep_bytes=1 << 30)
 assert library.efs_client_open(sys.stdin.readline().strip().encode(), ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) == 0, error.text

@@ -8,8 +8,12 @@
  * decodes to other bytes is told by efs_store_verify(). Forged indexes can name other bytes, and nothing in a store can
  * tell: they are counted apart, and must only do no harm. A case that takes too long ends the test with its name.
  *
- * EXPERTFS_SWEEP=full takes more records and more of each chunk. With a directory as argument nothing is tried: some of
- * the stores are left there for a mount, good-N.efs, and N-NNN-damage.efs and N-NNN-forged.efs that were made of it.
+ * Then what lies beside fields: cuts, sectors, chunks that changed places or came from another store, and several
+ * changes at once by chance, from SEED on.
+ *
+ * EXPERTFS_SWEEP=full takes all records, all chunks, and more of each: more than 100,000 cases. With a directory as
+ * argument nothing is tried: some of the stores are left there for a mount, good-N.efs, and N-NNN-damage.efs and
+ * N-NNN-forged.efs that were made of it.
  */
 #include "codec.h"
 #include "fixture.h"
@@ -40,6 +44,8 @@
 #define ROOM (4u << 20) /* of a file */
 #define CASE_SECONDS 60 /* after so many a case hangs */
 #define MEMORY_BYTES (1ull << 30)
+#define FULL_RECORDS 120 /* of a table; of the strings, whose records are bytes, those at as many places */
+#define CHANGES_MOST 6   /* at once */
 /* Cases of which one is taken. No multiple of 2: a field's cases are changes, with the checksums left and made right.
  */
 #if defined(__SANITIZE_THREAD__)
@@ -73,6 +79,8 @@ static struct seen good;
 static float x[TOKENS * HIDDEN];
 static uint64_t rnd;
 static unsigned cases, taken, samples, packs;
+static unsigned long tried; /* in all tests */
+static uint64_t seed;
 static unsigned long told[3][2][OUTCOMES], verified;
 static char case_name[200];
 static bool full_tier;
@@ -339,6 +347,7 @@ static enum outcome try_copy(size_t bytes, bool forged, bool strict)
     struct seen seen;
     unsigned errors = 0, wrong = 0;
     taken++;
+    tried++;
     alarm(CASE_SECONDS);
     write_store(model.store, copy, bytes);
     errint_t rc = efs_open(model.store, &serving, &fs, &err);
@@ -409,6 +418,27 @@ static void try_field(enum area area, const char *name, int table, uint32_t shar
 }
 
 /* ---- the store ---- */
+
+static unsigned weights_seed = 7;
+
+static void write_sources(void)
+{
+    static char names[EXPERTS * 3][96];
+    static const char *const roles[] = {"gate_proj", "up_proj", "down_proj"};
+    struct fixture_tensor tensors[EXPERTS * 3 + 4];
+    unsigned n = 0;
+    for (; n < EXPERTS * 3; n++) {
+        bool down = n % 3 == 2;
+        snprintf(names[n], sizeof(names[n]), "model.layers.0.mlp.experts.%u.%s.weight", n / 3, roles[n % 3]);
+        tensors[n] = (struct fixture_tensor){
+            names[n], "BF16", 2, {down ? HIDDEN : INNER, down ? INNER : HIDDEN}, 2 * INNER * HIDDEN};
+    }
+    tensors[n++] = (struct fixture_tensor){"model.embed_tokens.weight", "F16", 2, {50, HIDDEN}, 100 * HIDDEN};
+    tensors[n++] = (struct fixture_tensor){"model.eight.weight", "F8_E4M3", 2, {50, HIDDEN}, 50 * HIDDEN};
+    tensors[n++] = (struct fixture_tensor){"model.norm.weight", "F32", 1, {129}, 516};
+    tensors[n++] = (struct fixture_tensor){"model.numbers", "U8", 1, {8191}, 8191};
+    fixture_safetensors(&model, "model.safetensors", tensors, n, weights_seed);
+}
 
 static void pack(enum efs_codec_choice codec, uint32_t shard_elements)
 {
@@ -490,7 +520,7 @@ static void superblock_and_tables(void **state)
                           table_fields[i].offset,
                       table_fields[i].bytes);
     for (int t = 0; t < EFS_TABLE_COUNT; t++) {
-        uint32_t count = sb.tables[t].count, records = full_tier ? 40 : t == EFS_TABLE_REPORT ? 2 : 3;
+        uint32_t count = sb.tables[t].count, records = full_tier ? FULL_RECORDS : t == EFS_TABLE_REPORT ? 2 : 3;
         for (uint32_t r = 0; r < records && r < count; r++) {
             uint32_t record = count <= records ? r : (uint32_t)((uint64_t)r * (count - 1) / (records - 1));
             size_t at = sb.tables[t].offset + (size_t)record * sb.tables[t].record_bytes;
@@ -504,15 +534,13 @@ static void superblock_and_tables(void **state)
     tell("fields");
 }
 
-static void cascade_chunks(void **state)
+/* Header, spans and places of the code of one shard's chunks. */
+static void cascade_chunk(uint32_t i, size_t code_step, size_t sm_step)
 {
-    (void)state;
-    pack(EFS_CHOOSE_CASCADE, 65536);
-    uint32_t i = find_shard(EFS_CODEC_CASCADE, INNER * HIDDEN);
     const struct efs_disk_shard *s = shard_at(image, i);
     uint32_t spans;
     memcpy(&spans, image + s->e_offset + 4, sizeof(spans));
-    assert_int_equal(spans, 2);
+    assert_true(spans > 0 && spans < 1000);
     for (size_t f = 0; f < SWEEP_COUNT(cascade_chunk_fields); f++)
         try_field(CHUNK, cascade_chunk_fields[f].name, -1, i, false, s->e_offset + cascade_chunk_fields[f].offset,
                   cascade_chunk_fields[f].bytes);
@@ -522,11 +550,22 @@ static void cascade_chunks(void **state)
                       s->e_offset + SWEEP_CASCADE_SPANS + span * SWEEP_CASCADE_SPAN + cascade_span_fields[f].offset,
                       cascade_span_fields[f].bytes);
     size_t code = SWEEP_CASCADE_SPANS + spans * SWEEP_CASCADE_SPAN;
-    for (size_t at = code; at < s->e_bytes; at += full_tier ? 97 : 1499)
+    for (size_t at = code; at < s->e_bytes; at += code_step)
         try_field(CHUNK, "cascade code", -1, i, false, s->e_offset + at, 1);
     try_field(CHUNK, "cascade slack", -1, i, false, s->e_offset + s->e_bytes - 8, 8);
-    for (size_t at = 0; at < s->sm_bytes; at += full_tier ? 1021 : 8191)
+    for (size_t at = 0; at < s->sm_bytes; at += sm_step)
         try_field(CHUNK, "signs and mantissas", -1, i, true, s->sm_offset + at, 1);
+}
+
+static void cascade_chunks(void **state)
+{
+    (void)state;
+    pack(EFS_CHOOSE_CASCADE, 65536);
+    uint32_t first = find_shard(EFS_CODEC_CASCADE, INNER * HIDDEN);
+    cascade_chunk(first, full_tier ? 97 : 1499, full_tier ? 1021 : 8191);
+    for (uint32_t i = 0; full_tier && i < sb.tables[EFS_TABLE_SHARDS].count; i++)
+        if (i != first && shard_at(image, i)->codec == EFS_CODEC_CASCADE)
+            cascade_chunk(i, 499, 2039);
     tell("cascade");
     assert_true(STRIDE > 3 || sample_directory || told[CHUNK][true][ERROR] > 50);
 }
@@ -581,6 +620,13 @@ static void cut_at_tables(void **state)
                         fail_msg("%s: was not refused", case_name);
                     refused++;
                 }
+    for (size_t bytes = 0; full_tier && bytes < image_bytes; bytes += 211) {
+        memcpy(copy, image, image_bytes);
+        snprintf(case_name, sizeof(case_name), "cut to %zu of %zu bytes", bytes, image_bytes);
+        if (try_copy(bytes, false, true) != REFUSED)
+            fail_msg("%s: was not refused", case_name);
+        refused++;
+    }
     print_message("%u cut stores refused\n", refused);
     assert_true(refused > 100);
 }
@@ -642,25 +688,125 @@ static void sectors_and_swaps(void **state)
     assert_true(n[REFUSED] > 0 && n[ERROR] > 0 && swaps > 0);
 }
 
+/* Chunks of another store of the same tensors, in the place of ours: as they are; and with their checksums, which
+ * leaves raw_hash to tell. */
+static void chunks_of_another_store(void **state)
+{
+    (void)state;
+    unsigned wrong = 0, forged = 0;
+    pack(EFS_CHOOSE_CASCADE, 16384);
+    size_t theirs_bytes;
+    weights_seed = 8;
+    write_sources();
+    fixture_pack(&model, &(struct efs_pack_options){.size = sizeof(struct efs_pack_options),
+                                                    .codec = EFS_CHOOSE_CASCADE,
+                                                    .shard_elements = 16384,
+                                                    .force = true});
+    unsigned char *theirs = fixture_read(model.store, &theirs_bytes);
+    weights_seed = 7;
+    write_sources();
+    struct efs_disk_superblock other;
+    memcpy(&other, theirs, sizeof(other));
+    assert_int_equal(other.tables[EFS_TABLE_SHARDS].count, sb.tables[EFS_TABLE_SHARDS].count);
+    const struct efs_disk_shard *rows =
+        (const struct efs_disk_shard *)(const void *)(theirs + other.tables[EFS_TABLE_SHARDS].offset);
+    for (uint32_t i = 0; i < sb.tables[EFS_TABLE_SHARDS].count; i += full_tier ? 1 : STRIDE)
+        for (int sm = 0; sm < 2; sm++)
+            for (int made_right = 0; made_right < 2; made_right++) {
+                const struct efs_disk_shard *a = shard_at(image, i), *b = &rows[i];
+                size_t room = sm ? a->sm_bytes : a->e_bytes, bytes = sm ? b->sm_bytes : b->e_bytes;
+                const unsigned char *from = theirs + (sm ? b->sm_offset : b->e_offset);
+                uint64_t to = sm ? a->sm_offset : a->e_offset;
+                if (bytes > room)
+                    bytes = room;
+                if (bytes == 0 || memcmp(image + to, from, bytes) == 0)
+                    continue;
+                if (made_right && bytes < (sm ? b->sm_bytes : b->e_bytes))
+                    continue;
+                memcpy(copy, image, image_bytes);
+                memcpy(copy + to, from, bytes);
+                struct efs_disk_shard *c = shard_at(copy, i);
+                if (made_right && sm)
+                    c->sm_hash = b->sm_hash;
+                else if (made_right)
+                    c->e_hash = b->e_hash, c->e_bytes = b->e_bytes;
+                if (made_right)
+                    seal();
+                snprintf(case_name, sizeof(case_name), "%s-chunk of shard %u of another store, checksum %s",
+                         sm ? "SM" : "E", i, made_right ? "too" : "left");
+                enum outcome outcome = try_copy(image_bytes, made_right, false);
+                if (!made_right && outcome != ERROR)
+                    fail_msg("%s: was not noticed", case_name);
+                if (outcome == FORGED && verify_store() != -EUCLEAN)
+                    fail_msg("%s: verify finds nothing wrong", case_name);
+                wrong += !made_right;
+                forged += outcome == FORGED;
+            }
+    free(theirs);
+    print_message("%u chunks of another store were noticed; %u with its checksums, by verify\n", wrong, forged);
+    assert_true(wrong > 0 && forged > 0);
+}
+
+/* Up to CHANGES_MOST fields or bytes at once, anywhere, checksums left or made right. */
+static void many_changes(void **state)
+{
+    (void)state;
+    static const enum efs_codec_choice choices[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
+    unsigned n[2][OUTCOMES] = {{0}};
+    const unsigned each = full_tier ? 12000 : 450 / STRIDE;
+    for (size_t codec = 0; codec < SWEEP_COUNT(choices); codec++) {
+        pack(choices[codec], 16384);
+        for (unsigned i = 0; i < each; i++) {
+            uint64_t state_of_case = seed + i, forged = i % 2;
+            unsigned changes = 1 + (unsigned)(fixture_random(&state_of_case) % CHANGES_MOST);
+            memcpy(copy, image, image_bytes);
+            for (unsigned c = 0; c < changes; c++) {
+                uint64_t where = fixture_random(&state_of_case), value = 0;
+                unsigned bytes = 1u << fixture_random(&state_of_case) % 4;
+                size_t first = 0, room = image_bytes; /* anywhere; or, more often, in a table or a shard's E-chunk */
+                if (where % 4 == 1) {
+                    const struct efs_disk_table *t = &sb.tables[where / 4 % EFS_TABLE_COUNT];
+                    first = t->offset, room = t->bytes;
+                } else if (where % 4 > 1) {
+                    const struct efs_disk_shard *s =
+                        shard_at(image, (uint32_t)(where / 4 % sb.tables[EFS_TABLE_SHARDS].count));
+                    first = s->e_offset, room = s->e_bytes < 256 ? s->e_bytes : 256;
+                }
+                if (room < 8)
+                    continue;
+                size_t at = first + fixture_random(&state_of_case) % (room - 7);
+                memcpy(&value, copy + at, bytes);
+                value = sweep_changed(value, bytes, (unsigned)(fixture_random(&state_of_case) % SWEEP_CHANGES),
+                                      fixture_random(&state_of_case));
+                memcpy(copy + at, &value, bytes);
+            }
+            for (uint32_t s = 0; forged && s < sb.tables[EFS_TABLE_SHARDS].count; s++) {
+                struct efs_disk_shard *d = shard_at(copy, s); /* what it names may be anywhere by now */
+                if (d->e_offset <= image_bytes && d->e_bytes <= image_bytes - d->e_offset)
+                    d->e_hash = efs_hash(copy + d->e_offset, d->e_bytes);
+                if (d->sm_offset <= image_bytes && d->sm_bytes <= image_bytes - d->sm_offset)
+                    d->sm_hash = efs_hash(copy + d->sm_offset, d->sm_bytes);
+            }
+            if (forged)
+                seal();
+            snprintf(case_name, sizeof(case_name), "%u changes, codec %zu, case %u, SEED=%llu", changes, codec, i,
+                     (unsigned long long)seed);
+            n[forged][try_copy(image_bytes, forged, false)]++;
+        }
+    }
+    for (int forged = 0; forged < 2; forged++)
+        print_message("many changes, checksums %s: %u refused, %u errors, %u right, %u other bytes\n",
+                      forged ? "made right" : "left", n[forged][REFUSED], n[forged][ERROR], n[forged][RIGHT],
+                      n[forged][FORGED]);
+    print_message("%lu stores were tried\n", tried);
+    assert_int_equal(n[0][FORGED], 0);
+}
+
 static int setup(void **state)
 {
     (void)state;
-    static char names[EXPERTS * 3][96];
-    static const char *const roles[] = {"gate_proj", "up_proj", "down_proj"};
-    struct fixture_tensor tensors[EXPERTS * 3 + 4];
-    unsigned n = 0;
-    for (; n < EXPERTS * 3; n++) {
-        bool down = n % 3 == 2;
-        snprintf(names[n], sizeof(names[n]), "model.layers.0.mlp.experts.%u.%s.weight", n / 3, roles[n % 3]);
-        tensors[n] = (struct fixture_tensor){
-            names[n], "BF16", 2, {down ? HIDDEN : INNER, down ? INNER : HIDDEN}, 2 * INNER * HIDDEN};
-    }
-    tensors[n++] = (struct fixture_tensor){"model.embed_tokens.weight", "F16", 2, {50, HIDDEN}, 100 * HIDDEN};
-    tensors[n++] = (struct fixture_tensor){"model.eight.weight", "F8_E4M3", 2, {50, HIDDEN}, 50 * HIDDEN};
-    tensors[n++] = (struct fixture_tensor){"model.norm.weight", "F32", 1, {129}, 516};
-    tensors[n++] = (struct fixture_tensor){"model.numbers", "U8", 1, {8191}, 8191};
     fixture_begin(&model);
-    fixture_safetensors(&model, "model.safetensors", tensors, n, 7);
+    write_sources();
     fixture_file(&model, "config.json", "{\"model_type\": \"qwen3_moe\"}\n", 28);
     fixture_file(&model, "sub/empty.txt", "", 0);
     char path[400];
@@ -673,6 +819,8 @@ static int setup(void **state)
         x[i] = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
     const char *tier = getenv("EXPERTFS_SWEEP");
     full_tier = tier && strcmp(tier, "full") == 0;
+    const char *given = getenv("SEED");
+    seed = given ? strtoull(given, NULL, 10) : 1;
     signal(SIGALRM, on_alarm);
     return 0;
 }
@@ -697,7 +845,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(other_chunks),
     };
     const struct CMUnitTest tests[] = {
-        fields[0], fields[1], fields[2], cmocka_unit_test(cut_at_tables), cmocka_unit_test(sectors_and_swaps),
+        fields[0],
+        fields[1],
+        fields[2],
+        cmocka_unit_test(cut_at_tables),
+        cmocka_unit_test(sectors_and_swaps),
+        cmocka_unit_test(chunks_of_another_store),
+        cmocka_unit_test(many_changes),
     };
     sample_directory = argc > 1 ? argv[1] : NULL;
     return sample_directory ? cmocka_run_group_tests(fields, setup, teardown)

@@ -3,30 +3,19 @@
  * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
  *
  * Each input is read three times: as either file, and as the JSON header of a safetensors file with some data behind
- * it (so that the fuzzer need not guess the length in front). tests/engine/test_source_cases.c runs this over the
+ * it (so that the fuzzer need not guess the length in front). tests/engine/test_fuzz_source.c runs this over the
  * corpus, which also holds every input that ever failed.
  */
 #include "dtype.h"
+#include "fuzz.h"
 #include "source.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define DATA_BYTES 64u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 /* Places are inside the file, in order and apart; known tensors have the bytes of their type and shape. */
 static void check_list(const struct efs_source_list *list, uint64_t file_bytes)

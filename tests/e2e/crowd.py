@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A crowd on a mount: processes, each a reader of one kind, that compare all they get, and hold some of it (mappings,
+pipes, pages under way) to compare it later, also when the mount is gone. One process a reader, so that any of them can
+be killed, and so that a fault of a mapping whose daemon is dead ends one alone."""
+import ctypes
+import errno
+import fcntl
+import mmap
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import struct
+import time
+
+import uring
+from e2e import wait_until
+
+F_SETPIPE_SZ = 1031
+PIPE = 128 << 10
+fork = multiprocessing.get_context("fork")
+libc = ctypes.CDLL(None, use_errno=True)
+libc.vmsplice.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+# What reading, opening and mapping may end with when the daemon dies.
+DYING = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR, errno.ENOENT, errno.EPIPE, errno.ENODEV,
+         errno.EFAULT}
+
+
+class Wrong(Exception):
+    pass
+
+
+def same(got, want, what):
+    if got != want:
+        first = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+        raise Wrong(f"{what}: {len(got)} bytes of {len(want)}, the first difference at {first}")
+
+
+def part_of(want, generator, most=1 << 20):
+    """(offset, bytes): anywhere, of any length, also odd ones"""
+    at = generator.randrange(len(want))
+    count = generator.choice((1, 511, 4096, 65536, 70001, 1 << 20, 3 << 20))
+    return at, min(count, most, len(want) - at)
+
+
+def pages_of(want, generator, most):
+    """(offset, bytes), the offset that of a page"""
+    at = generator.randrange(len(want)) // 4096 * 4096
+    return at, min(most, len(want) - at)
+
+
+def address_of(path, size, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
+    file = os.open(path, os.O_RDONLY)
+    try:
+        address = libc.mmap(None, size, protection, flags, file, 0)
+    finally:
+        os.close(file)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), f"mmap of {path}")
+    return address
+
+
+def drained(end):
+    data = b""
+    while piece := os.read(end, 1 << 20):
+        data += piece
+    os.close(end)
+    return data
+
+
+# ---- kinds of readers: kind(path, want, generator) reads and compares, or gives what is to be called later for that ----
+
+def pread(path, want, generator):
+    at, count = part_of(want, generator)
+    with open(path, "rb", buffering=0) as file:
+        shift = generator.choice((0, 0, 1, 16))
+        with mmap.mmap(-1, count + 4096) as memory, memoryview(memory) as all_of_it:
+            with all_of_it[shift:shift + count] as view:
+                got = os.preadv(file.fileno(), [view], at)
+                same(bytes(view[:got]), want[at:at + got], f"pread at {at}")
+        if got == 0:
+            raise Wrong(f"pread of {count} at {at}: the end of the file")
+
+
+def whole(path, want, generator):
+    block, at = generator.choice((65536, 1 << 20, 777777)), 0
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(block):
+            same(data, want[at:at + len(data)], f"read at {at}")
+            at += len(data)
+    if at != len(want):
+        raise Wrong(f"read: {at} of {len(want)} bytes")
+
+
+def readv(path, want, generator):
+    at, count = part_of(want, generator)
+    parts = [bytearray(count // 3), bytearray(1), bytearray(max(count - count // 3 - 1, 0))]
+    with open(path, "rb", buffering=0) as file:
+        got = os.preadv(file.fileno(), parts, at)
+    same(b"".join(parts)[:got], want[at:at + got], f"readv at {at}")
+
+
+def direct(path, want, generator):
+    at, count = pages_of(want, generator, 1 << 20)
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with mmap.mmap(-1, 1 << 20) as memory, memoryview(memory) as view:
+            got = os.preadv(file, [view], at)
+            same(bytes(view[:min(got, count)]), want[at:at + min(got, count)], f"O_DIRECT at {at}")
+    finally:
+        os.close(file)
+
+
+def sendfile(path, want, generator):
+    at, count = part_of(want, generator)
+    with open(path, "rb", buffering=0) as file:
+        sink = os.memfd_create("sink")
+        try:
+            got = os.sendfile(sink, file.fileno(), at, count)
+            same(os.pread(sink, got, 0), want[at:at + got], f"sendfile at {at}")
+        finally:
+            os.close(sink)
+
+
+def splice(path, want, generator):
+    at, _ = part_of(want, generator)
+    out, into = os.pipe()
+    try:
+        room = fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
+        with open(path, "rb", buffering=0) as file:
+            count = os.splice(file.fileno(), into, room, offset_src=at)
+    except OSError:
+        os.close(out)
+        raise
+    finally:
+        os.close(into)
+    return lambda: same(drained(out), want[at:at + count], f"splice at {at}")
+
+
+def socket_sendfile(path, want, generator):
+    at, _ = part_of(want, generator)
+    one, other = socket.socketpair()
+    with one, open(path, "rb", buffering=0) as file:
+        count = os.sendfile(one.fileno(), file.fileno(), at, min(PIPE, len(want) - at))
+
+    def look():
+        with other:
+            data = b""
+            while piece := other.recv(1 << 20):
+                data += piece
+            same(data, want[at:at + count], f"sendfile to a socket at {at}")
+    return look
+
+
+def mapping(path, want, generator):
+    with open(path, "rb", buffering=0) as file:
+        view = mmap.mmap(file.fileno(), len(want), prot=mmap.PROT_READ)
+    at, count = part_of(want, generator)
+    same(view[at:at + count], want[at:at + count], f"mapping at {at}")
+
+    def look():
+        with view:
+            same(view[at:at + count], want[at:at + count], f"mapping, later, at {at}")
+    return look
+
+
+def private_mapping(path, want, generator):
+    """Written to: what is written stays its own."""
+    with open(path, "rb", buffering=0) as file:
+        view = mmap.mmap(file.fileno(), len(want), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    at, count = part_of(want, generator, 70001)
+    view[at] = want[at] ^ 0xFF
+
+    def look():
+        with view:
+            same(view[at + 1:at + count], want[at + 1:at + count], f"private mapping at {at}")
+            same(view[at:at + 1], bytes([want[at] ^ 0xFF]), f"what was written at {at}")
+    return look
+
+
+def vmsplice(path, want, generator):
+    at, count = pages_of(want, generator, PIPE)
+    address = address_of(path, len(want))
+    out, into = os.pipe()
+    try:
+        room = fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
+        filled = libc.vmsplice(into, struct.pack("QQ", address + at, min(room, count)), 1, 0)
+    finally:
+        os.close(into)
+        libc.munmap(address, len(want))
+    if filled < 0:
+        os.close(out)
+        raise OSError(ctypes.get_errno(), "vmsplice")
+    return lambda: same(drained(out), want[at:at + filled], f"vmsplice at {at}")
+
+
+def to_disk(path, want, generator):
+    """Past the page cache, from a mapping, to a file."""
+    at, count = pages_of(want, generator, 1 << 20)
+    count = count // 4096 * 4096
+    address = address_of(path, len(want))
+    name = f"{crowd_folder}/copy-{os.getpid()}"
+    file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
+    try:
+        os.unlink(name)
+        written = libc.write(file, ctypes.c_void_p(address + at), ctypes.c_size_t(count))
+        if written < 0:
+            raise OSError(ctypes.get_errno(), "write of a mapping")
+        with mmap.mmap(-1, 1 << 20) as memory, memoryview(memory) as view:
+            got = os.preadv(file, [view[:count]], 0) if count else 0
+            same(bytes(view[:got]), want[at:at + got], f"written from a mapping at {at}")
+    finally:
+        os.close(file)
+        libc.munmap(address, len(want))
+
+
+def ring_read(path, want, generator):
+    at, count = part_of(want, generator)
+    ring, file = uring.Ring(), os.open(path, os.O_RDONLY)
+    try:
+        memory = ctypes.create_string_buffer(count)
+        ring.submit(uring.OP_READ, file, ctypes.addressof(memory), count, offset=at)
+        got, _ = ring.completion()
+        if got < 0:
+            raise OSError(-got, "read by a ring")
+        same(memory.raw[:got], want[at:at + got], f"read by a ring at {at}")
+    finally:
+        os.close(file)
+        ring.close()
+
+
+def ring_write(path, want, generator):
+    """A ring writes a mapping to a pipe, which goes meanwhile."""
+    at, count = pages_of(want, generator, PIPE)
+    address, ring = address_of(path, len(want)), uring.Ring()
+    out, into = os.pipe()
+    try:
+        fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
+        ring.submit(uring.OP_WRITE, into, address + at, count)
+        libc.munmap(address, len(want))
+        got, _ = ring.completion()
+    finally:
+        ring.close()
+        os.close(into)
+    if got < 0:
+        os.close(out)
+        raise OSError(errno.EIO if got == -errno.EFAULT else -got, "write by a ring")  # EFAULT: the daemon is dead
+    return lambda: same(drained(out), want[at:at + got], f"written by a ring at {at}")
+
+
+def advised(path, want, generator):
+    """Read ahead by who says so, then dropped from the page cache."""
+    at, count = part_of(want, generator)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), at, count, generator.choice((os.POSIX_FADV_WILLNEED, os.POSIX_FADV_SEQUENTIAL,
+                                                                     os.POSIX_FADV_RANDOM)))
+        data = os.pread(file.fileno(), count, at)
+        same(data, want[at:at + len(data)], f"read after advice at {at}")
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def looker(path, want, generator):
+    """Looks at names, sizes and what the mount says of itself."""
+    if os.stat(path).st_size != len(want):
+        raise Wrong(f"size {os.stat(path).st_size} of {len(want)}")
+    root = path[:path.index("/", len(crowd_mount))]
+    os.listdir(os.path.dirname(path))
+    os.listxattr(path)
+    name = generator.choice(("stat", "metrics", "experts", "pools", "plan", "config", "trace", "sched", "predict"))
+    with open(f"{root}/.expertfs/{name}", "rb") as file:
+        if not file.read() and name not in ("trace", "sched"):
+            raise Wrong(f"{name} is empty")
+
+
+KINDS = (pread, whole, readv, direct, sendfile, splice, socket_sendfile, mapping, private_mapping, vmsplice, to_disk,
+         ring_read, ring_write, advised, looker)
+crowd_folder = crowd_mount = ""
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------------
+
+class Reader:
+    """A process of one kind until `stop`; or of one `ask`, which is called again and again with a generator (a client
+    of the library). dying: errors of a daemon that is killed end it, and are none."""
+
+    def __init__(self, kind, mount, want, seed, stop, dying=False, ask=None):
+        self.kind, self.want, self.seed, self.stop, self.dying, self.ask = kind, want, seed, stop, dying, ask
+        self.name = ask.__name__ if ask else kind.__name__
+        self.mount, self.pipe = mount, None
+        self.pipe, theirs = fork.Pipe(False)
+        self.process = fork.Process(target=self.run, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def run(self, pipe):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        generator, held, did, problem = random.Random(self.seed), [], 0, None
+        names = sorted(self.want)
+        try:
+            while not self.stop.is_set():
+                try:
+                    if self.ask:
+                        self.ask(generator)
+                    else:
+                        # some are asked for more than others
+                        name = names[min(int(generator.expovariate(4 / len(names))), len(names) - 1)]
+                        late = self.kind(f"{self.mount}/{name}", self.want[name], generator)
+                        if late:
+                            held.append(late)
+                    did += 1
+                    while len(held) > 6 or held and generator.random() < 0.3:
+                        held.pop(generator.randrange(len(held)))()
+                except OSError as error:
+                    if not self.dying or error.errno not in DYING:
+                        raise
+                    break
+            while held:
+                try:
+                    held.pop()()
+                except OSError as error:
+                    if not self.dying or error.errno not in DYING:
+                        raise
+        except Exception as error:  # whatever it is, it is a finding
+            problem = f"{self.name}: {type(error).__name__} {error}"
+        pipe.send((did, problem))
+        pipe.close()
+        os._exit(0)  # what is mapped still need not be closed in order
+
+    def ended(self, deadline):
+        """(times it did its thing, problem or None, the signal that ended it); a hang is a problem."""
+        try:
+            if self.pipe.poll(max(deadline - time.monotonic(), 0)):
+                did, problem = self.pipe.recv()
+                self.process.join(10)
+                return did, problem, 0
+        except EOFError:
+            self.process.join(10)
+            return 0, None, -(self.process.exitcode or 0)
+        with open(f"/proc/{self.process.pid}/stack") as stack:
+            where = stack.read()
+        self.process.kill()
+        self.process.join(10)
+        return 0, f"{self.name}: hangs: {where}", 0
+
+
+def start(mount, want, count, seed, folder, dying=False, asks=()):
+    """(readers, the event that ends them): `count` of all kinds in turn, and one for each of asks."""
+    global crowd_folder, crowd_mount
+    crowd_folder, crowd_mount = folder, mount.path
+    mount_path, stop = mount.path, fork.Event()
+    readers = [Reader(KINDS[n % len(KINDS)], mount_path, want, seed * 1000 + n, stop, dying) for n in range(count)]
+    readers += [Reader(None, mount_path, want, seed * 1000 + count + n, stop, dying, ask) for n, ask in enumerate(asks)]
+    return readers, stop
+
+
+def join(readers, seconds=60):
+    """(times all did their things, problems, [(name, signal)] of those that a signal ended)"""
+    deadline, total, problems, signals = time.monotonic() + seconds, 0, [], []
+    for reader in readers:
+        did, problem, number = reader.ended(deadline)
+        total += did
+        if problem:
+            problems.append(f"{problem} (seed {reader.seed})")
+        if number:
+            signals.append((reader.name, number))
+    return total, problems, signals

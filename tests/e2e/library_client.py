@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client runtime of libexpertfs on a mount, whose answers are compared with the checkpoint."""
+import ctypes
+import os
+import sys
+
+from e2e import ROOT, program
+
+sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
+import ctypes_client as api
+
+library_path = program("libexpertfs.so.0")
+library = api.load(library_path)
+
+
+class Client:
+    """originals: {name: bytes} of the tensors of all experts."""
+
+    def __init__(self, mount, originals, keep_bytes=0, threads=0):
+        self.originals, self.handle, error = originals, ctypes.c_void_p(), api.Error()
+        options = api.ClientOptions(keep_bytes=keep_bytes, threads=threads)
+        rc = library.efs_client_open(mount.path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error))
+        if rc:
+            raise OSError(-rc, error.text.decode())
+
+    def ask(self, layer, experts, look=True):
+        """Differences and errors of a request."""
+        needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
+        if library.efs_client_begin(self.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
+                                    ctypes.byref(request), ctypes.byref(error)) < 0:
+            return [error.text.decode()]
+        index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
+        for _ in experts:
+            status = ctypes.c_int()
+            rc = library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status))
+            if rc == 1:
+                rc = status.value or library.efs_client_tensors(request, index, ctypes.byref(tensors), ctypes.byref(count))
+            if rc < 0:
+                bad.append((layer, experts[index.value], rc))
+            for tensor in tensors[:count.value] if rc == 0 and look else []:
+                if ctypes.string_at(tensor.data, tensor.bytes) != self.originals.get(tensor.name.decode()):
+                    bad.append(tensor.name)
+            library.efs_client_drop(request, index)
+        library.efs_client_release(request)
+        return bad
+
+    def close(self):
+        library.efs_client_close(self.handle)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon is killed, EXPERTFS_KILLS times: while it serves a crowd of every kind of reader and clients of the library,
+while it begins, while it ends. Nobody hangs or gets a wrong byte; mappings and pipes that the kernel holds stay right;
+the store is mounted again at once, in the same place, with the same state, and what an earlier daemon left is taken."""
+import random
+
+import crowd
+from e2e import *
+
+need_fuse()
+KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
+SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
+READERS = 2 * len(crowd.KINDS)
+OPTIONS = ("budget=64M", "budget=64M,lease=read", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
+           "budget=64M,nopassthrough,direct_io=off", "budget=96M,prealloc,warm")
+# Who may meet a fault of a mapping whose file nobody can serve any more. A client of the library maps experts' files
+# where the mount hands none out.
+MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}
+model = make_model()
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+folder = scratch("copies")
+os.mkdir(folder)
+experts = experts_by_the_daemon(store)
+want = {**experts, **{name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")}}
+originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+
+
+def clients(mount):
+    """Of the library: what each asks for, again and again."""
+    if SANITIZED:
+        return []
+    import library_client
+
+    def one():
+        state = []
+
+        def client(generator):
+            if not state:
+                state.append(library_client.Client(mount, originals, keep_bytes=generator.choice((0, 1 << 20))))
+            bad = state[0].ask(generator.randrange(3), generator.sample(range(8), 3))
+            for problem in bad:
+                if isinstance(problem, tuple):
+                    raise OSError(-problem[2], "an expert")
+                if isinstance(problem, bytes):
+                    raise crowd.Wrong(problem)
+                raise OSError(crowd.errno.EPIPE, problem)  # the request itself
+        return client
+    return [one(), one()]
+
+
+def dead(mount):
+    """Take away what a killed daemon leaves."""
+    mount.abandon()
+    wait_until(lambda: not is_mounted(mount.path))
+    return not is_mounted(mount.path)
+
+
+def serving(generator, options):
+    """Killed while it serves; what is wrong."""
+    mount = Mount(store, options, name="killed")
+    readers, stop = crowd.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=clients(mount))
+    time.sleep(generator.uniform(0, 1.0))
+    mount.daemon.kill()
+    mount.daemon.wait()
+    stop.set()
+    did, problems, signals = crowd.join(readers)
+    problems += [f"{name}: ended by signal {number}" for name, number in signals
+                 if number != signal.SIGBUS or name not in MAPPED]
+    if "Sanitizer" in mount.printed() or "assert" in mount.printed().lower():
+        problems.append(mount.printed()[-3000:])
+    if not dead(mount):
+        problems.append("the dead mount cannot be taken away")
+    done_by_all[0] += did
+    faults[0] += len(signals)
+    return problems
+
+
+def beginning(generator, options):
+    mount = Mount(store, options, name="killed", wait=False)
+    time.sleep(generator.uniform(0, 0.1))
+    mount.daemon.kill()
+    mount.daemon.wait()
+    return [] if dead(mount) else ["the dead mount cannot be taken away"]
+
+
+def ending(generator, options):
+    mount = Mount(store, options, name="killed")
+    held = [open(mount / name, "rb") for name in generator.sample(sorted(experts), 5)]
+    right = all(file.read() == experts[os.path.relpath(file.name, mount.path)] for file in held)
+    mount.daemon.send_signal(signal.SIGTERM)
+    time.sleep(generator.uniform(0, 0.03))
+    mount.daemon.kill()
+    mount.daemon.wait()
+    for file in held:
+        file.close()
+    return [what for what, bad in (("wrong bytes", not right), ("the dead mount cannot be taken away", not dead(mount))) if bad]
+
+
+done_by_all, faults, complaints, ways = [0], [0], set(), {}
+for number in range(KILLS):
+    generator = random.Random(SEED + number)
+    options = OPTIONS[(SEED + number) % len(OPTIONS)]
+    way = serving if number % 4 < 2 else generator.choice((beginning, ending, serving))
+    ways[way.__name__] = ways.get(way.__name__, 0) + 1
+    problems = way(generator, options)
+    after = Mount(store, "budget=64M", name="killed")  # finds the state that the dead one left
+    if generator.random() < 0.5:
+        name = generator.choice(sorted(want))
+        if open(after / name, "rb").read() != want[name]:
+            problems.append(f"{name} is wrong afterwards")
+    if "ignored" in after.printed() or "damaged" in after.printed():
+        problems.append(after.printed())
+    after.unmount("after a kill") or problems.append("the next daemon does not end well")
+    if problems:
+        check(f"killed while {way.__name__}, {options}: SEED={SEED + number} EXPERTFS_KILLS=1 repeats it", False, problems)
+check(f"{KILLS} kills: {ways}, {done_by_all[0]} reads by readers, {faults[0]} faults of mappings with nobody behind",
+      sum(ways.values()) == KILLS)
+state = os.listdir(scratch("state"))
+check("the state directory has what mounts keep, and nothing that is half written",
+      all(not name.startswith(".") and "tmp" not in name for name in state), state)
+done()

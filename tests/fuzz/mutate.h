@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mutate.h - a fuzzer as a test, without clang: its corpus, then inputs that are made of it by chance. Case i is made
+ * from SEED + i (SEED is 1), and EXPERTFS_FUZZ_CASES says how many there are; a case that fails, crashes or hangs is
+ * named with the command that repeats it. Run from the repository's root.
+ */
+#ifndef EFS_MUTATE_H
+#define EFS_MUTATE_H
+
+#include "fixture.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MUTATE_CORPUS_MOST 200
+#define MUTATE_BYTES (1u << 20) /* of an input */
+#define MUTATE_SECONDS 60       /* after so many a case hangs */
+
+static struct {
+    const char *name, *program;
+    unsigned cases; /* when nothing else is said */
+    struct {
+        uint8_t *data;
+        size_t bytes;
+    } corpus[MUTATE_CORPUS_MOST];
+    size_t count;
+    uint64_t at;    /* the seed of the case under way; 0: of the corpus */
+    char file[300]; /* of the corpus */
+    uint8_t input[MUTATE_BYTES];
+} mutate;
+
+static void mutate_tell(void)
+{
+    char text[500];
+    int n = mutate.at ? snprintf(text, sizeof(text), "SEED=%llu EXPERTFS_FUZZ_CASES=1 %s repeats it\n",
+                                 (unsigned long long)mutate.at, mutate.program)
+                      : snprintf(text, sizeof(text), "%s of the corpus\n", mutate.file);
+    if (n > 0 && write(2, text, (size_t)n) < 0)
+        _exit(1);
+}
+
+static void mutate_signal(int number)
+{
+    mutate_tell();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+void __sanitizer_set_death_callback(void (*callback)(void));
+#endif
+
+/* From a heap block of the right size, so that a sanitizer sees every byte read past it. */
+static void mutate_run(const uint8_t *data, size_t bytes)
+{
+    uint8_t *copy = malloc(bytes ? bytes : 1);
+    assert_non_null(copy);
+    memcpy(copy, data, bytes);
+    alarm(MUTATE_SECONDS);
+    LLVMFuzzerTestOneInput(copy, bytes);
+    alarm(0);
+    free(copy);
+}
+
+static uint64_t mutate_number(uint64_t *state)
+{
+    static const uint64_t numbers[] = {
+        0,     1,     2,         7,          8,          255,       256,        4095,          4096,
+        65535, 65536, INT32_MAX, UINT32_MAX, 1ull << 32, INT64_MAX, UINT64_MAX, UINT64_MAX - 7};
+    uint64_t n = fixture_random(state);
+    return n % 3 ? numbers[n / 3 % (sizeof(numbers) / sizeof(*numbers))] : fixture_random(state) >> n / 3 % 64;
+}
+
+/* One change of the input; its length then. */
+static size_t mutate_once(uint8_t *input, size_t bytes, uint64_t *state)
+{
+    static const char *const texts[] = {"0",     "-1",  "18446744073709551615",
+                                        "1e308", "nan", "\"",
+                                        "{",     "}",   "[",
+                                        "]",     ",",   ":",
+                                        "\n",    "*",   "?",
+                                        "=",     "%",   "\\u0000",
+                                        "auto",  " "};
+    uint64_t how = fixture_random(state);
+    size_t at = bytes ? fixture_random(state) % bytes : 0, left = bytes - at, part = 1 + how / 16 % 64;
+    part = part < left ? part : left;
+    switch (how % 10) {
+    case 0:
+    case 1: /* a bit */
+        if (bytes)
+            input[at] ^= (uint8_t)(1u << how / 16 % 8);
+        return bytes;
+    case 2: /* a byte */
+        if (bytes)
+            input[at] = (uint8_t)fixture_random(state);
+        return bytes;
+    case 3:
+    case 4: { /* a number */
+        uint64_t number = mutate_number(state);
+        size_t width = 1ull << how / 16 % 4;
+        memcpy(input + at, &number, width < left ? width : left);
+        return bytes;
+    }
+    case 5: /* less */
+        memmove(input + at, input + at + part, left - part);
+        return bytes - part;
+    case 6: /* the end is missing */
+        return bytes - part;
+    case 7: /* twice */
+        if (bytes + part > MUTATE_BYTES)
+            return bytes;
+        memmove(input + at + part, input + at, left);
+        return bytes + part;
+    case 8: { /* some text */
+        const char *text = texts[how / 16 % (sizeof(texts) / sizeof(*texts))];
+        size_t length = strlen(text);
+        if (bytes + length > MUTATE_BYTES)
+            return bytes;
+        memmove(input + at + length, input + at, left);
+        memcpy(input + at, text, length);
+        return bytes + length;
+    }
+    default: { /* a part of another */
+        size_t other = fixture_random(state) % mutate.count, from;
+        if (mutate.corpus[other].bytes == 0)
+            return bytes;
+        from = fixture_random(state) % mutate.corpus[other].bytes;
+        part = mutate.corpus[other].bytes - from < part ? mutate.corpus[other].bytes - from : part;
+        if (at + part > MUTATE_BYTES)
+            return bytes;
+        memcpy(input + at, mutate.corpus[other].data + from, part);
+        return at + part > bytes ? at + part : bytes;
+    }
+    }
+}
+
+static void mutate_read_corpus(void)
+{
+    char folder[200];
+    snprintf(folder, sizeof(folder), "tests/fuzz/corpus/%s", mutate.name);
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    if (!dir)
+        fail_msg("%s: not found from here; run from the repository's root", folder);
+    while ((entry = readdir(dir)) && mutate.count < MUTATE_CORPUS_MOST)
+        if (entry->d_name[0] != '.') {
+            snprintf(mutate.file, sizeof(mutate.file), "tests/fuzz/corpus/%s/%.80s", mutate.name, entry->d_name);
+            mutate.corpus[mutate.count].data = fixture_read(mutate.file, &mutate.corpus[mutate.count].bytes);
+            assert_true(mutate.corpus[mutate.count].bytes <= MUTATE_BYTES);
+            mutate_run(mutate.corpus[mutate.count].data, mutate.corpus[mutate.count].bytes);
+            mutate.count++;
+        }
+    closedir(dir);
+}
+
+static void mutate_all(void **state)
+{
+    const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
+    unsigned long count = cases ? strtoul(cases, NULL, 10) : mutate.cases;
+    (void)state;
+    signal(SIGABRT, mutate_signal);
+    signal(SIGALRM, mutate_signal);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    __sanitizer_set_death_callback(mutate_tell);
+#else
+    signal(SIGSEGV, mutate_signal);
+    signal(SIGBUS, mutate_signal);
+    signal(SIGFPE, mutate_signal);
+#endif
+    mutate_read_corpus();
+    assert_true(mutate.count > 0);
+    for (unsigned long i = 0; i < count; i++) {
+        uint64_t random = mutate.at = seed + i;
+        size_t from = fixture_random(&random) % mutate.count, bytes = mutate.corpus[from].bytes;
+        memcpy(mutate.input, mutate.corpus[from].data, bytes);
+        for (uint64_t changes = 1 + fixture_random(&random) % 8; changes > 0; changes--)
+            bytes = mutate_once(mutate.input, bytes, &random);
+        mutate_run(mutate.input, bytes);
+    }
+    print_message("%s: %zu of the corpus, %lu made of these\n", mutate.name, mutate.count, count);
+    while (mutate.count > 0)
+        free(mutate.corpus[--mutate.count].data);
+}
+
+/* The whole of such a test. */
+static int mutate_main(const char *name, const char *program, unsigned cases)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(mutate_all, NULL, NULL)};
+    mutate.name = name;
+    mutate.program = program;
+    mutate.cases = cases;
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+#endif
