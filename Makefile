@@ -204,7 +204,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long check san san-mounts bench bench-compute bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-long soak check san san-mounts bench bench-compute bench-replay bench-llama setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -212,7 +212,8 @@ help:
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, and TSan, which make test leaves out"
-	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills of packer and daemon (SEED=N repeats one)"
+	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills, an hour of soak (SEED=N repeats one)"
+	@echo "make soak MINUTES=N  everything at once on a mount: readers of every kind, clients, tunings, kills (SEED=N)"
 	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
@@ -247,6 +248,10 @@ san-mounts:
 
 test-long: tests-build
 	@tests/all long
+
+MINUTES ?= 10
+soak: tests-build
+	@EXPERTFS_SOAK_SECONDS=$$((60 * $(MINUTES))) TEST_TIMEOUT=$$((120 * $(MINUTES) + 900)) tests/run -v e2e/test_soak
 
 bench:
 	@tools/setup build test bench

@@ -2,7 +2,8 @@
 /*
  * tune_text.h - the texts of efs_set() and efs_get(): checked and turned into values, and back.
  *
- * Nothing here knows a served store. Numbers are taken to a millionth. Every refusal is -EINVAL and says in err (may be NULL) what is allowed.
+ * Nothing here knows a served store. Numbers are taken to a millionth. Every refusal is -EINVAL and says in err (may be
+ * NULL) what is allowed.
  */
 #ifndef EFS_TUNE_TEXT_H
 #define EFS_TUNE_TEXT_H

@@ -2,17 +2,15 @@
 """The budget holds: while 64 readers open, map and read experts and checkpoint files, and budget, plan, pools, policy and
 pins change, the daemon's memory is sampled. No sample is above the budget in force, and what was told to be held back,
 by more than 1 % or 16 MiB. EXPERTFS_SOAK_SECONDS: how long (20)."""
-import bisect
 import errno
 import mmap
 import multiprocessing
 import os
-import re
-import stat as modes
 import threading
 
 from e2e import *
 from e2e import _mounts
+from sampled import Tuner, memory_files, open_files, over, sampler, too_much
 
 need_fuse()
 SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "20"))
@@ -27,47 +25,6 @@ source = {}
 for name in files:
     with open(f"{model}/{name}", "rb") as file:
         source[name] = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-
-
-# ---- what the daemon holds ----
-
-def resident(pid):
-    """Bytes of anonymous memory, of shared memory that is mapped."""
-    with open(f"/proc/{pid}/status") as text:
-        found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", text.read(), re.M))
-    return int(found["RssAnon"]) << 10, int(found["RssShmem"]) << 10
-
-
-def memory_files(pid):
-    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found, mapped or not."""
-    seen = {}
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            path = f"/proc/{pid}/fd/{name}"
-            link = os.readlink(path)  # a file that was never shown has a name, in a filesystem that is mounted nowhere
-            if link.endswith("(deleted)") or not os.path.lexists(link):
-                there = os.stat(path)
-                if modes.S_ISREG(there.st_mode):
-                    seen[there.st_dev, there.st_ino] = (there.st_blocks * 512, (there.st_size + 4095) // 4096 * 4096)
-        except FileNotFoundError:
-            pass
-    return seen
-
-
-def sampler(pid, stop, pipe):
-    """(begin, end, bytes) again and again. Files are looked at one after the other, while some go and others come. A
-    file grows until it goes: what it had before and has after is there in between, when the rest is looked at."""
-    samples = []
-    while not stop.is_set():
-        begin = time.monotonic()
-        before = memory_files(pid)
-        anonymous, shared = resident(pid)
-        after = memory_files(pid)
-        held = sum(min(before[file][0], after[file][0]) for file in before.keys() & after.keys())
-        samples.append((begin, time.monotonic(), anonymous + max(held, shared)))
-        time.sleep(0.02)
-    pipe.send(samples)
-    pipe.close()
 
 
 # ---- readers ----
@@ -151,70 +108,6 @@ def readers(mount, experts, want, seed, stop, pipe):
     pipe.close()
 
 
-# ---- what changes ----
-
-SEGMENT = 16 << 20  # of the chunk pool, at most: one always stays
-SLACK = PROCESSES * THREADS // 4 * (3 << 20)  # experts that were being opened when the budget fell
-
-CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
-           ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
-           ("delta", ("auto", "2")), ("goal", ("io", "makespan")))
-
-
-class Tuner:
-    """Changes settings, and remembers from when to when which budget was in force."""
-
-    def __init__(self, mount, budget_bytes):
-        self.mount, self.generator = mount, random.Random(7)
-        self.times, self.limits = [0.0], [budget_bytes]  # limits[i] from times[i] on
-        self.problems, self.told, self.more_than_leased = [], 0, []
-
-    def set(self, name, value, path=""):
-        try:
-            os.setxattr(self.mount / path, "user.expertfs." + name, value.encode())
-        except OSError as error:
-            self.problems.append((name, value, error))
-
-    def set_budget(self, value, bytes_):
-        leased = self.mount.count("leased_bytes")
-        self.times.append(time.monotonic())
-        self.limits.append(max(bytes_, self.limits[-1]))
-        self.set("budget", value)
-        back = time.monotonic()
-        stat = self.mount.stat()
-        answer = os.getxattr(self.mount.path, "user.expertfs.answer").decode()
-        held = re.search(r"still hold (\d+) bytes", answer)
-        held = int(held.group(1)) if held else 0
-        self.told += held > 0
-        self.times.append(back)
-        self.limits.append(bytes_ + held)
-        excuse = max(0, leased + int(stat["fixed_bytes"]) + SEGMENT - bytes_)
-        if held > excuse + SLACK:
-            self.more_than_leased.append((value, held >> 20, excuse >> 20))
-
-    def limit(self, begin, end):
-        """The highest that was in force at any time from begin to end."""
-        first, last = bisect.bisect_right(self.times, begin) - 1, bisect.bisect_right(self.times, end)
-        return max(self.limits[first:last])
-
-    def change(self, budgets, experts):
-        what = self.generator.randrange(8)
-        if what < 3:
-            mib = self.generator.choice(budgets)
-            self.set_budget(f"{mib}M", mib << 20)
-        elif what < 4:
-            self.set("pin", self.generator.choice("FC-"), self.generator.choice(experts))
-        elif what < 5:
-            self.set("pin", self.generator.choice("C--"), f"experts/L{self.generator.randrange(LAYERS):02}")
-        else:
-            name, values = self.generator.choice(CHANGES)
-            self.set(name, self.generator.choice(values))
-
-
-def open_files(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def soak(what, mount_mib, budgets, seconds, options=""):
     print(f"-- {what}")
     mount = Mount(store, f"budget={mount_mib}M{options}")
@@ -223,7 +116,7 @@ def soak(what, mount_mib, budgets, seconds, options=""):
     if not mount.passthrough():
         note("no passthrough: nothing is leased")
     want = {name: open(mount / name, "rb").read() for name in experts}
-    tuner, stop = Tuner(mount, mount_mib << 20), fork.Event()
+    tuner, stop = Tuner(mount, mount_mib << 20, LAYERS, PROCESSES * THREADS), fork.Event()
     wait_until(lambda: mount.count("leased_experts") == 0)
     plain_files = open_files(pid) - len(memory_files(pid))
     pipes, children = [], []
@@ -253,16 +146,15 @@ def soak(what, mount_mib, budgets, seconds, options=""):
     check("only what is leased was held back", not tuner.more_than_leased, tuner.more_than_leased)
     found = [problem for _, problems in results for problem in problems]
     check(f"{sum(did for did, _ in results)} reads, opens and requests: no wrong byte, no error", not found, found[:5])
-    over = [(bytes_ - tuner.limit(begin, end), bytes_ >> 20, tuner.limit(begin, end) >> 20, round(begin - samples[0][0], 2))
-            for begin, end, bytes_ in samples]
+    above = over(samples, tuner)
     gaps = [b[0] - a[0] for a, b in zip(samples, samples[1:])]
-    worst = max(over)
+    worst = max(above)
     note(f"{len(samples)} samples, {len(samples) / seconds:.0f} a second, the longest pause {max(gaps):.2f} s; most over "
          f"the budget: {worst[0] / 2**20:.1f} MiB ({worst[1]} of {worst[2]} MiB); {tuner.told} of {len(tuner.limits) // 2} budgets were told to be held back")
     if SANITIZED:
         note("memory is not held to the budget: a sanitizer takes more")
     else:
-        bad = [entry for entry in over if entry[0] > max(16 << 20, (entry[2] << 20) // 100)]
+        bad = too_much(above)
         check("no sample is over the budget", samples and not bad, f"{len(bad)} are: {bad[:8]}")
     check("nothing is leased any more", wait_until(lambda: mount.count("leased_experts") == 0))
     tuner.set_budget(f"{min(budgets)}M", min(budgets) << 20)

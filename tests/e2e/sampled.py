@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a daemon holds, sampled from outside, and settings that change meanwhile: was any sample above the budget in force?"""
+import bisect
+import os
+import random
+import re
+import stat as modes
+import time
+
+
+def resident(pid):
+    """Bytes of anonymous memory, of shared memory that is mapped."""
+    with open(f"/proc/{pid}/status") as text:
+        found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", text.read(), re.M))
+    return int(found["RssAnon"]) << 10, int(found["RssShmem"]) << 10
+
+
+def memory_files(pid):
+    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found, mapped or not."""
+    seen = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            path = f"/proc/{pid}/fd/{name}"
+            link = os.readlink(path)  # a file that was never shown has a name, in a filesystem that is mounted nowhere
+            if link.endswith("(deleted)") or not os.path.lexists(link):
+                there = os.stat(path)
+                if modes.S_ISREG(there.st_mode):
+                    seen[there.st_dev, there.st_ino] = (there.st_blocks * 512, (there.st_size + 4095) // 4096 * 4096)
+        except FileNotFoundError:
+            pass
+    return seen
+
+
+def sampler(pid, stop, pipe):
+    """(begin, end, bytes) again and again. Files are looked at one after the other, while some go and others come. A
+    file grows until it goes: what it had before and has after is there in between, when the rest is looked at."""
+    samples = []
+    while not stop.is_set():
+        begin = time.monotonic()
+        before = memory_files(pid)
+        anonymous, shared = resident(pid)
+        after = memory_files(pid)
+        held = sum(min(before[file][0], after[file][0]) for file in before.keys() & after.keys())
+        samples.append((begin, time.monotonic(), anonymous + max(held, shared)))
+        time.sleep(0.02)
+    pipe.send(samples)
+    pipe.close()
+
+
+SEGMENT = 16 << 20  # of the chunk pool, at most: one always stays
+OPENED = 3 << 20  # the largest expert that is being opened when the budget falls, of one reader in four
+
+CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
+           ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
+           ("delta", ("auto", "2")), ("goal", ("io", "makespan")))
+
+
+class Tuner:
+    """Changes settings, and remembers from when to when which budget was in force."""
+
+    def __init__(self, mount, budget_bytes, layers, readers, seed=7):
+        self.mount, self.generator, self.layers, self.slack = mount, random.Random(seed), layers, readers // 4 * OPENED
+        self.times, self.limits = [0.0], [budget_bytes]  # limits[i] from times[i] on
+        self.problems, self.told, self.more_than_leased = [], 0, []
+
+    def set(self, name, value, path=""):
+        try:
+            os.setxattr(self.mount / path, "user.expertfs." + name, value.encode())
+        except OSError as error:
+            self.problems.append((name, value, error))
+
+    def set_budget(self, value, bytes_):
+        leased = self.mount.count("leased_bytes")
+        self.times.append(time.monotonic())
+        self.limits.append(max(bytes_, self.limits[-1]))
+        self.set("budget", value)
+        back = time.monotonic()
+        stat = self.mount.stat()
+        answer = os.getxattr(self.mount.path, "user.expertfs.answer").decode()
+        held = re.search(r"still hold (\d+) bytes", answer)
+        held = int(held.group(1)) if held else 0
+        self.told += held > 0
+        self.times.append(back)
+        self.limits.append(bytes_ + held)
+        excuse = max(0, leased + int(stat["fixed_bytes"]) + SEGMENT - bytes_)
+        if held > excuse + self.slack:
+            self.more_than_leased.append((value, held >> 20, excuse >> 20))
+
+    def limit(self, begin, end):
+        """The highest that was in force at any time from begin to end."""
+        first, last = bisect.bisect_right(self.times, begin) - 1, bisect.bisect_right(self.times, end)
+        return max(self.limits[first:last])
+
+    def change(self, budgets, experts):
+        what = self.generator.randrange(8)
+        if what < 3:
+            mib = self.generator.choice(budgets)
+            self.set_budget(f"{mib}M", mib << 20)
+        elif what < 4:
+            self.set("pin", self.generator.choice("FC-"), self.generator.choice(experts))
+        elif what < 5:
+            self.set("pin", self.generator.choice("C--"), f"experts/L{self.generator.randrange(self.layers):02}")
+        else:
+            name, values = self.generator.choice(CHANGES)
+            self.set(name, self.generator.choice(values))
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def over(samples, tuner):
+    """(bytes above the budget, MiB held, MiB of the budget, seconds since the first) of each sample"""
+    return [(held - tuner.limit(begin, end), held >> 20, tuner.limit(begin, end) >> 20, round(begin - samples[0][0], 2))
+            for begin, end, held in samples]
+
+
+def too_much(found):
+    """Of these, what is above by more than 1 % or 16 MiB."""
+    return [entry for entry in found if entry[0] > max(16 << 20, (entry[2] << 20) // 100)]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything at once on one mount, EXPERTFS_SOAK_SECONDS long (12): 60 readers of every kind, clients of the library
+beside them on the same experts, requests and hints, a writer of budgets, plans, pins and policies, and readers and clients
+that are killed and come again. All bytes are compared; the daemon's memory is sampled against the budget in force; when
+all are gone its counters add up and nothing is held. `make soak MINUTES=N` is this for longer."""
+import random
+
+import crowd
+from e2e import *
+from sampled import Tuner, memory_files, open_files, over, sampler, too_much
+
+need_fuse()
+SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "12"))
+SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+note(f"SEED={SEED} EXPERTFS_SOAK_SECONDS={SECONDS:g} repeats this, but for the order in which processes run")
+READERS, LAYERS, EXPERTS = 4 * len(crowd.KINDS), 4, 16
+ROUND = 300  # seconds; then all end, the sums are looked at, and a new mount begins
+# Little room: who holds experts waits for nobody, but reads through the daemon what has no room to be opened.
+MOUNTS = (("budget=96M,lease=read", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
+          ("budget=128M,nopassthrough,direct_io=on,warm", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
+model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",
+                   "--shard-size", "20MB")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+folder = scratch("copies")
+os.mkdir(folder)
+want = experts_by_the_daemon(store)
+for name in files_below(model):
+    if os.path.getsize(f"{model}/{name}"):
+        with open(f"{model}/{name}", "rb") as file:
+            want[name] = file.read()
+originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+
+
+def asking(mount):
+    """What a client of the library does."""
+    import library_client
+    state = []
+
+    def client(generator):
+        if not state:
+            state.append(library_client.Client(mount, originals, keep_bytes=generator.choice((0, 4 << 20, (1 << 64) - 1))))
+        bad = state[0].ask(generator.randrange(LAYERS), generator.sample(range(EXPERTS), generator.choice((1, 2, 3, 4))))
+        if bad:
+            raise crowd.Wrong(bad)
+    return client
+
+
+def telling(mount):
+    """What a runtime that reads files writes."""
+    def writer(generator):
+        experts = generator.sample(range(EXPERTS), 4)
+        with open(mount / ".expertfs/want", "w") as file:
+            file.write(f"{generator.randrange(LAYERS)}: " + " ".join(f"{e}*{generator.randrange(1, 9)}" for e in experts) + "\n")
+        with open(mount / ".expertfs/hint", "w") as file:
+            file.write(f"{generator.randrange(LAYERS)}: " + " ".join(f"{e}?0.5" for e in experts) + "\n")
+        time.sleep(generator.uniform(0, 0.1))
+    return writer
+
+
+def sums(stat):
+    """Which of expertfs-proc(5)'s sums do not hold, nobody being there but who asks."""
+    held = {"leases": stat["leases"] == sum(stat[f"leases_{way}"] for way in ("f", "c", "m", "shared")) + stat["lease_errors"],
+            "coded": stat["coded"] == stat["coded_c"] + stat["coded_m"] + stat["coded_errors"],
+            "reads": stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"],
+            "read_bytes": stat["read_bytes"] == stat["fuse_reply_bytes"] + stat["fuse_ahead_bytes"] - stat["fuse_ahead_hit_bytes"],
+            "opens": stat["fuse_opens"] == sum(stat[f"fuse_open{way}"] for way in (
+                "s_passthrough", "s_direct", "s_cached", "s_control", "_errors", "_interrupts")) + 1,
+            "budget": stat["fixed_bytes"] + stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= stat["budget_bytes"],
+            "used": stat["chunk_used_bytes"] <= stat["chunk_pool_bytes"],
+            "damage": stat["chunks_damaged"] == 0 and stat["read_errors"] == 0}
+    return [name for name, holds in held.items() if not holds]
+
+
+def numbers(mount):
+    return {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+
+
+def quiet(mount):
+    stat = numbers(mount)
+    return not any(stat[name] for name in ("inflight", "leased_experts", "leased_bytes", "coded_experts"))
+
+
+def soak(number, seconds):
+    options, mib, budgets = MOUNTS[number % len(MOUNTS)]
+    generator = random.Random(SEED + number)
+    mount = Mount(store, options, name="soak")
+    pid = mount.daemon.pid
+    print(f"-- {options}, {seconds:.0f} s")
+    wait_until(lambda: quiet(mount))
+    plain_files = open_files(pid) - len(memory_files(pid))
+    asks = [telling(mount)] + ([] if SANITIZED else [asking(mount) for _ in range(4)])
+    readers, stop = crowd.start(mount, want, READERS, SEED + number, folder, asks=asks)
+    tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
+    sampling, pipe = crowd.fork.Event(), crowd.fork.Pipe(False)
+    watcher = crowd.fork.Process(target=sampler, args=(pid, sampling, pipe[1]), daemon=True)
+    watcher.start()
+    pipe[1].close()
+    experts = [name for name in want if name.startswith("experts/")]
+    end, kills, changes, ended = time.monotonic() + seconds, 0, 0, []
+    while time.monotonic() < end and mount.daemon.poll() is None:
+        time.sleep(generator.choice((0.05, 0.2, 0.5)))
+        tuner.change(budgets, experts)
+        changes += 1
+        if generator.random() < 0.3:  # one is killed wherever it is, and another comes
+            at = generator.randrange(len(readers))
+            old = readers[at]
+            old.process.kill()
+            old.process.join()
+            kills += 1
+            if old.pipe.poll():
+                try:
+                    ended.append(old.pipe.recv()[1])
+                except EOFError:
+                    pass
+            readers[at] = crowd.Reader(old.kind, mount.path, want, old.seed + 1, stop, ask=old.ask)
+    stop.set()
+    did, problems, signals = crowd.join(readers, 120)
+    problems += [problem for problem in ended if problem] + [f"{name}: ended by signal {n}" for name, n in signals]
+    sampling.set()
+    samples = pipe[0].recv() if pipe[0].poll(60) else []
+    watcher.join(10)
+    if not check(f"{did} reads and requests by {len(readers)}, {kills} killed, {changes} changes: no wrong byte, no error",
+                 not problems, problems[:5]):
+        note(mount.printed()[-2000:])
+    if mount.daemon.poll() is not None:
+        check("the daemon is there", False, mount.printed()[-3000:])
+        mount.abandon()
+        return
+    check("all changes were taken", not tuner.problems, tuner.problems[:3])
+    above = over(samples, tuner)
+    if SANITIZED or not samples:
+        note("memory is not held to the budget: a sanitizer takes more")
+    else:
+        worst = max(above)
+        note(f"{len(samples)} samples; most over the budget: {worst[0] / 2**20:.1f} MiB of {worst[2]}")
+        check("no sample is over the budget", not too_much(above), too_much(above)[:5])
+    check("nothing is held when all are gone", wait_until(lambda: quiet(mount)), numbers(mount))
+    wait_until(lambda: not sums(numbers(mount)))
+    check("the counters add up", not sums(numbers(mount)), (sums(numbers(mount)), numbers(mount)))
+    check("no file is left open", wait_until(lambda: open_files(pid) - len(memory_files(pid)) <= plain_files),
+          (open_files(pid), len(memory_files(pid)), plain_files))
+    mount.unmount("after the soak")
+
+
+rounds = max(2, -(-int(SECONDS) // ROUND))
+for number in range(rounds):
+    soak(number + SEED % len(MOUNTS), SECONDS / rounds)
+done()

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_codec.c - any bytes as weights of each format, coded by each choice: twice to the same chunks, and back to the
+ * same bytes, whole and in a range; then any bytes as chunks, and good chunks with some bytes changed: an error or some
+ * elements, nothing outside of them touched, the same again when asked again.
+ *
+ * Input: format, choice, how many bytes at the end are changes (4 each: place, value), the rest.
+ */
+#include "codec.h"
+#include "fuzz.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define ELEMENTS 65536u
+#define GUARD 64u /* bytes behind what is decoded */
+
+static struct efs_codec_scratch *scratch;
+
+struct coded {
+    uint8_t *e, *sm;
+    struct efs_shard_coded about;
+};
+
+static void *room(size_t bytes)
+{
+    void *p = malloc(bytes + GUARD);
+    CHECK(p);
+    return p;
+}
+
+static void encode(enum efs_format format, enum efs_codec_choice choice, const uint8_t *raw, size_t elements,
+                   struct coded *coded)
+{
+    coded->e = room(efs_shard_e_bound(elements));
+    coded->sm = room(efs_shard_sm_bound(format, elements));
+    CHECK(efs_shard_encode(format, choice, raw, elements, coded->e, coded->sm, &coded->about, scratch) == 0);
+    CHECK(coded->about.e_bytes <= efs_shard_e_bound(elements));
+    CHECK(coded->about.sm_bytes <= efs_shard_sm_bound(format, elements));
+}
+
+static void coded_free(struct coded *coded)
+{
+    free(coded->e);
+    free(coded->sm);
+}
+
+/* Elements [first, first + count): what came of it, and that nothing behind them was written. */
+static errint_t decode(const struct efs_shard_view *view, size_t first, size_t count, uint8_t *out)
+{
+    size_t bytes = count * efs_format_bytes(view->format);
+    memset(out + bytes, 0xA5, GUARD);
+    errint_t rc = efs_shard_decode(view, first, count, out, false, scratch);
+    CHECK(rc == 0 || rc == -EUCLEAN);
+    for (unsigned i = 0; i < GUARD; i++)
+        CHECK(out[bytes + i] == 0xA5);
+    return rc;
+}
+
+/* Chunks in blocks of their own size, so that a sanitizer sees what is read behind them. */
+static void decode_any(enum efs_format format, uint32_t codec, size_t elements, const uint8_t *e, size_t e_bytes,
+                       const uint8_t *sm, size_t sm_bytes)
+{
+    uint8_t *e_copy = malloc(e_bytes ? e_bytes : 1), *sm_copy = malloc(sm_bytes ? sm_bytes : 1);
+    uint8_t *out = room(elements * efs_format_bytes(format)), *part = room(elements * efs_format_bytes(format));
+    CHECK(e_copy && sm_copy);
+    memcpy(e_copy, e, e_bytes);
+    memcpy(sm_copy, sm, sm_bytes);
+    struct efs_shard_view view = {.format = format,
+                                  .codec = codec,
+                                  .elements = elements,
+                                  .e = e_copy,
+                                  .sm = sm_copy,
+                                  .e_bytes = e_bytes,
+                                  .sm_bytes = sm_bytes};
+    errint_t rc = decode(&view, 0, elements, out);
+    size_t first = elements / 3, count = elements - first - elements / 4;
+    errint_t part_rc = decode(&view, first, count, part);
+    if (rc == 0 && part_rc == 0) /* a range sees less of the damage, but nothing else */
+        CHECK(memcmp(part, out + first * efs_format_bytes(format), count * efs_format_bytes(format)) == 0);
+    CHECK(decode(&view, 0, elements, part) == rc);
+    if (rc == 0)
+        CHECK(memcmp(part, out, elements * efs_format_bytes(format)) == 0);
+    free(e_copy);
+    free(sm_copy);
+    free(out);
+    free(part);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 8 || size > ELEMENTS)
+        return 0;
+    if (!scratch)
+        CHECK(efs_codec_scratch_new(ELEMENTS, &scratch) == 0);
+    enum efs_format format = (enum efs_format)(data[0] % EFS_FORMAT_COUNT);
+    enum efs_codec_choice choice = (enum efs_codec_choice)(data[1] % 8);
+    size_t changes = data[2] % 8 * 4u;
+    data += 3, size -= 3;
+    if (changes > size)
+        changes = 0;
+    const uint8_t *change = data + size - changes;
+    size -= changes;
+    const size_t element = efs_format_bytes(format), elements = size / element;
+    if (elements == 0)
+        return 0;
+    if (efs_codec_can_choose(choice) && !(choice == EFS_CHOOSE_RAW && format != EFS_FORMAT_BYTES)) {
+        struct coded a, b;
+        uint8_t *out = room(elements * element);
+        encode(format, choice, data, elements, &a);
+        encode(format, choice, data, elements, &b);
+        CHECK(a.about.codec == b.about.codec && a.about.e_bytes == b.about.e_bytes &&
+              a.about.sm_bytes == b.about.sm_bytes && memcmp(a.e, b.e, a.about.e_bytes) == 0 &&
+              memcmp(a.sm, b.sm, a.about.sm_bytes) == 0);
+        struct efs_shard_view view = {.format = format,
+                                      .codec = a.about.codec,
+                                      .elements = elements,
+                                      .e = a.e,
+                                      .sm = a.sm,
+                                      .e_bytes = a.about.e_bytes,
+                                      .sm_bytes = a.about.sm_bytes};
+        CHECK(decode(&view, 0, elements, out) == 0 && memcmp(out, data, elements * element) == 0);
+        for (size_t i = 0; i < changes; i += 4) {
+            size_t at = (size_t)change[i] | (size_t)change[i + 1] << 8;
+            if (a.about.e_bytes && change[i + 2] % 4)
+                a.e[at % a.about.e_bytes] = change[i + 3];
+            else if (a.about.sm_bytes)
+                a.sm[at % a.about.sm_bytes] = change[i + 3];
+        }
+        size_t cut = changes ? change[0] % 2 * change[1] : 0; /* and, perhaps, with its end missing */
+        decode_any(format, a.about.codec, elements, a.e, cut < a.about.e_bytes ? a.about.e_bytes - cut : 0, a.sm,
+                   a.about.sm_bytes);
+        coded_free(&a);
+        coded_free(&b);
+        free(out);
+    }
+    for (uint32_t codec = 0; codec < EFS_CODECS; codec++)
+        decode_any(format, codec, elements, data, size / 2, data + size / 2, size - size / 2);
+    return 0;
+}

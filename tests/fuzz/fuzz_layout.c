@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_layout.c - any bytes as what a mount tells a client of the library: of an expert's file, its header; of one that
+ * comes coded, its layout, and places in windows. Refused, or every tensor and chunk is inside of what there is.
+ *
+ * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
+ */
+#include "coded_layout.h"
+#include "file_layout.h"
+#include "fuzz.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define PLACES 4u
+#define WINDOW_BYTES 8192u
+
+static uint8_t window_data[WINDOW_BYTES];
+
+static struct efs_coded_window window_of(void *arg, uint32_t number)
+{
+    (void)arg;
+    return number < 3 ? (struct efs_coded_window){window_data, WINDOW_BYTES >> number}
+                      : (struct efs_coded_window){NULL, 0};
+}
+
+static void check_tensors(const struct efs_tensor *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(tensors[i].name && strlen(tensors[i].name) <= 65535 && tensors[i].dims <= 8);
+        CHECK(efs_dtype_name(tensors[i].dtype));
+    }
+}
+
+static void file(const uint8_t *data, size_t bytes)
+{
+    struct efs_file_layout *layout = NULL;
+    errint_t rc = efs_layout_read(data, bytes, &layout);
+    CHECK(rc == 0 || rc == -EUCLEAN);
+    if (rc < 0)
+        return;
+    CHECK(efs_layout_fits(layout, data) && layout->header_bytes <= bytes);
+    struct efs_tensor *tensors = efs_layout_tensors(layout, data);
+    CHECK(tensors);
+    check_tensors(tensors, layout->tensor_count);
+    for (uint32_t i = 0; i < layout->tensor_count; i++) {
+        const uint8_t *at = tensors[i].data;
+        CHECK(tensors[i].bytes == 0 ||
+              (at >= data && tensors[i].bytes <= bytes && at + tensors[i].bytes <= data + bytes));
+    }
+    free(tensors);
+    efs_layout_free(layout);
+}
+
+static void coded(const uint8_t *data, size_t bytes)
+{
+    struct efs_file_layout *layout = NULL;
+    if (bytes < 4 * PLACES)
+        return;
+    errint_t rc = efs_coded_layout_read(data + 4 * PLACES, bytes - 4 * PLACES, &layout);
+    CHECK(rc == 0 || rc == -EUCLEAN);
+    if (rc < 0)
+        return;
+    if (layout->coded->extent_count > 1000) { /* the client has as many places as were told, and compares */
+        efs_layout_free(layout);
+        return;
+    }
+    struct efs_export_place *places = calloc(layout->coded->extent_count + 1u, sizeof(*places));
+    struct efs_tensor *tensors = NULL;
+    struct efs_coded_shard *shards = NULL;
+    CHECK(places);
+    for (uint32_t i = 0; i < layout->coded->extent_count; i++) {
+        const uint8_t *p = data + 4 * (i % PLACES);
+        places[i] = (struct efs_export_place){.e_window = p[0] % 4u,
+                                              .sm_window = p[1] % 4u,
+                                              .e_offset = p[2] == 255 ? UINT64_MAX : p[2] * 32u,
+                                              .sm_offset = p[3] == 255 ? UINT64_MAX - 7 : p[3] * 32u};
+    }
+    rc = efs_coded_tensors(layout, places, window_of, NULL, &tensors, &shards);
+    CHECK(rc == 0 || rc == -EUCLEAN);
+    if (rc == 0) {
+        check_tensors(tensors, layout->tensor_count);
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < layout->tensor_count; i++) {
+            CHECK(tensors[i].shard_count == 0 || tensors[i].shards == shards + count);
+            count += tensors[i].shard_count;
+        }
+        CHECK(count == layout->coded->shard_count);
+        for (uint32_t s = 0; s < count; s++) {
+            CHECK(!shards[s].e ||
+                  (shards[s].e >= window_data && shards[s].e + shards[s].e_bytes <= window_data + WINDOW_BYTES));
+            CHECK(!shards[s].sm ||
+                  (shards[s].sm >= window_data && shards[s].sm + shards[s].sm_bytes <= window_data + WINDOW_BYTES));
+        }
+        free(tensors);
+        free(shards);
+    }
+    free(places);
+    efs_layout_free(layout);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0 || size > 1 << 16)
+        return 0;
+    uint8_t *copy = malloc(size); /* without the first byte, of its own size */
+    CHECK(copy);
+    memcpy(copy, data + 1, size - 1);
+    copy[size - 1] = 0;
+    if (data[0] == 'f')
+        file(copy, size - 1);
+    else
+        coded(copy, size - 1);
+    free(copy);
+    return 0;
+}
