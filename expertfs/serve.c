@@ -18,6 +18,7 @@
 #include "export.h"
 #include "log.h"
 #include "mountpoint.h"
+#include "privileges.h"
 #include "session.h"
 #include "starting.h"
 
@@ -308,6 +309,8 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     struct efsd_starting starting = {0};
     int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
+    if (!rc)
+        rc = efsd_privileges_drop(err);
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)

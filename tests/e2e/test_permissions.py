@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """With allow_other others may come, but see and read no more than the store's own mode lets them: files, folders,
-control files and xattrs."""
+control files, xattrs and the socket. The daemon has given up what it does not need."""
 import errno
+import socket
 import stat
 
 from e2e import *
+from handout import LIST, packet
 
 need_fuse()
 if os.geteuid():
@@ -90,6 +92,53 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
         got = errno.errorcode[error.errno]
     check("writing is refused as ever", got == "EROFS", got)
     mount.unmount()
+
+print("-- the socket and hints, and what nobody may")
+os.chmod(store, 0o644)
+mount = Mount(store, "allow_other")
+addresses = [line.split(": ", 1)[1] for line in mount.control("handout").splitlines() if line.startswith("address: ")]
+
+
+def connect():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.settimeout(30)
+        client.connect(addresses[0])
+        client.send(packet(LIST, []))
+        return "nothing" if not client.recv(4096) else "answered"
+
+
+for who, uid, gid in (("root", 0, 0), ("others", NOBODY, OTHER_GROUP), ("the store's group", NOBODY, GROUP)):
+    allowed = uid == 0
+    if addresses:
+        got = as_user(uid, [gid], connect)
+        check(f"{who} {'may' if allowed else 'may not'} ask by the socket", (got == "answered") == allowed, got)
+    for what, action in (("hint", lambda: open(mount / ".expertfs/hint", "w").write("1: 2\n")),
+                         ("pin", lambda: os.setxattr(mount / expert, "user.expertfs.pin", b"C"))):
+        got = as_user(uid, [gid], action)
+        check(f"{who} {'may' if allowed else 'may not'} {what}", allowed == (got not in ("EACCES", "EPERM")), got)
+    for what, action in (("make a file", lambda: open(mount / "new", "w")), ("make a folder", lambda: os.mkdir(mount / "new")),
+                         ("take one away", lambda: os.unlink(mount / expert)), ("name one otherwise", lambda: os.rename(mount / large, mount / "x")),
+                         ("write to one", lambda: open(mount / large, "r+b")), ("cut one", lambda: os.truncate(mount / large, 0)),
+                         ("give one away", lambda: os.chown(mount / large, NOBODY, GROUP)),
+                         ("write to what it tells", lambda: open(mount / ".expertfs/stat", "w"))):
+        got = as_user(uid, [gid], action)
+        check(f"{who} may not {what}", got in ("EROFS", "EACCES", "EPERM", "EXDEV"), got)
+
+print("-- what the daemon has left")
+KEPT = sum(1 << number for number in (1, 2, 14, 21))  # DAC_OVERRIDE, DAC_READ_SEARCH, IPC_LOCK, SYS_ADMIN
+have = {}
+for task in os.listdir(f"/proc/{mount.daemon.pid}/task"):
+    with open(f"/proc/{mount.daemon.pid}/task/{task}/status") as status:
+        for line in status:
+            name, _, value = line.partition(":")
+            if name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+                have[name] = have.get(name, 0) | int(value, 16)
+            elif name == "NoNewPrivs":
+                have[name] = min(have.get(name, 1), int(value))
+check("none of its threads has other capabilities", not (have["CapPrm"] | have["CapEff"] | have["CapBnd"]) & ~KEPT and
+      not have["CapInh"] | have["CapAmb"], {name: hex(value) for name, value in have.items()})
+check("nor can they gain any", have["NoNewPrivs"] == 1)
+mount.unmount()
 
 print("-- without allow_other, and an access control list")
 os.chmod(store, 0o600)
