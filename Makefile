@@ -212,7 +212,7 @@ help:
 	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
 	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, and TSan, which make test leaves out"
-	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills, an hour of soak (SEED=N repeats one)"
+	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills, power loss, soak (SEED=N repeats it)"
 	@echo "make soak MINUTES=N  everything at once on a mount: readers of every kind, clients, tunings, kills (SEED=N)"
 	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"

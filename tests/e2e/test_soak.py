@@ -127,7 +127,8 @@ def soak(number, seconds):
         check("the daemon is there", False, mount.printed()[-3000:])
         mount.abandon()
         return
-    check("all changes were taken", not tuner.problems, tuner.problems[:3])
+    refused = [problem for problem in tuner.problems if mount.passthrough() or problem[:2] != ("pin", "F")]
+    check("all changes were taken, but for pins where nothing is kept full", not refused, refused[:3])
     above = over(samples, tuner)
     if SANITIZED or not samples:
         note("memory is not held to the budget: a sanitizer takes more")

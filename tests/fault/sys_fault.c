@@ -130,6 +130,11 @@ void fault_power(unsigned nth, bool lose)
     power.armed = true;
 }
 
+void fault_power_some(uint64_t seed)
+{
+    power.seed = seed;
+}
+
 unsigned fault_power_calls(void)
 {
     power.armed = false;
@@ -251,7 +256,12 @@ int efs_sys_linkat(int from_dir, const char *from, int to_dir, const char *to, i
 
 int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
-    return fails(FAULT_LINK) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
+    power_step();
+    char *saved = power_save(to_dir, to);
+    int rc = fails(FAULT_LINK) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
+    if (rc == 0)
+        power_remember_rename(to_dir, to, saved);
+    return rc;
 }
 
 int efs_sys_fallocate(int fd, int mode, uint64_t offset, uint64_t bytes)

@@ -6,6 +6,7 @@
 #define EFS_SYS_FAULT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum fault_call {
     FAULT_OPEN,
@@ -59,6 +60,8 @@ void fault_old_kernel(bool on);
  * with what was not synced lost. nth 0: calls are only counted. */
 #define POWER_EXIT 99
 void fault_power(unsigned nth, bool lose);
+/* Of what was not synced some reaches the disk all the same, by this seed; 0: nothing does. */
+void fault_power_some(uint64_t seed);
 unsigned fault_power_calls(void); /* so far; no more of it from now on */
 
 #endif

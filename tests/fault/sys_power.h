@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sys_power.h - part of sys_fault.c: the process ends at the nth call that changes files, and what was not synced by
- * then is lost, as when the power fails. Files that were written have their old bytes and size again, names that were
- * given are taken back. Holes that were punched stay, which is the worst that can be; removed names stay removed.
+ * then is lost, as when the power fails: all of it, or, by a seed, any part of it, also parts of writes, since a disk
+ * may have done some of what nobody waited for, in any order. Files that were written have their old bytes and size
+ * again, names that were given are taken back, what was named over has its name. Holes that were punched stay, which is
+ * the worst that can be; removed names stay removed.
  */
 #ifndef EFS_SYS_POWER_H
 #define EFS_SYS_POWER_H
@@ -18,17 +20,19 @@
 /* What takes back one call that was not synced yet, newest last. */
 struct power_undo {
     dev_t dev;
-    ino_t ino;  /* of the file, or of the directory that a name was made in */
-    int fd;     /* a copy: files may be closed by then */
-    char *name; /* a name that was made; else bytes or a size */
-    uint64_t offset, bytes, size;
+    ino_t ino;   /* of the file, or of the directory that a name was made in */
+    int fd;      /* a copy: files may be closed by then */
+    char *name;  /* a name that was made; else bytes or a size */
+    char *saved; /* another name of what had that name, while it is not sure whether it has it again; or NULL */
+    uint64_t offset, length, bytes, size; /* length: of what was written; bytes: of old; size: of the file before */
     unsigned char *old;
-    bool done;
+    bool done, cut; /* cut: a change of the size */
 };
 
 static struct {
     unsigned nth, seen;
     bool armed, lose;
+    uint64_t seed; /* 0: all is lost */
     struct power_undo undo[POWER_UNDO_MOST];
     unsigned count;
     pthread_mutex_t lock;
@@ -48,6 +52,8 @@ static void power_remember(int fd, const char *name, uint64_t offset, uint64_t b
     *u = (struct power_undo){.dev = st.st_dev, .ino = st.st_ino, .offset = offset, .size = (uint64_t)st.st_size};
     u->fd = name ? dup(fd) : open(self, O_RDWR | O_CLOEXEC);
     u->name = name ? strdup(name) : NULL;
+    u->length = bytes;
+    u->cut = !name && bytes == UINT64_MAX;
     if (!name && offset < u->size) {
         u->bytes = u->size - offset < bytes ? u->size - offset : bytes;
         u->old = malloc(u->bytes);
@@ -68,6 +74,10 @@ static void power_synced(int fd)
         if (u->done || u->dev != st.st_dev || u->ino != st.st_ino)
             continue;
         u->done = true;
+        if (u->saved)
+            unlinkat(u->fd, u->saved, 0);
+        free(u->saved);
+        u->saved = NULL;
         close(u->fd);
         free(u->name);
         free(u->old);
@@ -75,19 +85,85 @@ static void power_synced(int fd)
     pthread_mutex_unlock(&power.lock);
 }
 
+/* Before a name is given to another file: what has it gets a second one. To be remembered when that was done. */
+static char *power_save(int dir, const char *name)
+{
+    char saved[300];
+    if (!power.armed || !power.lose)
+        return NULL;
+    snprintf(saved, sizeof(saved), ".power-%u-%s", power.count, name);
+    return linkat(dir, name, dir, saved, 0) == 0 ? strdup(saved) : NULL;
+}
+
+static void power_remember_rename(int dir, const char *name, char *saved)
+{
+    if (power.armed && power.lose) {
+        power_remember(dir, name, 0, 0);
+        power.undo[power.count - 1].saved = saved;
+    }
+}
+
+static uint64_t power_random(void)
+{
+    power.seed ^= power.seed << 13;
+    power.seed ^= power.seed >> 7;
+    power.seed ^= power.seed << 17;
+    return power.seed;
+}
+
+/* What a write has made, of which some reached the disk. */
+struct power_kept {
+    unsigned char *data;
+    uint64_t bytes, size;
+};
+
+/* The change is taken back; kept: how it was, if some of it is to come again. */
+static void power_undo(const struct power_undo *u, struct power_kept *kept)
+{
+    struct stat st;
+    if (kept) {
+        if (fstat(u->fd, &st) < 0)
+            abort();
+        kept->size = (uint64_t)st.st_size;
+        kept->bytes = u->cut || u->offset >= kept->size ? 0 : kept->size - u->offset;
+        kept->bytes = kept->bytes < u->length ? kept->bytes : u->length;
+        if (power_random() % 4 == 0)
+            kept->bytes = power_random() % (kept->bytes / 512 + 1) * 512;
+        kept->data = malloc(kept->bytes + 1);
+        if (!kept->data || pread(u->fd, kept->data, kept->bytes, (off_t)u->offset) != (ssize_t)kept->bytes)
+            abort();
+    }
+    if (u->bytes && pwrite(u->fd, u->old, u->bytes, (off_t)u->offset) != (ssize_t)u->bytes)
+        abort();
+    if (ftruncate(u->fd, (off_t)u->size) < 0)
+        abort();
+}
+
 static void power_fail(void)
 {
+    static struct power_kept kept[POWER_UNDO_MOST];
+    static bool some[POWER_UNDO_MOST];
     for (unsigned i = power.count; i-- > 0;) {
         const struct power_undo *u = &power.undo[i];
         if (u->done)
             continue;
-        if (u->name) {
+        some[i] = power.seed && power_random() % 2;
+        if (!u->name)
+            power_undo(u, some[i] ? &kept[i] : NULL);
+        else if (!some[i] && u->saved)
+            renameat(u->fd, u->saved, u->fd, u->name);
+        else if (!some[i])
             unlinkat(u->fd, u->name, 0);
+    }
+    for (unsigned i = 0; i < power.count; i++) {
+        const struct power_undo *u = &power.undo[i];
+        if (u->saved)
+            unlinkat(u->fd, u->saved, 0);
+        if (u->done || u->name || !some[i])
             continue;
-        }
-        if (u->bytes && pwrite(u->fd, u->old, u->bytes, (off_t)u->offset) != (ssize_t)u->bytes)
+        if (kept[i].bytes && pwrite(u->fd, kept[i].data, kept[i].bytes, (off_t)u->offset) != (ssize_t)kept[i].bytes)
             abort();
-        if (ftruncate(u->fd, (off_t)u->size) < 0)
+        if (u->cut && ftruncate(u->fd, (off_t)kept[i].size) < 0)
             abort();
     }
     _exit(POWER_EXIT);
