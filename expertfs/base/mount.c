@@ -25,11 +25,17 @@ bool efsd_may_tune(const struct efsd *daemon, fuse_req_t req)
     return uid == 0 || uid == daemon->uid;
 }
 
+/* What a disk says when it cannot be read, ENOTCONN or ESTALE, would tell a reader that this mount is gone. */
+static int errno_of_read(errint_t error)
+{
+    return error == -EUCLEAN || error == -ENOMEM ? -error : EIO;
+}
+
 void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes)
 {
     if (error) {
         efsd_count(&daemon->counters.reply_errors, 1);
-        fuse_reply_err(req, error == -ECANCELED ? EIO : -error);
+        fuse_reply_err(req, errno_of_read(error));
     } else {
         efsd_count(&daemon->counters.reply_bytes, bytes);
         fuse_reply_buf(req, data, bytes);

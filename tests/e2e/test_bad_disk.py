@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store is on a disk that loses its end, stands still, or is gone: readers of every kind get right bytes or an error,
+what is in memory is served on, the mount is told of and ends; and when the disk is well again, so is the mount. The disk
+is a FUSE daemon of the tests, or the store's file is cut."""
+import threading
+
+import crowd
+from e2e import *
+
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", "16", "-l", "3", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+folder, disk = scratch("copies"), scratch("disk")
+os.mkdir(folder)
+os.mkdir(disk)
+experts = experts_by_the_daemon(store)
+want = {**experts, **{name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")}}
+whole = open(store, "rb").read()
+READERS = 2 * len(crowd.KINDS)
+ERRORS = {crowd.errno.EIO, crowd.errno.EUCLEAN, crowd.errno.EFAULT}
+MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice"}
+
+
+def read_all(mount):
+    """How many files are right, how many give an error that may be; what is wrong."""
+    right, refused, wrong = 0, 0, []
+    for name, data in want.items():
+        try:
+            with open(mount / name, "rb", buffering=0) as file:
+                got = b""
+                while piece := file.read(1 << 20):
+                    got += piece
+            right += got == data
+            if got != data:
+                wrong.append(name)
+        except OSError as error:
+            refused += 1
+            if error.errno not in ERRORS:
+                wrong.append((name, error))
+    return right, refused, wrong
+
+
+
+
+def crowd_meanwhile(mount, what, seconds=1.5):
+    """A crowd, in the midst of which something is done; what is wrong."""
+    crowd.DYING |= ERRORS
+    readers, stop = crowd.start(mount, want, READERS, 7, folder, dying=True)
+    time.sleep(seconds / 3)
+    what()
+    time.sleep(seconds)
+    stop.set()
+    did, problems, signals = crowd.join(readers)
+    problems += [f"{name}: ended by signal {number}" for name, number in signals
+                 if number != signal.SIGBUS or name not in MAPPED]
+    return did, problems
+
+
+for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=64M,nopassthrough,direct_io=off"):
+    print(f"-- cut, {options}")
+    cut = f"{disk}/cut.efs"
+    shutil.copy(store, cut)
+    mount = Mount(cut, options)
+    did, problems = crowd_meanwhile(mount, lambda: os.truncate(cut, len(whole) // 3))
+    check(f"its end is lost under {did} reads: right bytes or an error", not problems, problems[:5])
+    right, refused, wrong = read_all(mount)
+    check(f"then {right} files are right, {refused} give an error", not wrong and refused, wrong)
+    with open(cut, "r+b") as file:
+        file.seek(len(whole) // 3)
+        file.write(whole[len(whole) // 3:])
+    right, refused, wrong = read_all(mount)
+    check("well again, all is right", right == len(want), (right, refused, wrong))
+    mount.unmount("after a cut")
+
+    print(f"-- stands still, {options}")
+    under = Mount(disk, "nopassthrough", fake=True, name="under")
+    mount = Mount(under / "cut.efs", options)
+    read_all(mount)
+    under.daemon.send_signal(signal.SIGSTOP)
+    begun = threading.Thread(target=read_all, args=(mount,))
+    begun.start()
+    looked = []
+    looker = threading.Thread(target=lambda: looked.append(mount.count("budget_bytes")), daemon=True)
+    looker.start()
+    looker.join(30)
+    check("the mount tells of itself meanwhile", looked, "it hangs")
+    time.sleep(0.5)
+    under.daemon.send_signal(signal.SIGCONT)
+    begun.join(60)
+    right, refused, wrong = read_all(mount)
+    check("and goes on", not begun.is_alive() and right == len(want), (right, refused, wrong))
+    did, problems = crowd_meanwhile(mount, lambda: (under.daemon.send_signal(signal.SIGSTOP), time.sleep(0.5),
+                                                    under.daemon.send_signal(signal.SIGCONT)))
+    check(f"a crowd waits for it: {did} reads, no wrong byte", not problems, problems[:5])
+
+    print(f"-- gone, {options}")
+    did, problems = crowd_meanwhile(mount, under.daemon.kill)
+    check(f"the disk is gone under {did} reads: right bytes or an error", not problems, problems[:5])
+    right, refused, wrong = read_all(mount)
+    check(f"then {right} files are in memory, {refused} give an error", not wrong and refused, wrong)
+    mount.unmount("the disk is gone")
+    under.abandon()
+done()

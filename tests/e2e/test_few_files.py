@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon may open few files, from 8 up (RLIMIT_NOFILE): it refuses to start and says why, or serves every kind of
+reader the right bytes, does without what it cannot have, lets go of all of it, and ends well."""
+import crowd
+from e2e import *
+
+need_fuse()
+if not shutil.which("prlimit"):
+    skip("there is no prlimit")
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "16", "-l", "3", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+folder = scratch("copies")
+os.mkdir(folder)
+want = experts_by_the_daemon(store)
+want.update({name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")})
+refused, served = [], []
+for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
+    mount = Mount(store, "budget=96M,lease=read", wait=False, prefix=("prlimit", f"--nofile={most}:{most}"))
+    ready = wait_until(lambda: mount.daemon.poll() is not None or any(f": {way} (" in mount.printed() for way in
+                                                                     ("passthrough", "direct_io", "page_cache")))
+    if mount.daemon.poll() is not None:
+        good = mount.daemon.returncode == 1 and not is_mounted(mount.path) and "files" in mount.printed()
+        check(f"{most} files: refused, and it is told why", good, (mount.daemon.returncode, mount.printed()))
+        refused.append(most)
+        mount.abandon()
+        continue
+    readers, stop = crowd.start(mount, want, 2 * len(crowd.KINDS), most, folder)
+    time.sleep(0.5)
+    stop.set()
+    did, problems, signals = crowd.join(readers)
+    check(f"{most} files: {did} reads, no wrong byte, no error", ready and not problems and not signals, (problems[:4], signals))
+    check("nothing is held", wait_until(lambda: mount.count("leased_experts") == 0 and mount.count("inflight") == 0), mount.stat())
+    served.append(most)
+    mount.unmount(f"{most} files")
+check("with few it is refused, with more it serves", {64, 128} <= set(served), (refused, served))
+done()
