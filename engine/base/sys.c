@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <numaif.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  *
  *     lru     who was used longest ago
  *     value   who is expected latest, by what sched/policy/policy_value.h has learnt of the layers' requests
- *     dali    who is not of the busy ones of his layer: DALI 4.3, Algorithm 2 (sched/place/gpu_cache.h). At the end of
+ *     dali    who is not of the busy ones of its layer: DALI 4.3, Algorithm 2 (sched/assign/gpu_cache.h). At the end of
  *             a window the busiest of the others take the places of the idlest of these, once they are asked for again.
  *             A layer's share is that of its experts in the pool. Among equals, who was used longest ago.
  *

@@ -4,7 +4,6 @@
 
 #include "sys.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <numa.h>
 #include <stdio.h>

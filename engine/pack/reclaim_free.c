@@ -8,7 +8,6 @@
 #include "reclaim.h"
 #include "sys.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <string.h>

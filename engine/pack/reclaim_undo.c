@@ -4,9 +4,6 @@
 #include "reclaim.h"
 #include "sys.h"
 
-#include <errno.h>
-#include <string.h>
-
 static void take_stored(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
 {
     struct efs_reclaim *r = arg;

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* What one layer of the store asks for at a token: the trace's experts modulo, each once. Returns how many. */
 static unsigned route_ask(const struct efs_route *route, uint64_t token, unsigned layer, unsigned experts,

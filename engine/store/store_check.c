@@ -8,7 +8,6 @@
 #include "store.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BAD(table, i, ...)                                                                                             \

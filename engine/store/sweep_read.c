@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define GAP_BYTES (64u << 10) /* between two windows that are read as one */
 

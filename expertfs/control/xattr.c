@@ -12,7 +12,6 @@
 #include "xattr.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 

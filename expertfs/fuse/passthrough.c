@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/fuse.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>

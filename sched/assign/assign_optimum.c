@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct partial {
     uint64_t ns[2], bytes;        /* bytes: taken on device 1 */

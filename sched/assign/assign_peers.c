@@ -10,7 +10,6 @@
 #include "assign_order.h"
 
 #include <errno.h>
-#include <string.h>
 
 static const char *const names[EFS_ASSIGN_RULES] = {"cpu",    "popular",    "fiddler",  "hybrimoe",
                                                     "greedy", "overlapped", "balanced", "optimum"};

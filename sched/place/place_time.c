@@ -12,7 +12,6 @@
 #include "place_core.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

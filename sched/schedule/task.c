@@ -5,7 +5,6 @@
 #include "task.h"
 
 #include <errno.h>
-#include <string.h>
 
 struct sizes {
     uint32_t tasks, ops, reads, decodes;

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define SHARD_ELEMENTS (512u << 10)
 #define PATHS 4

@@ -6,7 +6,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 static double ratio_of(double a, double b)
 {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - the small files beside the weights. */
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "checkpoint.h"
 
