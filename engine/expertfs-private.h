@@ -68,8 +68,17 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
 /* As efs_client_wait_any(). */
 int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 int efs_request_event(struct efs_request *request);
-/* Wait for all. 0, or the error of the first in needs that has one. */
+/* As efs_client_wait(). */
 errint_t efs_request_wait(struct efs_request *request);
+/* An expert that came by arrived, or is to: request is NULL then, and arg what arrived gets. */
+struct efs_request_held {
+    struct efs_request *request;
+    uint32_t index;
+    const void *arg;
+};
+/* Somebody waits for all of these, and drops none before: can that not be, since what waits for room has none beside
+ * the others? false while one is on its way. */
+bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
  * its error; -EINVAL; -ENOMEM. */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,

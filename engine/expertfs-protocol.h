@@ -20,7 +20,7 @@
  * as windows: of full experts, each with its descriptor in the first answer that names it; of coded ones in packets of
  * their own before that. libexpertfs uses it by itself.
  */
-#define EFS_EXPORT_VERSION 4u
+#define EFS_EXPORT_VERSION 5u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are below that */
 #define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the expert is used, and is held by the client already */
@@ -40,7 +40,9 @@ enum efs_export_kind {
     EFS_EXPORT_HINT = 8,     /* efs_export_routing: a layer to come will choose these */
     EFS_EXPORT_WINDOW = 9,   /* efs_export_answer, count 1, with a descriptor: of it only window and window_bytes mean
                                 something */
-    EFS_EXPORT_CODED = 10 /* to an ask: efs_export_coded, one or more, which follow each other among those of a tag */
+    EFS_EXPORT_CODED = 10, /* to an ask: efs_export_coded, one or more, which follow each other among those of a tag */
+    EFS_EXPORT_WAIT = 11,  /* efs_export_wait: nothing of it is dropped before all of it has come */
+    EFS_EXPORT_STUCK = 12  /* to a wait: efs_export_wait, count 0: so it does not come */
 };
 struct efs_export_head {
     uint32_t bytes, version, kind, count; /* bytes: of the packet; count: of what its last member has */
@@ -99,6 +101,12 @@ struct efs_export_kept {
     uint64_t raw_bytes;   /* of those in this packet, decoded */
     char stack[32];
     uint32_t expert[EFS_EXPORT_LISTED]; /* a packet ends behind the last */
+};
+/* Answered only if what of it waits for room has none beside the rest. */
+struct efs_export_wait {
+    struct efs_export_head head;
+    uint32_t number;                 /* the client's own, which an answer has, too */
+    uint32_t tag[EFS_EXPORT_ROUTED]; /* a packet ends behind the last */
 };
 /* Nothing is answered. */
 struct efs_export_routing {

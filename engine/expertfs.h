@@ -461,7 +461,8 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
  */
 EFS_API int efs_client_event(struct efs_client_request *request);
 /* Wait for all. 0, or the error of the first in needs that has one. All have to fit into the budget at once, coded ones
- * into half of it: what does not comes when others are dropped, and this would not return. */
+ * into half of it: -EDEADLK where what still waits for room has none beside what this request holds, of a mount if its
+ * socket hands them out. Nothing of the request changes by that: it goes on by efs_client_wait_any() and drops. */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
  * its error; -EINVAL: no such index, or it was dropped; -ENOMEM. */

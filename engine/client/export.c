@@ -63,8 +63,7 @@ static bool export_take_unmapped(struct efs_export *h, struct efs_export_ask *pa
     return packet->head.count > 0;
 }
 
-/* As efs_export_send(), whatever the packet is. */
-static errint_t export_send_all(struct efs_mount *m, const struct efs_export_head *last)
+errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *last)
 {
     struct efs_export *h = m->export;
     struct efs_export_ask packet;
@@ -95,18 +94,13 @@ errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask)
 {
     if (ask)
         efs_export_packet_end(ask);
-    return export_send_all(m, ask ? &ask->head : NULL);
-}
-
-errint_t efs_export_send_routing(struct efs_mount *m, const struct efs_export_routing *packet)
-{
-    return export_send_all(m, &packet->head);
+    return efs_export_send_all(m, ask ? &ask->head : NULL);
 }
 
 errint_t efs_export_send_list(struct efs_mount *m)
 {
     const struct efs_export_head list = {sizeof(list), EFS_EXPORT_VERSION, EFS_EXPORT_LIST, 0};
-    return export_send_all(m, &list);
+    return efs_export_send_all(m, &list);
 }
 
 /* ---- answers ---- */
@@ -184,6 +178,7 @@ union incoming {
     struct efs_export_answer answer;
     struct efs_export_kept kept;
     struct efs_export_coded coded;
+    struct efs_export_wait wait;
 };
 
 /* A packet of so many bytes, and what came with it. false: it makes no sense. */
@@ -199,6 +194,12 @@ static bool export_take(struct efs_mount *m, const union incoming *packet, size_
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
                efs_export_take_coded(m, &packet->coded);
+    if (head->kind == EFS_EXPORT_STUCK) {
+        if (head->count != 0 || bytes != offsetof(struct efs_export_wait, tag))
+            return false;
+        efs_mount_stuck(m, packet->wait.number);
+        return true;
+    }
     return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
            bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
            memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_take_kept(m, &packet->kept);

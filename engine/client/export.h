@@ -57,8 +57,8 @@ void efs_export_packet_end(struct efs_export_ask *packet);
 /* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not), whose end is
  * set here. <0: it does not work any more. */
 errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask);
-/* The same, then that packet, to which nothing is answered. */
-errint_t efs_export_send_routing(struct efs_mount *m, const struct efs_export_routing *packet);
+/* The same with a packet of any kind, which is complete. */
+errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *last);
 /* The same, then ask which experts the mount keeps full: efs_full_set_take() gets the answer. */
 errint_t efs_export_send_list(struct efs_mount *m);
 /* End the wait of who receives: something else has come. */

@@ -185,6 +185,15 @@ void efs_mount_wake_waiters(struct efs_mount *m)
         efs_export_kick(m->export);
 }
 
+void efs_mount_stuck(struct efs_mount *m, uint32_t number)
+{
+    for (struct efs_mount_waiter *w = m->waiters; w; w = w->next)
+        if (w->number == number) {
+            w->stuck = true;
+            efs_mount_wake_waiters(m);
+        }
+}
+
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
 {
     file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_HERE;

@@ -30,6 +30,12 @@
 
 #define EFS_PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
 
+struct efs_mount_waiter { /* for all of a request */
+    struct efs_mount_waiter *next;
+    uint32_t number;
+    bool stuck; /* the mount says that not all can be there at once */
+};
+
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
 
 struct efs_expert_file {
@@ -71,6 +77,8 @@ struct efs_mount {
     bool rested;                      /* and whether something came to rest since the last time */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
     struct efs_mount_request *watched;                              /* whose users wait by poll(2), not by a thread */
+    struct efs_mount_waiter *waiters;                               /* for all of a request */
+    uint32_t waiter_number;                                         /* of the last of these */
     bool reaper_sleeps, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], reaper;
     bool reaper_there;
@@ -120,6 +128,8 @@ void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, erri
 void efs_files_free(struct efs_expert_file *queue);
 /* Something has come, or nothing comes any more: those who wait look again. */
 void efs_mount_wake_waiters(struct efs_mount *m);
+/* The mount says so of the waiter of that number, if it is still there. */
+void efs_mount_stuck(struct efs_mount *m, uint32_t number);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* It was opened, or not. Frees it if nobody wants it any more. */

@@ -5,8 +5,12 @@
 #include "clock.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <time.h>
+
+#define STUCK_NS (2 * EFS_PATIENCE_NS) /* before the mount is asked whether all of a request can come */
+_Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a wait names all of a request");
 
 static bool time_before(struct timespec a, struct timespec b)
 {
@@ -63,18 +67,56 @@ int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32
     return rc;
 }
 
+static void waiter_end(struct efs_mount *m, struct efs_mount_waiter *waiter)
+{
+    struct efs_mount_waiter **p = &m->waiters;
+    while (*p != waiter)
+        p = &(*p)->next;
+    *p = waiter->next;
+}
+
+/* Without lock: can all of it come at once? The mount answers only if it cannot. */
+static void waiter_ask(const struct efs_mount_waiter *waiter, struct efs_mount_request *request)
+{
+    struct efs_mount *m = request->mount;
+    struct efs_export_wait packet = {.head = {.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_WAIT},
+                                     .number = waiter->number};
+    pthread_mutex_lock(&m->telling); /* asks and drops keep their order */
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < request->count && efs_export_works(m->export); i++) {
+        const struct efs_expert_file *file = request->items[i].file;
+        if (file && file->handed.tag != EFS_NO_TAG)
+            packet.tag[packet.head.count++] = file->handed.tag;
+    }
+    pthread_mutex_unlock(&m->lock);
+    packet.head.bytes = (uint32_t)(offsetof(struct efs_export_wait, tag) + packet.head.count * sizeof(packet.tag[0]));
+    if (packet.head.count)
+        efs_export_send_all(m, &packet.head);
+    pthread_mutex_unlock(&m->telling);
+}
+
 errint_t efs_mount_wait(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
+    struct efs_mount_waiter waiter = {.next = m->waiters, .number = ++m->waiter_number};
+    struct timespec until = efs_from_now(STUCK_NS);
+    m->waiters = &waiter;
     for (uint32_t i = 0; i < request->count; i++)
-        while (efs_mount_item_is_coming(&request->items[i]))
-            mount_wait_more(m, NULL);
+        while (efs_mount_item_is_coming(&request->items[i]) && !waiter.stuck) {
+            if (mount_wait_more(m, &until) != -ETIMEDOUT)
+                continue;
+            pthread_mutex_unlock(&m->lock);
+            waiter_ask(&waiter, request);
+            until = efs_from_now(STUCK_NS);
+            pthread_mutex_lock(&m->lock);
+        }
+    waiter_end(m, &waiter);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].file ? request->items[i].file->error : 0;
     pthread_mutex_unlock(&m->lock);
-    return rc;
+    return waiter.stuck ? -EDEADLK : rc;
 }
 
 errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,

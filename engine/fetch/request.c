@@ -19,8 +19,9 @@
 #include <string.h>
 #include <time.h>
 
-#define CODED_AT_ONCE 64u /* experts that begin as one batch */
-#define BRING_SHARE 4     /* a quarter of the budget */
+#define CODED_AT_ONCE 64u  /* experts that begin as one batch */
+#define BRING_SHARE 4      /* a quarter of the budget */
+#define STUCK_NS 200000000 /* without anything new, before a wait asks whether anything can come */
 
 /* ---- what there is to tell ---- */
 
@@ -491,13 +492,20 @@ int efs_request_event(struct efs_request *request)
 errint_t efs_request_wait(struct efs_request *request)
 {
     errint_t rc = 0;
+    bool stuck = false;
     pthread_mutex_lock(&request->lock);
-    while (request_any_coming(request))
-        pthread_cond_wait(&request->changed, &request->lock);
+    while (request_any_coming(request) && !stuck) {
+        const struct timespec until = efs_from_now(STUCK_NS);
+        if (pthread_cond_timedwait(&request->changed, &request->lock, &until) != ETIMEDOUT)
+            continue;
+        pthread_mutex_unlock(&request->lock);
+        stuck = efs_request_is_stuck(request);
+        pthread_mutex_lock(&request->lock);
+    }
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
     pthread_mutex_unlock(&request->lock);
-    return rc;
+    return stuck ? -EDEADLK : rc;
 }
 
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,

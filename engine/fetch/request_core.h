@@ -43,6 +43,8 @@ struct efs_request {
     struct efs_request_item items[];
 };
 
+/* Without lock: all that is still coming waits for room, and does not fit beside what the request holds. */
+bool efs_request_is_stuck(struct efs_request *request);
 errint_t efs_item_tensors(struct efs_request_item *item);
 void efs_item_free_tensors(struct efs_request_item *item);
 

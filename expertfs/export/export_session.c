@@ -159,6 +159,29 @@ static void session_take_drop(struct efsd_session *s, const struct efs_export_as
     }
 }
 
+/* Somebody waits for all of these. One that is not known has failed, which he is told by itself. */
+static bool session_take_wait(struct efsd_session *s, const struct efs_export_wait *wait, size_t bytes)
+{
+    struct efs_request_held all[EFS_EXPORT_ROUTED];
+    uint32_t count = 0;
+    if (wait->head.count == 0 || wait->head.count > EFS_EXPORT_ROUTED ||
+        bytes != offsetof(struct efs_export_wait, tag) + wait->head.count * sizeof(wait->tag[0]))
+        return false;
+    pthread_mutex_lock(&s->export->lock);
+    for (uint32_t i = 0; i < wait->head.count; i++) {
+        const struct efsd_held *held = efsd_held_of(s, wait->tag[i]);
+        if (held)
+            all[count++] = (struct efs_request_held){held->request, held->index, held};
+    }
+    pthread_mutex_unlock(&s->export->lock);
+    const struct efs_export_wait stuck = {
+        .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, 0},
+        .number = wait->number};
+    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* what is held is dropped by this thread alone */
+        efsd_session_send(s, &stuck.head, -1);                     /* without room for it he asks again */
+    return true;
+}
+
 static void session_take_unmapped(struct efsd_session *s, const struct efs_export_ask *ask)
 {
     pthread_mutex_lock(&s->export->lock);
@@ -205,6 +228,7 @@ union packet {
     struct efs_export_head head;
     struct efs_export_ask ask;
     struct efs_export_routing routing;
+    struct efs_export_wait wait;
 };
 
 /* One packet of so many bytes. false: the client is wrong. */
@@ -220,6 +244,8 @@ static bool session_take(struct efsd_session *s, const union packet *packet, siz
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
         return session_take_routing(s, &packet->routing, bytes);
+    if (head->kind == EFS_EXPORT_WAIT)
+        return session_take_wait(s, &packet->wait, bytes);
     if (head->count > EFS_EXPORT_ITEMS ||
         bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
         return false;

@@ -50,7 +50,7 @@ class Tensor(ctypes.Structure):
                 ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32), ("reserved", c_uint64 * 4)]
 
 
-FORM_FULL = 0
+FORM_FULL, FORM_CODED = 0, 1
 FILE_EXPERT = 1
 Done = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_size_t)
 Leased = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
@@ -75,6 +75,7 @@ def load(path):
             ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_size_t, c_uint32, c_int,
                                          POINTER(c_void_p), POINTER(Error)]),
             ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32), POINTER(c_int)]),
+            ("efs_client_wait", c_int, [c_void_p]),
             ("efs_client_tensors", c_int, [c_void_p, c_uint32, POINTER(POINTER(Tensor)), POINTER(c_uint32)]),
             ("efs_client_drop", None, [c_void_p, c_uint32]),
             ("efs_client_release", None, [c_void_p])):

@@ -6,10 +6,10 @@ import os
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED = range(1, 11)
+ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, WAIT, STUCK = range(1, 13)
 NOTIFY, WITH_LAYOUT = 0xFFFFFFFF, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 4
+VERSION = 5
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
@@ -23,6 +23,11 @@ def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSI
     body = struct.pack("<4I32s", layer, sequence, tokens, weighed, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
+
+
+def wait_for(tags, number, version=VERSION, count=None, length=None):
+    body = struct.pack(f"<I{len(tags)}I", number, *tags)
+    return struct.pack("<4I", 16 + len(body) if length is None else length, version, WAIT, len(tags) if count is None else count) + body
 
 
 def address_of(mount):
@@ -40,6 +45,17 @@ class Client:
 
     def send(self, *args, **more):
         self.socket.send(packet(*args, **more))
+
+    def stuck(self, tags, number, seconds=30):
+        """Who waits for all of these: does the mount say that they do not come? Nothing else is to come meanwhile."""
+        self.socket.settimeout(seconds)
+        self.socket.send(wait_for(tags, number))
+        try:
+            return struct.unpack("<5I", self.socket.recv(4096)) == (20, VERSION, STUCK, 0, number)
+        except TimeoutError:
+            return False
+        finally:
+            self.socket.settimeout(30)
 
     def answer(self):
         """(tag, error, window, bytes of the file); None: it was cut off."""

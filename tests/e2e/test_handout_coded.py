@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coded experts over the socket, by hand: chunks as the store has them, in windows that nobody can write to; what they
 take of the budget; clients that are wrong, greedy or killed; and segments that leave while clients keep them mapped."""
+import ctypes
+import errno
 import signal
+import sys
 
 from e2e import *
-from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client, packet
+from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
+
+sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
+import ctypes_client as api
 
 need_fuse()
 EXPERTS = 8
@@ -91,7 +97,11 @@ print("-- wrong ones")
 for name, data in {"a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
                    "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
                    "a tag out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
-                   "a kind of the mount's": packet(10, [(1, 1, 1)])}.items():
+                   "a wait for nothing": wait_for([], 1),
+                   "a wait that says another length": wait_for([1, 2], 1, count=3),
+                   "a wait for too many": wait_for([1] * 513, 1),
+                   "a kind of the mount's": packet(10, [(1, 1, 1)]),
+                   "another": packet(STUCK, [])}.items():
     other = Client(mount)
     other.socket.send(data)
     try:
@@ -167,6 +177,53 @@ check("two clients that ask for more than there is room for get it one after the
 check("never more than the budget", mount.count("chunk_pool_bytes") + mount.count("full_pool_bytes") + mount.count("fixed_bytes") <=
       mount.count("budget_bytes") and most <= available, (most, available))
 check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight", "coded_errors") == [0, 0, 0]), mount.stat())
+
+print("-- waiting for all")
+one.send(ASK, [(n, 1, n) for n in range(EXPERTS)], form=AS_CODED)
+two.send(ASK, [(0, 1, 9)], layer=1, form=AS_CODED)
+here = [one.coded()[0]]
+one.socket.settimeout(1)
+try:
+    while True:
+        here.append(one.coded()[0])
+except TimeoutError:
+    one.socket.settimeout(30)
+check("some of a request came, and not all of it", 0 < len(here) < EXPERTS, here)
+check("who waits for all of it is told", one.stuck(range(EXPERTS), 77))
+check("who waits for what fits is not", not one.stuck(here, 78, seconds=0.5))
+check("nor who waits for others", not two.stuck([9], 79, seconds=0.5))
+for _ in range(EXPERTS - len(here)):
+    one.send(DROP, [(0, 0, here.pop())])
+    here.append(one.coded()[0])
+check("the rest came when others were dropped", not one.stuck(here, 80, seconds=0.5))
+one.send(DROP, [(0, 0, tag) for tag in here])
+check("and what another waits for", two.coded()[:2] == (9, 0))
+two.send(DROP, [(0, 0, 9)])
+check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+
+
+def library_waits(form):
+    """What a wait of the library for a layer says; then its experts are taken one by one: how many came."""
+    client, request, error = ctypes.c_void_p(), ctypes.c_void_p(), api.Error()
+    needs, index, status, came = (api.Need * EXPERTS)(*((n, 1) for n in range(EXPERTS))), ctypes.c_uint32(), ctypes.c_int(), 0
+    if library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), ctypes.byref(error)) or library.efs_client_begin(
+            client, b"", 1, needs, ctypes.sizeof(api.Need), EXPERTS, form, ctypes.byref(request), ctypes.byref(error)):
+        return error.text.decode(), 0
+    rc = library.efs_client_wait(request)
+    while library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status)) == 1:
+        came += status.value == 0
+        library.efs_client_drop(request, index)
+    library.efs_client_release(request)
+    library.efs_client_close(client)
+    return rc, came
+
+
+if not SANITIZED:  # Python has no sanitizer in it
+    library = api.load(program("libexpertfs.so.0"))
+    for form in (api.FORM_FULL, api.FORM_CODED):
+        said = library_waits(form)
+        check(f"form {form}: the library waits, too, and goes on one by one", said == (-errno.EDEADLK, EXPERTS), said)
+    check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "leased_experts", "inflight") == [0, 0, 0]), mount.stat())
 
 print("-- told on and on")
 for layer in (0, 1):

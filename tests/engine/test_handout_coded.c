@@ -49,7 +49,9 @@ enum manner {
     MANNERS,
     LOSES_WINDOWS, /* good, but the first descriptor of each window is of no use */
     LOSES_WINDOWS_FULL,
-    ANY_IS_LATE /* and full then: once something else is asked for */
+    ANY_IS_LATE, /* and full then: once something else is asked for */
+    NO_ROOM,     /* for the last that is asked for until another is dropped, and says so of waits */
+    NO_ROOM_BAD  /* the same in a packet that makes no sense */
 };
 
 struct mount_end {
@@ -59,8 +61,8 @@ struct mount_end {
     size_t window_bytes;
     size_t change;
     uint8_t with;
-    bool has[EXPERTS], lost[EXPERTS];               /* windows that were sent, and first in vain */
-    _Atomic uint32_t asked, layouts, dropped, told; /* told: of experts that the client has */
+    bool has[EXPERTS], lost[EXPERTS];                      /* windows that were sent, and first in vain */
+    _Atomic uint32_t waits, asked, layouts, dropped, told; /* told: of experts that the client has */
     pthread_t thread;
     char path[900];
 };
@@ -180,13 +182,44 @@ static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag,
     free(body);
 }
 
+/* First of a wait that there is not. */
+static void tell_stuck(struct mount_end *s, int fd, const struct efs_export_wait *wait)
+{
+    struct efs_export_wait stuck = {
+        .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, s->manner == NO_ROOM_BAD},
+        .number = wait->number + 7};
+    s->waits++;
+    reply(fd, &stuck, stuck.head.bytes, -1);
+    stuck.number = wait->number;
+    if (s->waits > 1)
+        reply(fd, &stuck, stuck.head.bytes, -1);
+}
+
 static void serve_one(struct mount_end *s, int fd)
 {
+    union {
+        struct efs_export_ask ask;
+        struct efs_export_wait wait;
+    } packet;
     struct efs_export_ask ask;
     uint32_t late_tag = EFS_EXPORT_NOTIFY, late_expert = 0;
-    while (recv(fd, &ask, sizeof(ask), 0) > 0)
+    while (recv(fd, &packet, sizeof(packet), 0) > 0) {
+        ask = packet.ask;
+        if (ask.head.kind == EFS_EXPORT_WAIT) {
+            tell_stuck(s, fd, &packet.wait);
+            continue;
+        }
         for (uint32_t i = 0; i < ask.head.count && ask.head.kind != EFS_EXPORT_LIST; i++) {
             uint32_t tag = ask.item[i].tag;
+            if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_ASK && i + 1 == ask.head.count && i > 0) {
+                late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
+                late_expert = ask.item[i].expert;
+                continue;
+            }
+            if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_DROP && late_tag != EFS_EXPORT_NOTIFY) {
+                hand_out(s, fd, late_expert, late_tag, true);
+                late_tag = EFS_EXPORT_NOTIFY;
+            }
             if (s->manner == ANY_IS_LATE && ask.head.kind == EFS_EXPORT_ASK && late_tag == EFS_EXPORT_NOTIFY) {
                 late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
                 late_expert = ask.item[i].expert;
@@ -211,6 +244,7 @@ static void serve_one(struct mount_end *s, int fd)
             s->layouts += tag & EFS_EXPORT_WITH_LAYOUT ? 1 : 0;
             hand_out(s, fd, ask.item[i].expert, tag & ~EFS_EXPORT_WITH_LAYOUT, tag & EFS_EXPORT_WITH_LAYOUT);
         }
+    }
 }
 
 static void *serve(void *arg)
@@ -492,6 +526,40 @@ static void test_any_is_full(void **state)
     end_end(&s);
 }
 
+/* Who waits for all of what has no room at once is told, and goes on one by one; a mount that says it wrongly is gone.
+ */
+static void test_no_room(void **state)
+{
+    struct mount_end s;
+    struct efs_client_request *r;
+    const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
+    uint32_t index;
+    errint_t status;
+    (void)state;
+    begin_end(&s, NO_ROOM, "yes");
+    struct efs_client *client = open_client(0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), 3, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(efs_client_wait(r), -EDEADLK);
+    assert_true(s.waits > 1);
+    assert_int_equal(efs_client_wait(r), -EDEADLK);
+    for (uint32_t told = 0; told < 3; told++) {
+        assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);
+        assert_int_equal(status, 0);
+        efs_client_drop(r, index);
+    }
+    assert_int_equal(efs_client_wait(r), 0);
+    efs_client_release(r);
+    efs_client_close(client);
+    end_end(&s);
+    begin_end(&s, NO_ROOM_BAD, "yes");
+    client = open_client(0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), 3, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(efs_client_wait(r), -EIO);
+    efs_client_release(r);
+    efs_client_close(client);
+    end_end(&s);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -508,9 +576,9 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),        cmocka_unit_test(test_kept),
-                                       cmocka_unit_test(test_any),         cmocka_unit_test(test_without),
-                                       cmocka_unit_test(test_bad),         cmocka_unit_test(test_changed),
-                                       cmocka_unit_test(test_window_lost), cmocka_unit_test(test_any_is_full)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),        cmocka_unit_test(test_kept),        cmocka_unit_test(test_any),
+        cmocka_unit_test(test_without),     cmocka_unit_test(test_bad),         cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_window_lost), cmocka_unit_test(test_any_is_full), cmocka_unit_test(test_no_room)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

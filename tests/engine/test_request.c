@@ -377,6 +377,51 @@ static void has_arrived(void *arg, errint_t error, struct efs_request *request, 
     sem_post(h->came);
 }
 
+static void *wait_for_all(void *request)
+{
+    return (void *)(intptr_t)efs_request_wait(request);
+}
+
+/* Who waits for all of what has no room at once is told, and may go on one by one. Who waits for others' room waits. */
+static void test_stuck(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
+    for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_CODED; form++) {
+        const struct efs_request_how how = {.form = form};
+        struct efs_need needs[LAYERS][EXPERTS];
+        struct efs_request *r, *other;
+        struct efs_error err = {""};
+        uint32_t index, told = 0;
+        errint_t status;
+        pthread_t thread;
+        void *rc;
+        for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+            needs[e / EXPERTS][e % EXPERTS] = (struct efs_need){e, 1};
+        assert_int_equal(efs_request_submit(fs, needs[0], EXPERTS, &how, &r, &err), 0);
+        assert_int_equal(efs_request_wait(r), -EDEADLK);
+        assert_int_equal(efs_request_wait(r), -EDEADLK);
+        while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
+            told++;
+            efs_request_drop(r, index);
+        }
+        assert_int_equal(told, EXPERTS);
+        assert_int_equal(efs_request_wait(r), 0);
+        efs_request_release(r);
+        assert_int_equal(efs_request_submit(fs, needs[1], EXPERTS, &how, &r, &err), 0);
+        assert_int_equal(efs_request_wait(r), -EDEADLK);
+        assert_int_equal(efs_request_submit(fs, needs[2], 1, &how, &other, &err), 0);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_all, other), 0);
+        assert_int_equal(efs_request_wait_any(other, 500, &index, &status), -ETIMEDOUT);
+        efs_request_release(r);
+        pthread_join(thread, &rc);
+        assert_int_equal((intptr_t)rc, 0);
+        efs_request_release(other);
+    }
+    within_budget(fs);
+    efs_close(fs);
+}
+
 /* What others hold stays theirs when the store is closed; nothing is left of it then (the sanitizers' run). */
 static void test_held_to_the_end(void **state)
 {
@@ -482,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_full),        cmocka_unit_test(test_coded),           cmocka_unit_test(test_refused),
         cmocka_unit_test(test_want),        cmocka_unit_test(test_demotion),        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_named_again), cmocka_unit_test(test_held_to_the_end), cmocka_unit_test(test_soak),
+        cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

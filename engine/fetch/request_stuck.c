@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request_stuck.c - waits that nobody but the waiting one could end: what he waits for has no room beside what he holds
+ * and will not drop before all is there.
+ */
+#include "request_core.h"
+
+#include "budget.h"
+#include "full.h"
+#include "lease.h"
+
+/* All that one wants to hold at once. */
+struct claim {
+    uint64_t coded_bytes, full_bytes;
+    uint32_t coded_count;
+    bool waits; /* some of it for room */
+};
+
+/* efs.lock held: the item that waits for room in line, by itself or by its arg; NULL: none does. */
+static const struct efs_request_item *line_find(const struct efs *fs, const void *key)
+{
+    for (const struct efs_request_item *i = fs->leases->coded_waiting; i; i = i->next_waiting)
+        if (i == key || i->arg == key)
+            return i;
+    for (const struct efs_full_waiter *w = fs->leases->queue; w; w = w->next) {
+        const struct efs_request_item *i = w->use == EFS_MEMFILE_SHOWN ? NULL : w->arg; /* SHOWN: of an open */
+        if (i && (i == key || i->arg == key))
+            return i;
+    }
+    return NULL;
+}
+
+/* efs.lock held. */
+static void claim_add(const struct efs *fs, struct claim *claim, const struct efs_request_item *item, bool waits)
+{
+    bool coded = item->form == EFS_FORM_CODED;
+    claim->coded_bytes += coded ? item->bytes : 0;
+    claim->coded_count += coded;
+    claim->full_bytes += coded ? 0 : efs_memfile_bytes(fs, item->expert);
+    /* what others hold coded is there already, and comes when it is its turn */
+    claim->waits |= waits && !(coded && fs->leases->coded_holds[item->expert]);
+}
+
+/* efs.lock held: it waits, and cannot get all, whoever else lets go. A coded expert by itself always comes. */
+static bool claim_is_stuck(const struct efs *fs, const struct claim *claim)
+{
+    uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    if (claim->coded_bytes > chunks)
+        chunks = claim->coded_bytes;
+    bool coded = claim->coded_count > 1 && claim->coded_bytes > efs_budget_coded(fs);
+    bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->options.budget_bytes;
+    return claim->waits && (coded || full);
+}
+
+bool efs_request_is_stuck(struct efs_request *request)
+{
+    struct efs *fs = request->fs;
+    struct claim claim = {0};
+    bool loading = false;
+    efs_lock(fs);
+    pthread_mutex_lock(&request->lock);
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        bool comes = item->state == EFS_ITEM_COMING, waits = comes && line_find(fs, item);
+        if (comes || item->state == EFS_ITEM_HERE)
+            claim_add(fs, &claim, item, waits);
+        loading |= comes && !waits;
+    }
+    bool stuck = !loading && claim_is_stuck(fs, &claim);
+    pthread_mutex_unlock(&request->lock);
+    efs_unlock(fs);
+    return stuck;
+}
+
+bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count)
+{
+    struct claim claim = {0};
+    bool loading = false;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < count; i++) {
+        bool here = held[i].request != NULL;
+        const struct efs_request_item *item =
+            here ? &held[i].request->items[held[i].index] : line_find(fs, held[i].arg);
+        if (item)
+            claim_add(fs, &claim, item, !here);
+        loading |= !item;
+    }
+    bool stuck = !loading && claim_is_stuck(fs, &claim);
+    efs_unlock(fs);
+    return stuck;
+}
