@@ -48,10 +48,12 @@ struct efs_guess_expert {
     uint8_t distance; /* of the guess that it is, or is to be, read for; 0: none */
     bool read;        /* its reads were begun */
     bool again;       /* none could be begun in that turn */
+    bool observed;    /* chosen by the layer that it was read for, of the sequence observer, and not asked for since */
     uint16_t pending; /* loads under way */
     errint_t error;   /* of them */
     uint64_t bytes;   /* that were read */
     uint64_t missing; /* bytes of it, when loads were begun last */
+    uint64_t observer;
 };
 
 /* What became of guesses, by distance from 1 on. */

@@ -56,6 +56,7 @@ static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
         return;
     }
     e->read = true;
+    e->observed = false;
     e->error = 0;
     e->bytes = bytes;
     g->scores[e->distance].read++;
@@ -291,19 +292,41 @@ void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_
         act(fs, actions, n);
 }
 
+/* What a layer of the sequence (of all layers: EFS_NONE) chose the last time, and nobody has asked for since: its token
+ * has passed. For the queue it was used. */
+static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
+{
+    struct efs_guessing *g = fs->guessing;
+    for (uint32_t i = 0; i < g->held_count; i++) {
+        struct efs_guess_expert *e = expert_of(fs, g->held[i]);
+        bool passed = layer == EFS_NONE || efs_cache_layer_of(fs, g->held[i]) == layer;
+        if (!e->read || e->pending || !e->observed || e->observer != sequence || !passed)
+            continue;
+        efs_extents_guess_drop(fs, g->held[i]);
+        expert_wasted(g, e);
+    }
+}
+
 void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
                       uint32_t count)
 {
     const struct efs_prefetch_action *actions;
     size_t n;
+    observed_expire(fs, sequence, layer);
     if (efs_prefetch_asked(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
         act(fs, actions, n);
+    for (uint32_t i = 0; i < count; i++) {
+        struct efs_guess_expert *e = expert_of(fs, efs_guess_number(fs, layer, ids[i]));
+        e->observed = e->read;
+        e->observer = sequence;
+    }
 }
 
 void efs_guess_over(struct efs *fs, uint64_t sequence)
 {
     const struct efs_prefetch_action *actions;
     size_t n;
+    observed_expire(fs, sequence, EFS_NONE);
     efs_prefetch_end(fs->guessing->queue, sequence, &actions, &n);
     act(fs, actions, n);
 }

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "cache.h"
-#include "extent.h"
+#include "extent_core.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 
@@ -290,6 +290,47 @@ static void what_came_in_vain_goes_first(void **state)
     efs_close(fs);
 }
 
+static bool is_awaited(struct efs *fs, uint32_t expert)
+{
+    bool awaited = false;
+    efs_lock(fs);
+    for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
+        awaited |= efs_extent(fs, x)->awaited;
+    efs_unlock(fs);
+    return awaited;
+}
+
+/* A layer chooses what was read for it and asks for it by no request: it is held back for a pass, and no longer; also
+ * when nothing more is told of the sequence. */
+static void what_nobody_comes_for_goes(void **state)
+{
+    (void)state;
+    static const uint32_t guessed[] = {9}, other[] = {1};
+    for (unsigned over = 0; over < 2; over++) {
+        struct efs *fs = open_store(256 * MIB, "always");
+        struct efs_client *client = client_of(fs);
+        assert_int_equal(observe(client, 0, 0, other, 1), 0);
+        assert_int_equal(observe(client, 5, 0, other, 1), 0);
+        assert_int_equal(hint(client, 1, guessed, 1), 0);
+        when_calm(fs);
+        assert_true(is_awaited(fs, EXPERTS + 9));
+        assert_int_equal(observe(client, 0, 1, guessed, 1), 0);
+        assert_int_equal(observe(client, 5, 1, other, 1), 0);
+        assert_int_equal(observe(client, 0, 2, other, 1), 0);
+        assert_int_equal(observe(client, 0, 0, other, 1), 0);
+        assert_true(is_awaited(fs, EXPERTS + 9)); /* by whoever comes late */
+        assert_true(told(fs, "hints", 10) == 0);  /* wasted */
+        if (over)
+            assert_int_equal(observe(client, 0, 1, NULL, 0), 0);
+        else
+            assert_int_equal(observe(client, 0, 1, guessed, 1), 0);
+        assert_false(is_awaited(fs, EXPERTS + 9));
+        assert_true(told(fs, "hints", 10) == 1);
+        efs_client_close(client);
+        efs_close(fs);
+    }
+}
+
 /* ---- predicted ---- */
 
 /* The same experts follow each other in every pass; each layer's are gone when its turn comes again. */
@@ -458,6 +499,7 @@ int main(void)
         cmocka_unit_test(nothing_kept_goes),
         cmocka_unit_test(it_waits_for_its_layer),
         cmocka_unit_test(what_came_in_vain_goes_first),
+        cmocka_unit_test(what_nobody_comes_for_goes),
         cmocka_unit_test(asked_for_what_was_cancelled),
         cmocka_unit_test(requests_teach),
         cmocka_unit_test(clients_tell),
