@@ -75,6 +75,11 @@ EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const str
  * route.expert.number is the number in the layer. The result is the same to the bit as that of a store in this process.
  * Of a mount in EFS_FORM_CODED its chunks are read where they lie in the mount's memory; in EFS_FORM_ANY each expert is
  * run as the mount has it.
+ *
+ * In EFS_FORM_DEVICE (expertfs-gpu.h) experts of gate, up and down are run on the client's device, in its stream, team
+ * is not used: activations are F32, and so are sums, in another order than a processor's. -EOPNOTSUPP: another kind or
+ * activation; -ENOMEM: more tokens than fit into 8 MiB there (x, y, and a row of h and y for each expert of a token),
+ * or no room in pool G for an expert.
  */
 EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                                 const struct efs_mixture *mixture, struct efs_error *err);

@@ -480,6 +480,13 @@ static errint_t ffn_run(const struct ffn_source *from, struct efs_team *team, co
                         struct efs_error *err)
 {
     errint_t rc = ffn_check(mixture, err);
+    if (rc == 0 && mixture->form == EFS_FORM_DEVICE && !from->plain) {
+        rc = !from->client ? efs_fail(err, -EINVAL, "experts in memory of a device need a client")
+                           : efs_ffn_device(from->client, from->stack, from->layer, mixture, err);
+        if (rc < 0 && !err->text[0])
+            efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+        return rc;
+    }
     if (rc < 0)
         return rc;
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));

@@ -42,6 +42,10 @@ struct efs_ffn_expert {
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
+/* efs_client_ffn() in EFS_FORM_DEVICE; the mixture was checked. */
+errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
+                        struct efs_error *err);
+
 /* A tensor as the matrix that the kernels know; shards has room for those of the tensor. -EOPNOTSUPP with err. */
 errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
                         struct efs_error *err);

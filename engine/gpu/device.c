@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS_BYTES (EFS_SLOTS * EFS_SLOT_BYTES)
+#define FIXED_BYTES (EFS_SLOTS * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES)
 #define POOL_MIN_BYTES ((uint64_t)1 << 20)
 
 efs_cu_result efs_device_enter(struct efs_device *device)
@@ -65,8 +65,12 @@ static errint_t device_load(struct efs_device *device, struct efs_error *err)
     const struct efs_driver *cu = &device->driver;
     DEVICE_CALL("cuModuleLoadData", cu->module_load(&device->module, efs_gpu_image));
     DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->decode, device->module, "efs_gpu_decode"));
+    DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->up, device->module, "efs_gpu_ffn_up"));
+    DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->down, device->module, "efs_gpu_ffn_down"));
+    DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->sum, device->module, "efs_gpu_ffn_sum"));
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->copying, EFS_CU_STREAM_NON_BLOCKING));
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->computing, EFS_CU_STREAM_NON_BLOCKING));
+    DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->running, EFS_CU_STREAM_NON_BLOCKING));
     return 0;
 }
 
@@ -76,7 +80,7 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
 {
     const struct efs_driver *cu = &device->driver;
     size_t free_bytes, bytes;
-    const uint64_t least = SLOTS_BYTES + POOL_MIN_BYTES;
+    const uint64_t least = FIXED_BYTES + POOL_MIN_BYTES;
     DEVICE_CALL("cuMemGetInfo", cu->memory_info(&free_bytes, &bytes));
     if (budget_bytes == 0)
         budget_bytes = free_bytes / 2;
@@ -89,6 +93,7 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
                         (unsigned long long)budget_bytes, device->name, free_bytes);
     DEVICE_CALL("cuMemAlloc", cu->memory_alloc(&device->memory, (size_t)budget_bytes));
     device->budget_bytes = budget_bytes;
+    device->scratch = device->memory + budget_bytes - FIXED_BYTES;
     for (uint32_t i = 0; i < EFS_SLOTS; i++) {
         struct efs_slot *slot = &device->slot[i];
         void *table;
@@ -98,7 +103,7 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
         DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
         DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));
     }
-    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - SLOTS_BYTES, policy);
+    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - FIXED_BYTES, policy);
     return rc < 0 ? efs_fail(err, rc, "no memory for a device's tables") : 0;
 }
 
@@ -165,6 +170,8 @@ static void device_free(struct efs_device *device)
         (void)cu->stream_destroy(device->copying);
     if (device->computing)
         (void)cu->stream_destroy(device->computing);
+    if (device->running)
+        (void)cu->stream_destroy(device->running);
     if (device->module)
         (void)cu->module_unload(device->module);
     if (entered)
@@ -188,6 +195,7 @@ void efs_device_close(struct efs_device *device)
     if (device->wake >= 0)
         efs_sys_close(device->wake);
     efs_driver_close(&device->driver);
+    pthread_mutex_destroy(&device->run_lock);
     pthread_mutex_destroy(&device->lock);
     free(device);
 }
@@ -209,6 +217,7 @@ errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options 
     device->wake = -1;
     device->form = EFS_FORM_CODED;
     pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->run_lock, NULL);
     rc = device_open(device, &known, err);
     if (rc == 0)
         rc = efs_client_attach(client, device, &efs_device_ops);

@@ -22,7 +22,8 @@
 #define EFS_SLOTS 3u /* one is copied, one decoded, one told of */
 #define EFS_SLOT_BYTES ((size_t)8 << 20)
 #define EFS_SLOT_SHARDS 1024u
-#define EFS_SLOT_TABLE (64u << 10) /* at its begin, on the device */
+#define EFS_SCRATCH_BYTES ((size_t)8 << 20) /* for running experts */
+#define EFS_SLOT_TABLE (64u << 10)          /* at its begin, on the device */
 
 enum efs_device_item_state { EFS_DEVICE_COMING, EFS_DEVICE_HERE, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };
 
@@ -87,9 +88,9 @@ struct efs_device {
     efs_cu_device device;
     efs_cu_context context;
     efs_cu_module module;
-    efs_cu_function decode;
-    efs_cu_stream copying, computing;
-    efs_cu_address memory; /* pool G, then the slots */
+    efs_cu_function decode, up, down, sum;
+    efs_cu_stream copying, computing, running; /* running: of mixtures */
+    efs_cu_address memory, scratch;            /* pool G, then scratch, then the slots */
     uint64_t budget_bytes;
     char name[128];
 
@@ -107,7 +108,8 @@ struct efs_device {
     unsigned long thread;
     bool started;
 
-    struct efs_pins pins; /* taken by the thread */
+    struct efs_pins pins;     /* taken by the thread */
+    pthread_mutex_t run_lock; /* scratch and the stream of mixtures; device.lock may be taken inside */
 
     /* The thread's own: */
     struct efs_slot slot[EFS_SLOTS];

@@ -107,6 +107,51 @@ if os.path.exists("/dev/fuse"):
     check("but nothing coded", "no coded experts" in runmoe(mount.path, "--form", "coded").stderr)
     mount.unmount()
 
+print("-- on a device that is none")
+cuda = {**os.environ, "EXPERTFS_CUDA": os.path.join(BUILD, "tests/engine/libcuda-fake.so")}
+
+
+def on_device(path, *options):
+    where = scratch("logits")
+    ran = run(RUNMOE, path, "-p", prompt, "-n", 6, "--logits", where, *options, env=cuda)
+    with open(where, "rb") as file:
+        return ran, struct.unpack(f"<{18 * 700}f", file.read()) if ran.returncode == 0 else ()
+
+
+def positions(numbers):
+    return [numbers[at:at + 700] for at in range(0, len(numbers), 700)]
+
+
+def nearly(one, other):
+    """The same choice at each position, and numbers that differ by the order of sums alone."""
+    return len(one) == len(other) and all(
+        max(range(700), key=a.__getitem__) == max(range(700), key=b.__getitem__) and
+        max(abs(x - y) for x, y in zip(a, b)) < 1e-4 * max(map(abs, a)) for a, b in zip(positions(one), positions(other)))
+
+
+ran, numbers = on_device(store, "--gpu", "36M")
+if "built without kernels" in ran.stderr:
+    note("the library was built without kernels for graphics processors: nothing was run there")
+else:
+    expected = struct.unpack(f"<{18 * 700}f", next(iter(logits)))
+    counted = said(ran)
+    check("the same tokens", ran.returncode == 0 and counted["tokens"] in results, ran)
+    check("logits as the processor's, but for the order of sums", nearly(expected, numbers))
+    check("its pool has room for 16 of 64 experts", counted["gpu_budget_bytes"] == str(36 << 20) and
+          int(counted["gpu_brought"]) > 64 and int(counted["gpu_hits"]) > 0, counted)
+    ran, numbers = on_device(store, "--gpu", "64M", "--batch", 1)
+    check("token by token, with room for all", nearly(expected, numbers) and int(said(ran)["gpu_brought"]) <= 64, ran)
+    refusal = run(RUNMOE, store, "--gpu", "36M", "--activations", "bf16", "-n", 1, env=cuda)
+    check("no BF16 activations there", refusal.returncode == 1 and "F32 alone" in refusal.stderr, refusal)
+    check("too small a budget", "at least" in run(RUNMOE, store, "--gpu", "32M", env=cuda).stderr)
+    if os.path.exists("/dev/fuse"):
+        mount = Mount(store, "budget=60M")
+        ran, numbers = on_device(mount.path, "--gpu", "36M")
+        check("of a mount", nearly(expected, numbers), ran)
+        mount.unmount()
+check("without a device", "no graphics processor" in run(RUNMOE, store, "--gpu", "36M", env={**os.environ, "EXPERTFS_CUDA": "off"}).stderr
+      or "built without kernels" in ran.stderr)
+
 # several prompts, each a sequence of its own; what they chose, and by what, as a routing trace
 ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)
 lines = [line for line in ran.stdout.splitlines() if line.startswith("tokens: ")]

@@ -63,7 +63,7 @@ for room in $served; do
     engine_room "$room" $lower
     lower="$lower $room"
 done
-engine_room compute $lower
+engine_room compute $lower client gpu
 # What a room has for itself is behind a pointer of struct efs, and nobody else goes there.
 owner_of() { # ROOM FIELD
     local line

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "expertfs-gpu.h"
 #include "forward.h"
 #include "clock.h"
 #include "lines.h"
@@ -23,7 +24,7 @@
 #include "sample.h"
 #include "size.h"
 
-enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM, OPT_TRACE };
+enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM, OPT_TRACE, OPT_GPU };
 
 #define PROMPTS_MAX 1024u
 
@@ -39,6 +40,7 @@ struct arguments {
     unsigned threads;
     bool bf16_activations;
     enum efs_form form;
+    uint64_t gpu_bytes; /* 0: without */
     struct sampler sampler;
     struct efs_options options;
 };
@@ -58,6 +60,9 @@ static const struct argp_option options[] = {
     {"activations", OPT_ACTIVATIONS, "f32|bf16", 0, "What meets BF16 weights: F32 (default), or rounded to BF16", 0},
     {"form", OPT_FORM, "plain|coded|any", 0,
      "Compute on experts decoded, as they are coded, or on each as it is cheaper at the time (default)", 0},
+    {"gpu", OPT_GPU, "SIZE", 0,
+     "Run the experts on the first graphics processor, with so much of its memory: expertfs-gpu(7). In place of --form",
+     0},
     {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
     {"trace", OPT_TRACE, "FILE", 0,
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers", 0},
@@ -145,6 +150,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_FORM:
         if (!parse_form(value, &a->form))
             argp_error(state, "--form %s: plain, coded or any", value);
+        return 0;
+    case OPT_GPU:
+        if (!tools_size_parse(value, &a->gpu_bytes) || !a->gpu_bytes)
+            argp_error(state, "--gpu %s: a size, such as 8G", value);
         return 0;
     case OPT_LOGITS:
         a->logits_path = value;
@@ -277,6 +286,11 @@ static void print_report(const struct run *r)
                                 b->requests_p),
            (unsigned long long)(s.requests_m - b->requests_m));
     printf("disk_bytes: %llu\n", (unsigned long long)(s.disk_bytes - b->disk_bytes));
+    struct efs_gpu_stats gpu;
+    if (efs_client_gpu_stats(r->model.client, &gpu, sizeof(gpu)) == 0)
+        printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\n",
+               (unsigned long long)gpu.g_budget_bytes, (unsigned long long)gpu.g_hits,
+               (unsigned long long)gpu.g_brought, (unsigned long long)gpu.g_link_bytes);
 }
 
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
@@ -288,7 +302,10 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         return rc;
     const struct config *c = &r->model.config;
     r->model.bf16_activations = a->bf16_activations;
-    r->model.form = a->form;
+    r->model.form = a->gpu_bytes ? EFS_FORM_DEVICE : a->form;
+    const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options), .budget_bytes = a->gpu_bytes};
+    if (a->gpu_bytes && (rc = efs_client_gpu(r->model.client, &gpu, err)) < 0)
+        return rc;
     for (uint32_t p = 0; p < a->prompts; p++) {
         const struct prompt *prompt = &a->prompt[p];
         for (uint32_t i = 0; i < prompt->tokens; i++)

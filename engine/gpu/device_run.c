@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_run.c - see device_run.h, and kernels/cuda/gpu_ffn.h for what is launched. */
+#include "device_run.h"
+
+#include "device_core.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS_MOST 65535u /* of a grid */
+#define PART_ALIGN 256u
+
+struct efs_device_run {
+    struct efs_device *device;
+    const struct efs_mixture *mixture;
+    uint32_t routes, *first;       /* [experts]: of each expert's routes */
+    uint32_t inner;                /* 0: no expert has come yet */
+    uint8_t *host;                 /* what is copied there, then y */
+    struct efs_gpu_expert *expert; /* [experts] there */
+    size_t host_bytes, x, token, weight, token_begin, token_route, experts, y, part, h, end; /* places in scratch */
+    struct efs_gpu_mixture there;                                                            /* as kernels take it */
+};
+
+static size_t run_place(size_t *end, uint64_t count, size_t bytes)
+{
+    size_t at = (*end + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    *end = at + (size_t)count * bytes;
+    return at;
+}
+
+/* Where all but h stands. Numbers are 32 bits each, and there are few: 64 bits hold their sums. */
+static void run_places(struct efs_device_run *r)
+{
+    const struct efs_mixture *m = r->mixture;
+    size_t end = 0;
+    r->x = run_place(&end, (uint64_t)m->tokens * m->hidden, sizeof(float));
+    r->token = run_place(&end, r->routes, sizeof(uint32_t));
+    r->weight = run_place(&end, r->routes, sizeof(float));
+    r->token_begin = run_place(&end, (uint64_t)m->tokens + 1, sizeof(uint32_t));
+    r->token_route = run_place(&end, r->routes, sizeof(uint32_t));
+    r->experts = run_place(&end, m->expert_count, sizeof(struct efs_gpu_expert));
+    r->host_bytes = end;
+    r->y = run_place(&end, (uint64_t)m->tokens * m->hidden, sizeof(float));
+    r->part = run_place(&end, (uint64_t)r->routes * m->hidden, sizeof(float));
+    r->end = end;
+}
+
+/* Tokens side by side, the routes of each expert, and those of each token in the order of experts. */
+static void run_fill(struct efs_device_run *r)
+{
+    const struct efs_mixture *m = r->mixture;
+    uint32_t *token = (void *)(r->host + r->token), *begin = (void *)(r->host + r->token_begin);
+    uint32_t *route = (void *)(r->host + r->token_route);
+    float *weight = (void *)(r->host + r->weight);
+    for (uint32_t t = 0; t < m->tokens; t++)
+        memcpy(r->host + r->x + (size_t)t * m->hidden * sizeof(float), (const float *)m->x + t * m->x_stride,
+               m->hidden * sizeof(float));
+    memset(begin, 0, ((size_t)m->tokens + 1) * sizeof(*begin));
+    for (uint32_t e = 0; e < m->expert_count; e++)
+        for (uint32_t i = 0; i < m->experts[e].count; i++) {
+            token[r->first[e] + i] = m->experts[e].token[i];
+            weight[r->first[e] + i] = m->experts[e].weight[i];
+            begin[m->experts[e].token[i] + 1]++;
+        }
+    for (uint32_t t = 0; t < m->tokens; t++)
+        begin[t + 1] += begin[t];
+    for (uint32_t i = 0; i < r->routes; i++) /* each begin moves to the next one's place, */
+        route[begin[token[i]]++] = i;
+    memmove(begin + 1, begin, m->tokens * sizeof(*begin)); /* and back */
+    begin[0] = 0;
+}
+
+static errint_t run_failed(struct efs_device_run *r, const char *call, efs_cu_result result, struct efs_error *err)
+{
+    efs_device_lose(r->device, call, result);
+    (void)efs_driver_fail(&r->device->driver, call, result, err);
+    return -EIO;
+}
+
+static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
+{
+    const struct efs_mixture *m = r->mixture;
+    const efs_cu_address scratch = r->device->scratch;
+    r->first = efs_sys_calloc(m->expert_count, sizeof(*r->first));
+    uint64_t routes = 0;
+    for (uint32_t e = 0; r->first && e < m->expert_count; e++) {
+        r->first[e] = (uint32_t)routes;
+        routes += m->experts[e].count;
+        if (routes > EFS_SCRATCH_BYTES)
+            break;
+    }
+    r->routes = (uint32_t)routes;
+    if (m->tokens <= TOKENS_MOST && routes <= EFS_SCRATCH_BYTES)
+        run_places(r);
+    if (m->tokens > TOKENS_MOST || routes > EFS_SCRATCH_BYTES || r->end > EFS_SCRATCH_BYTES)
+        return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once", m->tokens,
+                        (unsigned)(EFS_SCRATCH_BYTES >> 20));
+    r->host = r->first ? efs_sys_malloc(r->host_bytes) : NULL;
+    if (!r->host)
+        return efs_fail(err, -ENOMEM, "no memory for a mixture");
+    run_fill(r);
+    r->expert = (void *)(r->host + r->experts);
+    r->there = (struct efs_gpu_mixture){.hidden = m->hidden,
+                                        .x = (const void *)(uintptr_t)(scratch + r->x),
+                                        .token = (const void *)(uintptr_t)(scratch + r->token),
+                                        .weight = (const void *)(uintptr_t)(scratch + r->weight),
+                                        .token_begin = (const void *)(uintptr_t)(scratch + r->token_begin),
+                                        .token_route = (const void *)(uintptr_t)(scratch + r->token_route),
+                                        .part = (void *)(uintptr_t)(scratch + r->part),
+                                        .y = (void *)(uintptr_t)(scratch + r->y)};
+    efs_cu_result result = r->device->driver.copy_in(scratch, r->host, r->experts, r->device->running);
+    return result == 0 ? 0 : run_failed(r, "cuMemcpyHtoDAsync", result, err);
+}
+
+errint_t efs_device_run_begin(struct efs_device *device, const struct efs_mixture *mixture, struct efs_device_run **out,
+                              struct efs_error *err)
+{
+    struct efs_device_run *r = efs_sys_calloc(1, sizeof(*r));
+    if (!r)
+        return efs_fail(err, -ENOMEM, "no memory for a mixture");
+    r->device = device;
+    r->mixture = mixture;
+    pthread_mutex_lock(&device->run_lock);
+    efs_cu_result result = efs_device_enter(device);
+    errint_t rc = result == 0 ? run_prepare(r, err) : run_failed(r, "cuCtxPushCurrent", result, err);
+    if (result == 0 && rc == 0) {
+        *out = r;
+        return 0;
+    }
+    if (result == 0)
+        return efs_device_run_end(r, rc, err);
+    pthread_mutex_unlock(&device->run_lock);
+    free(r);
+    return rc;
+}
+
+void *efs_device_run_stream(const struct efs_device_run *r)
+{
+    return r->device->running;
+}
+
+void efs_device_run_wait(const struct efs_device_run *r)
+{
+    (void)r->device->driver.stream_synchronize(r->device->running);
+}
+
+/* With the first expert it is known how wide h is. */
+static errint_t run_widths(struct efs_device_run *r, const struct efs_device_matrices *matrices, struct efs_error *err)
+{
+    if (r->inner && (matrices->inner != r->inner || matrices->f16 != r->there.f16))
+        return efs_fail(err, -EINVAL, "experts of one layer are not alike");
+    if (r->inner)
+        return 0;
+    size_t end = r->end;
+    r->h = run_place(&end, (uint64_t)r->routes * matrices->inner, sizeof(float));
+    if (end > EFS_SCRATCH_BYTES)
+        return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once",
+                        r->mixture->tokens, (unsigned)(EFS_SCRATCH_BYTES >> 20));
+    r->inner = r->there.inner = matrices->inner;
+    r->there.f16 = matrices->f16;
+    r->there.h = (void *)(uintptr_t)(r->device->scratch + r->h);
+    return 0;
+}
+
+static efs_cu_result run_launch(struct efs_device_run *r, efs_cu_function function, uint32_t rows, uint32_t block,
+                                uint32_t count)
+{
+    void *arguments[] = {&r->there};
+    return r->device->driver.launch(function, (rows + block - 1) / block, count, 1, EFS_GPU_THREADS, 1, 1, 0,
+                                    r->device->running, arguments, NULL);
+}
+
+errint_t efs_device_run_expert(struct efs_device_run *r, uint32_t index, const struct efs_device_matrices *matrices,
+                               struct efs_error *err)
+{
+    struct efs_device *device = r->device;
+    errint_t rc = run_widths(r, matrices, err);
+    if (rc < 0)
+        return rc;
+    const efs_cu_address at = device->scratch + r->experts + index * sizeof(r->expert[0]);
+    r->expert[index] = (struct efs_gpu_expert){.gate = matrices->gate,
+                                               .up = matrices->up,
+                                               .down = matrices->down,
+                                               .first = r->first[index],
+                                               .count = r->mixture->experts[index].count};
+    r->there.experts = (const void *)(uintptr_t)at;
+    efs_cu_result result = device->driver.copy_in(at, &r->expert[index], sizeof(r->expert[0]), device->running);
+    if (result != 0)
+        return run_failed(r, "cuMemcpyHtoDAsync", result, err);
+    result = run_launch(r, device->up, r->inner, EFS_GPU_ROWS, 1);
+    if (result == 0)
+        result = run_launch(r, device->down, r->mixture->hidden, EFS_GPU_ROWS, 1);
+    return result == 0 ? 0 : run_failed(r, "cuLaunchKernel", result, err);
+}
+
+errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs_error *err)
+{
+    struct efs_device *device = r->device;
+    const struct efs_mixture *m = r->mixture;
+    const size_t bytes = (size_t)m->tokens * m->hidden * sizeof(float);
+    if (error == 0) {
+        efs_cu_result result = run_launch(r, device->sum, m->hidden, EFS_GPU_THREADS, m->tokens);
+        if (result != 0)
+            error = run_failed(r, "cuLaunchKernel", result, err);
+    }
+    if (error == 0) { /* x is not needed any more */
+        efs_cu_result result = device->driver.copy_out(r->host + r->x, device->scratch + r->y, bytes, device->running);
+        if (result != 0)
+            error = run_failed(r, "cuMemcpyDtoHAsync", result, err);
+    }
+    efs_cu_result result = device->driver.stream_synchronize(device->running);
+    if (result != 0 && error == 0)
+        error = run_failed(r, "cuStreamSynchronize", result, err);
+    for (uint32_t t = 0; t < m->tokens && error == 0; t++)
+        memcpy(m->y + t * m->y_stride, r->host + r->x + (size_t)t * m->hidden * sizeof(float),
+               m->hidden * sizeof(float));
+    efs_device_leave(device);
+    pthread_mutex_unlock(&device->run_lock);
+    free(r->first);
+    free(r->host);
+    free(r);
+    return error;
+}
