@@ -29,7 +29,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help gpu demo test bench bench-compute bench-replay bench-llama format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help gpu demo test bench bench-compute bench-replay bench-llama bench-gpu format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -204,7 +204,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long soak check san san-mounts bench bench-compute bench-replay bench-llama setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-long soak check san san-mounts bench bench-compute bench-replay bench-llama bench-gpu setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -219,6 +219,7 @@ help:
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
+	@echo "make bench-gpu  experts to the memory of a graphics processor, coded over raw (2 GiB of disk)"
 	@echo "make gpu        compile the kernels for graphics processors (nvcc; tools/setup gpu fetches it)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
 	@echo "                NDEBUG=1 builds them without assertions"
@@ -272,6 +273,12 @@ bench-replay:
 	@tools/setup build bench
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/replay $(BENCH_REPLAY)
+
+# BENCH_GPU: options of mkmodel for its model
+bench-gpu:
+	@tools/setup build
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/gpu $(BENCH_GPU)
 
 bench-llama:
 	@tools/setup build test runtime

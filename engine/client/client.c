@@ -19,6 +19,7 @@ struct efs_client { /* one of them */
     _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
     struct efs_device *device; /* beside it; NULL: none */
     const struct efs_device_ops *device_ops;
+    void (*device_close)(struct efs_device *device);
 };
 
 struct efs_client_request { /* one of them */
@@ -72,7 +73,7 @@ void efs_client_close(struct efs_client *client)
     if (!client)
         return;
     if (client->device)
-        client->device_ops->close(client->device);
+        client->device_close(client->device);
     if (client->observer)
         efs_routing_observer_end(client->fs, client->observer);
     if (client->mount)
@@ -87,12 +88,14 @@ struct efs *efs_client_fs(struct efs_client *client)
     return client->fs;
 }
 
-errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops)
+errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
+                           void (*close)(struct efs_device *device))
 {
     if (client->device)
         return -EEXIST;
     client->device = device;
     client->device_ops = ops;
+    client->device_close = close;
     return 0;
 }
 

@@ -21,12 +21,12 @@ struct efs_device_ops {
                         uint32_t *count);
     void (*drop)(struct efs_device_request *request, uint32_t index);
     void (*release)(struct efs_device_request *request);
-    void (*close)(struct efs_device *device);
 };
 
 /* The client closes the device before anything else. -EEXIST: it has one. Before its first request of that form, by one
  * thread. */
-errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops);
+errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
+                           void (*close)(struct efs_device *device));
 struct efs_device *efs_client_device(const struct efs_client *client);                          /* NULL: none */
 struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: not one */
 

@@ -11,6 +11,7 @@
 #include <errno.h>
 
 #define CHUNK_ALIGN 64u /* of a chunk in a slot, as in the store: neighbours there are neighbours here */
+#define SEGMENT_ALIGN ((uintptr_t)2 << 20) /* where segments of the chunk pool begin: arena.h */
 
 static size_t chunk_room(size_t bytes)
 {
@@ -89,8 +90,9 @@ static void copy_flush(struct copy_run *run)
 static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
 {
     const uintptr_t next = (uintptr_t)from, end = (uintptr_t)run->from + run->bytes;
-    /* What lies between two chunks of one line of memory is no page of its own. */
-    if (run->bytes && next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 &&
+    /* What lies between two chunks of one line of memory is no page of its own. The driver copies of one registered
+     * segment at a time. */
+    if (run->bytes && next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 && next % SEGMENT_ALIGN != 0 &&
         to - run->to == next - (uintptr_t)run->from) {
         run->bytes = next - (uintptr_t)run->from + bytes;
         return;

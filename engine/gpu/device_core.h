@@ -122,7 +122,8 @@ struct efs_device {
 efs_cu_result efs_device_enter(struct efs_device *device);
 void efs_device_leave(struct efs_device *device);
 void efs_device_wake(struct efs_device *device);
-void efs_device_close(struct efs_device *device);
+/* Lock not held: a call has failed, or did not end well. */
+void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result);
 
 /* device_request.c */
 extern const struct efs_device_ops efs_device_ops;
@@ -136,8 +137,6 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
 
 /* device_thread.c */
 void *efs_device_run(void *device);
-/* Lock not held: a call has failed, or did not end well. */
-void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result);
 
 /* device_bring.c; the thread */
 /* Can the device make these tensors plain by itself? -EOPNOTSUPP: not of that codec; -EUCLEAN: they do not add up. */

@@ -379,5 +379,4 @@ const struct efs_device_ops efs_device_ops = {.begin = device_begin,
                                               .wait = device_wait,
                                               .tensors = device_tensors,
                                               .drop = device_drop,
-                                              .release = device_release,
-                                              .close = efs_device_close};
+                                              .release = device_release};

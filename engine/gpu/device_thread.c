@@ -16,15 +16,6 @@
 #define LOST_AFTER_MS 200 /* a lost device calls nobody: so often it is asked */
 #define POLLED 64u        /* sources that are listened to at once: the others' turn comes */
 
-void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result)
-{
-    pthread_mutex_lock(&device->lock);
-    if (!device->lost)
-        (void)efs_driver_fail(&device->driver, call, result, &device->lost_error);
-    device->lost = -EIO;
-    pthread_mutex_unlock(&device->lock);
-}
-
 static bool device_is_lost(struct efs_device *device)
 {
     pthread_mutex_lock(&device->lock);

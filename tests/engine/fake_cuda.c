@@ -549,12 +549,26 @@ FAKE cuLaunchHostFunc(struct stream *stream, void (*function)(void *), void *arg
     return stream_add(stream, &work);
 }
 
+/* What is copied is all of one registered range, or of none. */
+static bool is_of_one(const uint8_t *from, size_t bytes)
+{
+    bool good = true;
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned i = 0; i < ALLOCATIONS; i++) {
+        const uint8_t *base = fake.registered[i].base, *end = base + fake.registered[i].bytes;
+        if (base && from < end && from + bytes > base && (from < base || from + bytes > end))
+            good = false;
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return good;
+}
+
 FAKE cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct stream *stream)
 {
     static const uint8_t wrong[4] = {0xff, 0xff, 0xff, 0x7f};
     BEGIN(true);
     struct work work = {.kind = WORK_COPY, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes};
-    bool owned = fake_cuda_owns(work.to, bytes);
+    bool owned = fake_cuda_owns(work.to, bytes) && is_of_one(from, bytes);
     int result = owned ? stream_add(stream, &work) : INVALID_VALUE;
     pthread_mutex_lock(&fake.lock);
     bool damaged = bytes >= 1024 && fake.damage_at && --fake.damage_at == 0;

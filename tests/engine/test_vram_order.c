@@ -42,7 +42,7 @@ static void lru(void **state)
     efs_vram_order_free(&order);
 }
 
-/* Who is asked for each time is worth more than who was asked for last, and less when he is not any more. */
+/* Who is asked for each time is worth more than who was asked for last, and less when that is over. */
 static void value(void **state)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_VALUE};

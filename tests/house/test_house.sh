@@ -192,7 +192,7 @@ for room in $served; do
 done
 # Files of a room do not call each other in a circle: what they share has a file of its own, below them. These rooms do
 # still: the file with the table of all commands, or predictors, has what these call, too; the cache is one thing.
-in_circles='engine/cache engine/gpu sched/predict tools/expertctl tools/ggml tools/moe-replay/live'
+in_circles='engine/cache sched/predict tools/expertctl tools/ggml tools/moe-replay/live'
 symbols() { # FLAG PATTERN FILE...: symbol and object
     local flag=$1 pattern=$2
     shift 2

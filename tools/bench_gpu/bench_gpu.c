@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_gpu CODED RAW: how fast plain experts come to the memory of a graphics processor. CODED is a store, RAW one of
+ * the same checkpoint, packed with --codec raw, whose experts go over the link as they are: the peer, by the same way.
+ * Layers are asked for one after the other, in turns of both stores; pool G is too small for a second layer, so that
+ * each expert is brought each time. Their chunks stay in memory, registered with the driver, or are read anew each time
+ * (--cold). Told are the plain bytes of experts that arrive in a second, and the median of the ratios.
+ */
+#include "clock.h"
+#include "expertfs-gpu.h"
+#include "options.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROUNDS_MAX 1000u
+#define EXPERTS_MAX 512u
+#define FIXED_BYTES (33ull << 20) /* of the device, what is not for experts: expertfs-gpu(7) */
+
+struct arguments {
+    const char *store[2];
+    unsigned rounds;
+    bool cold;
+};
+
+static const struct argp_option options[] = {
+    {"rounds", 'n', "N", 0, "Turns of both stores, each through all layers (default 20)", 0},
+    {"cold", 'c', NULL, 0, "Chunks are read from the disk each time", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *value, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case 'n':
+        a->rounds = (unsigned)tools_option_number(state, "rounds", value, 1, ROUNDS_MAX);
+        return 0;
+    case 'c':
+        a->cold = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 1)
+            return ARGP_ERR_UNKNOWN;
+        a->store[state->arg_num] = value;
+        return 0;
+    case ARGP_KEY_END:
+        if (state->arg_num < 2)
+            argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* One of the two. */
+struct side {
+    struct efs_client *client;
+    struct efs_expert_info last; /* expert: the layers are alike */
+    uint64_t bytes;              /* plain, that have come */
+    double seconds[ROUNDS_MAX], rate[ROUNDS_MAX];
+};
+
+static errint_t side_open(struct side *side, const struct arguments *a, const char *path, struct efs_error *err)
+{
+    struct efs_store *store;
+    struct efs_store_info info;
+    errint_t rc = efs_store_open(path, &store, err);
+    if (rc < 0)
+        return rc;
+    efs_store_info(store, &info, sizeof(info));
+    efs_store_close(store);
+    if (info.experts == 0 || info.layers == 0)
+        return efs_fail(err, -1, "%s: it has no experts", path);
+    const uint64_t layer_bytes = info.expert_raw_bytes / info.layers;
+    const struct efs_options options_of = {.size = sizeof(struct efs_options),
+                                           .no_state = true,
+                                           .policy = "lru",
+                                           .budget_bytes =
+                                               (256ull << 20) + (a->cold ? layer_bytes : 2 * info.store_bytes)};
+    const struct efs_client_options how = {.size = sizeof(struct efs_client_options), .store = &options_of};
+    const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options),
+                                        .policy = "lru",
+                                        .budget_bytes = FIXED_BYTES + layer_bytes + layer_bytes / 8 + (1 << 20)};
+    rc = efs_client_open(path, &how, &side->client, err);
+    if (rc == 0)
+        rc = efs_client_gpu(side->client, &gpu, err);
+    if (rc == 0)
+        rc = efs_expert_info(efs_client_fs(side->client), efs_id((uint32_t)info.experts - 1), &side->last,
+                             sizeof(side->last));
+    return rc < 0 || side->last.expert < EXPERTS_MAX ? rc : efs_fail(err, -1, "%s: too many experts in a layer", path);
+}
+
+/* All layers once. */
+static errint_t side_round(struct side *side, unsigned round, struct efs_error *err)
+{
+    static struct efs_need needs[EXPERTS_MAX];
+    struct efs_gpu_stats before, after;
+    errint_t rc = efs_client_gpu_stats(side->client, &before, sizeof(before));
+    const double began = tools_now_s();
+    for (uint32_t layer = 0; layer <= side->last.layer && rc == 0; layer++) {
+        struct efs_client_request *request;
+        for (uint32_t e = 0; e <= side->last.expert; e++)
+            needs[e] = (struct efs_need){e, 1};
+        rc = efs_client_begin(side->client, "", layer, needs, sizeof(needs[0]), side->last.expert + 1, EFS_FORM_DEVICE,
+                              &request, err);
+        if (rc < 0)
+            return rc;
+        rc = efs_client_wait(request);
+        efs_client_release(request);
+    }
+    side->seconds[round] = tools_now_s() - began;
+    if (rc == 0)
+        rc = efs_client_gpu_stats(side->client, &after, sizeof(after));
+    if (rc < 0)
+        return efs_fail(err, rc, "an expert did not come");
+    side->bytes = after.g_plain_bytes - before.g_plain_bytes;
+    side->rate[round] = (double)side->bytes / side->seconds[round];
+    return 0;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
+
+static double median(double *numbers, unsigned count)
+{
+    qsort(numbers, count, sizeof(*numbers), compare_numbers);
+    return numbers[count / 2];
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {options,
+                                     parse_option,
+                                     "CODED RAW",
+                                     "Plain experts that arrive in memory of the first graphics processor, coded over "
+                                     "raw.\vExit status: 0 measured, 1 failed, 2 wrong usage.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    static struct side sides[2];
+    static double ratio[ROUNDS_MAX];
+    struct arguments a = {.rounds = 20};
+    struct efs_error err = {""};
+    errint_t rc = 0;
+    argp_err_exit_status = 2;
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    for (unsigned s = 0; s < 2 && rc == 0; s++)
+        rc = side_open(&sides[s], &a, a.store[s], &err);
+    for (unsigned s = 0; s < 2 && rc == 0; s++) /* chunks come to memory, tables are made */
+        rc = side_round(&sides[s], 0, &err);
+    for (unsigned round = 0; round < a.rounds && rc == 0; round++) {
+        for (unsigned s = 0; s < 2 && rc == 0; s++)
+            rc = side_round(&sides[(s + round) % 2], round, &err);
+        ratio[round] = sides[0].rate[round] / sides[1].rate[round];
+    }
+    if (rc == 0 && sides[0].bytes != sides[1].bytes)
+        rc = efs_fail(&err, -1, "the stores are of two models: %" PRIu64 " and %" PRIu64 " bytes of experts",
+                      sides[0].bytes, sides[1].bytes);
+    if (rc == 0) {
+        struct efs_gpu_stats coded, raw;
+        efs_client_gpu_stats(sides[0].client, &coded, sizeof(coded));
+        efs_client_gpu_stats(sides[1].client, &raw, sizeof(raw));
+        printf("plain_bytes_a_round: %" PRIu64 "\n", sides[0].bytes);
+        printf("link_bytes_over_plain: %.4f\n", (double)coded.g_link_bytes / (double)coded.g_plain_bytes);
+        printf("coded_gb_per_second: %.3f\n", median(sides[0].rate, a.rounds) / 1e9);
+        printf("raw_gb_per_second: %.3f\n", median(sides[1].rate, a.rounds) / 1e9);
+        printf("coded_over_raw: %.3f\n", median(ratio, a.rounds));
+    } else {
+        fprintf(stderr, "bench_gpu: %s\n", err.text);
+    }
+    for (unsigned s = 0; s < 2; s++)
+        efs_client_close(sides[s].client);
+    return rc < 0 ? 1 : 0;
+}
