@@ -97,8 +97,12 @@ GGML_PLUGIN := $(if $(wildcard $(GGML_INC)/ggml-backend-impl.h),$(BUILD)/libggml
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
 
-.PHONY: all
+PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
+
+.PHONY: all installed
 all: $(LIBS) $(PROGRAMS) $(GGML_PLUGIN)
+# What `make install` copies; packages need no more.
+installed: $(LIBS) $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(GGML_PLUGIN)
 
 define room
 $(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
@@ -297,7 +301,6 @@ tidy:
 
 MAN := $(wildcard man/*.[1-8])
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
-PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
 LIBDIR ?= $(PREFIX)/lib
 # The loader knows the folders below these; a library elsewhere is found by the run path of who links by expertfs.pc.
 RUN_PATH := $(if $(filter /usr /usr/local,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$${libdir})
@@ -311,7 +314,7 @@ LDCONFIG := PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 TO = "$(DESTDIR)$(1)/"
 # Blanks would part it here, and commas in sed and in link options.
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
-install: all
+install: installed
 	@:$(PLACES_CHECK)
 	install -d $(foreach d,$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
