@@ -59,7 +59,7 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error
                    : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
     if (!S_ISDIR(st.st_mode))
-        return efs_fail(err, -ENOTDIR, "%s: not a directory", path);
+        return efs_fail(err, -ENOTDIR, "%s: not a directory; the store comes first, then where to mount it", path);
     if (nonempty || on_demand || mountpoint_is_empty(path))
         return 0;
     if (mounted && strncmp(type, "fuse.", 5) == 0)

@@ -149,8 +149,10 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
     rc = efsd_tree_build(&daemon->tree, err);
-    if (!rc && efsd_pagecache_init(daemon))
-        rc = efs_fail(err, -ENOMEM, "no memory for the ranges of %u files", files);
+    errint_t watched = rc ? 0 : efsd_pagecache_init(daemon);
+    if (watched)
+        rc = efs_fail(err, watched, "cannot watch what the page cache has of %u files: %s%s", files, strerror(-watched),
+                      watched == -EMFILE ? "; raise the limit (ulimit -n)" : "");
     if (rc)
         return rc;
     uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);

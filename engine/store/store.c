@@ -59,7 +59,9 @@ static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t 
                                  struct efs_error *err)
 {
     if (memcmp(sb->magic, EFS_MAGIC, sizeof(sb->magic)) != 0)
-        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (no magic at offset 0)", path);
+        return efs_fail(err, -EUCLEAN,
+                        "%s: not an expertfs store (no magic at offset 0); pack a checkpoint first, with mkexpertfs",
+                        path);
     if (sb->version != EFS_VERSION)
         return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u: %s", path,
                         sb->version, EFS_VERSION,

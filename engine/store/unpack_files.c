@@ -177,6 +177,9 @@ static errint_t unpack_create(struct efs_unpack_files *u, uint32_t file, struct 
         return unpack_fail(u, path, rc, "create", err);
     }
     rc = unpack_prepare(&u->files[file], u->store->files[file].bytes);
+    if (rc == -ENOSPC)
+        return efs_fail(err, rc, "%s/%s: no room on the disk for its %llu bytes", u->root_path, path,
+                        (unsigned long long)u->store->files[file].bytes);
     return rc < 0 ? unpack_fail(u, path, rc, "make room for", err) : 0;
 }
 

@@ -44,13 +44,16 @@ errint_t efsd_pagecache_init(struct efsd *daemon)
     pthread_mutex_init(&cache->open_lock, NULL);
     cache->table_fd = cache->clone_fd = -1;
     cache->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* receiving threads use it from the first read on */
+    errint_t rc = cache->event_fd < 0 ? -errno : 0;
     cache->range_shift = shift;
     cache->range_count = (uint32_t)count_ranges(tree, shift);
     cache->ranges = calloc((size_t)cache->range_count + 1, sizeof(*cache->ranges));
     cache->order = calloc((size_t)cache->range_count + 1, sizeof(*cache->order));
     cache->first_range = calloc((size_t)tree->count + 1, sizeof(*cache->first_range));
-    if (cache->event_fd < 0 || !cache->ranges || !cache->order || !cache->first_range)
-        return -ENOMEM;
+    if (rc == 0 && (!cache->ranges || !cache->order || !cache->first_range))
+        rc = -ENOMEM;
+    if (rc < 0)
+        return rc;
     uint32_t next = 0;
     for (uint32_t i = 0; i < tree->count; i++) {
         cache->first_range[i] = next;

@@ -99,6 +99,16 @@ check("its numbers are those of the mount", o["store"] == model + ".efs" and o["
 check("hits and misses are all that was asked for", o["asked"] >= 3 and sum(o["found"].values()) == o["asked"] and
       o["found"]["M"] >= 2 and set(o["found"]) == set("FCSEM"), o)
 hung = Mount(make_store(make_model("other")), "budget=64M", name="hung")
+os.kill(hung.daemon.pid, signal.SIGSTOP)
+result = ctl("list")
+os.kill(hung.daemon.pid, signal.SIGCONT)
+check("list: a mount whose daemon is stopped does not stop it", result.returncode == 1 and
+      f"{hung.path}: does not answer" in result.stderr and mount.path in result.stdout and hung.path not in result.stdout,
+      result)
+odd = Mount(make_store(make_model("odd")), "budget=64M", name="odd\nname")
+result = ctl("list")
+check("list: a line end in a path is none", "odd?name" in result.stdout and result.stdout.count("\n") == 4, result)
+odd.unmount()
 hung.daemon.kill()
 hung.daemon.wait()
 result = ctl("list")

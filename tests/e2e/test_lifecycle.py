@@ -83,7 +83,7 @@ def failures():
         ("a damaged store", 1, [damaged, folder], "damaged.efs"),
         ("a store that was cut", 1, [cut, folder], "cut.efs"),
         ("no mountpoint", 1, [store, scratch("nowhere")], "nowhere"),
-        ("a file as mountpoint", 1, [store, file], "not a directory"),
+        ("a file as mountpoint", 1, [store, file], "not a directory; the store comes first"),
         ("a budget below the floor", 1, [store, folder, "-o", "budget=1M"], "budget"),
         ("a budget between", 1, [store, folder, "-o", "budget=8M"], "budget"),
         ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; `expertfs --help`'),
@@ -103,6 +103,9 @@ def failures():
                 good = good and result.stderr.startswith("expertfs: ") and result.stderr.count("\n") == 1
             check(f"{what} {' '.join(flags)}: exit {status}", good,
                   (result.returncode, result.stdout, result.stderr))
+    result = run("prlimit", "--nofile=16", expertfs, "-o", "nostate", store, folder)
+    check("too few files may be open: said, and how to have more", result.returncode == 1 and
+          "Too many open files" in result.stderr, result.stderr)
     check("nothing was mounted", not is_mounted(folder))
     for flag, says in (("--help", "budget=SIZE"), ("-h", "budget=SIZE"), ("--version", "expertfs "), ("-V", "libfuse")):
         result = run(expertfs, flag)

@@ -33,6 +33,18 @@ run 0 --version
 says '^expertctl (expertfs) [0-9]'
 run 2
 run 2 nonsense
+warns 'unknown command "nonsense"'
+for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay'; do
+    run 2 "${word% *}" a b # words of other tools: what does it here
+    warns "no command \"${word% *}\": \`${word#* }"
+done
+run 0 help
+says 'COMMAND --help tells more'
+run 0 help verify
+says 'Usage: expertctl verify'
+run 2 help nonsense
+run 1 gantt "$dir"
+warns 'not in a mount'
 run 2 verify --threads 0 "$dir/m.efs"
 
 # info
@@ -48,6 +60,8 @@ assert sum(codec["raw_bytes"] for codec in info["codecs"].values()) == info["sou
 P
 run 1 info "$dir/missing"
 run 1 info "$dir/model/config.json"
+run 1 info "$dir/model/$(ls "$dir/model" | grep -m1 safetensors)"
+warns 'pack a checkpoint first, with mkexpertfs'
 
 # verify: one line for each damaged chunk, the place named
 run 0 verify "$dir/m.efs"

@@ -61,17 +61,42 @@ int ctl_print_json(json_t *json)
     return good ? CTL_OK : CTL_FAILED;
 }
 
+/* Words that others have for what programs beside this one do. */
+static void print_unknown(const char *word)
+{
+    static const struct {
+        const char *word, *instead;
+    } others[] = {{"mount", "`expertfs STORE MOUNTPOINT` mounts"},
+                  {"unmount", "`fusermount3 -u MOUNTPOINT` unmounts"},
+                  {"umount", "`fusermount3 -u MOUNTPOINT` unmounts"},
+                  {"pack", "`mkexpertfs SRC OUT.efs` packs"},
+                  {"replay", "`moe-replay`, with the same options, replays"}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strcmp(word, others[i].word) == 0) {
+            fprintf(stderr, "expertctl: no command \"%s\": %s\n", word, others[i].instead);
+            return;
+        }
+    fprintf(stderr, "expertctl: unknown command \"%s\"\n", word);
+    print_help(stderr);
+}
+
 int main(int argc, char **argv)
 {
-    static char name[64];
+    static char name[64], help[] = "--help";
     const char *word = argc > 1 ? argv[1] : NULL;
     tools_surroundings();
     argp_err_exit_status = CTL_USAGE;
     argp_program_version_hook = print_version;
     if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "-h") == 0 ||
                  strcmp(word, "help") == 0)) {
-        print_help(stdout);
-        return CTL_OK;
+        if (argc == 2) {
+            print_help(stdout);
+            return CTL_OK;
+        }
+        word = argv[2]; /* expertctl help COMMAND, as expertctl COMMAND --help */
+        argv[1] = argv[2];
+        argv[2] = help;
+        argc = 3;
     }
     if (word && (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)) {
         print_version(stdout, NULL);
@@ -85,12 +110,9 @@ int main(int argc, char **argv)
         int status = commands[i]->run(argc - 1, argv + 1);
         return fflush(stdout) == 0 ? status : CTL_FAILED;
     }
-    if (word && strcmp(word, "replay") == 0) { /* scripts may still say so */
-        fprintf(stderr, "expertctl: replay is a program of its own now: moe-replay, with the same options\n");
-        return CTL_USAGE;
-    }
     if (word)
-        fprintf(stderr, "expertctl: unknown command \"%s\"\n", word);
-    print_help(stderr);
+        print_unknown(word);
+    else
+        print_help(stderr);
     return CTL_USAGE;
 }

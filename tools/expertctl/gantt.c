@@ -3,6 +3,7 @@
 #include "gantt.h"
 
 #include "expertctl.h"
+#include "mountpoint.h"
 #include "size.h"
 
 #include <argp.h>
@@ -87,10 +88,14 @@ static int gantt_run(int argc, char **argv)
         return CTL_USAGE;
     }
     bool directory = stat(a.path, &st) == 0 && S_ISDIR(st.st_mode);
-    errint_t rc =
-        (size_t)snprintf(path, sizeof(path), "%s%s", a.path, directory ? "/.expertfs/sched" : "") < sizeof(path)
-            ? tools_operations_read(path, a.last_ns, &gantt, &err)
-            : -ENAMETOOLONG;
+    char *root = NULL;
+    errint_t rc = directory ? ctl_mount_of(a.path, &root, &err) : 0;
+    if (rc == 0 && (size_t)snprintf(path, sizeof(path), "%s%s", directory ? root : a.path,
+                                    directory ? "/.expertfs/sched" : "") >= sizeof(path))
+        rc = efs_fail(&err, -ENAMETOOLONG, "%s: %s", a.path, strerror(ENAMETOOLONG));
+    free(root);
+    if (rc == 0)
+        rc = tools_operations_read(path, a.last_ns, &gantt, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = svg || png ? gantt_draw(&gantt, svg ? "svg" : "png", a.output, &err) : gantt_write_to(&gantt, a.output, &err);

@@ -8,8 +8,13 @@
 #include <argp.h>
 #include <errno.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define ANSWER_SECONDS 5 /* until a mount does not answer */
 
 enum { OPT_JSON = 256 };
 
@@ -65,7 +70,10 @@ static void row_print(const char *mount, const struct top_sample *s)
             printf(" %3.0f", 100 * (double)pool_found(s, p) / (double)asked);
         else
             printf(" %3s", "-");
-    printf(" %s\n", mount);
+    putchar(' ');
+    for (; *mount; mount++) /* a line stays a line */
+        putchar((unsigned char)*mount < ' ' ? '?' : *mount);
+    putchar('\n');
 }
 
 static json_t *row_to_json(const char *mount, const struct top_sample *s)
@@ -86,6 +94,50 @@ static json_t *row_to_json(const char *mount, const struct top_sample *s)
     for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
         json_object_set_new(found, (char[]){TOP_POOLS[p], '\0'}, json_integer((json_int_t)pool_found(s, p)));
     return row;
+}
+
+/* ---- mounts that do not answer ---- */
+
+struct glance {
+    const char *root;
+    struct top_sample sample;
+    struct efs_error err;
+    errint_t rc;
+};
+
+static void *glance_run(void *arg)
+{
+    struct glance *g = arg;
+    g->rc = top_sample_glance(g->root, &g->sample, &g->err);
+    return NULL;
+}
+
+/* A look at a mount, which is given up when its daemon is stopped or stuck: its thread stays in the kernel, with what
+ * is its own, until this process ends. */
+static errint_t glance_take(const char *root, struct top_sample *sample, struct efs_error *err)
+{
+    struct timespec until;
+    pthread_t thread;
+    struct glance *g = calloc(1, sizeof(*g));
+    if (!g)
+        return efs_fail(err, -ENOMEM, "no memory");
+    g->root = root;
+    if (pthread_create(&thread, NULL, glance_run, g) != 0) {
+        free(g);
+        return efs_fail(err, -EAGAIN, "%s: no thread to look at it", root);
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ANSWER_SECONDS;
+    if (pthread_timedjoin_np(thread, NULL, &until) != 0)
+        return efs_fail(err, -ETIMEDOUT, "%s: does not answer: its daemon is stopped, or waits for its disk", root);
+    errint_t rc = g->rc;
+    *sample = g->sample;
+    if (rc == -EACCES)
+        efs_fail(err, rc, "%s: of another user, who mounted it without -o allow_other", root);
+    else
+        *err = g->err;
+    free(g);
+    return rc;
 }
 
 static int list_run(int argc, char **argv)
@@ -111,8 +163,9 @@ static int list_run(int argc, char **argv)
                "F%", "C%", "S%", "E%", "M%", "MOUNT");
     for (size_t i = 0; i < mounts.count; i++) {
         struct top_sample sample;
-        rc = top_sample_glance(mounts.paths[i], &sample, &err);
+        rc = glance_take(mounts.paths[i], &sample, &err);
         if (rc < 0) {
+            fflush(stdout);
             status = ctl_fail(rc, &err);
         } else if (json) {
             if (json_array_append_new(rows, row_to_json(mounts.paths[i], &sample)) < 0)
@@ -125,7 +178,8 @@ static int list_run(int argc, char **argv)
     }
     if (!json && !mounts.count)
         fprintf(stderr, "expertctl: there is no mount of expertfs\n");
-    ctl_mounts_free(&mounts);
+    if (status == CTL_OK)
+        ctl_mounts_free(&mounts); /* else a thread may still have one of the names */
     int printed = json ? ctl_print_json(rows) : CTL_OK;
     return status == CTL_OK ? printed : status;
 }

@@ -102,7 +102,7 @@ static bool gguf_is_later_part(const char *name)
 
 /* The GGUF file of the model in the mount, its first part; for free(). -ENOENT, -E2BIG: there is none, or more than
  * one. */
-static errint_t gguf_find(const char *root, char **path, struct efs_error *err)
+static errint_t gguf_find(const char *root, const char *source, char **path, struct efs_error *err)
 {
     char *const roots[] = {(char *)(uintptr_t)root, NULL};
     FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
@@ -123,7 +123,7 @@ static errint_t gguf_find(const char *root, char **path, struct efs_error *err)
     if (tree)
         fts_close(tree);
     if (rc == 0 && !*path)
-        rc = efs_fail(err, -ENOENT, "{gguf}: %s has no GGUF file of a model", root);
+        rc = efs_fail(err, -ENOENT, "{gguf}: %s has no GGUF file of a model", source);
     if (rc < 0) {
         free(*path);
         *path = NULL;
@@ -145,7 +145,7 @@ static errint_t word_expand(const struct run *r, const char *word, char **expand
             word += 2;
         } else if (strncmp(word, "{gguf}", 6) == 0) {
             if (!*gguf)
-                rc = gguf_find(r->root, gguf, err);
+                rc = gguf_find(r->root, r->source, gguf, err);
             if (rc == 0)
                 fputs(*gguf, to);
             word += 6;

@@ -191,7 +191,8 @@ static void sample_compare(const struct top_sample *before, struct top_sample *s
     for (size_t i = 0; i < sample->expert_count; i++) {
         struct top_expert *e = &sample->experts[i];
         const struct top_expert *was = old ? bsearch(e, old, n, sizeof(*old), compare_names) : NULL;
-        e->asked = !was ? e->count : e->count > was->count ? e->count - was->count : 0;
+        uint64_t then = was ? was->count : 0;
+        e->asked = before && e->count > then ? e->count - then : 0; /* at first it has those of earlier mounts */
     }
     free(old);
     if (sample->expert_count)
