@@ -130,6 +130,7 @@ for arguments, status, says in (
         (["get", mount.path, "budgets"], 1, "no budgets"), (["get", mount / "nothing"], 1, "No such file"),
         (["info", mount.path], 1, "`expertctl top`"), (["verify", mount.path], 1, "`expertctl get`"),
         (["top", SCRATCH], 1, "not in a mount"), (["set"], 2, "needed"), (["set", mount.path], 2, "needed"),
+        (["set", "policy=lru", mount.path], 2, "the mount comes first"),
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
         (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
         (["top", "-d", "0", mount.path], 2, "0.1"), (["top", "-d", "x", mount.path], 2, "0.1"),

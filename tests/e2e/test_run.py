@@ -97,6 +97,7 @@ def arguments(folder, store):
         ends("without a mount and a backend", result, 125, "is not installed")
     ends("a signal of its own", ran(store, "sh", "-c", "kill -9 $$ {}"), 128 + 9)
     ends("a program that is not there", ran(store, "no-such-program", "{}"), 127, "no-such-program: No such file")
+    ends("the program first", ran("true", store), 125, "true: No such file .*; a store or a mount comes first")
     ends("a folder", ran(store, "/", "{}"), 126, "Permission denied")
     ends("a folder that is no mount", ran(folder, "true"), 125, "neither a store nor a mount")
     ends("a file that is no store", ran(os.path.join(folder, "model.gguf"), "true"), 125, "not an expertfs store")

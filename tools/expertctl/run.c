@@ -351,7 +351,8 @@ static errint_t run_look(struct run *r, struct efs_error *err)
 {
     struct stat st;
     if (stat(r->source, &st) < 0)
-        return efs_fail(err, -errno, "%s: %s", r->source, strerror(errno));
+        return efs_fail(err, -errno, "%s: %s%s", r->source, strerror(errno),
+                        errno == ENOENT ? "; a store or a mount comes first, then the program" : "");
     if (S_ISDIR(st.st_mode)) {
         errint_t rc = ctl_mount_of(r->source, &r->given_root, err);
         if (rc == -ENODEV)

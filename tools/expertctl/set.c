@@ -44,6 +44,8 @@ static error_t set_parse(int key, char *value, struct argp_state *state)
             argp_error(state, "a mount (or a file or folder in it) and a setting are needed");
         for (unsigned i = 0; i < a->count; i++) {
             bool pair = strchr(a->pairs[i], '=') && a->pairs[i][0] != '=';
+            if (pair == a->reset && !pair && strchr(a->path, '=') && access(a->path, F_OK) < 0)
+                argp_error(state, "\"%s\": the mount comes first, then NAME=VALUE", a->path);
             if (pair == a->reset)
                 argp_error(state,
                            a->reset ? "\"%s\": with --reset there is a NAME alone"

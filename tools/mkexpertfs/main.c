@@ -191,6 +191,8 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
                 "mkexpertfs: SRC is a directory or file of this machine; `hf download %s --local-dir DIR` gets a model "
                 "of that name from the Hugging Face Hub\n",
                 a->src);
+    if (rc == -EUCLEAN && a->reclaim.mode == RECLAIM_NONE)
+        fprintf(stderr, "mkexpertfs: maybe SRC did not come whole: compare its sizes with where it came from\n");
     if (left)
         reclaim_tell_left(a->out);
     return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
