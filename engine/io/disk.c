@@ -50,6 +50,14 @@ static void disk_put(struct queue *q, struct efs_disk_request *r)
     q->tail = &r->next;
 }
 
+static void disk_put_first(struct queue *q, struct efs_disk_request *r)
+{
+    r->next = q->head;
+    if (!q->head)
+        q->tail = &r->next;
+    q->head = r;
+}
+
 static struct efs_disk_request *disk_take(struct queue *q)
 {
     struct efs_disk_request *r = q->head;
@@ -125,6 +133,13 @@ static bool disk_collect(struct efs_disk *d, bool will_sleep)
     return end;
 }
 
+/* What of it is read now. */
+static size_t disk_piece(const struct efs_disk_request *r)
+{
+    size_t left = r->bytes - r->done;
+    return r->spare_time && left > EFS_DISK_PIECE_BYTES ? EFS_DISK_PIECE_BYTES : left;
+}
+
 /* The queue whose first read is the next to begin; NULL: none is. */
 static struct queue *disk_next(struct efs_disk *d)
 {
@@ -193,7 +208,7 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
     struct io_uring_sqe *sqe = io_uring_get_sqe(&d->ring);
     if (!sqe)
         return false;
-    unsigned bytes = (unsigned)(r->bytes - r->done);
+    unsigned bytes = (unsigned)disk_piece(r);
     if (d->o.arena->segments[r->segment].pinned)
         io_uring_prep_read_fixed(sqe, 0, r->data + r->done, bytes, r->offset + r->done, (int)r->segment);
     else
@@ -225,6 +240,7 @@ static void start_reads(struct efs_disk *d)
         /* each by itself: the kernel would make one large read of neighbours, done at its end */
         io_uring_submit(&d->ring);
         r->begin_ns = efs_now_ns();
+        r->begun = r->done;
         if (d->inflight++ == 0)
             d->busy_since_ns = r->begin_ns;
         d->inflight_bytes += r->bytes;
@@ -245,18 +261,23 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         r->done += (size_t)result;
         efs_count(d->o.stats, disk_bytes, result);
     }
-    if (result >= 0 && r->done < r->bytes) { /* short: ask for the rest */
+    bool more = result >= 0 && r->done < r->bytes;
+    if (more && !r->spare_time) { /* short: ask for the rest */
         if (disk_prepare(d, r))
             return;
         result = -EIO;
+        more = false;
     }
     d->inflight_bytes -= r->bytes;
     d->spare_inflight -= r->spare_time;
     d->spare_bytes -= r->spare_time ? r->bytes : 0;
-    burst_read(d, r->bytes, result < 0 || r->spare_time);
+    burst_read(d, r->done - r->begun, result < 0 || r->spare_time);
     if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
-    disk_finish(d, r, result < 0 ? result : 0);
+    if (more)
+        disk_put_first(disk_queue_of(d, r), r);
+    else
+        disk_finish(d, r, result < 0 ? result : 0);
 }
 
 static void arm_wake(struct efs_disk *d)
@@ -313,12 +334,17 @@ static void run_pread(struct efs_disk *d)
         }
         r->begin_ns = efs_now_ns();
         d->busy_since_ns = r->begin_ns;
-        int rc = efs_sys_pread_all(d->o.fd, r->data, r->bytes, r->offset);
-        burst_read(d, r->bytes, rc < 0 || r->spare_time);
+        size_t bytes = disk_piece(r);
+        int rc = efs_sys_pread_all(d->o.fd, r->data + r->done, bytes, r->offset + r->done);
+        burst_read(d, bytes, rc < 0 || r->spare_time);
         burst_end(d);
         efs_count(d->o.stats, disk_reads, 1);
-        efs_count(d->o.stats, disk_bytes, rc == 0 ? r->bytes : 0);
-        disk_finish(d, r, rc == -ENODATA ? -EIO : rc);
+        efs_count(d->o.stats, disk_bytes, rc == 0 ? bytes : 0);
+        r->done += bytes;
+        if (rc == 0 && r->done < r->bytes)
+            disk_put_first(disk_queue_of(d, r), r);
+        else
+            disk_finish(d, r, rc == -ENODATA ? -EIO : rc);
     }
 }
 

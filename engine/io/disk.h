@@ -25,12 +25,13 @@ struct efs_disk_request {
     uint8_t *data;    /* inside segment */
     uint32_t segment; /* index into the arena */
     bool ahead;       /* read-ahead: waits behind demand */
-    bool spare_time;  /* begins only while nothing else is under way or waits, and but EFS_DISK_SPARE_BYTES at once;
-                       * tells nothing of what the disk can do */
+    bool spare_time;  /* read only while nothing else is under way or waits, in pieces of EFS_DISK_PIECE_BYTES, after
+                       * each of which others go first, and but EFS_DISK_SPARE_BYTES at once; tells nothing of what the
+                       * disk can do */
     _Atomic uint8_t change; /* enum efs_disk_change: set by the caller while it owns the request, then efs_disk_look();
-                             * nothing comes of it once the read has begun */
+                             * nothing comes of it once its last piece has begun */
     void (*complete)(struct efs_disk_request *request, errint_t error);
-    size_t done;               /* the I/O thread's */
+    size_t done, begun;        /* the I/O thread's: bytes that are read; of them, when it was begun last */
     uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
 };
 
@@ -42,7 +43,8 @@ struct efs_disk_options {
     struct efs_estimator *estimator; /* hears of bursts of reads; NULL: none */
 };
 #define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
-#define EFS_DISK_SPARE_BYTES (4u << 20)   /* of spare time under way at once, or one read */
+#define EFS_DISK_SPARE_BYTES (4u << 20)   /* of spare time begun at once, or one read */
+#define EFS_DISK_PIECE_BYTES (1u << 20)   /* of such a read under way: who asks meanwhile waits for them */
 /* Start the thread. Without io_uring it serves by pread(2), one read at a time. */
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
 /* Finishes all requests, then joins. NULL is fine. */

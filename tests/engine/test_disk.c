@@ -40,7 +40,8 @@ struct line {
     int fd;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool hold, held; /* complete() waits; it does */
+    struct test_read *holder; /* its complete() waits */
+    bool held;                /* it does */
     unsigned ended;
     struct test_read reads[READS], first;
 };
@@ -53,9 +54,9 @@ static void read_ended(struct efs_disk_request *request, errint_t error)
     r->error = error;
     r->ended = true;
     l->ended++;
-    l->held = r == &l->first;
+    l->held = r == l->holder;
     pthread_cond_broadcast(&l->changed);
-    while (r == &l->first && l->hold)
+    while (r == l->holder)
         pthread_cond_wait(&l->changed, &l->lock);
     pthread_mutex_unlock(&l->lock);
 }
@@ -78,6 +79,14 @@ static void change(struct line *l, unsigned i, enum efs_disk_change to)
     efs_disk_look(l->disk);
 }
 
+static void line_wait_held(struct line *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (!l->held)
+        pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+}
+
 /* The thread is in complete() of a first read, until line_go(). */
 static struct line *line_begin(void)
 {
@@ -94,19 +103,27 @@ static struct line *line_begin(void)
     assert_int_equal(efs_arena_grow(&l->arena), 0);
     const struct efs_disk_options options = {.fd = l->fd, .arena = &l->arena, .stats = &l->stats};
     assert_int_equal(efs_disk_start(&options, &l->disk), 0);
-    l->hold = true;
+    l->holder = &l->first;
     submit(l, &l->first, READ_BYTES, false, false);
-    pthread_mutex_lock(&l->lock);
-    while (!l->held)
-        pthread_cond_wait(&l->changed, &l->lock);
-    pthread_mutex_unlock(&l->lock);
+    line_wait_held(l);
     return l;
+}
+
+/* The thread goes on, until it is in complete() of that read. */
+static void line_hold(struct line *l, struct test_read *holder)
+{
+    pthread_mutex_lock(&l->lock);
+    l->holder = holder;
+    l->held = false;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    line_wait_held(l);
 }
 
 static void line_go(struct line *l, unsigned reads)
 {
     pthread_mutex_lock(&l->lock);
-    l->hold = false;
+    l->holder = NULL;
     pthread_cond_broadcast(&l->changed);
     while (l->ended < reads + 1)
         pthread_cond_wait(&l->changed, &l->lock);
@@ -166,6 +183,47 @@ static void a_large_read_at_once_in_spare_time(void **state)
     line_go(l, 3);
     for (unsigned i = 1; i < 3; i++)
         assert_true(l->reads[i].request.begin_ns >= l->reads[i - 1].request.end_ns);
+    line_end(l);
+}
+
+/* A read of three pieces, the first of which has begun when the thread is held: the others wait for who came then. */
+static struct line *line_with_a_piece(void)
+{
+    struct line *l = line_begin();
+    submit(l, &l->reads[0], READ_BYTES, true, true);
+    submit(l, &l->reads[1], LARGE_BYTES, true, true);
+    line_hold(l, &l->reads[0]);
+    return l;
+}
+
+static void demand_waits_for_a_piece(void **state)
+{
+    (void)state;
+    struct line *l = line_with_a_piece();
+    submit(l, &l->reads[2], READ_BYTES, false, false);
+    line_go(l, 3);
+    assert_int_equal(l->reads[1].error, 0);
+    assert_true(l->reads[1].request.begin_ns >= l->reads[2].request.end_ns);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + LARGE_BYTES / EFS_DISK_PIECE_BYTES + 1);
+    assert_int_equal(atomic_load(&l->stats.disk_bytes), 3 * READ_BYTES + LARGE_BYTES);
+    line_end(l);
+}
+
+static void between_pieces_a_read_is_cancelled_or_raised(void **state)
+{
+    (void)state;
+    struct line *l = line_with_a_piece();
+    change(l, 1, EFS_DISK_CANCEL);
+    line_go(l, 2);
+    assert_int_equal(l->reads[1].error, -ECANCELED);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 1);
+    line_end(l);
+    l = line_with_a_piece();
+    change(l, 1, EFS_DISK_RAISE);
+    line_go(l, 2);
+    assert_int_equal(l->reads[1].error, 0);
+    assert_false(l->reads[1].request.spare_time);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 2); /* the rest is read at once */
     line_end(l);
 }
 
@@ -238,6 +296,8 @@ int main(void)
         cmocka_unit_test(demand_goes_first),
         cmocka_unit_test(spare_time_is_when_nothing_else_is_under_way),
         cmocka_unit_test(a_large_read_at_once_in_spare_time),
+        cmocka_unit_test(demand_waits_for_a_piece),
+        cmocka_unit_test(between_pieces_a_read_is_cancelled_or_raised),
         cmocka_unit_test(what_is_raised_is_demand),
         cmocka_unit_test(what_is_raised_does_not_wait_for_later_demand),
         cmocka_unit_test(what_is_cancelled_is_not_read),
