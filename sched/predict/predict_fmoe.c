@@ -94,7 +94,7 @@ static void fmoe_begin(struct efs_predictor *p, unsigned s)
     q->follow.count = 0;
 }
 
-/* Inlined for the widths that models have, so that the loop over a row is gone. */
+/* Inlined for a width that models have, so that the loop over a row is gone. */
 static inline __attribute__((always_inline)) void fmoe_multiply(const uint16_t *experts, const uint8_t *scores,
                                                                 const uint32_t *weights, uint32_t *product,
                                                                 uint32_t *square, unsigned count, unsigned width)
@@ -111,23 +111,76 @@ static inline __attribute__((always_inline)) void fmoe_multiply(const uint16_t *
     }
 }
 
-/* Maps [from, to) of a layer by the weights that stand in f->weights. */
-static void fmoe_multiply_layer(struct fmoe *f, struct fmoe_sequence *q, unsigned layer, unsigned from, unsigned to)
+/* Eight numbers of 16 bits: two maps of four experts a layer. */
+#define LANES 8u
+typedef uint16_t fmoe_lanes __attribute__((vector_size(16)));
+typedef uint32_t fmoe_pairs __attribute__((vector_size(16)));
+typedef uint64_t fmoe_fours __attribute__((vector_size(16)));
+typedef uint8_t fmoe_bytes __attribute__((vector_size(8)));
+
+/* Sums of four lanes each. */
+static inline fmoe_fours fmoe_sum_fours(fmoe_lanes lanes)
+{
+    fmoe_pairs pairs = (fmoe_pairs)lanes;
+    fmoe_fours fours = (fmoe_fours)((pairs & 0xFFFF) + (pairs >> 16));
+
+    return (fours & 0xFFFFFFFF) + (fours >> 32);
+}
+
+/*
+ * The same for four experts of a layer, which are compared with the row's in place of a table that is looked up. An
+ * expert is once in a row, so that a product has 16 bits. Returns how many maps were done: one may be left.
+ */
+static unsigned fmoe_multiply_fours(const uint16_t *experts, const uint8_t *scores, const struct efs_predict_row *row,
+                                    const uint8_t *row_scores, uint32_t *product, uint32_t *square, unsigned count)
+{
+    fmoe_lanes wanted[4], weights[4] = {{0}};
+    unsigned m = 0;
+
+    for (unsigned i = 0; i < 4; i++) {
+        bool there = i < row->scored;
+
+        wanted[i] = (fmoe_lanes){0} + (uint16_t)(there ? row->experts[i] : UINT16_MAX);
+        weights[i] += (uint16_t)(there ? row_scores[i] : 0);
+    }
+    for (; m + 2 <= count; m += 2, experts += LANES, scores += LANES) {
+        fmoe_lanes of, weight, score;
+        fmoe_bytes bytes;
+        fmoe_fours sum, own;
+
+        memcpy(&of, experts, sizeof(of));
+        memcpy(&bytes, scores, sizeof(bytes));
+        score = __builtin_convertvector(bytes, fmoe_lanes);
+        weight = ((fmoe_lanes)(of == wanted[0]) & weights[0]) | ((fmoe_lanes)(of == wanted[1]) & weights[1]) |
+                 ((fmoe_lanes)(of == wanted[2]) & weights[2]) | ((fmoe_lanes)(of == wanted[3]) & weights[3]);
+        sum = fmoe_sum_fours(weight * score);
+        own = fmoe_sum_fours(score * score);
+        product[m] += (uint32_t)sum[0];
+        product[m + 1] += (uint32_t)sum[1];
+        square[m] += (uint32_t)own[0];
+        square[m + 1] += (uint32_t)own[1];
+    }
+    return m;
+}
+
+/* Maps [from, to) of a layer by the row whose scores stand in f->scores, and in f->weights by expert. */
+static void fmoe_multiply_layer(struct fmoe *f, struct fmoe_sequence *q, const struct efs_predict_row *row,
+                                unsigned layer, unsigned from, unsigned to)
 {
     size_t at = efs_maps_at(&f->maps, layer, from);
     const uint16_t *experts = f->maps.experts_of + at;
     const uint8_t *scores = f->maps.scores + at;
+    uint32_t *product = q->product + from, *square = q->square + from;
+    unsigned width = f->maps.width, done = 0;
 
-    switch (f->maps.width) {
-    case 4:
-        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, 4);
-        break;
-    case 8:
-        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, 8);
-        break;
-    default:
-        fmoe_multiply(experts, scores, f->weights, q->product + from, q->square + from, to - from, f->maps.width);
+    if (width == 8) {
+        fmoe_multiply(experts, scores, f->weights, product, square, to - from, 8);
+        return;
     }
+    if (width == 4)
+        done = fmoe_multiply_fours(experts, scores, row, f->scores, product, square, to - from);
+    fmoe_multiply(experts + (size_t)done * width, scores + (size_t)done * width, f->weights, product + done,
+                  square + done, to - from - done, width);
 }
 
 /* The products of maps [from, to) with a row. Returns the row's own. */
@@ -142,7 +195,7 @@ static uint32_t fmoe_add(struct fmoe *f, struct fmoe_sequence *q, const struct e
         f->weights[row->experts[i]] = f->scores[i];
         own += (uint32_t)f->scores[i] * f->scores[i];
     }
-    fmoe_multiply_layer(f, q, layer, from, to);
+    fmoe_multiply_layer(f, q, row, layer, from, to);
     for (unsigned i = 0; i < count; i++)
         f->weights[row->experts[i]] = 0;
     return own;
@@ -174,6 +227,25 @@ static void fmoe_insert(struct fmoe_best *best, uint32_t map, float score)
     best->score[at] = score;
 }
 
+typedef int32_t fmoe_ints __attribute__((vector_size(16)));
+typedef float fmoe_floats __attribute__((vector_size(16)));
+#define AT_ONCE 4u
+
+/* One of so many maps from m on has a larger squared cosine than product * product / square. Numbers are below 2^31: of
+ * a layer at most 255 * 255. */
+static bool fmoe_any_beats(const struct fmoe_sequence *q, unsigned m, float product, float square)
+{
+    fmoe_ints products, squares, beats;
+    fmoe_floats mine, own;
+
+    memcpy(&products, q->product + m, sizeof(products));
+    memcpy(&squares, q->square + m, sizeof(squares));
+    mine = __builtin_convertvector(products, fmoe_floats);
+    own = __builtin_convertvector(squares, fmoe_floats);
+    beats = mine * mine * square > product * product * own;
+    return beats[0] | beats[1] | beats[2] | beats[3];
+}
+
 /* The best of all maps, or of those that another came after. A map is compared by its squared cosine without a division
  * and only one that beats the last of the best is looked at closer. */
 static void fmoe_find(const struct fmoe *f, const struct fmoe_sequence *q, bool followed, struct fmoe_best *best)
@@ -182,8 +254,13 @@ static void fmoe_find(const struct fmoe *f, const struct fmoe_sequence *q, bool 
 
     best->count = 0;
     for (unsigned m = 0; m < *f->maps.count; m++) {
-        float mine = (float)q->product[m];
+        float mine;
 
+        while (best->count == BEST && m + AT_ONCE <= *f->maps.count && !fmoe_any_beats(q, m, product, square))
+            m += AT_ONCE;
+        if (m == *f->maps.count)
+            break;
+        mine = (float)q->product[m];
         if (mine * mine * square <= product * product * (float)q->square[m] || (followed && !f->maps.after[m]))
             continue;
         fmoe_insert(best, m, fmoe_cosine(q, m));
