@@ -145,7 +145,7 @@ struct efs_options {
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
     const char *policy, *pools, *plan, *goal, *delta, *schedule;
     const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
-    bool no_state;            /* neither read nor write the state directory (profile, counts) */
+    bool no_state;            /* neither read nor write the state directory */
     bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PREDICTOR_SHARE 32u /* of the budget */
+#define PREDICTOR_SHARE 64u /* of the budget; as much for the copy that is saved */
 #define PREDICTOR_LEAST (1u << 20)
 #define PREDICTOR_MOST (64u << 20)
 #define QUEUE_UNIT_BYTES 64u /* of an expert, in the queue and here */
@@ -72,8 +72,10 @@ struct efs_guess_tuning efs_guess_tuning(const struct efs *fs)
 
 uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes)
 {
-    uint64_t bytes = budget_bytes / PREDICTOR_SHARE;
-    return bytes < PREDICTOR_LEAST ? PREDICTOR_LEAST : bytes > PREDICTOR_MOST ? PREDICTOR_MOST : bytes;
+    uint64_t bytes = PREDICTOR_LEAST;
+    while (bytes < PREDICTOR_MOST && 2 * bytes <= budget_bytes / PREDICTOR_SHARE)
+        bytes *= 2;
+    return bytes;
 }
 
 /* Guesses of a sequence, and candidates at once. */
@@ -127,8 +129,8 @@ static uint64_t guess_largest_expert(const struct efs *fs)
 /* What the budget counts: the predictor, the queue, the tables above, the thread. */
 static uint64_t guess_memory(const struct efs *fs)
 {
-    uint64_t room = guess_room(fs);
-    return efs_guess_predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
+    uint64_t room = guess_room(fs), copies = fs->options.no_state ? 1 : 2;
+    return copies * efs_guess_predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
            (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
            EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_guess) + sizeof(struct efs_guess_sequence)) +
            (uint64_t)EFS_GUESS_LINE * EFS_GUESS_IDS * (sizeof(uint16_t) + sizeof(float)) +

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * guess_core.h - what the files of guessing share: guess.c (its life), guess_sequences.c (what is observed and hinted),
- * guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor), guess_text.c.
+ * guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor), guess_save.c (what it has
+ * learned, as a file), guess_text.c.
  */
 #ifndef EFS_GUESS_CORE_H
 #define EFS_GUESS_CORE_H
@@ -76,6 +77,7 @@ struct efs_guessing {
     struct efs_governor governor;
     enum efs_governor_now now;    /* what it said of the layer that was asked for last */
     uint64_t asked_missing_bytes; /* of the layer that is being asked for */
+    uint64_t asked_ahead_bytes;   /* of it: here, since it was guessed */
     bool has_share;               /* guesses have their part of the chunk pool */
     uint64_t expert_bytes;        /* of the largest expert, coded */
     struct efs_guess_expert *experts;
@@ -94,6 +96,12 @@ struct efs_guessing {
     uint16_t *line_ids;  /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
     float *line_weights; /* the same */
     uint64_t line_put, line_taken, line_lost;
+    /* what passes through all layers ask for, whether anything is guessed or not */
+    struct {
+        uint32_t layer;
+        uint64_t bytes, layers; /* of the layer; layers so far */
+        double mean;            /* bytes of a layer */
+    } pass;
     /* what it tells of itself */
     struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, of which no distance is known */
     uint64_t observed, missed;                      /* layers; experts that were not in memory when asked for */
@@ -135,10 +143,16 @@ void efs_guess_offer_hints(struct efs *fs, struct efs_guess_sequence *sequence);
 /* All are over. */
 void efs_guess_forget(struct efs *fs);
 
+/* guess_save.c: no lock; what goes wrong is logged. */
+void efs_guess_save(struct efs *fs, const struct efs_predictor *predictor);
+/* Into one that has no sequence. Without the file, or with one that does not fit, it has learned nothing. */
+void efs_guess_load(struct efs *fs, struct efs_predictor *predictor);
+
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);
 #define EFS_GUESS_THREAD_BYTES (256u << 10) /* that it holds beside the predictor */
-/* Memory that a predictor may take in this budget. */
+/* Memory that a predictor may take in this budget: a power of two, so that what was saved still fits where the budget
+ * is not quite the same. */
 uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes);
 
 #endif

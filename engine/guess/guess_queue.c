@@ -195,9 +195,8 @@ void efs_guess_share(struct efs *fs)
     struct efs_guessing *g = fs->guessing;
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
-    const struct efs_trial *trial = &g->governor.trial;
-    /* what is slower gives back its memory; what it is tried with now and then is what is left free anyway */
-    bool has = !(g->tuning.governor.mode == EFS_GOVERNOR_AUTO && trial->decided && !trial->better);
+    /* what is left gives back its memory; what it is tried with now and then is what is free anyway */
+    bool has = !(g->tuning.governor.mode == EFS_GOVERNOR_AUTO && efs_trial_is_left(&g->governor.trial));
     struct efs_prefetch_config caps;
     if (budget == g->budget_bytes && has == g->has_share)
         return;
@@ -230,7 +229,7 @@ void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t co
     struct efs_guessing *g = fs->guessing;
     struct efs_rates_now rates;
     efs_estimator_now(fs->estimator, &rates, NULL, NULL);
-    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_SPARE_BYTES};
+    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_PIECE_BYTES};
     for (uint32_t i = 0; i < count; i++) {
         struct efs_governor_candidate *c = &g->candidates[i];
         uint32_t number = efs_guess_number(fs, c->layer, c->expert);
@@ -279,12 +278,14 @@ void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_
             g->asked_missing_bytes += efs_expert_coded_bytes(fs, number);
         if (!here || e->read)
             g->missed++;
-        if (e->read && here)
+        if (e->read && here) {
             g->scores[e->distance].covered++;
-        else if (e->read && e->pending)
+            g->asked_ahead_bytes += e->bytes;
+        } else if (e->read && e->pending) {
             g->scores[e->distance].late++;
-        else
+        } else {
             expert_wasted(g, e);
+        }
         e->read = false;
         g->ids[i] = (uint16_t)ids[i];
     }

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define PASS_LAYERS 256u /* by which the mean of a layer's bytes goes */
+
 static uint64_t sequence_id(uint32_t who, uint32_t number)
 {
     return (uint64_t)who << 32 | number;
@@ -165,10 +167,9 @@ static void layer_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
                                            .asked = count,
                                            .experts =
                                                efs_cache_layer_first(fs, layer + 1) - efs_cache_layer_first(fs, layer),
-                                           .missing_bytes = g->asked_missing_bytes};
-    for (uint32_t i = 0; i < count; i++)
-        request.asked_bytes += efs_expert_coded_bytes(fs, efs_guess_number(fs, layer, ids[i]));
-    g->asked_missing_bytes = 0;
+                                           .missing_bytes = g->asked_missing_bytes,
+                                           .ahead_bytes = g->asked_ahead_bytes};
+    g->asked_missing_bytes = g->asked_ahead_bytes = 0;
     g->now = efs_governor_asked(&g->governor, &request);
     if (!g->told)
         observe(fs, sequence_id(EFS_GUESS_OWN, 0),
@@ -204,11 +205,27 @@ static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
     }
 }
 
+/* Experts that come one by one are of one layer, as above. */
+static void pass_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, bool named)
+{
+    struct efs_guessing *g = fs->guessing;
+    if (g->pass.bytes && (named || layer != g->pass.layer)) {
+        g->pass.layers++;
+        g->pass.mean += ((double)g->pass.bytes - g->pass.mean) /
+                        (double)(g->pass.layers < PASS_LAYERS ? g->pass.layers : PASS_LAYERS);
+        g->pass.bytes = 0;
+    }
+    g->pass.layer = layer;
+    for (uint32_t i = 0; i < count; i++)
+        g->pass.bytes += efs_expert_coded_bytes(fs, efs_guess_number(fs, layer, ids[i]));
+}
+
 void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                      bool named)
 {
     struct efs_guessing *g = fs->guessing;
     uint32_t most = 1;
+    pass_add(fs, layer, ids, count, named);
     if (!g->queue)
         return;
     for (uint32_t i = 0; tokens && i < count; i++)

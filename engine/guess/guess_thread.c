@@ -14,6 +14,8 @@
 
 #define NAMED (2 * EFS_PREDICT_MAX_CHOSEN)
 #define LEAST_PROBABILITY 0.01F
+#define SAVE_NS 300000000000
+#define SAVE_PASSES 16u /* that it has learned from, at least */
 
 /* What was said of the layer at a position. */
 struct said {
@@ -33,6 +35,7 @@ struct guesser {
     enum efs_predictor_kind kind;
     unsigned chosen, distances;
     uint32_t window, window_most; /* layers since the last look at how many are chosen; the most of these */
+    uint64_t learned, saved_ns;   /* layers that were learned from since it was saved; when that was */
     uint32_t said_next;
     struct said said[SAID];
     struct efs_guess_observation o; /* the one at hand */
@@ -42,6 +45,17 @@ struct guesser {
     uint8_t distance[EFS_GUESS_CANDIDATES];
 };
 _Static_assert(sizeof(struct guesser) <= EFS_GUESS_THREAD_BYTES, "what the budget counts");
+
+/* No lock. */
+static void guesser_save(struct guesser *t)
+{
+    struct efs *fs = t->g->fs;
+    t->saved_ns = efs_now_ns();
+    if (!t->predictor || t->learned < (uint64_t)SAVE_PASSES * efs_cache_layers(fs))
+        return;
+    efs_guess_save(fs, t->predictor);
+    t->learned = 0;
+}
 
 static void guesser_forget(struct guesser *t)
 {
@@ -74,6 +88,10 @@ static void guesser_new(struct guesser *t, unsigned chosen)
     if (rc < 0)
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: %s",
                 rc == -E2BIG ? "the predictor takes more than its share of the budget" : strerror(-rc));
+    t->learned = 0;
+    t->saved_ns = efs_now_ns();
+    if (t->predictor)
+        efs_guess_load(fs, t->predictor);
     efs_lock(fs);
     g->chosen = chosen;
     g->predictor_error = rc;
@@ -210,6 +228,7 @@ static void guesser_take(struct guesser *t)
     if (t->predictor)
         guesser_begin(t);
     if (t->predictor && efs_predict_observe(t->predictor, t->o.sequence, &seen) == 0) {
+        t->learned++;
         efs_lock(fs);
         compare_all(t);
         efs_unlock(fs);
@@ -238,11 +257,12 @@ void *efs_guess_thread(void *arg)
     struct efs_guessing *g = arg;
     struct efs *fs = g->fs;
     struct guesser *t = efs_sys_calloc(1, sizeof(*t));
-    if (!t)
+    if (t)
+        t->g = g;
+    else
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
     efs_lock(fs);
     while (t && !g->stop) {
-        t->g = g;
         bool other = t->chosen && (!g->on || t->kind != g->tuning.predictor), idle = g->line_put == g->line_taken;
         if (idle && !other) {
             pthread_cond_wait(&g->wake, &fs->lock);
@@ -253,6 +273,8 @@ void *efs_guess_thread(void *arg)
         if (other)
             g->chosen = 0;
         efs_unlock(fs);
+        if (other || efs_now_ns() - t->saved_ns > SAVE_NS)
+            guesser_save(t);
         if (other)
             guesser_forget(t);
         if (!idle)
@@ -260,8 +282,10 @@ void *efs_guess_thread(void *arg)
         efs_lock(fs);
     }
     efs_unlock(fs);
-    if (t)
+    if (t) {
+        guesser_save(t);
         guesser_forget(t);
+    }
     free(t);
     return NULL;
 }

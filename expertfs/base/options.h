@@ -37,7 +37,7 @@ struct efsd_options {
     char *policy, *pools, *plan, *goal, *delta, *schedule; /* for efs_set(), unchecked; NULL: the engine's defaults */
     char *predictor, *prefetch;                            /* the same */
     char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
-    bool no_state; /* neither read nor write profile and counts */
+    bool no_state; /* neither read nor write profile, counts and what guesses learned */
     char *fsname;  /* shown as the mount's source; NULL: the store's path */
     char *subtype; /* NULL: "expertfs" */
 };

@@ -62,9 +62,10 @@ static void time_request(struct efs_governor *g, const struct efs_governor_reque
     } else {
         follow(g, &g->interval_ns, (double)interval_ns);
         if (g->config.mode == EFS_GOVERNOR_AUTO)
-            efs_trial_step(&g->trial, interval_ns);
+            efs_trial_step(&g->trial, interval_ns, g->last_work);
     }
     g->last_ns = r->now_ns;
+    g->last_work = r->missing_bytes + r->ahead_bytes;
     g->last_tokens = r->tokens;
 }
 
@@ -73,17 +74,12 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     time_request(g, r);
     g->requests++;
     follow(g, &g->reading, r->missing_bytes > 0);
-    follow(g, &g->asked_bytes, (double)r->asked_bytes);
+    follow(g, &g->missing_bytes, (double)r->missing_bytes);
     if (g->config.mode == EFS_GOVERNOR_OFF)
         return EFS_GOVERNOR_NOTHING;
     if (4 * (uint64_t)r->asked > 3 * (uint64_t)r->experts)
         return EFS_GOVERNOR_LAYER;
     return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
-}
-
-double efs_governor_iteration_bytes(const struct efs_governor *g)
-{
-    return g->asked_bytes * g->layers;
 }
 
 /* ---- what is worth a read --------------------------------------------------------------------------------------- */
@@ -93,23 +89,42 @@ static double read_ns(const struct efs_governor_disk *disk, uint64_t bytes)
     return disk->latency_ns + (disk->bytes_per_second > 0 ? (double)bytes / disk->bytes_per_second * 1e9 : 0);
 }
 
+/* Of the time from one request to the next what demand leaves of the disk's. */
+static double idle_ns(const struct efs_governor *g, const struct efs_governor_disk *disk)
+{
+    double read =
+        g->missing_bytes > 0 ? read_ns(disk, (uint64_t)g->missing_bytes) - (1 - g->reading) * disk->latency_ns : 0;
+
+    return fmax(g->interval_ns - read, 0);
+}
+
+/* What who asks for the next layer waits, at most, for a piece that was begun in that time: mean. */
+static double wait_ns(double piece_ns, double idle)
+{
+    return piece_ns < idle ? piece_ns * piece_ns / (2 * idle) : piece_ns - idle / 2;
+}
+
 unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses)
 {
     double least = g->config.least > 0 ? g->config.least : EFS_GOVERNOR_LEAST;
+    double idle = idle_ns(g, disk);
     unsigned taken = 0;
 
     for (unsigned i = 0; i < count; i++) {
         const struct efs_governor_candidate *c = &candidates[i];
         uint64_t piece =
             disk->piece_bytes && disk->piece_bytes < c->missing_bytes ? disk->piece_bytes : c->missing_bytes;
-        double whole_ns = read_ns(disk, c->missing_bytes), piece_ns = read_ns(disk, piece), saved_ns, cost_ns;
+        double whole_ns = read_ns(disk, c->missing_bytes), until_ns = whole_ns, saved_ns = whole_ns, cost_ns = 0;
 
         if (c->missing_bytes == 0 || c->due <= now || !((double)c->probability >= least))
             continue;
-        saved_ns = g->interval_ns > 0 ? fmin(whole_ns, (double)(c->due - now) * g->interval_ns) : whole_ns;
-        cost_ns = g->interval_ns > 0 ? g->reading * fmin(1, piece_ns / g->interval_ns) * piece_ns / 2 : 0;
+        if (g->interval_ns > 0) {
+            until_ns = fmin(whole_ns, (double)(c->due - now) * g->interval_ns);
+            saved_ns = fmin(whole_ns, (double)(c->due - now) * idle);
+            cost_ns = g->reading * wait_ns(read_ns(disk, piece), idle);
+        }
         if (c->victim_bytes)
             cost_ns += (double)c->victim_probability * read_ns(disk, c->victim_bytes);
         if ((double)c->probability * saved_ns <= cost_ns)
@@ -117,7 +132,7 @@ unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_gover
         guesses[taken++] = (struct efs_prefetch_guess){.layer = c->layer,
                                                        .expert = c->expert,
                                                        .due = c->due,
-                                                       .worth = (float)((double)c->probability * saved_ns / whole_ns),
+                                                       .worth = (float)((double)c->probability * until_ns / whole_ns),
                                                        .bytes = c->missing_bytes};
     }
     return taken;

@@ -12,9 +12,10 @@
  *
  *     p * time saved  >  q * time to read the victim again  +  P(demand comes meanwhile) * time of a piece / 2
  *
- * where the time saved is what of its read can be done before its layer comes. Then those with the largest p * time
- * saved / time to read go first. Whether all that is of use is measured (trial.h): iterations with guesses and without
- * take turns, and what is slower is left.
+ * where the time saved is what of its read can be done before its layer comes, in the time that demand leaves the disk
+ * (with a disk that others keep busy there is hardly any). Then those with the largest p * time saved / time to read go
+ * first. Whether all that is of use is measured (trial.h): iterations with guesses and without take turns, and what is
+ * not faster is left.
  *
  * Pure: no clock, thread, I/O or memory of its own. Not thread-safe.
  */
@@ -43,10 +44,10 @@ struct efs_governor_config {
     double least;             /* probability below which nothing is read; 0: EFS_GOVERNOR_LEAST */
     uint64_t iteration_bytes; /* read for guesses of a sequence in an iteration, at most; 0: no limit of its own */
 };
-/* What is held for guesses is taken from the cache: some experts are enough for layers that are near, and more cost
+/* What is held for guesses is taken from the cache: a few experts are enough for layers that are near, and more cost
  * more hits than they bring. Experts that are missing are asked for less often than a predictor says, since the cache
  * has those that are likely; below the least probability most of what is read is in vain. */
-#define EFS_GOVERNOR_SHARE 0.02
+#define EFS_GOVERNOR_SHARE 0.005
 #define EFS_GOVERNOR_LEAST 0.3
 
 /* The fields are the governor's. */
@@ -54,9 +55,10 @@ struct efs_governor {
     unsigned layers;
     struct efs_governor_config config;
     struct efs_trial trial;
-    uint64_t requests, last_ns;
+    uint64_t requests, last_ns, last_work;
     unsigned last_tokens;
-    double interval_ns, reading, asked_bytes; /* means of a request: time to the next one, whether it reads, bytes */
+    double interval_ns, reading; /* means of a request: time to the next one, whether it reads */
+    double missing_bytes;
 };
 
 /* layers: positions of an iteration, 1 or more. */
@@ -77,8 +79,8 @@ struct efs_governor_request {
     uint64_t now_ns;         /* any clock that only rises */
     unsigned tokens;         /* for which it asks, of all its sequences; 1 where it is not known */
     unsigned asked, experts; /* how many it asks for, of how many */
-    uint64_t asked_bytes;    /* of them, as they are kept */
     uint64_t missing_bytes;  /* what is to be read for them, or is being read */
+    uint64_t ahead_bytes;    /* what would be to be read, but for guesses */
 };
 
 /*
@@ -121,12 +123,6 @@ unsigned efs_governor_weigh(const struct efs_governor *governor, const struct ef
  * cap for an iteration holds. As above. */
 unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
-
-/*
- * The cliff: bytes that an iteration asks for, mean of those told; 0: not known. A cache that keeps what was used last,
- * or what came last, finds nothing at all below that, since all of an iteration passes before a layer comes again.
- */
-double efs_governor_iteration_bytes(const struct efs_governor *governor);
 
 #ifdef __cplusplus
 }

@@ -6,14 +6,19 @@
 
 #define FEW 4u      /* comparisons, of which a clear difference decides */
 #define MANY 32u    /* these decide in any case */
-#define MEMORY 16u  /* comparisons that the mean goes by */
+#define MEMORY 16u  /* comparisons, and blocks of the line, that means go by */
+#define CLEAR 2.5   /* standard errors */
 #define AGAINST 3u  /* comparisons in a row that say otherwise */
 #define REST_MIN 7u /* blocks */
-#define REST_MAX 31u
+#define REST_MAX 15u
+#define LONGER 0.4 /* log of a block's time over what its work takes: times have changed */
+#define LEAST 0.25 /* of the mean time of a block, that any takes by the line */
+#define COST 0.005 /* of all time, that pays off debt */
+#define CREDIT 0.1 /* of a block: debt up to which is tried */
 
 void efs_trial_init(struct efs_trial *t, unsigned steps)
 {
-    *t = (struct efs_trial){.steps = steps, .with = true};
+    *t = (struct efs_trial){.steps = steps};
 }
 
 double efs_trial_ratio(const struct efs_trial *t)
@@ -24,9 +29,34 @@ double efs_trial_ratio(const struct efs_trial *t)
 void efs_trial_break(struct efs_trial *t)
 {
     t->done = 0;
-    t->block_ns = 0;
+    t->now = (struct efs_trial_block){0};
     t->known = 0;
 }
+
+/* ---- what work takes -------------------------------------------------------------------------------------------- */
+
+static void line_add(struct efs_trial *t, const struct efs_trial_block *b)
+{
+    const double keep = 1 - 1.0 / MEMORY;
+
+    t->blocks = keep * t->blocks + 1;
+    t->work = keep * t->work + b->work;
+    t->ns = keep * t->ns + b->ns;
+    t->work_work = keep * t->work_work + b->work * b->work;
+    t->work_ns = keep * t->work_ns + b->work * b->ns;
+}
+
+/* log of a block's time over that of the line. */
+static double line_residual(const struct efs_trial *t, const struct efs_trial_block *b)
+{
+    double work = t->work / t->blocks, ns = t->ns / t->blocks;
+    double variance = t->work_work / t->blocks - work * work;
+    double slope = variance > 1e-9 * work * work ? (t->work_ns / t->blocks - work * ns) / variance : 0;
+
+    return log((b->ns + 1) / (fmax(ns + fmax(slope, 0) * (b->work - work), LEAST * ns) + 1));
+}
+
+/* ---- what is better --------------------------------------------------------------------------------------------- */
 
 static double standard_error(const struct efs_trial *t)
 {
@@ -46,8 +76,10 @@ static bool trial_doubts(struct efs_trial *t, double difference)
 static void trial_judge(struct efs_trial *t, double difference)
 {
     if (!t->decided) {
-        t->decided = t->compared >= MANY || (t->compared >= FEW && fabs(t->mean) > 2 * standard_error(t));
-        t->better = t->mean <= 0;
+        bool clear = t->compared >= FEW && fabs(t->mean) > CLEAR * standard_error(t);
+
+        t->decided = clear || t->compared >= MANY;
+        t->better = clear && t->mean < 0;
         t->against = 0;
         t->rest = t->rest_max = REST_MIN;
     } else if (trial_doubts(t, difference)) {
@@ -68,39 +100,72 @@ static void trial_compare(struct efs_trial *t, double difference)
     trial_judge(t, difference);
 }
 
+/* What the better kind takes is no debt. */
+static void trial_pay(struct efs_trial *t, double with_ns, double difference)
+{
+    t->debt_ns = fmax(0, t->debt_ns + (1 - exp(-difference)) * with_ns);
+    if (t->decided && t->better)
+        t->debt_ns = 0;
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------------------ */
+
+static bool trial_may_try(const struct efs_trial *t)
+{
+    return !(t->blocks > 0) || t->debt_ns <= CREDIT * t->ns / t->blocks;
+}
+
+bool efs_trial_is_left(const struct efs_trial *t)
+{
+    return t->decided ? !t->better : !trial_may_try(t);
+}
+
 static void trial_next_block(struct efs_trial *t)
 {
+    bool may_try = trial_may_try(t);
+
     if (!t->decided) {
-        t->with = !t->with;
+        t->with = !t->with && may_try;
     } else if (t->with != t->better) {
         t->with = t->better;
-        t->rest = t->rest_max;
+        t->rest = t->against ? 0 : t->rest_max;
     } else if (t->rest > 0) {
         t->rest--;
     } else {
-        t->with = !t->better;
+        t->with = !t->better && may_try;
     }
 }
 
-void efs_trial_step(struct efs_trial *t, uint64_t ns)
+static void trial_end_block(struct efs_trial *t)
 {
-    double now;
+    const struct efs_trial_block *before = &t->last[0], *middle = &t->last[1], *b = &t->now;
+    bool differ = t->known == 2 && before->with == b->with && middle->with != b->with;
 
-    t->block_ns += (double)ns;
+    if (t->decided && t->blocks >= FEW && line_residual(t, b) > LONGER)
+        t->rest = 0;
+    line_add(t, b);
+    t->debt_ns = fmax(0, t->debt_ns - COST * b->ns);
+    if (differ) {
+        double difference = line_residual(t, middle) - (line_residual(t, before) + line_residual(t, b)) / 2;
+
+        difference = middle->with ? difference : -difference;
+        trial_compare(t, difference);
+        trial_pay(t, middle->with ? middle->ns : 0, difference);
+    }
+    t->last[0] = t->last[1];
+    t->last[1] = *b;
+    t->known = t->known < 2 ? t->known + 1 : 2;
+}
+
+void efs_trial_step(struct efs_trial *t, uint64_t ns, uint64_t work)
+{
+    t->now.ns += (double)ns;
+    t->now.work += (double)work;
     if (++t->done < t->steps)
         return;
-    now = log(t->block_ns + 1);
-    if (t->known == 2 && t->kinds[0] == t->with && t->kinds[1] != t->with) {
-        double difference = t->log_ns[1] - (t->log_ns[0] + now) / 2;
-
-        trial_compare(t, t->with ? -difference : difference);
-    }
-    t->log_ns[0] = t->log_ns[1];
-    t->kinds[0] = t->kinds[1];
-    t->log_ns[1] = now;
-    t->kinds[1] = t->with;
-    t->known = t->known < 2 ? t->known + 1 : 2;
+    t->now.with = t->with;
+    trial_end_block(t);
     t->done = 0;
-    t->block_ns = 0;
+    t->now = (struct efs_trial_block){0};
     trial_next_block(t);
 }

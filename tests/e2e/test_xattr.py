@@ -72,7 +72,7 @@ for name, value, becomes in (
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
         ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"), ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
-        ("prefetch", "auto", "auto:share=2"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
+        ("prefetch", "auto", "auto:share=0.5"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
         ("prefetch", "off", "off"),
         ("page_cache", "1.5M", str(3 << 19)), ("page_cache", "off", "off")):
     set_(name, value)

@@ -4,6 +4,7 @@
  * predictor learns from requests and from what clients tell; its memory in the budget.
  */
 #include <errno.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -417,6 +420,140 @@ static void what_is_wrong_is_refused(void **state)
     efs_close(fs);
 }
 
+/* ---- from one mount to the next ---- */
+
+#define PASSES 40u
+
+static void teach(struct efs *fs, uint32_t passes)
+{
+    for (uint32_t pass = 0; pass < passes; pass++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            uint32_t a = pass % 4 * 4 + layer, b = (a + 5) % EXPERTS;
+            ask_for(fs, layer, (uint32_t[]){a, b}, 2);
+            pause_shortly();
+        }
+    when_calm(fs);
+}
+
+static struct efs *open_with_state(const char *prefetch)
+{
+    return fixture_open(
+        &model, (struct efs_options){
+                    .budget_bytes = 256 * MIB, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = prefetch});
+}
+
+/* Recall at 2K of the next layer in the first passes after a store is opened. */
+static double first_recall(void)
+{
+    struct efs *fs = open_with_state("always");
+    teach(fs, 4);
+    double recall = told(fs, "1", 3);
+    efs_close(fs);
+    return recall;
+}
+
+static void find_saved(const char *state, char *path, size_t room)
+{
+    glob_t found;
+    char pattern[128];
+    snprintf(pattern, sizeof(pattern), "%s/guesses-*.bin", state);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    snprintf(path, room, "%s", found.gl_pathv[0]);
+    globfree(&found);
+}
+
+static void flip(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    int byte = getc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    putc(byte ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* What was learned is there at the next mount; what is damaged, of another store, or cut is not used. */
+static void learned_stays(void **unused)
+{
+    (void)unused;
+    char state[] = "/tmp/efs-test-guess-XXXXXX", path[256];
+    static const long damage[] = {3, 9, 30, 200,
+                                  -1}; /* magic, hash of the store, header, numbers, -1: the end is cut */
+    assert_non_null(mkdtemp(state));
+    setenv("EXPERTFS_STATE", state, 1);
+    double nothing = first_recall(); /* too little to be saved */
+    struct efs *fs = open_with_state("always");
+    teach(fs, PASSES);
+    efs_close(fs);
+    find_saved(state, path, sizeof(path));
+    double learned = first_recall();
+    for (unsigned i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        if (damage[i] >= 0)
+            flip(path, damage[i]);
+        else
+            assert_int_equal(truncate(path, st.st_size - 1), 0);
+        assert_true(first_recall() < learned);
+        if (damage[i] >= 0)
+            flip(path, damage[i]);
+    }
+    assert_true(learned > 0.9);
+    assert_true(nothing < learned);
+    fs = fixture_open(&model, (struct efs_options){.budget_bytes = 256 * MIB, .no_state = true, .prefetch = "always"});
+    teach(fs, PASSES); /* neither read nor written */
+    efs_close(fs);
+    assert_true(first_recall() < learned);
+    static const char *const names[] = {"profile", "counts", "guesses"};
+    for (unsigned i = 0; i < 3; i++) {
+        glob_t found;
+        snprintf(path, sizeof(path), "%s/%s-*", state, names[i]);
+        if (glob(path, 0, NULL, &found) == 0)
+            unlink(found.gl_pathv[0]);
+        globfree(&found);
+    }
+    unsetenv("EXPERTFS_STATE");
+    assert_int_equal(rmdir(state), 0);
+}
+
+/* ---- the cliff ---- */
+
+static void told_of_the_cliff(struct efs *fs, const char *wanted)
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(efs_describe(fs, "predict", &text, &bytes), 0);
+    const char *at = strstr(text, "\ncliff: ");
+    assert_non_null(at);
+    *strchrnul(at + 1, '\n') = '\0';
+    if (!strstr(at, wanted))
+        fail_msg("%s: no '%s' in it", at + 1, wanted);
+    free(text);
+}
+
+/* Below what a pass asks for it is said, whether anything is guessed or not, with the policy that keeps a part. */
+static void the_cliff_is_told(void **state)
+{
+    (void)state;
+    uint32_t all[EXPERTS];
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        all[e] = e;
+    struct efs *fs = open_store(256 * MIB, "off");
+    uint64_t fixed = stats_of(fs).fixed_bytes;
+    told_of_the_cliff(fs, "not known yet");
+    for (uint32_t layer = 0; layer < LAYERS + 1; layer++)
+        ask_for(fs, layer % LAYERS, all, EXPERTS);
+    told_of_the_cliff(fs, "no");
+    assert_true(told(fs, "pass_bytes", 0) > 64 * MIB);
+    assert_int_equal(efs_set(fs, "budget", "64M", NULL, NULL), fixed < 48 * MIB ? 0 : -ENOMEM);
+    told_of_the_cliff(fs, "policy=zipmoe keeps a part");
+    assert_int_equal(efs_set(fs, "policy", "zipmoe", NULL, NULL), 0);
+    told_of_the_cliff(fs, "this policy keeps a part");
+    efs_close(fs);
+}
+
 /* ---- its memory, its end ---- */
 
 static void memory_is_in_the_budget(void **state)
@@ -504,6 +641,8 @@ int main(void)
         cmocka_unit_test(requests_teach),
         cmocka_unit_test(clients_tell),
         cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(learned_stays),
+        cmocka_unit_test(the_cliff_is_told),
         cmocka_unit_test(memory_is_in_the_budget),
         cmocka_unit_test(switched_at_any_time),
     };

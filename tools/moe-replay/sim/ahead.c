@@ -72,6 +72,11 @@ uint64_t replay_ahead_held_bytes(const struct replay_setup *setup, uint64_t budg
     return caps.held_bytes;
 }
 
+bool replay_ahead_has_share(const struct replay_ahead *a)
+{
+    return !(a->governor.config.mode == EFS_GOVERNOR_AUTO && efs_trial_is_left(&a->governor.trial));
+}
+
 /* ---- open and close --------------------------------------------------------------------------------------------- */
 
 struct replay_ahead *replay_ahead_new(const struct replay_setup *setup, const struct replay_workload *w,
@@ -226,8 +231,8 @@ static struct part take_part(struct replay_ahead *a, uint32_t unit, const struct
         part = a->part;
         a->reading = false; /* it is the request's now */
     }
-    a->request.asked_bytes += s->bytes[EFS_POOL_C];
-    a->request.missing_bytes += bytes_of(s, missing);
+    a->request.ahead_bytes += part.bytes;
+    a->request.missing_bytes += bytes_of(s, missing) - part.bytes;
     a->result.missing_bytes += bytes_of(s, missing);
     a->result.right_bytes += part.bytes + part.under_way;
     return part;

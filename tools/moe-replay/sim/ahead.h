@@ -20,6 +20,9 @@ struct replay_ahead;
 /* Memory that guesses may hold of a budget. */
 uint64_t replay_ahead_held_bytes(const struct replay_setup *setup, uint64_t budget_bytes);
 
+/* Guesses have that memory now: what is left gives it back. */
+bool replay_ahead_has_share(const struct replay_ahead *ahead);
+
 /* The timeline, and all else, are to live as long. NULL: no memory. */
 struct replay_ahead *replay_ahead_new(const struct replay_setup *setup, const struct replay_workload *workload,
                                       const struct replay_foresight *foresight, uint64_t budget_bytes,

@@ -29,6 +29,9 @@ struct player {
     struct replay_keeper *keeper;      /* this */
     struct replay_foresight foresight; /* of the keeper */
     struct replay_ahead *ahead;        /* NULL: nothing is guessed */
+    bool has_share;                    /* guesses have their part of the budget */
+    const struct replay_plan *plan;    /* for what of the budget they leave then */
+    double all_over_kept;              /* the budget over that */
     struct efs_trace_timeline timeline;
     bool raw;  /* files that are not coded */
     bool read; /* the request has read something */
@@ -204,13 +207,30 @@ static void player_used(void *arg, uint32_t layer, const uint32_t *experts, cons
         time_schedule(player);
 }
 
+/* The cache has what guesses have not. Beside a real run its pools are those of that. */
+static void follow_share(struct player *player)
+{
+    const struct efs_move *moves;
+    uint64_t capacity[EFS_POOLS];
+    size_t count;
+    bool has = replay_ahead_has_share(player->ahead);
+    if (has == player->has_share || player->setup->learned || !player->policy)
+        return;
+    player->has_share = has;
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        capacity[p] = (uint64_t)((double)player->plan->capacity[p] * (has ? 1 : player->all_over_kept));
+    efs_policy_resize(player->policy, capacity, NULL, &moves, &count);
+}
+
 static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
 {
     struct player *player = arg;
     player->pass_ns[player->result->passes] = totals->time_ns;
     player->result->tokens += player->workload->width[player->result->passes++];
-    if (player->ahead)
+    if (player->ahead) {
         replay_ahead_pass(player->ahead, player->result->passes, player->result->tokens);
+        follow_share(player);
+    }
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
@@ -335,6 +355,10 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->result = result;
     player->raw = policy->pools == REPLAY_RAW;
     lay_costs(player);
+    player->plan = plan;
+    player->has_share = true;
+    player->all_over_kept =
+        (double)budget_bytes / (double)(budget_bytes - (foresight ? replay_ahead_held_bytes(setup, budget_bytes) : 0));
     if (foresight)
         player->ahead = replay_ahead_new(setup, workload, foresight, budget_bytes, &player->timeline);
     const struct efs_trace_ahead reads = {player->ahead, replay_ahead_next, replay_ahead_done};
