@@ -278,6 +278,15 @@ import json, sys
 ours, peer = json.load(open(sys.argv[1]))
 assert ours["check"] == peer["check"] and ours["memory_limit_bytes"] == 0 and "not cold" in ours["note"], ours
 P
+attributes() { expertctl_get=$("$(dirname "$moe_replay")/expertctl" get "$dir/mnt") && echo "$expertctl_get" | grep -E 'budget|policy|goal|plan|predictor|prefetch'; }
+attributes >"$dir/before" || complain "expertctl get"
+run 0 --mount "$dir/mnt" --policy lru,zipmoe --budget 96M --predict mixed --prefetch always "$eval"
+attributes >"$dir/after"
+cmp -s "$dir/before" "$dir/after" || complain "attributes of the mount: $(diff "$dir/before" "$dir/after")"
+run 2 --mount "$dir/mnt" --predict perfect "$eval"
+warns 'predict perfect'
+run 2 --mount "$dir/mnt" --predict mixed --tune share=0.6 "$eval"
+warns 'share=0.6'
 clean $last "a mount that was there"
 [ $bad = 0 ] || exit 1
 [ "$limited" = 1 ] || { echo "peers and mounts are well; no memory cgroup can be made here"; exit 0; }

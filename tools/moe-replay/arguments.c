@@ -4,6 +4,7 @@
 
 #include "foresight.h"
 #include "gpu_cache.h"
+#include "mount.h"
 
 #include "options.h"
 #include "size.h"
@@ -233,6 +234,18 @@ static void parse_predictors(struct argp_state *state, struct replay_arguments *
     }
 }
 
+/* Of a mount, which has some predictors only and no more for guesses than a part. */
+static void check_guesses(struct argp_state *state, const struct replay_arguments *a)
+{
+    for (uint32_t i = 0; i < a->predictor_count && !a->simulate; i++)
+        if (a->predictors[i].named && !replay_mount_predicts(a->predictors[i].name))
+            argp_error(state, "--predict %s: a mount has mixed, fmoe and moe-infinity; --simulate has it",
+                       a->predictors[i].name);
+    if (a->setup.governor.share > REPLAY_MOUNT_SHARE_MOST)
+        argp_error(state, "--tune share=%g: a mount takes %g at most", a->setup.governor.share,
+                   REPLAY_MOUNT_SHARE_MOST);
+}
+
 /* After all options: lists whose meaning hangs on the others. */
 static void finish_options(struct argp_state *state, struct replay_arguments *a)
 {
@@ -253,6 +266,8 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
         a->policy_count = tools_option_words(state, "policy", policies, a->policies, REPLAY_LIST_MAX);
     if (a->predict)
         parse_predictors(state, a);
+    if (a->mount)
+        check_guesses(state, a);
     for (uint32_t i = 0; i < a->policy_count; i++)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,

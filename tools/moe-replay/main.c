@@ -438,6 +438,7 @@ static errint_t open_report(struct session *session, struct efs_error *err)
                                              .budgets = (const char *const *)a->budgets,
                                              .budget_count = a->budget_count,
                                              .live = session->live_open};
+    session->live.compares = runs > 1;
     session->report.runs = calloc(runs + 1, sizeof(*session->report.runs));
     return session->report.runs ? 0 : efs_fail(err, -ENOMEM, "no memory");
 }

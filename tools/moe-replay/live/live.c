@@ -38,6 +38,7 @@ errint_t replay_live_open(struct replay_live *live, struct efs_error *err)
 
 void replay_live_close(struct replay_live *live)
 {
+    replay_mount_restore(live);
     replay_stage_close(&live->stage);
     replay_model_free(&live->model);
 }
@@ -176,6 +177,11 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
         rc = replay_mount_start(live, setup, record, err);
     if (rc == 0 && mount)
         replay_mount_look(what.mountpoint, record);
+    if (rc == 0 && foreign && live->compares && !live->played) {
+        struct replay_run_record unmeasured = *record;
+        live->played = true;
+        rc = live_play(live, &what, progress, arg, &unmeasured, err);
+    }
     if (rc == 0)
         rc = live_play(live, &what, progress, arg, record, err);
     record->peak_bytes = replay_cgroup_peak_bytes(&live->stage.cgroup);

@@ -30,6 +30,9 @@ struct replay_live {
     struct replay_stage stage;
     char found_program[4096];
     bool has_policies; /* the daemon, or the mount that is there */
+    bool compares;     /* there is more than one run: all on a mount that is there are warm, the first, too */
+    bool played;       /* on the mount that is there */
+    struct replay_mount_before *before; /* of it: the attributes that were changed; NULL: none */
 };
 
 /* Look at store and raw files, set the stage. To be closed also after an error. */

@@ -181,13 +181,50 @@ static errint_t mount_set(const struct replay_live *live, const char *name, cons
     return 0;
 }
 
+static const char *const tuned[] = {"budget", "policy", "goal", "plan", "predictor", "prefetch"};
+#define TUNED (sizeof(tuned) / sizeof(tuned[0]))
+
+struct replay_mount_before {
+    char value[TUNED][256]; /* "": it has no such attribute */
+};
+
+static errint_t mount_remember(struct replay_live *live, struct efs_error *err)
+{
+    char attribute[64];
+    if (live->before)
+        return 0;
+    live->before = calloc(1, sizeof(*live->before));
+    for (size_t i = 0; i < TUNED && live->before; i++) {
+        snprintf(attribute, sizeof(attribute), "user.expertfs.%s", tuned[i]);
+        ssize_t n = getxattr(live->mountpoint, attribute, live->before->value[i], sizeof(live->before->value[i]) - 1);
+        live->before->value[i][n > 0 ? n : 0] = '\0';
+    }
+    return live->before ? 0 : efs_fail(err, -ENOMEM, "no memory");
+}
+
+void replay_mount_restore(struct replay_live *live)
+{
+    char attribute[64];
+    for (size_t i = 0; i < TUNED && live->before; i++) {
+        const char *value = live->before->value[i];
+        snprintf(attribute, sizeof(attribute), "user.expertfs.%s", tuned[i]);
+        if (*value && setxattr(live->mountpoint, attribute, value, strlen(value), 0) < 0)
+            fprintf(stderr, "moe-replay: %s: %s was %s, and is not taken back: %s\n", live->mountpoint, attribute,
+                    value, strerror(errno));
+    }
+    free(live->before);
+    live->before = NULL;
+}
+
 errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *record, struct efs_error *err)
 {
     const struct setting *setting = &settings[record->policy.pools];
     char number[32];
     snprintf(number, sizeof(number), "%llu", (unsigned long long)record->budget_bytes);
     replay_add_note(record, "a mount that was there: not cold, no memory cgroup", "");
-    errint_t rc = mount_set(live, "budget", number, record, err);
+    errint_t rc = mount_remember(live, err);
+    if (rc == 0)
+        rc = mount_set(live, "budget", number, record, err);
     if (!live->has_policies)
         return rc;
     if (rc == 0)
