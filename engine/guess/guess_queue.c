@@ -195,8 +195,8 @@ void efs_guess_share(struct efs *fs)
     struct efs_guessing *g = fs->guessing;
     uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
     uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
-    /* what is left gives back its memory; what it is tried with now and then is what is free anyway */
-    bool has = !(g->tuning.governor.mode == EFS_GOVERNOR_AUTO && efs_trial_is_left(&g->governor.trial));
+    /* without a share guesses take what is free anyway */
+    bool has = efs_governor_has_share(&g->governor);
     struct efs_prefetch_config caps;
     if (budget == g->budget_bytes && has == g->has_share)
         return;

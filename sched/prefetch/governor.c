@@ -7,6 +7,7 @@
 #define BLOCK_ITERATIONS 2u /* of a trial */
 #define MEMORY 256u         /* requests that means go by */
 #define PAUSE 16            /* times the mean interval: nobody works */
+#define SELDOM 0.02         /* of requests: what is offered after fewer needs no memory of its own */
 
 const char *efs_governor_mode_name(enum efs_governor_mode mode)
 {
@@ -38,6 +39,12 @@ void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint
     caps->held_bytes = off ? 0 : (uint64_t)held;
     caps->under_way_bytes = off ? 0 : expert_bytes;
     caps->iteration_bytes = g->config.iteration_bytes ? g->config.iteration_bytes : UINT64_MAX;
+}
+
+bool efs_governor_has_share(const struct efs_governor *g)
+{
+    return g->config.mode == EFS_GOVERNOR_ALWAYS ||
+           (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_left(&g->trial) && g->offering > SELDOM);
 }
 
 /* ---- what is measured ------------------------------------------------------------------------------------------- */
@@ -75,6 +82,9 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     g->requests++;
     follow(g, &g->reading, r->missing_bytes > 0);
     follow(g, &g->missing_bytes, (double)r->missing_bytes);
+    if (g->trial.with || g->offered)
+        follow(g, &g->offering, g->offered);
+    g->offered = false;
     if (g->config.mode == EFS_GOVERNOR_OFF)
         return EFS_GOVERNOR_NOTHING;
     if (4 * (uint64_t)r->asked > 3 * (uint64_t)r->experts)
@@ -104,7 +114,7 @@ static double wait_ns(double piece_ns, double idle)
     return piece_ns < idle ? piece_ns * piece_ns / (2 * idle) : piece_ns - idle / 2;
 }
 
-unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
+unsigned efs_governor_weigh(struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses)
 {
@@ -135,6 +145,7 @@ unsigned efs_governor_weigh(const struct efs_governor *g, const struct efs_gover
                                                        .worth = (float)((double)c->probability * until_ns / whole_ns),
                                                        .bytes = c->missing_bytes};
     }
+    g->offered |= taken > 0;
     return taken;
 }
 

@@ -57,14 +57,21 @@ struct efs_governor {
     struct efs_trial trial;
     uint64_t requests, last_ns, last_work;
     unsigned last_tokens;
-    double interval_ns, reading; /* means of a request: time to the next one, whether it reads */
-    double missing_bytes;
+    double interval_ns, reading;    /* means of a request: time to the next one, whether it reads */
+    double missing_bytes, offering; /* offering: whether something was found worth a read, while guesses are made */
+    bool offered;                   /* since the last request */
 };
 
 /* layers: positions of an iteration, 1 or more. */
 void efs_governor_init(struct efs_governor *governor, unsigned layers, const struct efs_governor_config *config);
 /* New settings; a mode that has changed begins its trial anew. */
 void efs_governor_set(struct efs_governor *governor, const struct efs_governor_config *config);
+
+/*
+ * Guesses have their part of the budget. Auto: where they are of use or tried, and something is worth a read now and
+ * then. The cache is smaller for that with guesses and without, so that no turn shows what it costs.
+ */
+bool efs_governor_has_share(const struct efs_governor *governor);
 
 /*
  * Fill in caps->under_way_bytes, held_bytes and iteration_bytes for a budget and the size of the largest expert as it
@@ -115,7 +122,7 @@ struct efs_governor_candidate {
  * Which candidates of a sequence that is at position now are worth a read; the layer at now has asked at the request
  * told last. guesses: room for count. Returns how many there are.
  */
-unsigned efs_governor_weigh(const struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
+unsigned efs_governor_weigh(struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
 

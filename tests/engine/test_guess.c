@@ -569,6 +569,7 @@ static void memory_is_in_the_budget(void **state)
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
     assert_string_equal(value, "auto:share=20");
     assert_true(stats_of(fs).fixed_bytes > before + MIB);
+    assert_int_equal(efs_set(fs, "prefetch", "always:share=20", NULL, &err), 0);
     assert_true(told(fs, "share_bytes", 0) > 0);
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, &err), 0);
     assert_int_equal(stats_of(fs).fixed_bytes, before);

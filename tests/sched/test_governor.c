@@ -183,6 +183,29 @@ static void time_decides(void **state)
     assert_null(efs_governor_mode_name((enum efs_governor_mode)9));
 }
 
+/* A part of the budget is for guesses that are made: not before, not where none is worth a read, or they are slower. */
+static void memory_follows_use(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+    const struct efs_governor_candidate sure = candidate(1, 2, 1), unlikely = candidate(1, 2, 0);
+    struct efs_prefetch_guess guess;
+
+    (void)state;
+    assert_false(efs_governor_has_share(&g));
+    for (unsigned i = 0; i < 20 * LAYERS; i++)
+        if (ask_for(&g, 1, g.trial.with ? 500000 : 1000000, 4, 1, 0) == EFS_GOVERNOR_GUESS)
+            assert_int_equal(efs_governor_weigh(&g, &disk, 0, &sure, 1, &guess), 1);
+    assert_true(efs_governor_has_share(&g));
+    for (unsigned i = 0; i < 400 * LAYERS; i++)
+        if (ask_for(&g, 1, 1000000, 4, 1, 0) == EFS_GOVERNOR_GUESS)
+            assert_int_equal(efs_governor_weigh(&g, &disk, 0, &unlikely, 1, &guess), 0);
+    assert_false(efs_governor_has_share(&g));
+    g = governor_of(EFS_GOVERNOR_ALWAYS);
+    assert_true(efs_governor_has_share(&g));
+    g = governor_of(EFS_GOVERNOR_OFF);
+    assert_false(efs_governor_has_share(&g));
+}
+
 /* Who does nothing for a second does not make what follows look slow. */
 static void pauses_are_not_measured(void **state)
 {
@@ -231,6 +254,7 @@ int main(void)
         cmocka_unit_test(what_comes_too_late_saves_less),
         cmocka_unit_test(a_prompt_reads_the_next_layer_in_order),
         cmocka_unit_test(time_decides),
+        cmocka_unit_test(memory_follows_use),
         cmocka_unit_test(pauses_are_not_measured),
         cmocka_unit_test(caps_follow_the_budget),
     };

@@ -74,7 +74,7 @@ uint64_t replay_ahead_held_bytes(const struct replay_setup *setup, uint64_t budg
 
 bool replay_ahead_has_share(const struct replay_ahead *a)
 {
-    return !(a->governor.config.mode == EFS_GOVERNOR_AUTO && efs_trial_is_left(&a->governor.trial));
+    return efs_governor_has_share(&a->governor);
 }
 
 /* ---- open and close --------------------------------------------------------------------------------------------- */

@@ -356,7 +356,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->raw = policy->pools == REPLAY_RAW;
     lay_costs(player);
     player->plan = plan;
-    player->has_share = true;
+    player->has_share = true; /* as it was planned for */
     player->all_over_kept =
         (double)budget_bytes / (double)(budget_bytes - (foresight ? replay_ahead_held_bytes(setup, budget_bytes) : 0));
     if (foresight)
