@@ -57,7 +57,7 @@ static const struct option table[] = {
     {"predictor", TAKE_WORD, AT(predictor), 0, "mixed|fmoe|moe-infinity", "what guesses come from (mixed)"},
     {"prefetch", TAKE_STRING, AT(prefetch), 0, "MODE", "read what is guessed: off, auto, always (off)"},
     {"history", TAKE_STRING, AT(history), 0, "FILE", "plan from this routing trace (what earlier mounts counted)"},
-    {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save profile, counts and what guesses learned (default)"},
+    {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save what is known of the store (default)"},
     {"nostate", TAKE_FLAG, AT(no_state), 0, NULL, "neither read nor save them"},
     {"nonempty", TAKE_FLAG, AT(nonempty), 0, NULL, "mount also on a directory that is not empty"},
     {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the source in /proc/mounts (the store's path)"},

@@ -99,13 +99,13 @@ static double read_ns(const struct efs_governor_disk *disk, uint64_t bytes)
     return disk->latency_ns + (disk->bytes_per_second > 0 ? (double)bytes / disk->bytes_per_second * 1e9 : 0);
 }
 
-/* Of the time from one request to the next what demand leaves of the disk's. */
+/* Of the time from one request to the next what demand leaves of the disk's; all of it where cost does not matter. */
 static double idle_ns(const struct efs_governor *g, const struct efs_governor_disk *disk)
 {
     double read =
         g->missing_bytes > 0 ? read_ns(disk, (uint64_t)g->missing_bytes) - (1 - g->reading) * disk->latency_ns : 0;
 
-    return fmax(g->interval_ns - read, 0);
+    return g->config.mode == EFS_GOVERNOR_ALWAYS ? g->interval_ns : fmax(g->interval_ns - read, 0);
 }
 
 /* What who asks for the next layer waits, at most, for a piece that was begun in that time: mean. */

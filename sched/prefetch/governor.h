@@ -14,8 +14,8 @@
  *
  * where the time saved is what of its read can be done before its layer comes, in the time that demand leaves the disk
  * (with a disk that others keep busy there is hardly any). Then those with the largest p * time saved / time to read go
- * first. Whether all that is of use is measured (trial.h): iterations with guesses and without take turns, and what is
- * not faster is left.
+ * first; with `always` all time is taken for idle. Whether all that is of use is measured (trial.h): iterations with
+ * guesses and without take turns, and what is not faster is left.
  *
  * Pure: no clock, thread, I/O or memory of its own. Not thread-safe.
  */

@@ -68,21 +68,20 @@ static void guesses_are_weighed(void **state)
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 3);
 }
 
-/* By hand: requests every 4 ms, all of which read for 1 ms, so that the disk is idle for 3; a guess takes 1 ms of
- * these, so one in three meets a demand, which waits for half of it on average: a cost of 1/6 ms, and p has to be above
- * 1/6. */
+/* By hand: requests every 4 ms, all of which read; a read takes 1 ms, so one in four meets a demand, which waits for
+ * half of it on average: a cost of 1/8 ms, and p has to be above 1/8. */
 static void demand_that_would_wait_is_a_cost(void **state)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_governor_disk pieces = disk;
     struct efs_prefetch_guess guess;
-    struct efs_governor_candidate above = candidate(1, 1, 0.17), below = candidate(1, 1, 0.16);
+    struct efs_governor_candidate above = candidate(1, 1, 0.13), below = candidate(1, 1, 0.12);
 
     (void)state;
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &above, 1, &guess), 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &below, 1, &guess), 0);
-    pieces.piece_bytes = 100; /* demand waits for a tenth of it, and seldom: below 1/600 */
+    pieces.piece_bytes = 100; /* demand waits for a tenth of it, and seldom: below 1/800 */
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 1);
     below.probability = 0.001F;
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 0);
@@ -105,7 +104,7 @@ static void what_is_hardly_probable_is_not_read(void **state)
  * and each would keep who asks next waiting. */
 static void a_busy_disk_is_left_alone(void **state)
 {
-    struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     struct efs_governor_disk busy = {.bytes_per_second = 1e6, .latency_ns = 2900000, .piece_bytes = 100};
     const struct efs_governor_candidate sure[] = {candidate(1, 1, 1), candidate(2, 4, 1)};
     struct efs_prefetch_guess guesses[2];
@@ -113,6 +112,9 @@ static void a_busy_disk_is_left_alone(void **state)
     (void)state;
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_weigh(&g, &busy, 0, sure, 2, guesses), 0);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_ALWAYS});
+    assert_true(efs_governor_weigh(&g, &busy, 0, sure, 2, guesses) > 0);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
     busy.latency_ns = 10000;
     assert_int_equal(efs_governor_weigh(&g, &busy, 0, sure, 2, guesses), 2);
 }
