@@ -18,6 +18,7 @@
 #define LOOK_MS 100              /* who waits for an expert looks so often whether others have failed */
 #define BLOCK_BYTES (256u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
 #define PRODUCTS_MAX 8           /* nodes in one run */
+#define ALONE_NUMBERS 32768      /* of vectors: one thread lays out so many before others would be there */
 
 /* A row of the output: of token `token`, for its choice `slot`. */
 struct place {
@@ -51,6 +52,7 @@ struct products {
     struct efs_need *needs;
     uint32_t chosen_count;
     struct efs_client_request *request;
+    bool here; /* all experts had come before the threads began */
 
     pthread_mutex_t lock;        /* guards what follows, and left of those chosen */
     pthread_cond_t fetched;      /* fetching has become false, or error is set */
@@ -249,24 +251,11 @@ struct block {
     uint32_t begin, end;
 };
 
-/* Lock held, but not while it waits for the next expert: that may need what others let go of. After an error of theirs
- * nothing comes any more. */
-static errint_t products_arrive(struct products *p)
+/* An expert has come, or failed. Lock held, or there are no other threads yet. */
+static errint_t products_accept(struct products *p, uint32_t index, errint_t status)
 {
     const struct efs_tensor *tensors = NULL;
-    uint32_t index = 0, count = 0;
-    errint_t status = 0;
-    int rc = -ETIMEDOUT;
-    p->fetching = true;
-    while (rc == -ETIMEDOUT && p->error == 0) {
-        pthread_mutex_unlock(&p->lock);
-        rc = efs_client_wait_any(p->request, LOOK_MS, &index, &status);
-        pthread_mutex_lock(&p->lock);
-    }
-    p->fetching = false;
-    pthread_cond_broadcast(&p->fetched);
-    if (p->error < 0 || rc < 1)
-        return p->error < 0 ? p->error : rc < 0 ? rc : -EINVAL;
+    uint32_t count = 0;
     struct chosen *c = &p->chosen[index];
     if (status == 0)
         status = efs_client_tensors(p->request, index, &tensors, &count);
@@ -281,6 +270,42 @@ static errint_t products_arrive(struct products *p)
     }
     p->come[p->come_count++] = index;
     return 0;
+}
+
+/* Before the threads begin: experts that are in memory. A thread that sleeps for one that another fetches is woken too
+ * late for its share where the machine is busy, and all wait for it. */
+static errint_t products_gather(struct products *p)
+{
+    errint_t rc = 0, status = 0;
+    uint32_t index = 0;
+    while (rc == 0 && p->come_count < p->chosen_count) {
+        int told = efs_client_wait_any(p->request, 0, &index, &status);
+        if (told < 1)
+            return told == -ETIMEDOUT ? 0 : told < 0 ? told : -EINVAL;
+        rc = products_accept(p, index, status);
+    }
+    p->here = rc == 0;
+    return rc;
+}
+
+/* Lock held, but not while it waits for the next expert: that may need what others let go of. After an error of theirs
+ * nothing comes any more. */
+static errint_t products_arrive(struct products *p)
+{
+    uint32_t index = 0;
+    errint_t status = 0;
+    int rc = -ETIMEDOUT;
+    p->fetching = true;
+    while (rc == -ETIMEDOUT && p->error == 0) {
+        pthread_mutex_unlock(&p->lock);
+        rc = efs_client_wait_any(p->request, LOOK_MS, &index, &status);
+        pthread_mutex_lock(&p->lock);
+    }
+    p->fetching = false;
+    pthread_cond_broadcast(&p->fetched);
+    if (p->error < 0 || rc < 1)
+        return p->error < 0 ? p->error : rc < 0 ? rc : -EINVAL;
+    return products_accept(p, index, status);
 }
 
 /* The next block; waits for an expert, if there is none of those that came. False: all are given out, or it failed. */
@@ -323,9 +348,11 @@ static bool products_take(struct products *p, struct block *block)
     return taken;
 }
 
-/* The expert's last block lets it go. */
+/* The expert's last block lets it go, where others may wait for its room. */
 static void products_done(struct products *p, struct chosen *c)
 {
+    if (p->here)
+        return;
     pthread_mutex_lock(&p->lock);
     bool last = --c->left == 0;
     pthread_mutex_unlock(&p->lock);
@@ -366,14 +393,20 @@ static void products_hint(const struct products *p, struct efsg_hints *hints)
 
 static void products_run(struct products *p, struct efsg_room *room, struct efsg_hints *hints, unsigned threads)
 {
+    const struct ggml_tensor *ids = p->nodes[0]->src[2];
     const uint32_t portions = one_vector(p) ? 1 : p->portion_count;
+    const bool alone = one_vector(p) || ids->ne[0] * ids->ne[1] * p->weights[0]->cols <= ALONE_NUMBERS;
+    for (uint32_t i = 0; alone && i < portions; i++)
+        lay_out(p, &p->portions[i], &room->own[0]);
 #pragma omp parallel num_threads(threads)
     {
         struct efsg_own *own = &room->own[omp_get_thread_num()];
         struct block block;
+        if (!alone) {
 #pragma omp for schedule(dynamic)
-        for (uint32_t i = 0; i < portions; i++)
-            lay_out(p, &p->portions[i], own);
+            for (uint32_t i = 0; i < portions; i++)
+                lay_out(p, &p->portions[i], own);
+        }
 #pragma omp single nowait
         products_hint(p, hints);
         while (products_take(p, &block))
@@ -384,8 +417,10 @@ static void products_run(struct products *p, struct efsg_room *room, struct efsg
 enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads)
 {
-    struct products p = {
-        .nodes = nodes, .count = count, .lock = PTHREAD_MUTEX_INITIALIZER, .fetched = PTHREAD_COND_INITIALIZER};
+    struct products p = {.nodes = nodes,
+                         .count = count,
+                         .lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, /* held for less than to be woken takes */
+                         .fetched = PTHREAD_COND_INITIALIZER};
     if (nodes[0]->src[2]->ne[0] == 0 || nodes[0]->src[2]->ne[1] == 0)
         return GGML_STATUS_SUCCESS;
     for (unsigned n = 0; n < count; n++)
@@ -400,6 +435,8 @@ enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints,
         rc = take_threads(room, (unsigned)threads);
     if (rc == 0)
         rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
+    if (rc == 0)
+        rc = products_gather(&p);
     if (rc == 0) {
         products_run(&p, room, hints, (unsigned)threads);
         rc = p.error;
