@@ -24,7 +24,9 @@ PROMPTS = "1,7,64,700"
 def surroundings(store, budget="192M", prefetch="off"):
     """The environment of a client."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
-    environment.update({"EXPERTFS_STATE": scratch("state"), "EXPERTFS_BUDGET": budget, "EXPERTFS_PREFETCH": prefetch})
+    environment.update({"EXPERTFS_STATE": scratch("state"), "EXPERTFS_PREFETCH": prefetch})
+    if budget:
+        environment["EXPERTFS_BUDGET"] = budget
     if store:
         environment["EXPERTFS_STORE"] = store
     return environment
@@ -198,6 +200,24 @@ def without_store_or_plugin(model, store):
     check("a budget that is no size: said", "EXPERTFS_BUDGET=many is no size" in result.stderr, result.stderr[-500:])
 
 
+def budgets(model, store):
+    """Without a budget, a file that fits into memory is left to the processor, and read by the loader as ever; with an
+    automatic one it is held small until a context decodes."""
+    drop(model)
+    result = client(model, "--prompts", "7,64", store=store, budget=None, plugin="preload", name="spared")
+    same("a file that fits", result, "spared", "plain", taken=False)
+    check("a file that fits: said", "fits into memory" in result.stderr, result.stderr[-500:])
+    if number("cached before", result) == 0:
+        check("a file that fits: the loader reads all of it",
+              number("cached when loaded", result) > 0.9 * os.path.getsize(model), result.stdout[:300])
+    result = client(model, "--prompts", "7,64", store=store, budget="auto", name="auto")
+    same("an automatic budget", result, "auto", "plain")
+    first, then = (re.search(f"budget of .*model.efs{when}: ([0-9]+) MiB", result.stderr)
+                   for when in (" until a context decodes", ""))
+    check("an automatic budget is small until a context decodes",
+          first and then and 4 * int(first.group(1)) < int(then.group(1)), result.stderr[-1000:])
+
+
 def other_weights(store):
     """A file with the names and shapes of the store's, and other weights: none of the store's may be used."""
     other = os.path.join(make_model("other-model", *SHAPE, "--seed", "5"), "model.gguf")
@@ -331,6 +351,7 @@ def main():
     same("not mapped", client(model, "--prompts", "7,64", "--no-mmap", store=store), "out", "plain", taken=False)
     pages(model, store)
     loads(model, store)
+    budgets(model, store)
     halves()
     mounted(model, store)
     other_weights(store)

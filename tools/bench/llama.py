@@ -223,7 +223,9 @@ def once(kind, gguf, store, limit_bytes, options):
             path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
             environment = {"LD_PRELOAD": tool("libggml-expertfs.so")} if kind in ("backend", "both") else {}
             if kind == "backend":
-                environment.update({"EXPERTFS_STORE": store, "EXPERTFS_BUDGET": options.budget})
+                environment["EXPERTFS_STORE"] = store
+                if options.budget:
+                    environment["EXPERTFS_BUDGET"] = options.budget
             for _ in range(1 if limit_bytes else 2):
                 before = served.stat() if kind in MOUNTED else {}
                 with Client(path, options, limited.cgroup, environment) as client:
@@ -287,7 +289,7 @@ def measure(options):
     print(f"{os.path.basename(gguf)} of {size / 2**30:.2f} GiB, packed {os.path.getsize(store) / size:.3f}; "
           f"{max(options.tokens)} tokens, medians of {options.rounds}, taking turns; mount options: "
           f"{options.options or 'none'}"
-          + (f"; budget of the backend: {options.budget}" if "backend" in ours else ""))
+          + (f"; budget of the backend: {options.budget or 'its own'}" if "backend" in ours else ""))
     print(f"   {'memory limit':14} {'':21} " + " ".join(f"{kind:>8}" for kind in ours) + " "
           + " ".join(f"{kind:>12}" for kind in options.plain)
           + "   " + ("ratio" if len(ours) == 1 else "ratios") + "   wanted")
@@ -334,7 +336,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")
     parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both (mount)")
-    parser.add_argument("--budget", default="auto", help="of the store in the backend (auto)")
+    parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
     parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
     parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")

@@ -129,8 +129,16 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
     if (!b)
         return NULL;
     b->base = memory;
-    if (efsg_file_at(memory, &b->file) == 0)
+    if (efsg_file_at(memory, &b->file) == 0) {
+        if (efsg_source_is_spared(b->file.bytes)) {
+            efsg_log(GGML_LOG_LEVEL_INFO,
+                     "experts are left to the processor: all of %s fits into memory; name "
+                     "EXPERTFS_BUDGET, or auto, to have them from the store",
+                     b->file.path);
+            return buffer_of(b, bytes);
+        }
         b->source = efsg_source_get(&b->file);
+    }
     if (b->source)
         b->routers = efsg_routers_new(b->file.base, b->file.mapped);
     if (!b->source)

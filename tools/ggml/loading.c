@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -92,10 +93,11 @@ static bool is_model(int fd)
 {
     char magic[sizeof(MAGIC) - 1], link[64], path[4096];
     const char *store = getenv("EXPERTFS_STORE");
+    struct stat st;
     if (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) || memcmp(magic, MAGIC, sizeof(magic)) != 0)
         return false;
     if (store && *store)
-        return true;
+        return fstat(fd, &st) == 0 && !efsg_source_is_spared((uint64_t)st.st_size);
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof(path) - 1);
     path[length > 0 ? length : 0] = '\0';

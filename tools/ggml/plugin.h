@@ -59,6 +59,10 @@ errint_t efsg_file_at(const void *address, struct efsg_file *file);
  */
 bool efsg_source_is_mounted(const char *path); /* a file on a mount of ours */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
+/* A file of that size fits into memory with a quarter to spare, and nobody named a budget: its experts are left to the
+ * processor, for plain matrices that are in memory are as fast as coded ones or faster. Only with EXPERTFS_STORE: a
+ * mount has its memory already. */
+bool efsg_source_is_spared(uint64_t file_bytes);
 void efsg_source_put(struct efsg_source *source); /* NULL is fine */
 /* Coded where the source has them so, else full. Errors as efs_client_begin(). */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,

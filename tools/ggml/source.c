@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define OTHERS_SHARE 16u /* of the memory that is left: for the page cache, and what the program takes later */
+#define LOADING_SHARE 8u /* of the first budget: until a context decodes nobody knows what else the program takes */
 
 struct efsg_source {
     struct efsg_source *next;
@@ -105,6 +106,35 @@ static const char *source_budget(void)
     return budget && *budget && strcmp(budget, "auto") != 0 ? budget : NULL;
 }
 
+bool efsg_source_is_spared(uint64_t file_bytes)
+{
+    const char *store = getenv("EXPERTFS_STORE"), *budget = getenv("EXPERTFS_BUDGET");
+    struct efs_memory memory;
+    struct stat st;
+    if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
+        return false;
+    efs_memory(&memory, sizeof(memory));
+    return memory.available_bytes / 5 * 4 > file_bytes;
+}
+
+/* A small budget until the model is loaded; sizes of buffers are those of the first one. Where it would be too small,
+ * that one stays. */
+static void source_hold_back(struct efsg_source *source)
+{
+    struct efs *fs = efs_client_fs(source->client);
+    struct efs_stats stats;
+    char text[32];
+    if (!fs || source_budget())
+        return;
+    efs_stats(fs, &stats, sizeof(stats));
+    uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
+    uint64_t bytes = stats.fixed_bytes + pools / LOADING_SHARE;
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
+    if (efs_set(fs, "budget", text, NULL, NULL) == 0)
+        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s until a context decodes: %llu MiB", source->path,
+                 (unsigned long long)(bytes >> 20));
+}
+
 /* Of a store that is opened here it was said; of a mount it is as it was mounted. */
 static bool source_prefetches(struct efsg_source *source, const char *said)
 {
@@ -142,6 +172,7 @@ static struct efsg_source *source_open(const char *path)
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
     source->hinted = source_prefetches(source, store.prefetch);
+    source_hold_back(source);
     return source;
 failed:
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s; going on without expertfs", err.text[0] ? err.text : "no memory");
@@ -208,7 +239,8 @@ void efsg_source_settle(struct efsg_source *source)
     efs_store_info(efs_get_store(fs), &info, sizeof(info));
     efs_stats(fs, &stats, sizeof(stats));
     uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
-    uint64_t pools = memory.available_bytes + stats.chunk_pool_bytes + stats.full_pool_bytes;
+    /* of the pool what is in use: the rest of it may have no pages yet, and be among what is available */
+    uint64_t pools = memory.available_bytes + stats.chunk_used_bytes;
     uint64_t others = rest + pools / OTHERS_SHARE, least = pools / 8;
     pools = pools > others + least ? pools - others : least;
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(fixed + pools));
