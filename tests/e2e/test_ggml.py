@@ -130,7 +130,7 @@ def loads(model, store):
         note("left out: pages of this file system stay in memory")
     else:
         check("loads: experts are not read for a context of another model",
-              number("cached of the other", result) < 0.15 * os.path.getsize(other), result.stdout)
+              number("cached of the other", result) < 0.25 * os.path.getsize(other), result.stdout)
 
 
 def widened(path, out):
