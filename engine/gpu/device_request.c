@@ -141,7 +141,7 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
     errint_t rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
                                    &source->request, err);
     if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount that hands out none coded */
-        source->form = device->form = EFS_FORM_FULL;
+        device->form = source->form = EFS_FORM_FULL;
         rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
                               &source->request, err);
     }

@@ -753,7 +753,7 @@ static void many_changes(void **state)
     (void)state;
     static const enum efs_codec_choice choices[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
     unsigned n[2][OUTCOMES] = {{0}};
-    const unsigned each = full_tier ? 12000 : 450 / STRIDE;
+    const unsigned each = full_tier ? 20000 : 450 / STRIDE;
     for (size_t codec = 0; codec < SWEEP_COUNT(choices); codec++) {
         pack(choices[codec], 16384);
         for (unsigned i = 0; i < each; i++) {
