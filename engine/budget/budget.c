@@ -74,6 +74,24 @@ static errint_t budget_memory_left(struct efs *fs, uint64_t bytes)
     return rc;
 }
 
+/*
+ * The budget has room for a segment, and the system has no memory for it. Who has more than the plan gives then gives
+ * way, as where the budget is short: experts that only happen to be full. false: nothing comes of it.
+ */
+static bool budget_take_from_full(struct efs *fs, uint64_t bytes)
+{
+    uint64_t chunks = segments_needed(fs) * fs->arena.segment_bytes, before = fs->account.full_bytes;
+    if (fs->arena.segment_count >= segments_needed(fs) ||
+        fs->account.fixed_bytes + chunks + before <= fs->options.budget_bytes)
+        return false;
+    if (fs->account.freeing_bytes >= bytes)
+        return true;
+    do
+        efs_full_drop_free_memfiles(fs, bytes);
+    while (fs->account.full_bytes == before && efs_full_evict_oldest(fs, false));
+    return fs->account.full_bytes < before;
+}
+
 errint_t efs_budget_add_segment(struct efs *fs)
 {
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes, used;
@@ -93,6 +111,8 @@ errint_t efs_budget_add_segment(struct efs *fs)
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_memory_left(fs, bytes);
+    if (rc == -ENOMEM && budget_take_from_full(fs, bytes))
+        return -EAGAIN;
     return rc == 0 ? efs_supply_segment(fs) : rc;
 }
 

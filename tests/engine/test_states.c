@@ -12,10 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "fixture.h"
+#include "budget.h"
 #include "expertfs-private.h"
 #include "store.h"
 #include "waiting.h"
@@ -118,14 +120,18 @@ static void leave_mib(struct efs *fs, uint64_t mib)
     assert_true(held(&s) <= s.budget_bytes);
 }
 
+static void lease_one(struct efs *fs, uint32_t expert)
+{
+    struct efs_lease *lease;
+    assert_int_equal(lease_wait(fs, info_of(fs, expert).file, &lease), 0);
+    assert_memory_equal(efs_lease_data(lease), want[expert], want_bytes[expert]);
+    efs_lease_release(lease);
+}
+
 static void lease_all(struct efs *fs)
 {
-    for (uint32_t e = 0; e < ALL; e++) {
-        struct efs_lease *lease;
-        assert_int_equal(lease_wait(fs, info_of(fs, e).file, &lease), 0);
-        assert_memory_equal(efs_lease_data(lease), want[e], want_bytes[e]);
-        efs_lease_release(lease);
-    }
+    for (uint32_t e = 0; e < ALL; e++)
+        lease_one(fs, e);
 }
 
 static unsigned count_state(struct efs *fs, char state)
@@ -448,6 +454,35 @@ static void test_plan_shrinks_under_leases(void **state)
     efs_close(fs);
 }
 
+/* The budget has room and the system has no memory: what only happens to be full gives way to what the plan keeps. */
+static void test_memory_is_short(void **state)
+{
+    (void)state;
+    FILE *meminfo = tmpfile();
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
+    assert_non_null(meminfo);
+    for (uint32_t e = 0; e < 3; e++)
+        lease_one(fs, e);
+    struct efs_stats s = quiet(fs);
+    assert_true(s.full_pool_bytes >= 3 * want_bytes[0]);
+
+    assert_true(fputs("MemTotal: 4194304 kB\nMemAvailable: 0 kB\n", meminfo) > 0 && fflush(meminfo) == 0);
+    int machine = fs->budget->memory_left.machine;
+    fs->budget->memory_left.machine = fileno(meminfo);
+    usleep(300000); /* what was looked at before is forgotten */
+    for (uint32_t e = 3; e < ALL; e++)
+        check_bytes(fs, e);
+    s = quiet(fs);
+    assert_true(s.memory_short > 0);
+    uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
+    assert_true(s.chunk_pool_bytes < planned);
+    assert_true(s.fixed_bytes + planned + s.full_pool_bytes <= s.budget_bytes);
+
+    fs->budget->memory_left.machine = machine;
+    efs_close(fs);
+    fclose(meminfo);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_held_back),
         cmocka_unit_test(test_plan_shrinks_under_leases),
         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_memory_is_short),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

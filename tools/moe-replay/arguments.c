@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define THREADS_MAX 64
-#define ALLOWANCE_DEFAULT (UINT64_C(64) << 20)
+#define ALLOWANCE_DEFAULT (UINT64_C(192) << 20) /* a daemon leaves up to 64 MiB of a cgroup free */
 #define DISTANCE_DEFAULT 4
 #define SWAPS_DEFAULT 8 /* DALI, of models with many experts */
 #define PIECE_DEFAULT (UINT64_C(512) << 10)
@@ -107,7 +107,7 @@ static const struct argp_option options[] = {
     {"seed", REPLAY_OPT_SEED, "N", 0, "Of marking's choices (default: 1)", 0},
     {"allowance", OPT_ALLOWANCE, "SIZE", 0,
      "Of the memory cgroup around a run, above the budget: for the process that plays, and the kernel's tables "
-     "(default: 64M)",
+     "(default: 192M)",
      0},
     {"prealloc", OPT_PREALLOC, NULL, 0, "A run takes all its memory before its first token, not while it plays", 0},
     {"warm", OPT_WARM, NULL, 0, "expertfs fills memory that is still empty while the disk rests (its option warm)", 0},
