@@ -42,7 +42,7 @@ says '^check of what was computed (ffn, 60 tokens): [0-9a-f]*$'
 run 0 --mount "$dir/m.efs" --policy lru:full,lru:coded --budget 40M --batch 1,16 --compute ffn-coded --threads 3 \
     --json "$dir/full.json" "$trace"
 # What is guessed, and read ahead, changes no number
-run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded --predict mixed,perfect \
+run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded --predict mixed \
     --prefetch always --json "$dir/guessed.json" "$trace"
 says 'guesses: .* times as fast; '
 run 0 --mount "$dir/z.efs" --policy lru --budget 40M --compute ffn-coded --batch 5 --json "$dir/zstd.json" "$trace"

@@ -87,7 +87,7 @@ done
 clean $last "wrong raw files"
 
 # Peers: the bytes that the simulator says, the same bytes for both, within their memory
-run 0 --simulate --policy lru:raw --peer mmap,read-lru --raw "$raw" --store "$store" --budget 40%,100% --batch 1,4 \
+run 0 --simulate --policy lru:raw --peer mmap,read-lru --raw "$raw" --store "$store" --budget 40%,100% --allowance 64M --batch 1,4 \
     --json "$dir/peers.json" "$eval"
 says '^read-lru'
 clean $last "peers"
@@ -204,7 +204,7 @@ P
 # Little room: what was open goes, and what is mapped stays as it is
 "$mkmodel" -q --family qwen3-moe --layers 4 --experts 16 --hidden 512 --intermediate 512 --vocab 640 "$dir/large" &&
     "$mkexpertfs" -q "$dir/large" "$dir/large.efs" || exit 1
-run 0 --mount "$dir/large.efs" --peer read-lru --raw "$dir/large" --policy zipmoe,lru --budget 48M,64M --batch 1,4 \
+run 0 --mount "$dir/large.efs" --peer read-lru --raw "$dir/large" --policy zipmoe,lru --allowance 64M --budget 48M,64M --batch 1,4 \
     --json "$dir/little.json" "$eval"
 clean $last "mounts with little room"
 "$python" - "$dir/little.json" <<'P' || complain "little room: $(cat "$dir/out")"
