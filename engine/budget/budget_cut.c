@@ -13,7 +13,6 @@
 #define PASSING_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
 #define CHUNK_FILL 0.97  /* of the chunk pool can be used, as blocks do not fit seamlessly */
 #define LEASED_SHARE 2   /* leases may take half of the pools' memory before they must wait for it */
-#define RATIO_ROUND (1.0 + 1e-9)
 
 static uint64_t cut_less(uint64_t a, uint64_t b)
 {

@@ -5,6 +5,7 @@
  *
  *   mount.c          its beginning and end
  *   mount_begin.c, mount_wait.c, mount_watch.c    requests: begun, waited for, with an event for poll(2)
+ *   needs.c          what a request may name
  *   mount_tell.c     what was used, told by .expertfs/want; mount_routing.c: what layers choose
  *   reaper.c         the thread that closes and tells
  *   open_workers.c   the threads that open

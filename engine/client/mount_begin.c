@@ -2,6 +2,7 @@
 /* mount_begin.c - see mount.h: beginning a request of a mount. */
 #include "mount_core.h"
 
+#include "needs.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -23,16 +24,7 @@ static errint_t request_check(const char *stack, uint32_t layer, const struct ef
 {
     if (!is_stack(stack))
         return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
-    if (count == 0 || count > EFS_MOUNT_EXPERTS)
-        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u are taken", count, EFS_MOUNT_EXPERTS);
-    for (uint32_t i = 0; i < count; i++) {
-        if (needs[i].tokens == 0)
-            return efs_fail(err, -EINVAL, "expert %u of layer %u gets no token", needs[i].expert, layer);
-        for (uint32_t n = 0; n < i; n++)
-            if (needs[n].expert == needs[i].expert)
-                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
-    }
-    return 0;
+    return efs_needs_check(layer, needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
 /* Lock held: the expert in a form that will do, if it is there or on its way: rather there. */

@@ -3,6 +3,7 @@
 #include "device_core.h"
 
 #include "clock.h"
+#include "needs.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -63,22 +64,6 @@ void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, 
 }
 
 /* ---- beginning ---- */
-
-static errint_t device_check(const char *stack, const struct efs_need *needs, uint32_t count, struct efs_error *err)
-{
-    if (strlen(stack) >= EFS_STACK_NAME_BYTES)
-        return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
-    if (count == 0 || count > EFS_ROUTING_EXPERTS)
-        return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u", count, EFS_ROUTING_EXPERTS);
-    for (uint32_t i = 0; i < count; i++) {
-        if (needs[i].tokens == 0)
-            return efs_fail(err, -EINVAL, "expert %u gets no token", needs[i].expert);
-        for (uint32_t n = 0; n < i; n++)
-            if (needs[n].expert == needs[i].expert)
-                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
-    }
-    return 0;
-}
 
 /* Lock held: what is there, what is coming, and what is to be asked for: these needs go to misses. -ENOMEM. */
 static errint_t device_look(struct efs_device *device, struct efs_device_request *request, const char *stack,
@@ -215,7 +200,9 @@ static errint_t device_start(struct efs_device *device, struct efs_device_reques
 static errint_t device_begin(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
                              uint32_t count, struct efs_device_request **out, struct efs_error *err)
 {
-    errint_t rc = device_check(stack, needs, count, err);
+    if (strlen(stack) >= EFS_STACK_NAME_BYTES)
+        return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
+    errint_t rc = efs_needs_check(layer, needs, count, EFS_ROUTING_EXPERTS, err);
     if (rc < 0)
         return rc;
     struct efs_device_request *request = device_request_new(device, count);
