@@ -91,6 +91,8 @@ void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size);
 /* What a NULL of these means: -E2BIG or -ENOMEM. */
 int efs_predict_table_error(const struct efs_predictor *p);
 
+/* The place of a sequence; config.sequences: there is none of that number. */
+unsigned efs_predict_find(const struct efs_predictor *p, uint64_t id);
 /* What a position chose; none when it was left out or is too long ago. Not beyond s->now. */
 struct efs_predict_row efs_predict_at(const struct efs_predictor *p, unsigned sequence, int64_t position);
 
@@ -98,8 +100,5 @@ static inline unsigned efs_predict_layer(const struct efs_predictor *p, int64_t 
 {
     return (unsigned)(position % p->layers);
 }
-
-/* All that was learned is forgotten. */
-void efs_predict_forget(struct efs_predictor *p);
 
 #endif

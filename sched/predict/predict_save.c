@@ -143,6 +143,12 @@ static bool take_tables(struct efs_predictor *p, struct reader *in)
     return in->at == in->size;
 }
 
+static void learned_forget(struct efs_predictor *p)
+{
+    for (unsigned t = 0; t < p->learned_count; t++)
+        memset(p->learned[t].at, 0, p->learned[t].count * p->learned[t].size);
+}
+
 int efs_predict_load(struct efs_predictor *p, const void *bytes, size_t size)
 {
     uint8_t mine[HEADER_BYTES];
@@ -152,7 +158,7 @@ int efs_predict_load(struct efs_predictor *p, const void *bytes, size_t size)
     for (unsigned s = 0; s < p->config.sequences; s++)
         if (p->sequences[s].used)
             return -EBUSY;
-    efs_predict_forget(p);
+    learned_forget(p);
     put_header(p, &header);
     if (size < HEADER_BYTES || get(&in, 8) != checksum(bytes, size))
         return -EUCLEAN;
@@ -160,6 +166,6 @@ int efs_predict_load(struct efs_predictor *p, const void *bytes, size_t size)
         return -EINVAL;
     if (take_tables(p, &in) && (!p->ops->valid || p->ops->valid(p)))
         return 0;
-    efs_predict_forget(p);
+    learned_forget(p);
     return -EUCLEAN;
 }

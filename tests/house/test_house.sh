@@ -190,9 +190,9 @@ for room in $served; do
     calls "$room" $lower
     lower="$lower $room"
 done
-# Files of a room do not call each other in a circle: what they share has a file of its own, below them. These rooms do
-# still: the file with the table of all commands, or predictors, has what these call, too; the cache is one thing.
-in_circles='engine/cache sched/predict tools/expertctl tools/ggml tools/moe-replay/live'
+# Files of a room do not call each other in a circle: what they share has a file of its own, below them. The cache does
+# still.
+in_circles='engine/cache'
 symbols() { # FLAG PATTERN FILE...: symbol and object
     local flag=$1 pattern=$2
     shift 2

@@ -2,14 +2,11 @@
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
 #include "expertctl.h"
 
-#include "failure.h"
 #include "expertfs.h"
 #include "surroundings.h"
 
 #include <argp.h>
-#include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {&ctl_info,  &ctl_verify, &ctl_unpack,   &ctl_profile,
@@ -30,35 +27,6 @@ static void print_version(FILE *to, struct argp_state *state)
 {
     (void)state;
     fprintf(to, "expertctl (expertfs) %s\n", efs_version());
-}
-
-int ctl_fail(int rc, const struct efs_error *err)
-{
-    return tools_fail("expertctl", rc, err);
-}
-
-json_t *ctl_json_text(const char *text)
-{
-    json_t *json = json_string(text);
-    char *ascii = json ? NULL : strdup(text);
-    for (char *c = ascii; c && *c; c++)
-        if (*c & 0x80)
-            *c = '?';
-    if (ascii)
-        json = json_string(ascii);
-    free(ascii);
-    return json;
-}
-
-int ctl_print_json(json_t *json)
-{
-    bool good = json && json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0;
-    json_decref(json);
-    if (good)
-        putchar('\n');
-    else
-        fprintf(stderr, "expertctl: no memory for JSON, or standard output is full\n");
-    return good ? CTL_OK : CTL_FAILED;
 }
 
 /* Words that others have for what programs beside this one do. */

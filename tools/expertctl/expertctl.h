@@ -13,6 +13,8 @@ struct ctl_command {
 extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_top,
     ctl_gantt, ctl_run, ctl_estimate, ctl_doctor;
 
+/* ---- what all of them print (output.c) ---- */
+
 struct efs_error;
 /* Print what went wrong and return the exit status for it. rc: -errno. */
 int ctl_fail(int rc, const struct efs_error *err);

@@ -50,7 +50,7 @@ static bool is_work(const struct ggml_tensor *node)
 /* Do two products need the same experts, for the same tokens? */
 static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *b)
 {
-    const struct efsg_weight *v = efsg_weight_of(a), *w = efsg_weight_of(b);
+    const struct efsg_weight *v = efsg_product_weight(a), *w = efsg_product_weight(b);
     return v && w && v->source == w->source && v->layer == w->layer && v->experts == w->experts &&
            v->activation == w->activation && a->src[2] == b->src[2];
 }
@@ -84,12 +84,12 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         }
         if (!node)
             break;
-        if (node->op != GGML_OP_MUL_MAT_ID || !efsg_weight_of(node)) {
+        if (node->op != GGML_OP_MUL_MAT_ID || !efsg_product_weight(node)) {
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
         efsg_loading_end(node->src[0]->data);
-        settle(b, efsg_weight_of(node)->source);
+        settle(b, efsg_product_weight(node)->source);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

@@ -72,7 +72,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
     case GGML_OP_MUL_MAT_ID:
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
             return efsg_weight_type(w->type);
-        return efsg_weight_of(op) != NULL;
+        return efsg_product_weight(op) != NULL;
     case GGML_OP_MUL_MAT: /* not taken, but all of a model are seen here before its first token */
         if (w)
             efsg_router_seen(w);

@@ -98,8 +98,6 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
                                     const struct ggml_tensor *tensor);
 /* Of such numbers the library has products. */
 bool efsg_weight_type(enum ggml_type type);
-/* The weight that a product is of; NULL: it is not one that we take. */
-const struct efsg_weight *efsg_weight_of(const struct ggml_tensor *op);
 /* The matrix of that name among an expert's; NULL: it has no such, or of another shape. */
 const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
                                             uint32_t count);
@@ -162,6 +160,8 @@ struct efsg_room {
     unsigned threads;
 };
 void efsg_room_free(struct efsg_room *room);
+/* The weight that a product is of; NULL: it is not one that we take. */
+const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
 /*
  * Products of one layer with the same routing: MUL_MAT_ID nodes, each a weight of ours, with the same ids. Its experts
  * are asked for at once, and multiplied in the order in which they come, on that many threads of OpenMP, the caller's

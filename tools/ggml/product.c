@@ -414,6 +414,18 @@ static void products_run(struct products *p, struct efsg_room *room, struct efsg
     }
 }
 
+const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op)
+{
+    const struct ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
+    if (!w || !x || !ids || !w->extra || w->view_src || !efsg_buffer_is_ours(w->buffer))
+        return NULL;
+    return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && ids->type == GGML_TYPE_I32 &&
+                   ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) &&
+                   op->ne[3] == 1
+               ? w->extra
+               : NULL;
+}
+
 enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads)
 {
@@ -424,7 +436,7 @@ enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints,
     if (nodes[0]->src[2]->ne[0] == 0 || nodes[0]->src[2]->ne[1] == 0)
         return GGML_STATUS_SUCCESS;
     for (unsigned n = 0; n < count; n++)
-        p.weights[n] = efsg_weight_of(nodes[n]);
+        p.weights[n] = efsg_product_weight(nodes[n]);
     const uint32_t share = (p.weights[0]->rows + (uint32_t)threads - 1) / (uint32_t)threads;
     p.block = BLOCK_BYTES / (2 * p.weights[0]->cols) + 1;
     p.block = p.block < share ? p.block : share;

@@ -117,15 +117,3 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
     free(weight);
     return NULL;
 }
-
-const struct efsg_weight *efsg_weight_of(const struct ggml_tensor *op)
-{
-    const struct ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
-    if (!w || !x || !ids || !w->extra || w->view_src || !efsg_buffer_is_ours(w->buffer))
-        return NULL;
-    return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && ids->type == GGML_TYPE_I32 &&
-                   ids->ne[2] == 1 && ids->ne[3] == 1 && op->type == GGML_TYPE_F32 && op->nb[0] == sizeof(float) &&
-                   op->ne[3] == 1
-               ? w->extra
-               : NULL;
-}

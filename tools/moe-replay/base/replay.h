@@ -235,5 +235,7 @@ struct replay_run_record {
     /* of live runs: what they learned; of simulated ones: what they went by */
     struct replay_learned learned;
 };
+/* Add to its note, after what is there (record.c). */
+void replay_record_note(struct replay_run_record *record, const char *what, const char *more);
 
 #endif

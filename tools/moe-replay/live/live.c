@@ -45,12 +45,6 @@ void replay_live_close(struct replay_live *live)
 
 /* ---- one run ------------------------------------------------------------------------------------------------ */
 
-void replay_add_note(struct replay_run_record *record, const char *what, const char *more)
-{
-    size_t used = strlen(record->note);
-    snprintf(record->note + used, sizeof(record->note) - used, "%s%s%s", used ? "; " : "", what, more);
-}
-
 /* No page of store or raw files in the page cache, whoever brought it. */
 static void live_make_cold(const struct replay_live *live, struct replay_run_record *record)
 {
@@ -61,7 +55,7 @@ static void live_make_cold(const struct replay_live *live, struct replay_run_rec
     if (left > live->model.most_bytes) {
         snprintf(note, sizeof(note), "not cold: %llu MiB of the files stayed in the page cache",
                  (unsigned long long)(left >> 20));
-        replay_add_note(record, note, "");
+        replay_record_note(record, note, "");
     }
 }
 
@@ -167,7 +161,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
         what.limited = record->limit_bytes > 0;
         live_make_cold(live, record);
         if (!what.limited)
-            replay_add_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
+            replay_record_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
     }
     if (library)
         rc = live_set_library(live, setup, record, &options, err);

@@ -52,9 +52,6 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
 errint_t replay_live_handout(struct replay_live *live, const struct replay_setup *setup, uint64_t *ns,
                              struct efs_error *err);
 
-/* Add to what is to be known about a run. */
-void replay_add_note(struct replay_run_record *record, const char *what, const char *more);
-
 /* ---- what is learned of a run (learn.c) ---- */
 
 /* When a layer was asked for, and what followed: by the clock of the process that plays. */

@@ -153,7 +153,7 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
         if (live->plan_from)
             mount_add_option(&o, "history", live->plan_from);
     } else {
-        replay_add_note(record, live->program, " has no policies: what it has serves");
+        replay_record_note(record, live->program, " has no policies: what it has serves");
     }
     if (replay_stage_knows(live->program, "schedule"))
         mount_add_option(&o, "schedule", replay_schedule_name(setup->schedule));
@@ -177,7 +177,7 @@ static errint_t mount_set(const struct replay_live *live, const char *name, cons
         return 0;
     if (errno == EINVAL || errno == ENOMEM)
         return efs_fail(err, -errno, "%s: %s=%s is refused", live->mountpoint, attribute, value);
-    replay_add_note(record, name, " cannot be set: as the mount has it");
+    replay_record_note(record, name, " cannot be set: as the mount has it");
     return 0;
 }
 
@@ -221,7 +221,7 @@ errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *r
     const struct setting *setting = &settings[record->policy.pools];
     char number[32];
     snprintf(number, sizeof(number), "%llu", (unsigned long long)record->budget_bytes);
-    replay_add_note(record, "a mount that was there: not cold, no memory cgroup", "");
+    replay_record_note(record, "a mount that was there: not cold, no memory cgroup", "");
     errint_t rc = mount_remember(live, err);
     if (rc == 0)
         rc = mount_set(live, "budget", number, record, err);

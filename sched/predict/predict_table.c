@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * predict_table.c - the memory of a predictor: tables within its bound, and which of them hold what was learned.
+ */
+#include "predict_core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+void *efs_predict_table(struct efs_predictor *p, size_t count, size_t size)
+{
+    size_t bytes;
+    void *table;
+
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > p->room_bytes || p->table_count == EFS_PREDICT_TABLES) {
+        p->too_big = true;
+        return NULL;
+    }
+    table = calloc(count ? count : 1, size);
+    if (!table)
+        return NULL;
+    p->tables[p->table_count++] = table;
+    p->room_bytes -= bytes;
+    p->bytes += bytes;
+    return table;
+}
+
+void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size)
+{
+    void *table = efs_predict_table(p, count, size);
+
+    if (table)
+        p->learned[p->learned_count++] = (struct efs_predict_learned_table){table, count, size};
+    return table;
+}
+
+int efs_predict_table_error(const struct efs_predictor *p)
+{
+    return p->too_big ? -E2BIG : -ENOMEM;
+}
