@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
+PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 os.environ["EXPERTFS_STATE"] = scratch("state")
 for name in ("EXPERTFS_STORE", "EXPERTFS_MOUNT"):
     os.environ.pop(name, None)
@@ -63,6 +64,41 @@ def the_same(model, gguf):
     for word in ("KV cache", "the budget", "a second", "expertctl run -o budget="):
         check(f"text: {word}", word in text, text)
     return sources["its store"], seen["its store"]["command"]
+
+
+def windows():
+    """Layers that look at the last tokens alone keep no more of them than llama.cpp does: these and a batch of 512, in
+    cells of 256."""
+    model = make_model("windows", "--preset=tiny-gpt-oss")
+    with open(f"{model}/config.json") as file:
+        config = json.load(file)
+    layer = config["num_key_value_heads"] * config["head_dim"] * 2 * 2
+    halves = config["num_hidden_layers"] // 2
+    for context in (100, 700, 769, 50000):
+        one = told("--ram=2G", f"--ctx={context}", model)
+        check(f"a window of 128 in every other layer, {context} tokens", one["kv_bytes"] ==
+              layer * halves * (context + min(context, 768)), (one["kv_bytes"], layer, halves))
+    odd = []
+    for types, window in ((["chunked_attention", "full_attention"], {"attention_chunk_size": 8192}),
+                          (["sliding_attention", "full_attention"], {"sliding_window": None}),
+                          (["full_attention", 7], {}), ("sliding_attention", {})):
+        with open(f"{model}/config.json", "w") as file:
+            json.dump({**config, "layer_types": types, "num_hidden_layers": 2, **window}, file)
+        odd.append(told("--ram=2G", "--ctx=100000", model)["kv_bytes"])
+    check("chunks; a window of no size, no list of layers: none", odd == [layer * (100000 + 8192 + 512), *[layer * 200000] * 3],
+          (odd, layer))
+    for family, want in (("gpt-oss", lambda n: 2 * 2 * 2 * 64 * 2 * (n + min(n, 768))),
+                         ("gemma4", lambda n: 2 * 2 * (128 * n + 3 * 2 * 64 * min(n, 1024)))):
+        path = scratch(f"{family}.gguf")
+        made = run(PYTHON, os.path.join(ROOT, "tests", "clients", "gguf_model.py"), family, path)
+        if made.returncode == 77:
+            note(made.stdout.strip())
+            return
+        for context in (100, 5000):
+            one = told("--ram=2G", f"--ctx={context}", path)
+            check(f"{family} as GGUF, {context} tokens", one["kv_bytes"] == want(context), (one["kv_bytes"], want(context)))
+    check("text: what a window keeps", "layers with a sliding window keep 1024" in
+          estimate("--ram=2G", "--ctx=5000", path).stdout)
 
 
 def memory():
@@ -208,6 +244,7 @@ def main():
     model, gguf = make_model("model", "--preset=tiny-qwen3-moe"), make_model("gguf", "--preset=tiny-qwen3-moe",
                                                                              "--format=gguf")
     store, command = the_same(model, gguf)
+    windows()
     memory()
     foreign(f"{gguf}/model.gguf")
     paths(f"{gguf}/model.gguf")

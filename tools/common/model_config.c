@@ -4,16 +4,21 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NUMBER_MAX (UINT64_C(1) << 32) /* above it is no size of a model; products of four do not overflow a double */
+#define LAYERS_MAX 1024u               /* of a list; longer ones are no list of layers */
 
-/* What keys and values of a layer are made of; 0: not told. */
+/* What keys and values of layers are made of; 0: not told. */
 struct attention {
-    uint64_t heads, kv_heads, key, value; /* key, value: elements of a head */
-    uint64_t kv_heads_total;              /* of all layers, where they differ */
-    uint64_t latent;                      /* elements of a layer in place of them (MLA) */
+    uint64_t heads, kv_heads, key, value;                   /* key, value: elements of a head */
+    uint64_t window_kv_heads, window_key, window_value;     /* the same of layers with a window, where they differ */
+    uint64_t latent;                                        /* elements of a layer in place of them (MLA) */
+    uint64_t window, pattern;                               /* tokens; the last of so many layers has none */
+    uint32_t kv_heads_count, windowed_count;                /* in the lists */
+    uint64_t kv_heads_of[LAYERS_MAX], windowed[LAYERS_MAX]; /* of each layer; windowed: 0, 1 */
 };
 
 static errint_t no_number(const char *name, struct efs_error *err)
@@ -21,19 +26,44 @@ static errint_t no_number(const char *name, struct efs_error *err)
     return efs_fail(err, -EUCLEAN, "%s: no number that a model can have", name);
 }
 
-static errint_t config_derive(struct tools_model_config *c, struct attention a, struct efs_error *err)
+/* Has the layer a window? By the list of layers, or by the pattern. */
+static bool attention_windowed(const struct attention *a, uint64_t layer)
 {
-    if (!a.key && a.heads)
-        a.key = c->hidden / a.heads;
-    if (!a.value)
-        a.value = a.key;
-    if (!a.kv_heads)
-        a.kv_heads = a.heads;
-    double heads = a.kv_heads_total ? (double)a.kv_heads_total : (double)c->layers * (double)a.kv_heads;
-    double elements = a.latent ? (double)c->layers * (double)a.latent : heads * (double)(a.key + a.value);
-    if (elements >= 9e15)
+    if (a->windowed_count)
+        return a->window && layer < a->windowed_count && a->windowed[layer];
+    return a->window && a->pattern && layer % a->pattern < a->pattern - 1;
+}
+
+static errint_t config_derive(struct tools_model_config *c, struct attention *a, struct efs_error *err)
+{
+    double all = 0, windowed = 0;
+    if (!a->key && a->heads)
+        a->key = c->hidden / a->heads;
+    if (!a->value)
+        a->value = a->key;
+    if (!a->kv_heads)
+        a->kv_heads = a->heads;
+    const double window_layer = (double)(a->window_kv_heads ? a->window_kv_heads : a->kv_heads);
+    const double window_head =
+        (double)((a->window_key ? a->window_key : a->key) + (a->window_value ? a->window_value : a->value));
+    const double head = (double)(a->key + a->value);
+    const uint64_t layers = c->layers < LAYERS_MAX ? c->layers : LAYERS_MAX;
+    for (uint64_t l = 0; l < layers; l++) {
+        const bool listed = l < a->kv_heads_count;
+        if (a->latent)
+            all += (double)a->latent;
+        else if (attention_windowed(a, l))
+            windowed += (listed ? (double)a->kv_heads_of[l] : window_layer) * window_head;
+        else
+            all += (listed ? (double)a->kv_heads_of[l] : (double)a->kv_heads) * head;
+    }
+    if (layers < c->layers) /* no model has so many */
+        all += (double)(c->layers - layers) * (a->latent ? (double)a->latent : (double)a->kv_heads * head);
+    if (all >= 9e15 || windowed >= 9e15)
         return no_number("heads and their sizes", err);
-    c->kv_elements = (uint64_t)elements;
+    c->kv_elements = (uint64_t)all;
+    c->window_elements = (uint64_t)windowed;
+    c->window = windowed > 0 ? a->window : 0;
     return 0;
 }
 
@@ -58,14 +88,29 @@ static uint64_t json_number(const json_t *json, const char *const *names, const 
     }
     return 0;
 }
-#define NUMBER(...) json_number(json, (const char *const[]){__VA_ARGS__, NULL}, &odd)
+#define NUMBER(...) json_number(json, (const char *const[]){__VA_ARGS__, NULL}, odd)
+
+/* Which layers have a window: only a list says so. Some models name a window that no layer uses. */
+static void json_windows(const json_t *json, struct attention *a, const char **odd)
+{
+    const json_t *types = json_object_get(json, "layer_types");
+    bool chunked = false;
+    for (size_t l = 0; l < json_array_size(types) && l < LAYERS_MAX; l++) {
+        const char *type = json_string_value(json_array_get(types, l));
+        const bool chunks = type && strcmp(type, "chunked_attention") == 0;
+        a->windowed[a->windowed_count++] = chunks || (type && strcmp(type, "sliding_attention") == 0);
+        chunked = chunked || chunks;
+    }
+    if (a->windowed_count)
+        a->window = chunked ? NUMBER("attention_chunk_size") : NUMBER("sliding_window");
+}
 
 errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
                                  struct efs_error *err)
 {
     json_error_t where;
     json_t *whole = json_loadb(text, bytes, 0, &where);
-    const char *odd = NULL;
+    const char *odd_name = NULL, **odd = &odd_name;
     *config = (struct tools_model_config){0};
     if (!whole)
         return efs_fail(err, -EUCLEAN, "config.json: line %d: %s", where.line, where.text);
@@ -78,14 +123,18 @@ errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_mo
     config->vocab = NUMBER("vocab_size");
     config->context = NUMBER("max_position_embeddings", "n_positions");
     struct attention attention = {.heads = NUMBER("num_attention_heads", "n_head", "num_heads"),
-                                  .kv_heads = NUMBER("num_key_value_heads"),
-                                  .key = NUMBER("head_dim", "d_kv"),
+                                  .window_kv_heads = NUMBER("num_key_value_heads"),
+                                  .window_key = NUMBER("head_dim", "d_kv"),
+                                  .kv_heads = NUMBER("num_global_key_value_heads", "num_key_value_heads"),
+                                  .key = NUMBER("global_head_dim", "head_dim", "d_kv"),
                                   .latent = NUMBER("kv_lora_rank")};
+    attention.window_value = attention.window_key;
     if (attention.latent)
         attention.latent += NUMBER("qk_rope_head_dim");
-    errint_t rc = config_derive(config, attention, err);
-    if (odd)
-        rc = no_number(odd, err);
+    json_windows(json, &attention, odd);
+    errint_t rc = config_derive(config, &attention, err);
+    if (odd_name)
+        rc = no_number(odd_name, err);
     json_decref(whole);
     return rc;
 }
@@ -103,6 +152,8 @@ struct gguf {
     uint64_t piece_at;
     size_t piece_bytes;
     errint_t error; /* the first; then all that is read is 0 */
+    uint64_t list[LAYERS_MAX];
+    struct attention attention;
 };
 
 static void gguf_skip(struct gguf *g, uint64_t bytes)
@@ -164,7 +215,8 @@ static void gguf_key(struct gguf *g, char *key, size_t room)
     gguf_skip(g, length - taken);
 }
 
-/* A value: a number, or of an array of numbers their sum, in *number; in *length how many there are. */
+/* A value: a number in *number, or of an array how long it is in *length, and if its numbers are no more than layers
+ * can be, these in g->list. */
 static void gguf_value(struct gguf *g, uint32_t type, uint64_t *number, uint64_t *length)
 {
     *number = *length = 0;
@@ -176,12 +228,13 @@ static void gguf_value(struct gguf *g, uint32_t type, uint64_t *number, uint64_t
         for (uint64_t i = 0; i < *length && g->error == 0; i++) {
             if (of == STRING) {
                 gguf_skip(g, gguf_length(g));
-            } else if (*length > 4096) { /* no list of layers */
+                if (i < LAYERS_MAX)
+                    g->list[i] = 0;
+            } else if (*length > LAYERS_MAX) {
                 gguf_skip(g, *length * type_bytes[of]);
                 break;
             } else {
-                if (__builtin_add_overflow(*number, gguf_number(g, of), number))
-                    *number = UINT64_MAX;
+                g->list[i] = gguf_number(g, of);
             }
         }
     } else if (type == STRING) {
@@ -199,12 +252,67 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+/* A list of a number for each layer; one that is too long is as if it were not there. */
+static errint_t gguf_list(const struct gguf *g, const char *key, uint64_t length, uint64_t *list, uint32_t *count,
+                          struct efs_error *err)
+{
+    *count = length <= LAYERS_MAX ? (uint32_t)length : 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        if (g->list[i] > NUMBER_MAX)
+            return no_number(key, err);
+        list[i] = g->list[i];
+    }
+    return 0;
+}
+
+/* One of the numbers that are looked for. */
+static errint_t gguf_take_number(struct gguf *g, struct tools_model_config *c, const char *key, uint64_t number,
+                                 struct efs_error *err)
+{
+    struct attention *a = &g->attention;
+    const struct {
+        const char *name;
+        uint64_t *place;
+    } numbers[] = {{".expert_used_count", &c->chosen},
+                   {".block_count", &c->layers},
+                   {".embedding_length", &c->hidden},
+                   {".context_length", &c->context},
+                   {".attention.head_count", &a->heads},
+                   {".attention.head_count_kv", &a->kv_heads},
+                   {".attention.key_length", &a->key},
+                   {".attention.value_length", &a->value},
+                   {".attention.key_length_swa", &a->window_key},
+                   {".attention.value_length_swa", &a->window_value},
+                   {".attention.sliding_window", &a->window},
+                   {".attention.sliding_window_pattern", &a->pattern}};
+    for (size_t n = 0; n < sizeof(numbers) / sizeof(numbers[0]); n++)
+        if (ends_with(key, numbers[n].name)) {
+            *numbers[n].place = number;
+            return number > NUMBER_MAX ? no_number(key, err) : 0;
+        }
+    return 0;
+}
+
+/* Where a file does not say which layers have a window, llama.cpp knows it of some models; of others none is assumed.
+ */
+static void gguf_window(struct attention *a, const char *architecture, bool told)
+{
+    if (a->pattern || a->windowed_count)
+        return;
+    if (strcmp(architecture, "gpt-oss") == 0) {
+        a->pattern = 2;
+    } else if (strcmp(architecture, "llama4") == 0 && (a->window || !told)) {
+        a->pattern = 4;
+        a->window = 8192;
+    }
+}
+
 errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
                                  struct tools_model_config *config, struct efs_error *err)
 {
     struct gguf *g = calloc(1, sizeof(*g));
-    struct attention attention = {0};
-    char magic[4], key[128];
+    char magic[4], key[128], architecture[128] = "";
+    bool window_told = false;
     *config = (struct tools_model_config){0};
     if (!g)
         return efs_fail(err, -ENOMEM, "no memory");
@@ -218,32 +326,30 @@ errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t 
     if (g->error == 0 && (memcmp(magic, "GGUF", 4) != 0 || version < 2 || version > 3))
         g->error = -EUCLEAN;
     errint_t rc = 0;
+    struct attention *a = &g->attention;
     for (uint64_t i = 0; i < count && g->error == 0 && rc == 0; i++) {
         uint64_t number, length;
         gguf_key(g, key, sizeof(key));
         uint32_t type = (uint32_t)gguf_number(g, U32);
         gguf_value(g, type, &number, &length);
-        static const char *const names[] = {".expert_used_count",    ".block_count",
-                                            ".embedding_length",     ".context_length",
-                                            ".attention.head_count", ".attention.head_count_kv",
-                                            ".attention.key_length", ".attention.value_length"};
-        uint64_t *const places[] = {&config->chosen,  &config->layers,     &config->hidden, &config->context,
-                                    &attention.heads, &attention.kv_heads, &attention.key,  &attention.value};
         if (strcmp(key, "tokenizer.ggml.tokens") == 0)
             config->vocab = length;
-        if (length && ends_with(key, ".attention.head_count_kv")) {
-            attention.kv_heads_total = number;
-            rc = number > NUMBER_MAX ? no_number(key, err) : 0;
-        }
-        for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++)
-            if (!length && ends_with(key, names[n])) {
-                *places[n] = number;
-                rc = number > NUMBER_MAX ? no_number(key, err) : 0;
-            }
+        else if (!length)
+            rc = gguf_take_number(g, config, key, number, err);
+        else if (ends_with(key, ".attention.head_count_kv"))
+            rc = gguf_list(g, key, length, a->kv_heads_of, &a->kv_heads_count, err);
+        else if (ends_with(key, ".attention.sliding_window_pattern"))
+            rc = gguf_list(g, key, length, a->windowed, &a->windowed_count, err);
+        window_told = window_told || ends_with(key, ".attention.sliding_window");
+        if (ends_with(key, ".block_count"))
+            snprintf(architecture, sizeof(architecture), "%.*s", (int)(strlen(key) - strlen(".block_count")), key);
     }
     if (g->error < 0)
         rc = g->error == -EUCLEAN ? efs_fail(err, -EUCLEAN, "no GGUF file of version 2 or 3, or damaged")
                                   : efs_fail(err, g->error, "%s", strerror(-g->error));
+    gguf_window(a, architecture, window_told);
+    if (rc == 0)
+        rc = config_derive(config, a, err);
     free(g);
-    return rc < 0 ? rc : config_derive(config, attention, err);
+    return rc;
 }

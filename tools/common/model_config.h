@@ -15,8 +15,10 @@ struct tools_model_config {
     uint64_t chosen; /* experts that a layer chooses for a token */
     uint64_t layers; /* all, also those without experts */
     uint64_t hidden, vocab;
-    uint64_t context;     /* tokens that it was trained for */
-    uint64_t kv_elements; /* of keys and values that a token leaves behind, in all layers */
+    uint64_t context;         /* tokens that it was trained for */
+    uint64_t kv_elements;     /* of keys and values that a token leaves behind, in layers that look at all tokens */
+    uint64_t window_elements; /* in layers that look at the last tokens alone, */
+    uint64_t window;          /* so many of them */
 };
 
 /* The text of a config.json. -EUCLEAN: no JSON, or a number that no model has. What is missing stays 0. */

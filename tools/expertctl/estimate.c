@@ -54,13 +54,22 @@ static error_t estimate_parse(int key, char *value, struct argp_state *state)
     }
 }
 
+/* Of layers with a window llama.cpp keeps that, and a batch, in cells of 256. */
+static uint64_t window_tokens(const struct estimate *e)
+{
+    uint64_t kept = (e->config.window + BATCH + 255) / 256 * 256;
+    return e->config.window == 0 ? 0 : kept < e->context ? kept : e->context;
+}
+
 /* Beside the experts: what the system needs, dense weights, which each token reads, keys and values in halves, and
  * llama.cpp's results of a batch. The rest is the budget. */
 static void estimate_memory(struct estimate *e)
 {
     const uint64_t least = UINT64_C(256) << 20;
     e->system_bytes = e->ram_bytes / 32 > least ? e->ram_bytes / 32 : least;
-    double kv = (double)e->config.kv_elements * (double)e->context * 2;
+    e->window_tokens = window_tokens(e);
+    double kv = 2 * ((double)e->config.kv_elements * (double)e->context +
+                     (double)e->config.window_elements * (double)e->window_tokens);
     double work = (double)BATCH * 4 * ((double)e->config.vocab + 16 * (double)e->config.hidden) + PROGRAM_BYTES;
     e->kv_bytes = (uint64_t)fmin(kv, 9e18);
     e->work_bytes = (uint64_t)fmin(work, 9e18);
@@ -183,7 +192,10 @@ static void estimate_print(const struct estimate *e)
     printf("memory       %s, of it\n", tools_size_print(e->ram_bytes, a, sizeof(a)));
     print_bytes("system", e->system_bytes, "and other programs");
     print_bytes("dense", e->dense_bytes, "attention and the like, which each token reads");
-    if (e->config.kv_elements)
+    if (e->window_tokens && e->window_tokens < e->context)
+        print_bytes("KV cache", e->kv_bytes, "%llu tokens, in F16; layers with a sliding window keep %llu",
+                    (unsigned long long)e->context, (unsigned long long)e->window_tokens);
+    else if (e->kv_bytes)
         print_bytes("KV cache", e->kv_bytes, "%llu tokens, in F16", (unsigned long long)e->context);
     else
         printf("  KV cache           ?  the model does not tell its heads: leave room for it\n");

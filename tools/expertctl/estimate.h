@@ -27,6 +27,7 @@ struct estimate {
 
     /* memory: estimate.c */
     uint64_t system_bytes, kv_bytes, work_bytes, budget_bytes;
+    uint64_t window_tokens; /* that layers with a sliding window keep; 0: there are none */
     bool fits;
 
     /* time: estimate_rates.c */
