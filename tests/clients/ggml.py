@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ggml.py FILE OUT: llama.cpp on a GGUF file, with the backend that is preloaded or that GGML_BACKEND_PATH names.
 
-Writes the logits of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints how many
+Writes the logits (--embeddings: embeddings) of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints how many
 bytes of the file are in the page cache, before the model is loaded and after it, "begun" after the first prompt's first
 token, and at the end the tokens, and how much of the file is mapped to pages. Exit 0; 1: a decode failed; 77:
 llama-cpp-python is missing."""
@@ -69,6 +69,21 @@ def generate(model, arguments, results):
         print(f"decode failed: {failed}")
 
 
+def embed(model, arguments, results):
+    """The same of a model of embeddings: vectors of a prompt's tokens."""
+    try:
+        for length in arguments.prompts:
+            tokens = np.random.default_rng(length).integers(3, model.n_vocab(), length).tolist()
+            model._batch.reset()
+            model._batch.add_sequence(tokens, 0, True)
+            model._ctx.decode(model._batch)
+            rows = [np.ctypeslib.as_array(llama_cpp.llama_get_embeddings_ith(model.ctx, i), (model.n_embd(),)).copy()
+                    for i in range(length)]
+            results[length] = tokens, np.stack(rows)
+    except (RuntimeError, ValueError) as failed:
+        print(f"decode failed: {failed}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
@@ -78,17 +93,18 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--contexts", type=int, default=1, help="that many models, at once")
     parser.add_argument("--no-mmap", action="store_true")
+    parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     arguments = parser.parse_args()
     load_backends()
     print("cached before:", cached_bytes(arguments.file))
     models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
-                              logits_all=True, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
+                              logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,
                               n_threads_batch=arguments.threads, verbose=True)
               for _ in range(arguments.contexts)]
     print("cached when loaded:", cached_bytes(arguments.file))
     results = [{} for _ in models]
-    runs = [threading.Thread(target=generate, args=(model, arguments, result))
+    runs = [threading.Thread(target=embed if arguments.embeddings else generate, args=(model, arguments, result))
             for model, result in zip(models, results)]
     for each in runs:
         each.start()
