@@ -29,6 +29,22 @@ static json_t *json_by_pool(const uint64_t *numbers, unsigned count)
     return object;
 }
 
+/* A list of how long answers of 1, 2, 4, ... tokens take, as far as there are any. NULL: no memory. */
+static json_t *latency_json(const struct replay_result *r)
+{
+    json_t *list = json_array();
+    for (unsigned i = 0; i < REPLAY_LENGTHS && list && r->latency[i].sequences; i++) {
+        const struct replay_latency *l = &r->latency[i];
+        json_t *one = json_pack("{s:I, s:I, s:I}", "tokens", (json_int_t)1 << i, "ns_median", (json_int_t)l->ns_median,
+                                "sequences", (json_int_t)l->sequences);
+        if (json_array_append_new(list, one) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
+}
+
 /* What all runs have. */
 static json_t *common_json(const struct replay_report *report, const struct replay_run_record *run)
 {
@@ -39,7 +55,7 @@ static json_t *common_json(const struct replay_report *report, const struct repl
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)s->profile.content_hash);
     return json_pack(
         "{s:s, s:s, s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:s, s:s, "
-        "s:s?, s:I, s:I, s:I, s:f, s:f}",
+        "s:s?, s:I, s:I, s:I, s:f, s:f, s:o}",
         "trace", report->trace, "runner", replay_runner_name(run->runner), "policy", run->policy.name, "pools",
         run->policy.keeper == REPLAY_KEEP_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "batch",
         (json_int_t)run->batch, "budget", report->budgets[run->budget], "budget_bytes", (json_int_t)run->budget_bytes,
@@ -52,7 +68,7 @@ static json_t *common_json(const struct replay_report *report, const struct repl
         "decode_utilisation", json_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * s->workers), "schedule",
         replay_schedule_name(s->schedule), "profile", hash, "plan_from", report->history, "workers",
         (json_int_t)s->workers, "layers", (json_int_t)s->layers, "experts", (json_int_t)s->experts, "policy_ns_mean",
-        r->policy_ns, "recoded_bytes_per_token", json_share(r->recoded_bytes, tokens));
+        r->policy_ns, "recoded_bytes_per_token", json_share(r->recoded_bytes, tokens), "latency", latency_json(r));
 }
 
 /* What a real run was like, and a simulation beside it went by; null: not known. */
