@@ -210,6 +210,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
     errint_t rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, err);
     if (!rc)
+        rc = efsd_session_check(daemon, err); /* before the disk and the processor are measured */
+    if (!rc)
         rc = daemon_open_engine(daemon, err);
     if (!rc)
         rc = daemon_build_tree(daemon, err);

@@ -112,6 +112,21 @@ static errint_t check_absent(struct efs_unpack_files *u, uint32_t file, struct e
     return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
 }
 
+/* No need to begin what cannot be ended: files that replace none need at least their size. */
+static errint_t check_room(const struct efs_unpack_files *u, struct efs_error *err)
+{
+    uint64_t free_bytes, bytes = 0;
+    uint32_t block_bytes;
+    for (uint32_t f = 0; f < u->store->file_count; f++)
+        if (!u->files[f].replaced && __builtin_add_overflow(bytes, u->store->files[f].bytes, &bytes))
+            bytes = UINT64_MAX;
+    if (efs_sys_free_bytes(u->root, &free_bytes, &block_bytes) < 0 || bytes <= free_bytes)
+        return 0;
+    return efs_fail(err, -ENOSPC, "%s: no room on the disk: the files of %s take %llu MiB, %llu MiB are free",
+                    u->root_path, u->store->path, (unsigned long long)(bytes >> 20) + 1,
+                    (unsigned long long)(free_bytes >> 20));
+}
+
 errint_t efs_unpack_files_begin(const struct efs_store *store, const char *directory, bool force,
                                 struct efs_unpack_files **out, struct efs_error *err)
 {
@@ -135,6 +150,8 @@ errint_t efs_unpack_files_begin(const struct efs_store *store, const char *direc
         u->root < 0 ? efs_fail(err, u->root, "%s: cannot open directory: %s", directory, strerror(-u->root)) : 0;
     for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
         rc = check_absent(u, f, err);
+    if (rc == 0)
+        rc = check_room(u, err);
     if (rc < 0) {
         efs_unpack_files_end(u, false);
         return rc;

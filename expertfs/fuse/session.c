@@ -69,23 +69,33 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     return 0;
 }
 
-/* Why a mount failed, with the way out for the usual reasons. */
+errint_t efsd_session_check(const struct efsd *daemon, struct efs_error *err)
+{
+    const char *path = daemon->options.mountpoint;
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        errint_t rc = -errno;
+        return efs_fail(err, rc, "cannot mount on %s: /dev/fuse: %s%s", path, strerror(-rc),
+                        rc == -ENOENT || rc == -ENODEV ? "; load the kernel module: modprobe fuse"
+                        : rc == -EACCES                ? "; root lets users open it: chmod 666 /dev/fuse"
+                        : rc == -EPERM                 ? "; a container must be given the device"
+                                                       : "");
+    }
+    close(fd);
+    if (!efsd_kernel_privileged() && access(path, W_OK) && errno == EACCES)
+        return efs_fail(err, -EACCES, "cannot mount on %s: you may not write there: make a folder of your own", path);
+    return 0;
+}
+
+/* Why a mount failed: libfuse's or fusermount3's words, where none of the usual reasons holds. */
 static errint_t session_mount_failed(const struct efsd *daemon, struct efs_error *err)
 {
     char why[512];
     efsd_log_last_fuse(why, sizeof(why));
-    if (access("/dev/fuse", F_OK)) {
-        return efs_fail(err, -ENODEV,
-                        "cannot mount on %s: there is no /dev/fuse (load the kernel module: modprobe fuse)",
-                        daemon->options.mountpoint);
-    }
-    if (access("/dev/fuse", R_OK | W_OK) && errno == EACCES) {
-        return efs_fail(err, -EACCES,
-                        "cannot mount on %s: you may not open /dev/fuse; root allows it: chmod 666 /dev/fuse",
-                        daemon->options.mountpoint);
-    }
-    return efs_fail(err, -EPERM, "cannot mount on %s: %s", daemon->options.mountpoint,
-                    *why ? why : "fusermount3 refused; its message is above");
+    errint_t rc = efsd_session_check(daemon, err);
+    return rc ? rc
+              : efs_fail(err, -EPERM, "cannot mount on %s: %s", daemon->options.mountpoint,
+                         *why ? why : "fusermount3 refused; its message is above");
 }
 
 /* Take one request and answer it, or begin to. 1: done, 0: nothing there, -ENODEV: unmounted, -errno. */

@@ -7,6 +7,8 @@
 
 #include "mount.h"
 
+/* May this process mount on options.mountpoint? What a mount is usually refused for, known without a store. */
+errint_t efsd_session_check(const struct efsd *daemon, struct efs_error *err);
 errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err);
 errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err);
 /* Ask the threads to end and join them. Replies can still be sent. */

@@ -91,23 +91,22 @@ def run(*command, **more):
                           timeout=more.pop("timeout", 120), **more)
 
 
-def as_nobody(commands, *arguments, before=()):
-    """The shell's commands run as nobody, in a mount namespace with a /dev/fuse that all may use: $1 is the daemon, $2
-    a folder of nobody's, $3 and on the arguments. before: a command that root runs there first, and that runs the rest.
-    What came of it; None, and a note, where this cannot be."""
+def as_nobody(commands, *arguments, before=(), device="666"):
+    """The shell's commands run as nobody, in a mount namespace with a /dev/fuse of this mode (666: all may use it): $1 is
+    the daemon, $2 a folder of nobody's, $3 and on the arguments. before: a command that root runs there first, and that
+    runs the rest. What came of it; None, and a note, where this cannot be."""
     if os.geteuid() or not shutil.which("fusermount3") or run("unshare", "-m", "setpriv", "true").returncode:
         note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
         return None
     os.chmod(SCRATCH, 0o755)
     copied, path, script = scratch("expertfs-copy"), scratch("nobody"), scratch("nobody.sh")
     shutil.copy(program("expertfs"), copied)
-    os.mkdir(path)
+    os.makedirs(path, exist_ok=True)
     shutil.chown(path, "nobody")
     with open(script, "w") as file:
-        file.write("""
-        if ! su -s /bin/sh nobody -c "true </dev/fuse" 2>/dev/null; then # a device that all may use, here alone
-            mknod "$2.fuse" c 10 229 && chmod 666 "$2.fuse" && mount --bind "$2.fuse" /dev/fuse || exit 77
-        fi
+        file.write(f"""
+        rm -f "$2.fuse" # a device of its own, here alone
+        mknod "$2.fuse" c 10 229 && chmod {device} "$2.fuse" && mount --bind "$2.fuse" /dev/fuse || exit 77
         commands=$1
         shift
         exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c "$commands" sh "$@"

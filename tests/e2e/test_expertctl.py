@@ -107,8 +107,20 @@ check("list: a mount whose daemon is stopped does not stop it", result.returncod
       result)
 odd = Mount(make_store(make_model("odd")), "budget=64M", name="odd\nname")
 result = ctl("list")
-check("list: a line end in a path is none", "odd?name" in result.stdout and result.stdout.count("\n") == 4, result)
+lines = [line for line in result.stdout.splitlines() if "name" in line]  # of other mounts there may be more
+check("list: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?")), result)
 odd.unmount()
+if root:
+    os.chmod(SCRATCH, 0o755)
+    copied = shutil.copy(expertctl, scratch("expertctl-copy"))
+    as_user = {"capture_output": True, "text": True, "user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"}
+    result = subprocess.run([copied, "list"], **as_user)
+    check("list: a mount of another user is told as such, what others may see is listed", result.returncode == 1 and
+          f"{hung.path}: of another user, who mounted it without -o allow_other" in result.stderr and
+          mount.path in result.stdout and hung.path not in result.stdout, result)
+    result = subprocess.run([copied, "list", "--json"], **as_user)
+    check("list --json: likewise", result.returncode == 1 and hung.path in result.stderr and
+          mount.path in [o["mount"] for o in json.loads(result.stdout)], result)
 hung.daemon.kill()
 hung.daemon.wait()
 result = ctl("list")
@@ -117,6 +129,37 @@ check("list: a mount whose daemon has died is told, the others are listed", resu
 hung.abandon()
 result = ctl("list", mount.path)
 check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)
+
+print("-- doctor, of a mount whose store is another's, changed, or gone")
+served = make_store(make_model("served"))
+other = Mount(served, f"budget=64M{',allow_other' if root else ''}", name="served")
+
+
+def doctor_store(says, *words):
+    result = ctl("doctor", other.path)
+    found = re.findall(r"^(\w+) +store +(.*)$", result.stdout, re.M)
+    check(f"doctor: {says}", len(found) == (1 if words else 0) and all(level == "WRONG" and all(word in text for word in (
+          other.path, served, *words)) for level, text in found) and result.returncode == (1 if words else 0), result)
+
+
+doctor_store("nothing while it is there")
+if root:
+    os.chmod(served, 0o600)
+    result = subprocess.run([copied, "doctor", other.path], **as_user)
+    topics = [line.split()[1] for line in result.stdout.splitlines()]
+    check("doctor: nor where another user cannot tell", "store" not in topics and "mount" in topics, result)
+os.rename(served, scratch("aside"))
+doctor_store("gone", "is gone", "until it is unmounted")
+shutil.copy(scratch("aside"), served)
+doctor_store("nothing of a copy of it")
+shutil.copy(mount.config()["store"], scratch("another"))
+os.rename(scratch("another"), served)
+doctor_store("replaced", "another store has this name now", "mount again")
+with open(served, "r+b") as file:
+    file.truncate(5000)
+doctor_store("cut", "has changed", "cut or appended")
+check("and it serves on", open(other / "config.json").read() and tensors_of(other.path) == tensors_of(scratch("served")))
+other.unmount()
 
 print("-- errors")
 for arguments, status, says in (
@@ -145,10 +188,7 @@ check("what comes before an error stays", ctl("set", mount.path, "goal=io", "pol
       ctl("get", mount.path, "goal", "delta").stdout == "goal: io\ndelta: auto\n" and
       ctl("set", "-r", mount.path, "goal").returncode == 0)
 if root:
-    os.chmod(SCRATCH, 0o755)
-    copied = shutil.copy(expertctl, scratch("expertctl-copy"))
-    result = subprocess.run([copied, "set", mount.path, "policy=lru"], capture_output=True, text=True, user="nobody",
-                            group="nogroup", extra_groups=[], cwd="/")
+    result = subprocess.run([copied, "set", mount.path, "policy=lru"], **as_user)
     check("another user is told who may", result.returncode == 1 and "only who mounted it, and root" in result.stderr, result)
 
 print("-- top on a pipe")

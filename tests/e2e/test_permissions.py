@@ -179,4 +179,20 @@ if result is not None:
     lines = result.stdout.split("\n")
     check("his mount shows the store's mode, and lets him tune", lines[:6] == [f"600 {NOBODY} {GROUP}", f"700 {NOBODY} {GROUP}", "314572800",
           "pinned", "asked", "unwritten"], result)
+
+print("-- a user who cannot mount is told so before the disk is measured")
+result = as_nobody("""
+    mkdir -p "$2/mnt"
+    EXPERTFS_STATE="$2/measured" "$1" "$3" "$2/mnt" 2>&1; echo "exit $?, $(ls "$2")"
+    """, store, device="600")
+if result is not None:
+    check("/dev/fuse is not for users", result.stdout.startswith("expertfs: ") and "chmod 666 /dev/fuse" in result.stdout and
+          result.stdout.endswith("exit 1, mnt\n"), result)
+os.makedirs(scratch("of root"))
+result = as_nobody("""
+    EXPERTFS_STATE="$2/measured" "$1" "$3" "$4" 2>&1; echo "exit $?, $(ls "$2")"
+    """, store, scratch("of root"))
+if result is not None:
+    check("the folder is another's", "of root: you may not write there" in result.stdout and
+          result.stdout.endswith("exit 1, mnt\n"), result)
 done()

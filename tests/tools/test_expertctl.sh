@@ -101,6 +101,26 @@ echo other >"$dir/back/config.json"
 run 0 unpack --force -q "$dir/m.efs" "$dir/back"
 diff -r "$dir/model" "$dir/back" || complain "--force: other files came back"
 run 1 unpack "$dir/m.efs" "$dir/missing/deep"
+
+# unpack on a full disk: nothing is left, and what is needed is said; files that --force would replace stay
+full_disk() { # in a mount namespace of its own; SIZE of the disk
+    # shellcheck disable=SC2016
+    unshare -m bash -c 'mount -t tmpfs -o size="$5" none "$3" && mkdir "$3/kept" && echo 1 >"$3/kept/config.json" &&
+        { for to in new kept; do "$1" unpack --force "$2" "$3/$to" 2>>"$4"; echo "exit $?"; done
+        (cd "$3" && find . -type f && cat kept/config.json); }' _ "$expertctl" "$dir/m.efs" "$dir/full" "$dir/err" "$1"
+}
+mkdir "$dir/full"
+for room in 16K 300K 2M; do
+    rm -f "$dir/err"
+    if result=$(full_disk $room 2>/dev/null); then
+        [ "$(echo "$result" | tr "\n" " ")" = "exit 1 exit 1 ./kept/config.json 1 " ] || complain "unpack, a disk of $room: $result"
+        [ "$(grep -c 'no room on the disk: the files of .*m.efs take 3 MiB, . MiB are free' "$dir/err")" = 2 ] ||
+            complain "unpack, a disk of $room: $(cat "$dir/err")"
+    else
+        echo "no mount namespace here: unpack on a full disk is not tested"
+        break
+    fi
+done
 truncate -s -4096 "$dir/m.efs"
 run 1 verify "$dir/m.efs"
 warns 'cut'

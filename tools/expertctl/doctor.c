@@ -215,6 +215,29 @@ static void doctor_store(struct doctor *d, const char *path)
     efs_store_close(store);
 }
 
+/* Is the store that a mount serves still the file of its name? */
+static void doctor_mount_store(struct doctor *d, const char *path, const char *name, const char *hash)
+{
+    struct efs_store *store;
+    struct efs_store_info info;
+    struct efs_error err = {""};
+    errint_t rc = efs_store_open(name, &store, &err);
+    if (rc == -ENOENT || rc == -ENOTDIR)
+        tell(d, WRONG, "store",
+             "%s: its store %s is gone: the mount serves it until it is unmounted, which gives its disk space back",
+             path, name);
+    else if (rc < 0 && rc != -EACCES) /* who may not read it cannot tell */
+        tell(d, WRONG, "store", "%s: the mount's store has changed: %s", path, err.text);
+    if (rc < 0)
+        return;
+    efs_store_info(store, &info, sizeof(info));
+    if (info.content_hash != strtoull(hash, NULL, 16))
+        tell(d, WRONG, "store",
+             "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
+             path, name);
+    efs_store_close(store);
+}
+
 /* What the rates are that a mount goes by, and whether what it serves contradicts them. */
 static void doctor_mount_profile(struct doctor *d, const char *path)
 {
@@ -245,7 +268,9 @@ static void doctor_flag(void *arg, const char *program, const char *flag, const 
 
 static void doctor_mount(struct doctor *d, const char *path)
 {
-    char name[4200], line[1200], serving[1200] = "", reason[1200] = "", better[1200] = "";
+    char name[4200], serving[64], reason[1200], better[1200], store[4200], hash[32];
+    char *text = NULL;
+    size_t room = 0;
     snprintf(name, sizeof(name), "%s/.expertfs/config", path);
     int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* in a mount it is a file; elsewhere it may be a FIFO */
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
@@ -255,24 +280,21 @@ static void doctor_mount(struct doctor *d, const char *path)
             close(fd);
         return;
     }
-    while (fgets(line, sizeof(line), f)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, "serving_path: ", 14) == 0)
-            snprintf(serving, sizeof(serving), "%s", line + 14);
-        else if (strncmp(line, "serving_reason: ", 16) == 0)
-            snprintf(reason, sizeof(reason), "%s", line + 16);
-        else if (strncmp(line, "passthrough_reason: ", 20) == 0)
-            snprintf(better, sizeof(better), "%s", line + 20);
-    }
-    fclose(f);
-    if (!*serving) {
+    if (getdelim(&text, &room, '\0', f) > 0 && tools_line_value(text, "serving_path")) {
+        top_text(text, "serving_path", serving, sizeof(serving));
+        top_text(text, "serving_reason", reason, sizeof(reason));
+        top_text(text, "passthrough_reason", better, sizeof(better));
+        bool best = strcmp(serving, "passthrough") == 0, known = best || strcmp(better, "-") == 0;
+        tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
+             known ? "" : "; no passthrough: ", known ? "" : better);
+        doctor_mount_store(d, path, top_text(text, "store", store, sizeof(store)),
+                           top_text(text, "store_hash", hash, sizeof(hash)));
+        doctor_mount_profile(d, path);
+    } else {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
-        return;
     }
-    bool best = strcmp(serving, "passthrough") == 0;
-    tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
-         best || strcmp(better, "-") == 0 ? "" : "; no passthrough: ", best || strcmp(better, "-") == 0 ? "" : better);
-    doctor_mount_profile(d, path);
+    free(text);
+    fclose(f);
 }
 
 /* ---- the command ---- */
