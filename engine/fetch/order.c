@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * order.c - see order.h. A task of the schedule is an extent: mostly a tensor of an expert. Where experts consist of
- * more extents than a schedule takes, or where nothing is to be read, parts go in the order in which they were asked
- * for.
+ * order.c - see order.h. A task of the schedule is a tensor of an expert: all parts of a fetch that are of one object.
+ * Where experts consist of more tensors than a schedule takes, or where nothing is to be read, parts go in the order in
+ * which they were asked for.
  */
 #include "order.h"
 
@@ -18,6 +18,7 @@ struct draft {
     struct efs_task_request request;
     struct efs_task_expert *experts;
     struct efs_task_tensor *tensors;
+    uint32_t *first; /* part of each tensor, and one after the last: as the parts were before they are sorted */
 };
 
 static enum efs_task_state order_state_of(unsigned found)
@@ -54,22 +55,38 @@ static uint64_t order_clip(double ns)
     return ns < 1 ? 1 : ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : EFS_TASK_MAX_NS;
 }
 
+/* A tensor has a component if all of its extents have it; what is read of one is what lacks. */
 static void order_describe(const struct efs *fs, const struct efs_plan_thread_costs *costs,
-                           const struct efs_fetch_part *p, struct efs_task_tensor *t)
+                           const struct efs_fetch_part *parts, uint32_t count, struct efs_task_tensor *t)
 {
-    const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
-    const struct efs_disk_shard *first = &fs->store->shards[x->shard_first];
-    double e = 0, sm = 0;
-    for (uint32_t s = 0; s < x->shard_count; s++) {
-        e += first[s].e_bytes;
-        sm += first[s].sm_bytes;
+    unsigned found = EFS_BOTH;
+    uint32_t shards = 0;
+    double e = 0, sm = 0, raw = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_extent *x = efs_extent(fs, parts[i].waiter.extent);
+        for (uint32_t s = x->shard_first; s < x->shard_first + x->shard_count; s++) {
+            e += parts[i].found & EFS_COMPONENT_E ? 0 : fs->store->shards[s].e_bytes;
+            sm += parts[i].found & EFS_COMPONENT_SM ? 0 : fs->store->shards[s].sm_bytes;
+        }
+        found &= parts[i].found;
+        shards += parts[i].shards;
+        raw += (double)parts[i].bytes;
     }
-    *t = (struct efs_task_tensor){
-        .state = order_state_of(p->found),
-        .shards = p->shards,
-        .e_read_ns = order_clip(e / p->shards * costs->read_ns_per_byte),
-        .sm_read_ns = order_clip(sm * costs->read_ns_per_byte),
-        .decode_ns = p->fetch->memfile ? order_clip((double)p->bytes / p->shards * costs->decode_ns_per_byte) : 0};
+    *t = (struct efs_task_tensor){.state = order_state_of(found),
+                                  .shards = shards,
+                                  .e_read_ns = order_clip(e / shards * costs->read_ns_per_byte),
+                                  .sm_read_ns = order_clip(sm * costs->read_ns_per_byte),
+                                  .decode_ns =
+                                      parts->fetch->memfile ? order_clip(raw / shards * costs->decode_ns_per_byte) : 0};
+}
+
+/* How many parts from this one on are of one tensor. */
+static uint32_t order_same_tensor(const struct efs *fs, const struct efs_fetch_part *parts, uint32_t count)
+{
+    uint32_t object = efs_extent(fs, parts->waiter.extent)->object, n = 1;
+    while (n < count && efs_extent(fs, parts[n].waiter.extent)->object == object)
+        n++;
+    return n;
 }
 
 /* false: more than a schedule takes. */
@@ -81,17 +98,17 @@ static bool draft_request(struct efs *fs, struct efs_fetch **fetches, uint32_t c
     if (count > EFS_TASK_MAX_EXPERTS)
         return false;
     for (uint32_t f = 0; f < count; f++) {
-        if (fetches[f]->part_count < 1 || fetches[f]->part_count > EFS_TASK_MAX_TENSORS)
-            return false;
-        enum efs_rates_run run = fetches[f]->memfile ? EFS_RUN_FULL : EFS_RUN_CODED;
-        d->experts[f] = (struct efs_task_expert){
-            .tensors = fetches[f]->part_count,
-            .run_ns = order_clip(costs.run_expert_ns[run] + fetches[f]->tokens * costs.run_token_ns[run])};
-        for (uint32_t i = 0; i < fetches[f]->part_count; i++) {
-            if (fetches[f]->parts[i].shards < 1)
-                return false;
-            order_describe(fs, &costs, &fetches[f]->parts[i], &d->tensors[tensor++]);
+        const struct efs_fetch *fetch = fetches[f];
+        enum efs_rates_run run = fetch->memfile ? EFS_RUN_FULL : EFS_RUN_CODED;
+        uint32_t begin = tensor;
+        for (uint32_t i = 0, n; i < fetch->part_count; i += n) {
+            n = order_same_tensor(fs, &fetch->parts[i], fetch->part_count - i);
+            order_describe(fs, &costs, &fetch->parts[i], n, &d->tensors[tensor++]);
+            d->first[tensor] = d->first[tensor - 1] + n;
         }
+        d->experts[f] = (struct efs_task_expert){
+            .tensors = tensor - begin,
+            .run_ns = order_clip(costs.run_expert_ns[run] + fetch->tokens * costs.run_token_ns[run])};
     }
     unsigned workers = fs->options.workers;
     d->request = (struct efs_task_request){.experts = d->experts,
@@ -114,38 +131,32 @@ static void order_as_asked(struct efs_order_plan *plan, struct efs_fetch_part **
     }
 }
 
-static bool order_has(struct efs_fetch_part **list, uint32_t count, const struct efs_fetch_part *p)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (list[i] == p)
-            return true;
-    return false;
-}
-
-/* Tasks are numbered as the parts were; those of a schedule come in the order of their blocks. */
+/* Tasks are numbered as the tensors were; those of a schedule come in the order of their blocks. */
 static void order_take(struct efs_order_plan *plan, struct efs_fetch_part **parts, uint32_t count,
-                       const struct efs_graph *graph, const struct efs_schedule *schedule)
+                       const uint32_t *first, const struct efs_graph *graph, const struct efs_schedule *schedule)
 {
-    uint32_t asked = 0;
+    uint32_t asked = 0, sorted = 0;
     for (uint32_t i = 0; i < schedule->io_count; i++) {
         const struct efs_op *op = &graph->ops[schedule->io[i]];
         bool sm = op->kind == EFS_OP_READ_SM;
-        struct efs_fetch_part *p = parts[op->task];
         if (!sm && op->shard > 0)
-            continue; /* the E-chunks of an extent come in one read */
-        plan->reads[plan->read_count++] = (struct efs_order_read){p, sm};
-        if (!order_has(plan->ask, asked, p))
-            plan->ask[asked++] = p;
+            continue; /* the E-chunks of a tensor come one after the other */
+        for (uint32_t n = first[op->task]; n < first[op->task + 1u]; n++) {
+            plan->reads[plan->read_count++] = (struct efs_order_read){parts[n], sm};
+            if (!plan->here[n]) /* a mark, till it is filled below */
+                plan->ask[asked++] = plan->here[n] = parts[n];
+        }
     }
     for (uint32_t i = 0; i < count; i++)
-        if (!order_has(plan->ask, asked, parts[i])) {
+        if (!plan->here[i]) {
             plan->ask[asked++] = parts[i];
             plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], false};
             plan->reads[plan->read_count++] = (struct efs_order_read){parts[i], true};
         }
     memcpy(plan->here, parts, count * sizeof(*parts)); /* by number, while they are sorted by priority */
     for (uint32_t i = 0; i < schedule->order.count; i++)
-        parts[i] = plan->here[schedule->order.task[i]];
+        for (uint32_t n = first[schedule->order.task[i]]; n < first[schedule->order.task[i] + 1u]; n++)
+            parts[sorted++] = plan->here[n];
     plan->makespan_ns = schedule->makespan_ns;
 }
 
@@ -153,24 +164,28 @@ static bool order_schedule(struct efs *fs, struct efs_order_plan *plan, struct e
                            struct efs_fetch **fetches, uint32_t fetch_count)
 {
     struct draft d = {.experts = efs_sys_calloc(fetch_count, sizeof(*d.experts)),
-                      .tensors = efs_sys_calloc(count, sizeof(*d.tensors))};
+                      .tensors = efs_sys_calloc(count, sizeof(*d.tensors)),
+                      .first = efs_sys_calloc(count + 1u, sizeof(*d.first))};
     struct efs_graph graph;
     struct efs_schedule schedule;
     void *memory = NULL, *more = NULL;
     bool done = false;
-    size_t bytes =
-        d.experts && d.tensors && draft_request(fs, fetches, fetch_count, &d) ? efs_graph_bytes(&d.request) : 0;
+    size_t bytes = d.experts && d.tensors && d.first && draft_request(fs, fetches, fetch_count, &d)
+                       ? efs_graph_bytes(&d.request)
+                       : 0;
     if (bytes)
         memory = efs_sys_malloc(bytes);
-    if (memory && efs_graph_build(&d.request, memory, bytes, &graph) == 0 && graph.task_count == count) {
+    if (memory && efs_graph_build(&d.request, memory, bytes, &graph) == 0 &&
+        graph.task_count == d.request.tensor_count) {
         bytes = efs_schedule_bytes(&graph);
         more = efs_sys_malloc(bytes);
         done = more && efs_schedule_make(&graph, (enum efs_schedule_kind)fs->schedule, more, bytes, &schedule) == 0;
     }
     if (done)
-        order_take(plan, parts, count, &graph, &schedule);
+        order_take(plan, parts, count, d.first, &graph, &schedule);
     free(more);
     free(memory);
+    free(d.first);
     free(d.tensors);
     free(d.experts);
     return done;

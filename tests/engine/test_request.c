@@ -247,6 +247,36 @@ static void test_want(void **state)
     efs_close(fs);
 }
 
+/* Experts of more extents than a schedule has tensors are put in order, too: the extents of a tensor are one task. */
+static void test_many_extents(void **state)
+{
+    (void)state;
+    struct fixture large;
+    struct efs_codec_scratch *scratch;
+    struct efs_need needs[] = {{2, 1}, {0, 4}};
+    fixture_store(&large, 1, 3, 1536, 1024); /* 3 MiB a tensor, of which an extent takes 1 */
+    assert_int_equal(efs_codec_scratch_new(1u << 20, &scratch), 0);
+    for (unsigned n = 0; n < 2; n++) {
+        enum efs_form form = n == 0 ? EFS_FORM_FULL : EFS_FORM_CODED;
+        struct efs *fs = fixture_open(
+            &large, (struct efs_options){.workers = 2, .no_state = true, .full_pool = true, .budget_bytes = 128 * MIB});
+        struct efs_request *r;
+        struct efs_error err = {""};
+        struct efs_stats s;
+        assert_int_equal(efs_request_submit(fs, needs, 2, &(struct efs_request_how){.form = form}, &r, &err), 0);
+        assert_int_equal(efs_request_wait(r), 0);
+        efs_stats(fs, &s, sizeof(s));
+        assert_int_equal(s.schedules, 1);
+        for (uint32_t i = 0; i < 2; i++)
+            check_item(fs, r, i, needs[i].expert, form, scratch);
+        efs_request_release(r);
+        within_budget(fs);
+        efs_close(fs);
+    }
+    efs_codec_scratch_free(scratch);
+    fixture_end(&large);
+}
+
 /* F falls to C or S without a read, and the chunks that are made are the store's. */
 static void test_demotion(void **state)
 {
@@ -527,7 +557,7 @@ int main(void)
         cmocka_unit_test(test_full),        cmocka_unit_test(test_coded),           cmocka_unit_test(test_refused),
         cmocka_unit_test(test_want),        cmocka_unit_test(test_demotion),        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_named_again), cmocka_unit_test(test_held_to_the_end), cmocka_unit_test(test_soak),
-        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_stuck),       cmocka_unit_test(test_many_extents),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
