@@ -44,6 +44,10 @@ run 0 --mount "$dir/m.efs" --policy lru:full,lru:coded --budget 40M --batch 1,16
 # What is guessed, and read ahead, changes no number
 run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded --predict mixed \
     --prefetch always --json "$dir/guessed.json" "$trace"
+# The simulator beside a run of the library goes by what that was like
+run 0 --simulate --mount "$dir/m.efs" --policy lru --budget 10% --compute ffn-coded --predict mixed --layer-us 300 \
+    --prefetch always --json "$dir/beside.json" "$trace"
+says "as it was: .* us beside a layer's reads; an expert runs .* us; all else in a layer [1-9]"
 says 'guesses: .* times as fast; '
 run 0 --mount "$dir/z.efs" --policy lru --budget 40M --compute ffn-coded --batch 5 --json "$dir/zstd.json" "$trace"
 run 0 --store "$dir/m.efs" "${peers[@]}" --budget 40M --batch 1,7 --compute ffn --threads 1 --json "$dir/plain.json" "$trace"
@@ -85,7 +89,14 @@ for r in guessed[1::2]:
     g = r["guesses"]
     assert g["predictor"] == "mixed" and g["used"] + g["late"] <= g["missing"], g
     assert g["wasted_bytes_per_token"] <= g["read_bytes_per_token"] <= r["read_bytes_per_token"], r
-everything = coded + guessed + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
+beside = runs("beside")
+assert [(r["runner"], bool(r["guesses"])) for r in beside] == [(n, g) for n in ("expertfs", "simulate") for g in (False, True)]
+for real, simulated in zip(beside, beside[2:]):
+    costs = real["costs"]
+    assert simulated["costs_from"] == "run" and simulated["costs"] == costs, (real, simulated)
+    assert costs["layer_ns"] >= 300000 and costs["run_ns"] > 0 and costs["read_turn_ns"] > 0 and costs["plans"] >= 1, costs
+    assert simulated["plan_bytes"]["C"] > 0 and simulated["tpot_ns_median"] > 4 * costs["layer_ns"], simulated
+everything = coded + guessed + beside[:2] + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
 assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
 assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
 assert len({r["check"] for r in everything}) == 1, {(r["runner"], r["compute"], r["batch"], r["check"]) for r in everything}

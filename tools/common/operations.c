@@ -102,16 +102,13 @@ static errint_t operations_put_in_lanes(struct tools_operations *g)
     return 0;
 }
 
-errint_t tools_operations_read(const char *path, uint64_t last_ns, struct tools_operations *g, struct efs_error *err)
+errint_t tools_operations_take(FILE *in, const char *name, uint64_t last_ns, struct tools_operations *g,
+                               struct efs_error *err)
 {
     *g = (struct tools_operations){.count = 0};
-    FILE *in = fopen(path, "re");
-    if (!in)
-        return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
-    errint_t rc = read_lines(in, path, g, err);
-    fclose(in);
+    errint_t rc = read_lines(in, name, g, err);
     if (rc == 0 && g->count == 0)
-        rc = efs_fail(err, -ENODATA, "%s: no expert was read or decoded yet", path);
+        rc = efs_fail(err, -ENODATA, "%s: no expert was read or decoded yet", name);
     if (rc == 0) {
         operations_keep_last(g, last_ns);
         qsort(g->operations, g->count, sizeof(*g->operations), compare_begins);
@@ -119,6 +116,17 @@ errint_t tools_operations_read(const char *path, uint64_t last_ns, struct tools_
     }
     if (rc < 0)
         tools_operations_free(g);
+    return rc;
+}
+
+errint_t tools_operations_read(const char *path, uint64_t last_ns, struct tools_operations *g, struct efs_error *err)
+{
+    *g = (struct tools_operations){.count = 0};
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
+    errint_t rc = tools_operations_take(in, path, last_ns, g, err);
+    fclose(in);
     return rc;
 }
 

@@ -5,6 +5,8 @@
 
 #include "expertfs.h"
 
+#include <stdio.h>
+
 enum tools_operation_kind { TOOLS_READ_E, TOOLS_READ_SM, TOOLS_DECODE, TOOLS_OPERATION_KINDS };
 extern const char *const tools_operation_names[TOOLS_OPERATION_KINDS]; /* as in the file */
 
@@ -31,6 +33,9 @@ struct tools_operations {
 /* The table of .expertfs/sched, path its file; those of the last so many ns (0: all). -EUCLEAN: not such a table;
  * -ENODATA: nothing was done; what the system says. */
 errint_t tools_operations_read(const char *path, uint64_t last_ns, struct tools_operations *operations,
+                               struct efs_error *err);
+/* The same of a text that is open for reading and is called that in errors. */
+errint_t tools_operations_take(FILE *in, const char *name, uint64_t last_ns, struct tools_operations *operations,
                                struct efs_error *err);
 void tools_operations_free(struct tools_operations *operations);
 

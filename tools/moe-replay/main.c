@@ -254,12 +254,18 @@ static void print_learned(const struct replay_run_record *run)
     const struct replay_learned *l = &run->learned;
     if (run->runner != REPLAY_SIMULATE || !l->known)
         return;
-    printf("%24s disk %.2f GB/s and %.0f us, reads end together %.2f, decode %.2f GB/s just read and %.2f kept; %.0f, "
-           "%.0f and %.0f us beside a "
-           "layer's reads, decodes, nothing; a worker wakes in %.0f us, is back in %.1f us; an expert runs %.0f us\n",
-           "as it was:", l->disk_bytes_per_second / 1e9, l->read_latency_ns / 1e3, l->read_together,
-           l->decode_fresh_bytes_per_second / 1e9, l->decode_kept_bytes_per_second / 1e9, l->read_turn_ns / 1e3,
-           l->coded_turn_ns / 1e3, l->full_turn_ns / 1e3, l->wake_ns / 1e3, l->between_ns / 1e3, l->run_ns / 1e3);
+    printf("%24s disk %.2f GB/s and %.0f us, reads end together %.2f", "as it was:", l->disk_bytes_per_second / 1e9,
+           l->read_latency_ns / 1e3, l->read_together);
+    if (l->layer_ns > 0) {
+        printf("; %.0f us beside a layer's reads; an expert runs %.0f us; all else in a layer %.0f us\n",
+               l->read_turn_ns / 1e3, l->run_ns / 1e3, l->layer_ns / 1e3);
+        return;
+    }
+    printf(
+        ", decode %.2f GB/s just read and %.2f kept; %.0f, %.0f and %.0f us beside a layer's reads, decodes, nothing; "
+        "a worker wakes in %.0f us, is back in %.1f us; an expert runs %.0f us\n",
+        l->decode_fresh_bytes_per_second / 1e9, l->decode_kept_bytes_per_second / 1e9, l->read_turn_ns / 1e3,
+        l->coded_turn_ns / 1e3, l->full_turn_ns / 1e3, l->wake_ns / 1e3, l->between_ns / 1e3, l->run_ns / 1e3);
 }
 
 static errint_t run_one(struct session *session, const struct replay_workload *w, const struct replay_history *history,

@@ -51,6 +51,16 @@ static uint64_t known_ns(double ns)
     return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
 }
 
+bool replay_learned_check(struct replay_learned *l)
+{
+    l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&
+               l->decode_fresh_bytes_per_second >= 1 && l->decode_kept_bytes_per_second >= 1 && l->read_together >= 0 &&
+               l->read_together <= 1 && l->plans > 0;
+    if (!l->known)
+        *l = (struct replay_learned){0};
+    return l->known;
+}
+
 void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)
 {
     struct efs_profile *p = &s->profile;
@@ -66,6 +76,7 @@ void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s
     s->machine.window_ns = known_ns(l->read_window_bytes / l->disk_bytes_per_second * 1e9);
     s->machine.wake_ns = known_ns(l->wake_ns);
     s->between_ns = l->between_ns;
+    s->layer_ns = l->layer_ns > 0 ? known_ns(l->layer_ns) : s->layer_ns;
     s->learned = l;
     s->run_ns = s->run_token_ns ? 0 : known_ns(l->run_ns);
     /* an expert that is handed out is in the turn-around already, which is of the last one */

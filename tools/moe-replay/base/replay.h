@@ -91,7 +91,10 @@ struct replay_learned {
     double full_turn_ns, coded_turn_ns, read_turn_ns, wake_ns; /* as in struct efs_trace_config */
     double between_ns;                                         /* from one decode of a worker to the next */
     double run_ns;                                             /* running an expert */
+    double layer_ns;                                           /* of a library: all else in a layer; 0: as given */
 };
+/* Is there all that a simulation needs? Says so in it, and makes it 0 if not. */
+bool replay_learned_check(struct replay_learned *learned);
 /* What a simulation is to go by beside that run: its costs (plan.c). */
 void replay_learned_apply(const struct replay_learned *learned, struct replay_setup *setup);
 

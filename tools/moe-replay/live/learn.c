@@ -5,6 +5,7 @@
  */
 #include "live.h"
 #include "mount.h"
+#include "samples.h"
 
 #include "clock.h"
 #include "operations.h"
@@ -21,45 +22,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CLIP 8.0 /* no sample counts as more than so many times the mean: a process that was away for a while */
-#define SAMPLES 32768u
 #define LOOK_EVERY_NS 1500000000u /* at the chart, which holds the latest operations alone */
 #define LOOK_PAUSE_NS 60000000L
 #define LAST_LOOK_NS UINT64_C(5000000000)
 
 /* ---- turn-around: the time of a layer that is neither operation nor running experts --------------------------- */
 
-struct samples {
-    double value[SAMPLES];
-    uint32_t count;
-};
-
 struct look { /* of the process that looks */
     const char *mountpoint;
     const struct replay_stand *stand;
-    struct samples full, coded, read; /* layers that found all full; that decoded what was kept; that read */
-    struct samples wakes, betweens;
+    struct replay_samples full, coded, read; /* layers that found all full; that decoded what was kept; that read */
+    struct replay_samples wakes, betweens;
     uint64_t looked_ns, seen_ns; /* the latest look at the chart; the latest layer that was in it */
     struct replay_moment moments[REPLAY_MOMENTS];
 };
-
-static void samples_add(struct samples *s, double value)
-{
-    if (s->count < SAMPLES)
-        s->value[s->count++] = value;
-}
-
-static double samples_mean(const struct samples *s)
-{
-    double most = 1e18, mean = 0;
-    for (unsigned round = 0; round < 2 && s->count; round++, most = CLIP * mean) {
-        double sum = 0;
-        for (uint32_t i = 0; i < s->count; i++)
-            sum += s->value[i] < most ? s->value[i] : most;
-        mean = sum / s->count;
-    }
-    return mean;
-}
 
 /* When there was something to decode for this operation: after its reads, or from the layer's first operation on. */
 static uint64_t available_ns(const struct tools_operation *layer, size_t count, const struct tools_operation *decode)
@@ -90,7 +66,7 @@ static void add_absent(struct look *t, const struct tools_operations *g, const s
         for (size_t i = 0; i < count && !there; i++)
             there = layer[i].kind == TOOLS_DECODE && layer[i].thread == g->lane[l].thread;
         if (!there)
-            samples_add(&t->wakes, (double)(end - layer[0].begin_ns));
+            replay_samples_add(&t->wakes, (double)(end - layer[0].begin_ns));
     }
 }
 
@@ -107,9 +83,9 @@ static void add_wakes(struct look *t, const struct tools_operations *g, const st
             if (layer[n].kind == TOOLS_DECODE && layer[n].thread == layer[i].thread && layer[n].end_ns > before)
                 before = layer[n].end_ns;
         if (before < at)
-            samples_add(&t->wakes, (double)(layer[i].begin_ns - at));
+            replay_samples_add(&t->wakes, (double)(layer[i].begin_ns - at));
         else
-            samples_add(&t->betweens, (double)(layer[i].begin_ns - before));
+            replay_samples_add(&t->betweens, (double)(layer[i].begin_ns - before));
     }
 }
 
@@ -132,13 +108,13 @@ static void add_turn(struct look *t, const struct replay_moment *m, const struct
         last = o->end_ns > last && o->end_ns <= m->here_ns ? o->end_ns : last;
     }
     if (last == 0) {
-        samples_add(&t->full, turn + (double)(m->here_ns - m->waiting_ns));
+        replay_samples_add(&t->full, turn + (double)(m->here_ns - m->waiting_ns));
         return;
     }
     turn += (double)(first - m->asked_ns);
     if (last >= m->waiting_ns)
         turn += (double)(m->here_ns - last);
-    samples_add(reads ? &t->read : &t->coded, turn);
+    replay_samples_add(reads ? &t->read : &t->coded, turn);
     add_wakes(t, g, &g->operations[begin], *next - begin);
 }
 
@@ -212,21 +188,16 @@ static void learn_last(struct look *t, struct replay_learned *l)
 #undef LIVE
     l->io_ns = replay_mount_number(t->mountpoint, "plan", "io_ns");
     l->makespan_ns = replay_mount_number(t->mountpoint, "plan", "makespan_ns");
-    l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&
-               l->decode_fresh_bytes_per_second >= 1 && l->decode_kept_bytes_per_second >= 1 && l->read_together >= 0 &&
-               l->read_together <= 1 && l->plans > 0;
-    if (!l->known) {
-        *l = (struct replay_learned){0};
+    if (!replay_learned_check(l))
         return;
-    }
     look_at_chart(t);
     replay_stand_moments(t->stand, t->moments, &runs, &run_ns);
     l->run_ns = runs ? (double)run_ns / (double)runs : 0;
-    l->full_turn_ns = samples_mean(&t->full);
-    l->coded_turn_ns = samples_mean(t->coded.count ? &t->coded : &t->read);
-    l->read_turn_ns = samples_mean(t->read.count ? &t->read : &t->coded);
-    l->wake_ns = samples_mean(&t->wakes);
-    l->between_ns = samples_mean(&t->betweens);
+    l->full_turn_ns = replay_samples_mean(&t->full);
+    l->coded_turn_ns = replay_samples_mean(t->coded.count ? &t->coded : &t->read);
+    l->read_turn_ns = replay_samples_mean(t->read.count ? &t->read : &t->coded);
+    l->wake_ns = replay_samples_mean(&t->wakes);
+    l->between_ns = replay_samples_mean(&t->betweens);
 }
 
 /* ---- the process that looks ----------------------------------------------------------------------------------- */

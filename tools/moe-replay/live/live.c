@@ -100,6 +100,8 @@ static errint_t live_play(struct replay_live *live, const struct replay_play *wh
         struct replay_learner *learner = tells ? replay_learner_start(what->mountpoint, stand) : NULL;
         int status = live_watch(&live->stage, pid, stand, progress, arg);
         replay_learner_end(learner, &record->learned);
+        if (what->library)
+            record->learned = *replay_stand_learned(stand);
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
             rc = replay_cgroup_kills(&live->stage.cgroup) > 0

@@ -70,6 +70,17 @@ struct replay_learner *replay_learner_start(const char *mountpoint, const struct
  * mount that does not tell, or not soon. NULL is fine. */
 void replay_learner_end(struct replay_learner *learner, struct replay_learned *learned);
 
+/* The same of a store in the process that plays (learn_library.c), between two passes: not on the clock. */
+struct replay_notes;
+struct replay_play;
+struct efs;
+struct replay_notes *replay_notes_new(const struct replay_play *play, struct efs *fs); /* NULL: no memory */
+void replay_notes_free(struct replay_notes *notes);                                    /* NULL is fine */
+/* A layer was asked for, by its number among all requests of the workload, and all its experts have run. */
+void replay_notes_layer(struct replay_notes *notes, size_t request, uint64_t asked_ns, uint64_t over_ns);
+void replay_notes_pass(struct replay_notes *notes, uint64_t tokens); /* one has ended; tokens that are done */
+void replay_notes_end(struct replay_notes *notes, struct replay_learned *learned); /* as it is if it is not known */
+
 /* ---- the process that plays (player.c) ---- */
 
 struct replay_reader;
@@ -99,6 +110,8 @@ void replay_stand_stop(struct replay_stand *stand);             /* ask it to end
  * what that took. */
 uint32_t replay_stand_moments(const struct replay_stand *stand, struct replay_moment *moments, uint64_t *runs,
                               uint64_t *run_ns);
+/* After its end: what was learned of a store in its process. */
+const struct replay_learned *replay_stand_learned(const struct replay_stand *stand);
 /* After its end: times, hits, bytes into result; the error that ended it, or 0. */
 errint_t replay_stand_result(const struct replay_stand *stand, const struct replay_workload *workload,
                              struct replay_result *result, uint64_t *check, struct efs_error *err);

@@ -24,6 +24,7 @@ struct replay_stand {
     struct replay_counters before, now;
     uint64_t check;
     uint64_t runs, run_ns;
+    struct replay_learned learned; /* of a store in its process */
     _Atomic uint64_t moment_count; /* so far */
     struct replay_moment moments[REPLAY_MOMENTS];
     uint64_t pass_ns[];
@@ -86,25 +87,36 @@ static errint_t request_layer(const struct replay_play *p, struct replay_reader 
     return rc;
 }
 
+/* The reader runs the experts itself. notes: NULL, or of the store in this process. */
+static errint_t run_layer(struct replay_reader *reader, struct replay_compute *compute, size_t request,
+                          struct replay_notes *notes, struct replay_stand *s)
+{
+    uint64_t asked_ns = tools_now_ns();
+    errint_t rc = reader->run(reader, replay_compute_team(compute), replay_compute_mixture(compute), &s->err);
+    if (notes && rc == 0)
+        replay_notes_layer(notes, request, asked_ns, tools_now_ns());
+    return rc;
+}
+
 /* at: the tokens of the pass, in the trace. */
 static errint_t play_layer(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
-                           uint64_t pass, const uint64_t *at, uint32_t layer, struct replay_stand *s)
+                           uint64_t pass, const uint64_t *at, uint32_t layer, struct replay_notes *notes,
+                           struct replay_stand *s)
 {
     if (p->layer_ns > 0) {
         const struct timespec t = {(time_t)(p->layer_ns / 1000000000u), (long)(p->layer_ns % 1000000000u)};
         nanosleep(&t, NULL);
     }
     replay_compute_begin(compute, at, p->workload->width[pass], layer);
-    errint_t rc = reader->run
-                      ? reader->run(reader, replay_compute_team(compute), replay_compute_mixture(compute), &s->err)
-                      : request_layer(p, reader, compute, pass, layer, s);
+    errint_t rc = reader->run ? run_layer(reader, compute, pass * p->workload->layers + layer, notes, s)
+                              : request_layer(p, reader, compute, pass, layer, s);
     if (rc == 0)
         replay_compute_end(compute);
     return rc;
 }
 
 static errint_t play_all(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
-                         struct replay_stand *s)
+                         struct replay_notes *notes, struct replay_stand *s)
 {
     const struct replay_workload *w = p->workload;
     const uint64_t *at = w->at;
@@ -113,7 +125,7 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
     for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
         uint64_t began = tools_now_ns(), off = reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
-            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, s);
+            rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, notes, s);
         if (rc < 0)
             break;
         s->pass_ns[pass] = tools_now_ns() - began - (reader->off_clock_ns - off);
@@ -121,6 +133,8 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
         s->check = replay_compute_check(compute);
         atomic_store(&s->passes, pass + 1);
         atomic_fetch_add(&s->tokens, w->width[pass]);
+        if (notes)
+            replay_notes_pass(notes, atomic_load(&s->tokens));
         at += w->width[pass];
     }
     return rc == -ECANCELED ? 0 : rc;
@@ -173,7 +187,12 @@ static errint_t player_run(const struct replay_play *p, struct replay_stand *s)
     if (rc < 0)
         return rc;
     struct replay_compute *compute = replay_compute_new(p->compute, p->live->threads, &p->live->model, w);
-    rc = compute ? play_all(p, reader, compute, s) : efs_fail(&s->err, -ENOMEM, "no memory");
+    struct replay_notes *notes = reader->fs ? replay_notes_new(p, reader->fs) : NULL;
+    rc = compute && !notes == !reader->fs ? play_all(p, reader, compute, notes, s)
+                                          : efs_fail(&s->err, -ENOMEM, "no memory");
+    if (notes)
+        replay_notes_end(notes, &s->learned);
+    replay_notes_free(notes);
     replay_compute_free(compute);
     reader->close(reader);
     return rc;
@@ -191,6 +210,11 @@ pid_t replay_player_start(const struct replay_play *p, struct replay_stand *s)
     signal(SIGHUP, SIG_DFL);
     s->rc = player_run(p, s);
     _exit(s->rc == 0 ? 0 : 1);
+}
+
+const struct replay_learned *replay_stand_learned(const struct replay_stand *s)
+{
+    return &s->learned;
 }
 
 uint32_t replay_stand_moments(const struct replay_stand *s, struct replay_moment *moments, uint64_t *runs,

@@ -38,6 +38,7 @@ struct replay_reader {
                     struct efs_error *err);
     errint_t (*count)(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err);
     void (*close)(struct replay_reader *reader);
+    struct efs *fs;        /* the store, where it is in this process; else NULL */
     uint64_t off_clock_ns; /* spent in request for counting alone */
 };
 

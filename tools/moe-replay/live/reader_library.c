@@ -72,9 +72,11 @@ errint_t replay_reader_library(const char *store, const struct efs_options *opti
     r->guesses = options->prefetch != NULL;
     r->form = options->full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     errint_t rc = efs_open(store, options, &r->fs, err);
-    if (rc < 0)
+    if (rc < 0) {
         free(r);
-    else
-        *reader = &r->reader;
+        return rc;
+    }
+    r->reader.fs = r->fs;
+    *reader = &r->reader;
     return rc;
 }

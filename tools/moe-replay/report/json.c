@@ -76,13 +76,13 @@ static json_t *learned_json(const struct replay_learned *l)
 {
     if (!l->known)
         return json_null();
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "disk_bytes_per_second",
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "disk_bytes_per_second",
                      l->disk_bytes_per_second, "read_latency_ns", l->read_latency_ns, "read_together", l->read_together,
                      "read_window_bytes", l->read_window_bytes, "decode_fresh_bytes_per_second",
                      l->decode_fresh_bytes_per_second, "decode_kept_bytes_per_second", l->decode_kept_bytes_per_second,
                      "read_turn_ns", l->read_turn_ns, "coded_turn_ns", l->coded_turn_ns, "full_turn_ns",
-                     l->full_turn_ns, "wake_ns", l->wake_ns, "between_ns", l->between_ns, "run_ns", l->run_ns, "plans",
-                     (json_int_t)l->plans);
+                     l->full_turn_ns, "wake_ns", l->wake_ns, "between_ns", l->between_ns, "run_ns", l->run_ns,
+                     "layer_ns", l->layer_ns, "plans", (json_int_t)l->plans);
 }
 
 /* What was read ahead, or null: nothing was guessed. */
