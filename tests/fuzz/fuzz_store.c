@@ -31,14 +31,6 @@ static char store_folder[] = "/tmp/expertfs-fuzz-XXXXXX", changed[64];
 static uint8_t *changed_store, *buffer;
 static uint64_t good; /* what the good ones show: they hold the same */
 
-static void remove_all(void)
-{
-    char command[100];
-    snprintf(command, sizeof(command), "rm -rf %s", store_folder);
-    if (system(command) != 0)
-        fprintf(stderr, "%s is left\n", store_folder);
-}
-
 /* ---- read ---- */
 
 struct waiting {
@@ -143,7 +135,7 @@ static void make_stores(void)
 {
     static const enum efs_codec_choice choices[CODECS] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
     char source[64], path[96];
-    CHECK(mkdtemp(store_folder) && atexit(remove_all) == 0);
+    fuzz_folder(store_folder);
     snprintf(source, sizeof(source), "%s/src", store_folder);
     snprintf(path, sizeof(path), "%s/model.safetensors", source);
     snprintf(changed, sizeof(changed), "%s/changed.efs", store_folder);

@@ -136,12 +136,6 @@ static void profile(const void *data, size_t bytes)
 
 static char state_folder[] = "/tmp/expertfs-fuzz-XXXXXX", counts_path[EFS_STATE_PATH_BYTES];
 
-static void remove_state(void)
-{
-    unlink(counts_path);
-    rmdir(state_folder);
-}
-
 /* Counts of a store of 2 layers and 4 experts, their checksum made right: what they say is not to be believed for it.
  */
 static void counts(uint8_t *data, size_t bytes)
@@ -149,8 +143,9 @@ static void counts(uint8_t *data, size_t bytes)
     struct efs_history history;
     struct efs_error err = {""};
     if (!counts_path[0]) {
-        CHECK(mkdtemp(state_folder) && setenv("EXPERTFS_STATE", state_folder, 1) == 0);
-        CHECK(efs_counts_path(1, counts_path, sizeof(counts_path), &err) == 0 && atexit(remove_state) == 0);
+        fuzz_folder(state_folder);
+        CHECK(setenv("EXPERTFS_STATE", state_folder, 1) == 0);
+        CHECK(efs_counts_path(1, counts_path, sizeof(counts_path), &err) == 0);
     }
     if (bytes >= COUNTS_HASH_AT + sizeof(uint64_t)) {
         memset(data + COUNTS_HASH_AT, 0, sizeof(uint64_t));
