@@ -16,6 +16,7 @@
 
 #include "buffers.h"
 #include "counters.h"
+#include "guard.h"
 #include "loading.h"
 #include "mount.h"
 #include "opens.h"
@@ -43,6 +44,7 @@ struct efsd {
     struct efsd_loading loading;
     struct efsd_shrink shrink;
     struct efsd_tuning tuning;
+    struct efsd_guard guard;
     struct efsd_export *export; /* NULL: there is none */
     const char *export_address; /* the path of its socket, or "-" */
     struct fuse_session *session;

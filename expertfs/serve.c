@@ -16,6 +16,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "export.h"
+#include "guard.h"
 #include "log.h"
 #include "mountpoint.h"
 #include "privileges.h"
@@ -231,6 +232,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
         return rc;
     daemon_choose_path(daemon);
     efsd_raise_readahead(daemon);
+    efsd_guard_watch(&daemon->guard, daemon->device);
     rc = efsd_export_start(daemon, &daemon->export, err);
     if (rc) { /* files do without */
         efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err->text);
@@ -278,6 +280,7 @@ static void daemon_end(struct efsd *daemon)
     for (uint32_t hints = 0; hints < 4; hints++)
         efs_stream_free(daemon->streams[hints]);
     efsd_export_free(daemon->export);
+    efsd_guard_stop(&daemon->guard);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
@@ -315,6 +318,8 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
     if (!rc)
         rc = efsd_privileges_drop(err);
+    if (!rc)
+        efsd_guard_start(&daemon->guard);
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)

@@ -213,9 +213,10 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, ELOOP); /* the kernel asks where it leads */
         return;
     }
-    if (efsd_pagecache_is_own(daemon, fuse_req_ctx(req)->pid))
+    enum efsd_opener opener = efsd_pagecache_opener(daemon, fuse_req_ctx(req)->pid);
+    if (opener == EFSD_OPENER_LOOKS)
         efsd_pagecache_open(daemon, req);
-    else if (efsd_loading_is_own(daemon, fuse_req_ctx(req)->pid))
+    else if (opener == EFSD_OPENER_READS)
         efsd_open_own(daemon, req, node);
     else if (efsd_is_written(daemon, node))
         open_want(daemon, req, node, file->flags);

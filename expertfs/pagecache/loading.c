@@ -41,11 +41,6 @@ struct pass {
     bool full;                /* the room was exceeded */
 };
 
-bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid)
-{
-    return pid && pid == atomic_load_explicit(&daemon->loading.tid, memory_order_relaxed);
-}
-
 static void loading_wake(struct efsd_loading *loading)
 {
     uint64_t one = 1;
@@ -225,11 +220,11 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
     *pass = (struct pass){.node = node, .from = at, .size = daemon->tree.nodes[node].bytes};
     pass->piece = daemon->readahead_bytes ? 2 * daemon->readahead_bytes : 128 << 10;
     pass->piece = pass->piece < EFSD_IO_BYTES ? pass->piece : EFSD_IO_BYTES;
-    pass->fd = efsd_pagecache_open_own(daemon, node);
+    pass->fd = efsd_pagecache_open_own(daemon, node, true);
     if (pass->fd < 0)
         return false;
-    posix_fadvise(pass->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* the kernel reads twice as much in one call then */
-    if (efsd_cachestat(pass->fd, 0, 0, &pass->resident))
+    efsd_pagecache_advise(daemon, pass->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* twice as much is read in one call then */
+    if (efsd_cachestat(daemon, pass->fd, 0, 0, &pass->resident))
         pass->resident = at;
     efsd_count(&daemon->counters.loads, 1);
     return true;
@@ -261,8 +256,7 @@ static void pass_drop_behind(struct efsd *daemon, struct pass *pass, uint64_t at
     end -= end % STRETCH_BYTES;
     if (end < pass->gone_end + STRETCH_BYTES)
         return;
-    fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)pass->node + FUSE_ROOT_ID, (off_t)pass->gone_end,
-                                     (off_t)(end - pass->gone_end));
+    efsd_pagecache_invalidate(daemon, pass->node, pass->gone_end, end - pass->gone_end);
     efsd_count(&daemon->counters.load_dropped_bytes, end - pass->gone_end);
     pass->gone_end = end;
 }
@@ -276,7 +270,7 @@ static void pass_read_stretch(struct efsd *daemon, struct pass *pass, uint64_t o
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
         if (loading_wait_for_answers(daemon, pass, n) > at)
             return; /* the reader is ahead */
-        posix_fadvise(pass->fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
+        efsd_pagecache_advise(daemon, pass->fd, at, n, POSIX_FADV_WILLNEED);
         at += n;
     }
     if (last < end)
@@ -341,7 +335,6 @@ static void *loading_run(void *arg)
     struct efsd_loading *loading = &daemon->loading;
     struct pollfd wait = {.fd = loading->event_fd, .events = POLLIN};
     uint64_t count;
-    atomic_store(&loading->tid, gettid());
     while (!atomic_load(&loading->stop)) {
         poll(&wait, 1, -1);
         if (read(loading->event_fd, &count, sizeof(count)) < 0)
@@ -356,14 +349,13 @@ static void *loading_run(void *arg)
                     pass_open(daemon, &pass, node, at);
         if (help) {
             pass_follow(daemon, &pass);
-            close(pass.fd);
+            efsd_pagecache_close_own(daemon, pass.fd);
         }
         pthread_mutex_lock(&loading->lock);
         loading->refused = help || node == EFSD_ROOT ? loading->refused : reader;
         loading->node = EFSD_ROOT;
         pthread_mutex_unlock(&loading->lock);
     }
-    atomic_store(&loading->tid, 0);
     return NULL;
 }
 

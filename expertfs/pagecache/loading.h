@@ -17,7 +17,7 @@
  * Pages that the thread reads are charged to the daemon's memory cgroup, so only readers of that cgroup are helped.
  *
  * The thread waits for the kernel, which waits for answers of receiving threads and workers. Nothing waits for the
- * thread (see pagecache.h), and its lock is never held over a call.
+ * thread (see pagecache.h, also for who makes its calls), and its lock is never held over a call.
  */
 #ifndef EFSD_LOADING_H
 #define EFSD_LOADING_H
@@ -53,7 +53,6 @@ struct efsd_loading {
     int event_fd; /* wakes the thread */
     /* shared */
     _Atomic bool started;
-    _Atomic pid_t tid; /* of the thread, as the kernel names it in requests; 0: none */
     _Atomic bool stop;
     pthread_mutex_t lock; /* guards the rest */
     uint32_t node;        /* the file that is read; EFSD_ROOT: none */
@@ -77,8 +76,6 @@ void efsd_loading_stop(struct efsd *daemon);
 /* When no thread is left. */
 void efsd_loading_free(struct efsd *daemon);
 
-/* Is the process id of a request that of our own thread? */
-bool efsd_loading_is_own(const struct efsd *daemon, pid_t pid);
 /* A read for the page cache that is not our own; scan: it ends a long run in order. true: it is of the reader that is
  * helped, and efsd_loading_answered() must be called for it. Any thread, never waits. */
 bool efsd_loading_read(struct efsd *daemon, uint32_t node, pid_t reader, uint64_t offset, uint64_t bytes, bool scan);

@@ -111,9 +111,12 @@ void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, ui
         pagecache_wake(cache);
 }
 
-bool efsd_pagecache_is_own(const struct efsd *daemon, pid_t pid)
+enum efsd_opener efsd_pagecache_opener(const struct efsd *daemon, pid_t pid)
 {
-    return pid && pid == atomic_load_explicit(&daemon->pagecache.tid, memory_order_relaxed);
+    const struct efsd_pagecache *cache = &daemon->pagecache;
+    return !pid || pid != atomic_load(&cache->opener) ? EFSD_OPENER_OTHER
+           : atomic_load(&cache->to_read)             ? EFSD_OPENER_READS
+                                                      : EFSD_OPENER_LOOKS;
 }
 
 /* direct_io, whatever others have: such an open goes with every mode that the kernel has the file in, but for
@@ -211,7 +214,6 @@ static void *pagecache_run(void *arg)
     struct efsd *daemon = arg;
     struct efsd_pagecache *cache = &daemon->pagecache;
     uint64_t urgent_ns = URGENT_MS * MS, took_ns = 0, ended_ns = efsd_clock_ns(CLOCK_MONOTONIC);
-    atomic_store(&cache->tid, gettid());
     while (!atomic_load(&cache->stop)) {
         uint64_t now = efsd_clock_ns(CLOCK_MONOTONIC);
         uint64_t gap_ns =
@@ -231,7 +233,6 @@ static void *pagecache_run(void *arg)
         uint64_t doubled_ns = 2 * urgent_ns < URGENT_MOST_MS * MS ? 2 * urgent_ns : URGENT_MOST_MS * MS;
         urgent_ns = near ? URGENT_MS * MS : urgent ? doubled_ns : urgent_ns;
     }
-    atomic_store(&cache->tid, 0);
     return NULL;
 }
 

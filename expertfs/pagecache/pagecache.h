@@ -12,7 +12,9 @@
  * the thread: it holds no lock that they take (what it shares with them is atomic), receiving threads and workers only
  * store numbers for it and signal an eventfd, and its own opens are answered at once, without engine or lock
  * (efsd_pagecache_open()). So every wait is for work that goes on by itself. It is joined before the receiving threads
- * and the engine end.
+ * and the engine end. So that the daemon can be killed meanwhile all calls that may wait so are made by two threads
+ * that have nothing of the daemon open (apart.h): one opens files, the other one has a device of its own, by which it
+ * tells the kernel to drop pages.
  *
  * Why it does not keep the mount busy. An open file makes umount fail with EBUSY. With CAP_SYS_ADMIN the thread opens
  * below a private clone of the mount (open_tree(2)), which umount does not count, and gives the clone up as soon as the
@@ -26,6 +28,7 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "apart.h"
 #include "expertfs.h"
 
 struct efsd;
@@ -72,13 +75,15 @@ struct efsd_pagecache {
     int table_fd;          /* mountinfo: POLLPRI when mounts change; -1: not available */
 
     pthread_t thread;
-    /* of both threads that open files of the mount: this one and that of loading.c */
+    struct efsd_apart files; /* opens files of the mount, and has them */
+    /* of both threads that look at files of the mount: this one and that of loading.c */
     pthread_mutex_t open_lock; /* guards the next two; held while a file is opened */
-    int clone_fd;              /* a private clone of the mount; -1: opens go by path */
+    int clone_fd;              /* a private clone of the mount, of the table of `files`; -1: opens go by path */
     bool left;                 /* the mount is not in the mount table any more */
     _Atomic bool can_measure;  /* there is cachestat */
     /* shared */
-    _Atomic pid_t tid; /* of the thread, as the kernel names it in requests; 0: none */
+    _Atomic pid_t opener; /* the thread that opens a file of ours now, as the kernel names it in requests; 0: none */
+    _Atomic bool to_read; /* ... and it is to be read, not only looked at */
     _Atomic bool started, stop;
     _Atomic bool wanted;          /* do a round soon */
     _Atomic uint64_t clock;       /* bytes read by all requests so far */
@@ -102,9 +107,10 @@ void efsd_pagecache_free(struct efsd *daemon);
 
 /* A read request came. Any thread; some atomic stores, never waits. */
 void efsd_pagecache_read(struct efsd *daemon, uint32_t node, uint64_t offset, uint64_t bytes);
-/* Is the process id of a request that of our own thread? */
-bool efsd_pagecache_is_own(const struct efsd *daemon, pid_t pid);
-/* Answer the open of our own thread: no lease, no handle (0), nothing but the inode. */
+enum efsd_opener { EFSD_OPENER_OTHER, EFSD_OPENER_LOOKS, EFSD_OPENER_READS };
+/* Is an open with this process id one of our own? */
+enum efsd_opener efsd_pagecache_opener(const struct efsd *daemon, pid_t pid);
+/* Answer an open of our own that only looks: no lease, no handle (0), nothing but the inode. */
 void efsd_pagecache_open(struct efsd *daemon, struct fuse_req *req);
 
 /* Change the limit; 0: none. The thread acts on it soon. -EOPNOTSUPP: there is no thread that could. Any thread. */
@@ -119,19 +125,25 @@ const char *efsd_pagecache_note(const struct efsd *daemon);
 
 /* ---- between the files of this part -------------------------------------------------------------------------- */
 
-/* pagecache_kernel.c: what the kernel is asked for. All of it by the thread (or before it runs), holding nothing. */
+/* pagecache_kernel.c: what the kernel is asked for, holding nothing. By this thread (or before it runs) and that of
+ * loading.c. Descriptors are of the table of pagecache.files: there is nothing to be done with them but by these. */
 
 void efsd_pagecache_attach(struct efsd *daemon);
 void efsd_pagecache_detach(struct efsd *daemon);
 /* Give the clone up if the mount has left the mount table. */
 void efsd_pagecache_watch(struct efsd *daemon);
-/* Open a file of the mount, to look only. The descriptor, or -errno with the reason in the note. -ENODATA: it has no
- * pages, since passthrough serves it. */
-int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node);
+/* Open a file of the mount, to look only, or to read ahead in it. The descriptor, or -errno with the reason in the
+ * note. -ENODATA: it has no pages, since passthrough serves it. */
+int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node, bool to_read);
+void efsd_pagecache_close_own(struct efsd *daemon, int fd);
+/* posix_fadvise(2). */
+void efsd_pagecache_advise(struct efsd *daemon, int fd, uint64_t offset, uint64_t bytes, int advice);
+/* Drop all pages there, also from mappings. Waits for those that are being read. */
+void efsd_pagecache_invalidate(struct efsd *daemon, uint32_t node, uint64_t offset, uint64_t bytes);
 /* Do such opens leave umount free? They may be kept for a while then. */
 bool efsd_pagecache_opens_apart(struct efsd *daemon);
 /* Bytes of file fd that are resident from offset on; bytes 0: to its end. 0 or -errno. */
-errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes);
+errint_t efsd_cachestat(struct efsd *daemon, int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes);
 /* pagecache_round.c: look at what was read, and hold the limit. Nanoseconds of processor time that looking took. */
 uint64_t efsd_pagecache_round(struct efsd *daemon);
 

@@ -35,16 +35,23 @@ static void pagecache_set_note(struct efsd *daemon, const char *note)
     atomic_store(&daemon->pagecache.note, note);
 }
 
-static int cachestat_call(int fd, const struct cachestat_range_arg *range, struct cachestat_result *result)
+/* A call on a file of the mount, by the thread that has them. */
+static long files_call(struct efsd *daemon, long number, long a, long b, long c, long d, long e)
 {
-    return syscall(SYS_cachestat, fd, range, result, 0) < 0 ? -errno : 0;
+    return efsd_apart_call(&daemon->pagecache.files, number, a, b, c, d, e);
 }
 
-errint_t efsd_cachestat(int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes)
+static int cachestat_call(struct efsd *daemon, int fd, const struct cachestat_range_arg *range,
+                          struct cachestat_result *result)
+{
+    return (int)files_call(daemon, SYS_cachestat, fd, (long)range, (long)result, 0, 0);
+}
+
+errint_t efsd_cachestat(struct efsd *daemon, int fd, uint64_t offset, uint64_t bytes, uint64_t *resident_bytes)
 {
     struct cachestat_range_arg range = {.offset = offset, .bytes = bytes};
     struct cachestat_result result = {0};
-    errint_t rc = cachestat_call(fd, &range, &result);
+    errint_t rc = cachestat_call(daemon, fd, &range, &result);
     *resident_bytes = result.cached * (uint64_t)sysconf(_SC_PAGESIZE);
     return rc;
 }
@@ -68,29 +75,54 @@ static bool device_is_mounted(dev_t device)
 }
 
 /* Is fd a file of our mount? The kernel answers without a request to the daemon. ino 0: any file. */
-static bool fd_is_of_mount(const struct efsd *daemon, int fd, uint64_t ino)
+static bool fd_is_of_mount(struct efsd *daemon, int fd, uint64_t ino)
 {
     struct statx st;
-    return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
+    return files_call(daemon, SYS_statx, fd, (long)"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, (long)&st) == 0 &&
            makedev(st.stx_dev_major, st.stx_dev_minor) == daemon->device && (!ino || st.stx_ino == ino);
 }
 
-static void close_fd(int *fd)
+void efsd_pagecache_close_own(struct efsd *daemon, int fd)
 {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+    files_call(daemon, SYS_close, fd, 0, 0, 0, 0);
+}
+
+void efsd_pagecache_advise(struct efsd *daemon, int fd, uint64_t offset, uint64_t bytes, int advice)
+{
+    files_call(daemon, SYS_fadvise64, fd, (long)offset, (long)bytes, advice, 0);
+}
+
+static void close_clone(struct efsd *daemon)
+{
+    if (daemon->pagecache.clone_fd >= 0)
+        efsd_pagecache_close_own(daemon, daemon->pagecache.clone_fd);
+    daemon->pagecache.clone_fd = -1;
+}
+
+static void close_table(struct efsd_pagecache *cache)
+{
+    if (cache->table_fd >= 0)
+        close(cache->table_fd);
+    cache->table_fd = -1;
 }
 
 /* A clone that is not a peer of the mount, so that nothing that others mount below it comes to us. */
-static int clone_mount(const struct efsd *daemon)
+static void clone_mount(struct efsd *daemon)
 {
-    int fd = open_tree(AT_FDCWD, daemon->options.mountpoint, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    struct efsd_pagecache *cache = &daemon->pagecache;
     struct mount_attr alone = {.propagation = MS_PRIVATE};
-    if (fd >= 0 &&
-        (!fd_is_of_mount(daemon, fd, FUSE_ROOT_ID) || mount_setattr(fd, "", AT_EMPTY_PATH, &alone, sizeof(alone))))
-        close_fd(&fd);
-    return fd;
+    cache->clone_fd = (int)files_call(daemon, SYS_open_tree, AT_FDCWD, (long)daemon->options.mountpoint,
+                                      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC, 0, 0);
+    if (cache->clone_fd >= 0 && (!fd_is_of_mount(daemon, cache->clone_fd, FUSE_ROOT_ID) ||
+                                 files_call(daemon, SYS_mount_setattr, cache->clone_fd, (long)"", AT_EMPTY_PATH,
+                                            (long)&alone, sizeof(alone)) < 0))
+        close_clone(daemon);
+}
+
+/* Waits for pages that are being read with the daemon's device in the hand: guard.h ends that when the daemon dies. */
+void efsd_pagecache_invalidate(struct efsd *daemon, uint32_t node, uint64_t offset, uint64_t bytes)
+{
+    fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)node + FUSE_ROOT_ID, (off_t)offset, (off_t)bytes);
 }
 
 void efsd_pagecache_attach(struct efsd *daemon)
@@ -98,7 +130,8 @@ void efsd_pagecache_attach(struct efsd *daemon)
     struct efsd_pagecache *cache = &daemon->pagecache;
     struct cachestat_range_arg range = {0};
     struct cachestat_result result;
-    int rc = cachestat_call(-1, &range, &result);
+    efsd_apart_start(&cache->files); /* without it we make its calls by ourselves */
+    int rc = cachestat_call(daemon, -1, &range, &result);
     cache->can_measure = rc == -EBADF && daemon->device;
     if (!cache->can_measure) {
         pagecache_set_note(daemon,
@@ -110,7 +143,7 @@ void efsd_pagecache_attach(struct efsd *daemon)
     /* The table is watched before there is a clone, so that no unmount goes unseen. */
     cache->table_fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
     if (cache->table_fd >= 0)
-        cache->clone_fd = clone_mount(daemon);
+        clone_mount(daemon);
     efsd_pagecache_watch(daemon);
 }
 
@@ -118,9 +151,10 @@ void efsd_pagecache_detach(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
     pthread_mutex_lock(&cache->open_lock);
-    close_fd(&cache->clone_fd);
+    close_clone(daemon);
     pthread_mutex_unlock(&cache->open_lock);
-    close_fd(&cache->table_fd);
+    close_table(cache);
+    efsd_apart_stop(&cache->files);
 }
 
 void efsd_pagecache_watch(struct efsd *daemon)
@@ -129,9 +163,9 @@ void efsd_pagecache_watch(struct efsd *daemon)
     if (cache->table_fd >= 0 && !device_is_mounted(daemon->device)) {
         pthread_mutex_lock(&cache->open_lock);
         cache->left = true;
-        close_fd(&cache->clone_fd); /* with it goes the file system, when nobody else has it */
+        close_clone(daemon); /* with it goes the file system, when nobody else has it */
         pthread_mutex_unlock(&cache->open_lock);
-        close_fd(&cache->table_fd);
+        close_table(cache);
         pagecache_set_note(daemon, "the mount has left the daemon's mount table: what was read is counted instead");
     }
 }
@@ -182,7 +216,7 @@ static int mount_open_node(struct efsd *daemon, uint32_t node)
     uint64_t opens = atomic_load(&cache->opens);
     int fd;
     if (cache->clone_fd >= 0) {
-        fd = openat(cache->clone_fd, path + 1, flags);
+        fd = (int)files_call(daemon, SYS_openat, cache->clone_fd, (long)(path + 1), flags, 0, 0);
     } else {
         char *full = NULL;
         if (!someone_has_files_open(daemon)) {
@@ -192,20 +226,19 @@ static int mount_open_node(struct efsd *daemon, uint32_t node)
         }
         if (asprintf(&full, "%s%s", daemon->options.mountpoint, path) < 0)
             return -ENOMEM;
-        fd = open(full, flags);
+        fd = (int)files_call(daemon, SYS_openat, AT_FDCWD, (long)full, flags, 0, 0);
         free(full);
     }
     if (fd < 0) {
-        fd = -errno;
         if (fd == -EIO && daemon->kernel.passthrough && daemon->tree.nodes[node].kind == EFSD_EXPERT)
             return -ENODATA; /* passthrough serves it now: the kernel mixes no others in, and emptied its page cache */
         pagecache_set_note(daemon, "the daemon cannot open files of the mount: what was read is counted instead");
     } else if (!fd_is_of_mount(daemon, fd, (uint64_t)node + FUSE_ROOT_ID)) {
-        close(fd);
+        efsd_pagecache_close_own(daemon, fd);
         fd = -ESTALE;
         pagecache_set_note(daemon, "another mount hides ours: what was read is counted instead");
     } else if (atomic_load(&cache->opens) == opens) { /* the daemon took it for an open of others: do not try again */
-        close(fd);
+        efsd_pagecache_close_own(daemon, fd);
         fd = -EPERM;
         cache->can_measure = false;
         pagecache_set_note(daemon, "the kernel does not tell who opens a file: what was read is counted instead");
@@ -213,10 +246,15 @@ static int mount_open_node(struct efsd *daemon, uint32_t node)
     return fd;
 }
 
-int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node)
+int efsd_pagecache_open_own(struct efsd *daemon, uint32_t node, bool to_read)
 {
-    pthread_mutex_lock(&daemon->pagecache.open_lock);
+    struct efsd_pagecache *cache = &daemon->pagecache;
+    pthread_mutex_lock(&cache->open_lock);
+    pid_t tid = atomic_load(&cache->files.tid);
+    atomic_store(&cache->to_read, to_read);
+    atomic_store(&cache->opener, tid ? tid : gettid());
     int fd = mount_open_node(daemon, node);
-    pthread_mutex_unlock(&daemon->pagecache.open_lock);
+    atomic_store(&cache->opener, 0);
+    pthread_mutex_unlock(&cache->open_lock);
     return fd;
 }

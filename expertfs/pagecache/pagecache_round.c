@@ -19,7 +19,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "daemon.h"
 
@@ -34,10 +33,10 @@ struct view {
     unsigned in_vain;  /* drops so far in this round that found most pages mapped */
 };
 
-static void view_close(struct view *view)
+static void view_close(struct efsd *daemon, struct view *view)
 {
     if (view->fd >= 0)
-        close(view->fd);
+        efsd_pagecache_close_own(daemon, view->fd);
     view->fd = -1;
     view->node = EFSD_ROOT;
 }
@@ -45,18 +44,18 @@ static void view_close(struct view *view)
 static int view_open(struct efsd *daemon, struct view *view, uint32_t node)
 {
     if (view->node != node || view->fd < 0) {
-        view_close(view);
-        view->fd = efsd_pagecache_open_own(daemon, node);
+        view_close(daemon, view);
+        view->fd = efsd_pagecache_open_own(daemon, node, false);
         view->node = node;
     }
     return view->fd;
 }
 
 /* By path, an open file is one that umount would trip over. */
-static void view_rest(const struct efsd *daemon, struct view *view)
+static void view_rest(struct efsd *daemon, struct view *view)
 {
     if (daemon->pagecache.clone_fd < 0)
-        view_close(view);
+        view_close(daemon, view);
 }
 
 struct span {
@@ -83,7 +82,7 @@ static bool range_look(struct efsd *daemon, struct view *view, uint32_t node, ui
     uint64_t filled = atomic_load_explicit(&range->filled_bytes, memory_order_relaxed), found = 0;
     int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
     bool measured =
-        fd == -ENODATA || (fd >= 0 && efsd_cachestat(fd, span.offset, span.last ? 0 : span.bytes, &found) == 0);
+        fd == -ENODATA || (fd >= 0 && efsd_cachestat(daemon, fd, span.offset, span.last ? 0 : span.bytes, &found) == 0);
     view_rest(daemon, view);
     if (measured) {
         atomic_fetch_add_explicit(&range->filled_bytes, found - filled, memory_order_relaxed);
@@ -111,7 +110,7 @@ static uint64_t ranges_look(struct efsd *daemon, struct view *view)
                 range_look(daemon, view, node, i);
             sum += cache->ranges[i].resident_bytes;
         }
-        view_close(view);
+        view_close(daemon, view);
     }
     return sum;
 }
@@ -142,12 +141,11 @@ static uint64_t range_evict(struct efsd *daemon, struct view *view, uint32_t ind
         int fd = cache->can_measure ? view_open(daemon, view, node) : -1;
         if (fd < 0)
             return 0; /* what a drop leaves cannot be known then */
-        posix_fadvise(fd, (off_t)span.offset, span.last ? 0 : (off_t)span.bytes, POSIX_FADV_DONTNEED);
+        efsd_pagecache_advise(daemon, fd, span.offset, span.last ? 0 : span.bytes, POSIX_FADV_DONTNEED);
     } else {
         uint64_t filled = atomic_load(&range->filled_bytes);
         atomic_fetch_sub(&range->filled_bytes, filled); /* before, so that what is read meanwhile counts */
-        fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)node + FUSE_ROOT_ID, (off_t)span.offset,
-                                         (off_t)span.bytes);
+        efsd_pagecache_invalidate(daemon, node, span.offset, span.bytes);
     }
     range_look(daemon, view, node, index);
     range->kept = way == WAY_DROP && range->resident_bytes ? range->looked : 0;
@@ -201,7 +199,7 @@ static uint64_t pagecache_hold_limit(struct efsd *daemon, struct view *view, uin
     sum = ranges_evict_until(daemon, view, 0, old, WAY_INVALIDATE, sum, limit);
     sum = ranges_evict_until(daemon, view, old, count, WAY_DROP, sum, limit);
     sum = ranges_evict_until(daemon, view, old, count, WAY_INVALIDATE, sum, limit);
-    view_close(view);
+    view_close(daemon, view);
     return sum;
 }
 
@@ -217,7 +215,7 @@ uint64_t efsd_pagecache_round(struct efsd *daemon)
     atomic_store(&cache->bytes, sum);
     if (limit && sum > limit)
         sum = pagecache_hold_limit(daemon, &view, sum, limit);
-    view_close(&view);
+    view_close(daemon, &view);
     bool measured = view.all_measured && cache->can_measure && !cache->left;
     if (measured)
         atomic_store(&cache->note, NULL);

@@ -5,6 +5,7 @@ A test is a script that imports this, calls check("what holds", condition) and e
 $BUILD. Everything that is started here is ended here, also when the test fails.
 """
 import atexit
+import ctypes
 import json
 import os
 import random
@@ -23,6 +24,8 @@ SCRATCH = tempfile.mkdtemp(prefix="expertfs-e2e-")
 FAKE = "tests/expertfs/expertfs-fake"
 SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
 
+MNT_FORCE = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 _mounts = []
 _failures = 0
 
@@ -169,9 +172,15 @@ def files_below(folder):
     return sorted(found)
 
 
-def is_mounted(path):
+def minor_of(path):
+    """The minor number of what is mounted at path, by which the kernel names a connection of FUSE; None: nothing."""
     with open("/proc/self/mountinfo") as table:
-        return any(line.split()[4].encode().decode("unicode_escape") == path for line in table)
+        found = [line.split()[2] for line in table if line.split()[4].encode().decode("unicode_escape") == path]
+    return found[-1].split(":")[1] if found else None
+
+
+def is_mounted(path):
+    return minor_of(path) is not None
 
 
 def wait_until(condition, seconds=30):
@@ -251,11 +260,43 @@ class Mount:
             return self.stop()
         return self.ended(what)
 
+    def threads(self):
+        """{number: (its state, what it waits for in the kernel)} of the daemon's threads"""
+        found, folder = {}, f"/proc/{self.daemon.pid}/task"
+        for number in os.listdir(folder) if os.path.isdir(folder) else ():
+            try:
+                with open(f"{folder}/{number}/stat") as stat, open(f"{folder}/{number}/stack") as stack:
+                    found[number] = (stat.read().rsplit(")", 1)[1].split()[0], stack.read())
+            except OSError:
+                pass  # it has ended, or others may not look
+        return found
+
+    def killed(self, what="SIGKILL", seconds=60):
+        """Killed, it dies by itself, whatever its threads wait for."""
+        self.daemon.kill()
+        try:
+            self.daemon.wait(seconds)
+        except subprocess.TimeoutExpired:
+            check(f"{what}: the daemon dies", False, self.threads())
+            self.abandon()
+            return False
+        return True
+
+    def abort(self):
+        """End the connection: all that waits for the daemon gets an error."""
+        connection = f"/sys/fs/fuse/connections/{minor_of(self.path)}/abort"
+        if is_mounted(self.path):
+            _libc.umount2(os.fsencode(self.path), MNT_FORCE)  # not umount(8), which might ask the mount first
+        if os.access(connection, os.W_OK):
+            with open(connection, "w") as file:
+                file.write("1")
+
     def abandon(self):
         if self in _mounts:
             _mounts.remove(self)
         if self.daemon.poll() is None:
             self.daemon.kill()
+            self.abort()  # a thread that waits for the mount itself would never end
             self.daemon.wait()
         if is_mounted(self.path):
             run("umount", "-l", self.path) if os.geteuid() == 0 else run("fusermount3", "-uz", self.path)

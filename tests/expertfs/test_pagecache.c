@@ -155,8 +155,8 @@ static void without_a_thread(void **state)
     struct efsd *daemon = made(sizes, 1);
     assert_int_equal(efsd_pagecache_set(daemon, MIB), -EOPNOTSUPP);
     assert_int_equal(efsd_pagecache_set(daemon, 0), 0);
-    assert_false(efsd_pagecache_is_own(daemon, 0)); /* a process of another pid namespace */
-    assert_false(efsd_pagecache_is_own(daemon, 1));
+    assert_int_equal(efsd_pagecache_opener(daemon, 0), EFSD_OPENER_OTHER); /* a process of another pid namespace */
+    assert_int_equal(efsd_pagecache_opener(daemon, 1), EFSD_OPENER_OTHER);
     end(daemon);
     struct efsd never = {0}; /* a mount that failed early */
     efsd_pagecache_stop(&never);
