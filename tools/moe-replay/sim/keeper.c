@@ -39,7 +39,14 @@ struct replay_keeper {
     size_t *next, *use; /* oracle: of each expert of a request, where it is asked for next; of each unit, from here */
     uint64_t *score;    /* [units]: DALI */
     uint32_t *tokens;   /* [experts] */
-    uint64_t brought;
+    /* what is brought, DALI */
+    uint64_t expert_bytes, brought_bytes;
+    uint64_t *coming; /* [units]: bytes that are still to be read; 0: it is there, or nobody brings it */
+    uint32_t *queue;  /* [units]: a ring, of those that are coming or were */
+    uint32_t first, queued;
+    bool *waits;       /* [units]: in the ring */
+    uint64_t piece;    /* bytes that are being read */
+    uint32_t piece_of; /* for this unit */
 };
 
 static uint32_t unit_of(const struct replay_workload *w, size_t request, size_t i)
@@ -68,17 +75,30 @@ static void keeper_foresee(struct replay_keeper *k)
         }
 }
 
+/* It is kept, but not read yet. */
+static void keeper_send_for(struct replay_keeper *k, uint32_t unit)
+{
+    k->coming[unit] = k->expert_bytes;
+    if (k->waits[unit])
+        return;
+    k->waits[unit] = true;
+    k->queue[(k->first + k->queued++) % k->units] = unit;
+}
+
 /* DALI holds some from the start, whichever. */
 static void keeper_fill(struct replay_keeper *k)
 {
     const struct replay_workload *w = k->workload;
     for (uint32_t l = 0; l < w->layers; l++)
-        for (uint32_t e = 0; e < w->experts && k->room[l] > 0; e++, k->room[l]--, k->brought++)
+        for (uint32_t e = 0; e < w->experts && k->room[l] > 0; e++, k->room[l]--) {
             k->inside[l * w->experts + e] = true;
+            keeper_send_for(k, l * w->experts + e);
+        }
 }
 
 struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const struct replay_workload *w,
-                                        const struct replay_foresight *foresight, uint64_t units, uint32_t swaps)
+                                        const struct replay_foresight *foresight, uint64_t units, uint32_t swaps,
+                                        uint64_t expert_bytes)
 {
     struct replay_keeper *k = calloc(1, sizeof(*k));
     size_t all = (size_t)w->layers * w->experts;
@@ -99,9 +119,13 @@ struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const stru
                                 .next = calloc(w->first[w->passes * w->layers] + 1, sizeof(*k->next)),
                                 .use = calloc(all, sizeof(*k->use)),
                                 .score = calloc(all, sizeof(*k->score)),
-                                .tokens = calloc(w->experts, sizeof(*k->tokens))};
+                                .tokens = calloc(w->experts, sizeof(*k->tokens)),
+                                .expert_bytes = expert_bytes,
+                                .coming = calloc(all, sizeof(*k->coming)),
+                                .queue = calloc(all, sizeof(*k->queue)),
+                                .waits = calloc(all, sizeof(*k->waits))};
     if (!k->room || !k->inside || !k->last || !k->count || !k->guessed || !k->calls || !k->next || !k->use ||
-        !k->score || !k->tokens) {
+        !k->score || !k->tokens || !k->coming || !k->queue || !k->waits) {
         replay_keeper_free(k);
         return NULL;
     }
@@ -129,12 +153,39 @@ void replay_keeper_free(struct replay_keeper *k)
     free(k->use);
     free(k->score);
     free(k->tokens);
+    free(k->coming);
+    free(k->queue);
+    free(k->waits);
     free(k);
 }
 
-uint64_t replay_keeper_brought(const struct replay_keeper *k)
+/* ---- what is brought -------------------------------------------------------------------------------------------- */
+
+uint64_t replay_keeper_bring(struct replay_keeper *k, uint64_t most_bytes, bool *begins)
 {
-    return k->brought;
+    while (k->queued && k->coming[k->queue[k->first]] == 0) {
+        k->waits[k->queue[k->first]] = false;
+        k->first = (k->first + 1) % k->units;
+        k->queued--;
+    }
+    if (k->queued == 0)
+        return 0;
+    k->piece_of = k->queue[k->first];
+    k->piece = k->coming[k->piece_of] < most_bytes ? k->coming[k->piece_of] : most_bytes;
+    *begins = k->coming[k->piece_of] == k->expert_bytes;
+    return k->piece;
+}
+
+void replay_keeper_came(struct replay_keeper *k)
+{
+    uint64_t *coming = &k->coming[k->piece_of];
+    k->brought_bytes += k->piece;
+    *coming -= *coming < k->piece ? *coming : k->piece; /* it may have been asked for, or let go, meanwhile */
+}
+
+uint64_t replay_keeper_brought_bytes(const struct replay_keeper *k)
+{
+    return k->brought_bytes;
 }
 
 /* ---- what an expert is worth ------------------------------------------------------------------------------------ */
@@ -236,7 +287,9 @@ static void swap_in(struct replay_keeper *k, uint32_t in, uint32_t out)
 {
     k->inside[in] = true;
     k->inside[out] = false;
-    k->brought += k->last[in] != k->request + 1; /* else it was read for the request */
+    k->coming[out] = 0;
+    if (k->last[in] != k->request + 1) /* else it was read for the request */
+        keeper_send_for(k, in);
 }
 
 static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
@@ -296,8 +349,9 @@ void replay_keeper_request(struct replay_keeper *k, struct efs_placement *placem
     memset(k->tokens, 0, w->experts * sizeof(*k->tokens));
     for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
         uint32_t unit = unit_of(w, r, i);
-        uint8_t pool = k->inside[unit] ? EFS_POOL_C : EFS_POOL_M;
+        uint8_t pool = k->inside[unit] && k->coming[unit] == 0 ? EFS_POOL_C : EFS_POOL_M;
         placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
+        k->coming[unit] = 0; /* the request reads it */
         k->last[unit] = r + 1;
         k->count[unit]++;
         k->calls[unit] += w->of_them[i];

@@ -246,8 +246,9 @@ static int open_keeper(struct player *player, const struct replay_policy *choice
                      : 0;
     if (rc < 0)
         return rc;
-    player->keeper = replay_keeper_new(choice->keeper, player->workload, guesses ? &player->foresight : NULL,
-                                       plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps);
+    player->keeper =
+        replay_keeper_new(choice->keeper, player->workload, guesses ? &player->foresight : NULL,
+                          plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps, s->bytes[EFS_POOL_C]);
     return player->keeper ? 0 : -ENOMEM;
 }
 
@@ -274,6 +275,25 @@ static int open_policy(struct player *player, const struct replay_policy *choice
          l++)
         efs_policy_seed(player->policy, l, h->counts + (size_t)l * s->experts, h->passes);
     return rc;
+}
+
+/* What a keeper brings is read as guesses are. */
+static uint64_t keeper_next(void *arg, uint64_t now_ns)
+{
+    const struct player *player = arg;
+    const struct replay_setup *s = player->setup;
+    bool begins = false;
+    uint64_t bytes = replay_keeper_bring(player->keeper, s->piece_bytes, &begins);
+    (void)now_ns;
+    return bytes ? 1 + (begins ? whole_ns(s->profile.read_latency_ns) : 0) +
+                       whole_ns((double)bytes / s->profile.disk_bytes_per_second * 1e9)
+                 : 0;
+}
+
+static void keeper_came(void *arg)
+{
+    const struct player *player = arg;
+    replay_keeper_came(player->keeper);
 }
 
 /* Passes [begin, end) as requests of the simulator; returns how many. */
@@ -361,9 +381,12 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
         (double)budget_bytes / (double)(budget_bytes - (foresight ? replay_ahead_held_bytes(setup, budget_bytes) : 0));
     if (foresight)
         player->ahead = replay_ahead_new(setup, workload, foresight, budget_bytes, &player->timeline);
-    const struct efs_trace_ahead reads = {player->ahead, replay_ahead_next, replay_ahead_done};
+    const struct efs_trace_ahead reads = {player->ahead, replay_ahead_next, replay_ahead_done},
+                                 brings = {player, keeper_next, keeper_came};
     const struct efs_trace_config config = {.policy = {player, player_begin, player_describe, player_used},
-                                            .ahead = player->ahead ? reads : (struct efs_trace_ahead){0},
+                                            .ahead = player->ahead                        ? reads
+                                                     : policy->keeper != REPLAY_KEEP_NONE ? brings
+                                                                                          : (struct efs_trace_ahead){0},
                                             .timeline = &player->timeline,
                                             .workers = setup->workers,
                                             .recovery = EFS_RECOVER_WORKER,
@@ -393,7 +416,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
     memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
     if (player->keeper) /* beside requests, so that only their bytes count */
-        result->all.read_bytes += replay_keeper_brought(player->keeper) * setup->bytes[EFS_POOL_C];
+        result->all.read_bytes += replay_keeper_brought_bytes(player->keeper);
     take_limit(player, result);
     if (player->ahead)
         replay_ahead_result(player->ahead, &result->ahead);
