@@ -54,15 +54,16 @@ static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
     return true;
 }
 
-/* A shard of BF16 or F16 numbers: in two halves, or (small tensors) as it is. */
+/* Shards of BF16 or F16 numbers in two halves, or (small tensors) one of bytes as they are. */
 static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
 {
-    if (!is_cut_right(t, (uint64_t)w->rows * w->cols))
-        return -EUCLEAN;
-    if (t->shard_count == 1 && !t->shards[0].e) {
-        w->plain = t->shards[0].sm;
-        return w->plain && t->shards[0].sm_bytes == t->bytes ? 0 : -EOPNOTSUPP;
+    const uint64_t numbers = (uint64_t)w->rows * w->cols;
+    if (t->bytes == 2 * numbers && is_cut_right(t, t->bytes)) { /* elements are bytes */
+        w->plain = t->shard_count == 1 && !t->shards[0].e && t->shards[0].sm_bytes == t->bytes ? t->shards[0].sm : NULL;
+        return w->plain ? 0 : -EOPNOTSUPP;
     }
+    if (!is_cut_right(t, numbers))
+        return -EUCLEAN;
     const enum efs_format format = w->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     for (uint32_t i = 0; i < t->shard_count; i++) {
         const struct efs_coded_shard *s = &t->shards[i];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * efs_product(): rows of one matrix of an expert against a product in double; the same to the bit for every form,
- * codec, split of the rows and number of vectors; nothing is written beside these rows; what it refuses.
+ * codec, split of the rows and number of vectors, also where a matrix is stored as it is; nothing is written beside
+ * these rows; what it refuses.
  */
 #include <errno.h>
 #include <math.h>
@@ -22,6 +23,7 @@
 #define ROWS 321
 #define COLS 200
 #define COUNT EFS_VECTORS_MAX
+#define FEW 5 /* rows of less than 4 KiB, which are stored as they are */
 
 static struct fixture model;
 static float x[COUNT * COLS];
@@ -35,10 +37,15 @@ static int setup(void **state)
          .dims = 2,
          .shape = {ROWS, COLS},
          .bytes = 2 * ROWS * COLS},
+        {.name = "model.layers.0.mlp.experts.0.up_proj.weight",
+         .dtype = "BF16",
+         .dims = 2,
+         .shape = {FEW, COLS},
+         .bytes = 2 * FEW * COLS},
         {.name = "model.layers.0.mlp.experts.0.bias", .dtype = "F32", .dims = 1, .shape = {8192}, .bytes = 32768}};
     uint64_t random = 1;
     fixture_begin(&model);
-    fixture_safetensors(&model, "model.safetensors", tensors, 2, 7);
+    fixture_safetensors(&model, "model.safetensors", tensors, 3, 7);
     for (size_t i = 0; i < COUNT * COLS; i++)
         x[i] = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
     return 0;
@@ -128,6 +135,24 @@ static void check(const struct efs_tensor *full, enum efs_activation activation,
         }
 }
 
+/* A matrix that is stored as it is has the same product in both forms. */
+static void check_few(const struct efs_tensor *plain, const struct efs_tensor *coded)
+{
+    uint8_t *vectors = aligned_alloc(64, (efs_vectors_bytes(COLS, 1) + 63) / 64 * 64);
+    float y[2][FEW];
+    struct efs_error err = {""};
+    assert_int_equal(efs_vectors_prepare(EFS_ACTIVATION_BF16, x, COLS, COLS, 1, vectors), 0);
+    for (int form = 0; form < 2; form++) {
+        const struct efs_tensor *w = form ? coded : plain;
+        void *scratch = aligned_alloc(64, (efs_product_scratch_bytes(w) + 63) / 64 * 64);
+        if (efs_product(w, vectors, 0, FEW, y[form], FEW, scratch, &err) < 0)
+            fail_msg("%s", err.text);
+        free(scratch);
+    }
+    assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    free(vectors);
+}
+
 static void with_codec(enum efs_codec_choice codec)
 {
     static float first[COUNT * (ROWS + 1)], y[COUNT * (ROWS + 1)];
@@ -160,6 +185,7 @@ static void with_codec(enum efs_codec_choice codec)
                 assert_memory_equal(y, first, sizeof(y));
             }
     }
+    check_few(named(of_full, fulls, "up_proj"), named(of_coded, codeds, "up_proj"));
     efs_client_release(full);
     efs_client_release(coded);
     efs_client_close(client);
