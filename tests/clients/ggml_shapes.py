@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ggml_shapes.py make FILE | run FILE PLUGIN THREADS: single MUL_MAT_ID operations by libggml-expertfs.so and by ggml's
+CPU, on the shapes of MUL_MAT_ID that ggml's own test-backend-ops has for plain types.
+
+make writes a GGUF file that has their weights. run maps it, as llama.cpp does, and computes each operation with the
+backend and with the CPU; EXPERTFS_STORE names the store of the file. Of BF16 it compares bits, on x86-64. Of F16, whose
+sums are of another order, the error against sums of doubles is to be no more than 1.1 of the CPU's, where it is more than rounding.
+Prints a line for each operation that differs, and how many were compared. Exit 0; 1: some differ; 77: something is
+missing."""
+import ctypes
+import glob
+import mmap
+import os
+import sys
+
+try:
+    import ml_dtypes
+    import numpy as np
+    import gguf
+except ImportError as missing:
+    print(f"ggml_shapes.py: {missing}; tools/setup-python basic installs it")
+    sys.exit(77)
+
+TYPES = {"BF16": (ml_dtypes.bfloat16, gguf.GGMLQuantizationType.BF16), "F16": (np.float16, gguf.GGMLQuantizationType.F16)}
+TYPE_F32, TYPE_I32 = 0, 26
+
+
+def cases():
+    """(experts, used, one input for all of a token's experts, rows, tokens, columns, largest input)"""
+    for experts in (4, 8):
+        for used in (1, 2, 4):
+            for shared in (False, True):
+                for tokens in (1, 4, 5, 17, 32, 129):
+                    yield experts, used, shared, 512, tokens, 256, 1
+    for tokens in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49):
+        yield 4, 4, False, 512, tokens, 256, 1
+    yield 8, 1, False, 512, 1, 256, 1
+    for shared in (False, True):
+        yield 16, 16, shared, 32, 1024, 16, 1
+        yield 2, 2, shared, 32, 8192, 64, 1
+        yield 16, 16, shared, 50, 200, 64, 1
+    for columns in (1, 63, 65):
+        yield 1, 1, False, 8, 16, columns, 1
+    for tokens in (1, 5, 64, 300):
+        for experts in (512, 1024):
+            yield experts, 10, False, 128, tokens, 128, 1
+    yield 32, 2, False, 72, 32, 2880, 1
+    yield 28, 10, False, 64, 1, 4096, 1
+    yield 4, 2, False, 64, 16, 3, 1
+    for tokens in (16, 32, 64):  # a number that F16 cannot have
+        yield 8, 2, False, 512, tokens, 256, 1e5
+
+
+def weights():
+    """The matrices that they need: (type, experts, rows, columns), a layer each, which has gate and up of that shape."""
+    shapes = sorted({(experts, rows, columns) for experts, _, _, rows, _, columns, _ in cases()})
+    return [(kind, *shape) for kind in TYPES for shape in shapes]
+
+
+def make(path):
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    random = np.random.default_rng(1)
+    writer.add_block_count(len(weights()))
+    for layer, (kind, experts, rows, columns) in enumerate(weights()):
+        of, raw = TYPES[kind]
+        for part in ("gate", "up"):
+            numbers = random.uniform(-1, 1, (experts, rows, columns)).astype(of)
+            writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.weight",
+                              numbers.view(np.uint8) if kind == "BF16" else numbers, raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class InitParams(ctypes.Structure):
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+def load_ggml():
+    """ggml of llama-cpp-python, with the types of the calls that are used here."""
+    try:
+        import llama_cpp
+    except (ImportError, OSError, RuntimeError) as missing:
+        print(f"ggml_shapes.py: {missing}; tools/setup-python runtimes installs llama-cpp-python")
+        sys.exit(77)
+    folder = os.path.join(os.path.dirname(llama_cpp.__file__), "lib")
+    base, cpu, all_of_it = (ctypes.CDLL(sorted(glob.glob(os.path.join(folder, f"libggml{part}.so*")))[0])
+                            for part in ("-base", "-cpu", ""))
+    p, size, i64, text, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_char_p, ctypes.c_bool
+    for library, name, result, arguments in (
+            (base, "ggml_init", p, [InitParams]),
+            (base, "ggml_free", None, [p]),
+            (base, "ggml_new_tensor_2d", p, [p, ctypes.c_int, i64, i64]),
+            (base, "ggml_new_tensor_3d", p, [p, ctypes.c_int, i64, i64, i64]),
+            (base, "ggml_view_2d", p, [p, p, i64, i64, size, size]),
+            (base, "ggml_view_3d", p, [p, p, i64, i64, i64, size, size, size]),
+            (base, "ggml_set_name", p, [p, text]),
+            (base, "ggml_get_data", p, [p]),
+            (base, "ggml_mul_mat_id", p, [p, p, p, p]),
+            (base, "ggml_new_graph", p, [p]),
+            (base, "ggml_build_forward_expand", None, [p, p]),
+            (base, "ggml_backend_tensor_alloc", ctypes.c_int, [p, p, p]),
+            (base, "ggml_backend_graph_compute", ctypes.c_int, [p, p]),
+            (base, "ggml_backend_dev_init", p, [p, text]),
+            (base, "ggml_backend_dev_supports_op", flag, [p, p]),
+            (base, "ggml_backend_dev_buffer_from_host_ptr", p, [p, p, size, size]),
+            (base, "ggml_backend_reg_dev_get", p, [p, size]),
+            (base, "ggml_backend_reg_get_proc_address", p, [p, text]),
+            (base, "ggml_backend_buffer_free", None, [p]),
+            (base, "ggml_backend_free", None, [p]),
+            (all_of_it, "ggml_backend_load", p, [text]),
+            (cpu, "ggml_backend_cpu_init", p, []),
+            (cpu, "ggml_backend_cpu_set_n_threads", None, [p, ctypes.c_int])):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+        setattr(load_ggml, name[5:], function)
+    return load_ggml
+
+
+def array_at(address, dtype, shape):
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * count).from_address(address), dtype).reshape(shape)
+
+
+class Operations:
+    """The weights of a mapped file in a buffer of the backend, and two backends that multiply with them."""
+
+    def __init__(self, ggml, path, plugin, threads):
+        self.ggml = ggml
+        self.registry = ggml.backend_load(plugin.encode())
+        if not self.registry:
+            sys.exit("the backend is not loaded")
+        self.device = ggml.backend_reg_dev_get(self.registry, 0)
+        with open(path, "rb") as file:  # as it is mapped for writing, numpy tells where it is
+            self.mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        address = np.frombuffer(self.mapped, np.uint8).ctypes.data
+        self.buffer = ggml.backend_dev_buffer_from_host_ptr(self.device, address, len(self.mapped), len(self.mapped))
+        self.context = ggml.init(InitParams(1 << 20, None, True))
+        self.tensors, self.values = {}, {}
+        for tensor in gguf.GGUFReader(path).tensors:
+            columns, rows, experts = (int(n) for n in tensor.shape)
+            made = ggml.new_tensor_3d(self.context, int(tensor.tensor_type), columns, rows, experts)
+            ggml.set_name(made, tensor.name.encode())
+            ggml.backend_tensor_alloc(self.buffer, made, address + int(tensor.data_offset))
+            of = ml_dtypes.bfloat16 if tensor.tensor_type.name == "BF16" else np.float16
+            data = array_at(address + int(tensor.data_offset), of, (experts, rows, columns))
+            self.tensors[tensor.name], self.values[tensor.name] = made, data
+        self.ours = ggml.backend_dev_init(self.device, None)
+        self.cpu = ggml.backend_cpu_init()
+        ggml.backend_cpu_set_n_threads(self.cpu, threads)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(
+            ggml.backend_reg_get_proc_address(self.registry, b"ggml_backend_set_n_threads"))(self.ours, threads)
+
+    def close(self):
+        for backend in (self.ours, self.cpu):
+            self.ggml.backend_free(backend)
+        self.ggml.backend_buffer_free(self.buffer)
+        self.ggml.free(self.context)
+
+    def compute(self, names, case, random):
+        """(ids, x, what ours made, what the CPU made) of the products with these weights, which share ids and x."""
+        ggml, (experts, used, shared, rows, tokens, columns, largest) = self.ggml, case
+        per_token = 1 if shared else used
+        room = 4 * tokens * (experts + per_token * columns + len(names) * used * rows) + (1 << 20)
+        context = ggml.init(InitParams(room, None, False))
+        whole = ggml.new_tensor_2d(context, TYPE_I32, experts, tokens)
+        chosen = array_at(ggml.get_data(whole), np.int32, (tokens, experts))
+        chosen[:] = random.permuted(np.tile(np.arange(experts, dtype=np.int32), (tokens, 1)), axis=1)
+        ids = ggml.view_2d(context, whole, used, tokens, 4 * experts, 0) if used < experts else whole
+        x = ggml.new_tensor_3d(context, TYPE_F32, columns, per_token, tokens)
+        inputs = array_at(ggml.get_data(x), np.float32, (tokens, per_token, columns))
+        inputs[:] = random.uniform(-largest, largest, inputs.shape)
+        graph = ggml.new_graph(context)
+        products = [ggml.mul_mat_id(context, self.tensors[name], x, ids) for name in names]
+        made = []
+        for product in products:
+            if not ggml.backend_dev_supports_op(self.device, product):
+                sys.exit(f"{names}: not taken")
+            ggml.build_forward_expand(graph, product)
+        for backend in (self.ours, self.cpu):
+            outputs = [array_at(ggml.get_data(product), np.float32, (tokens, used, rows)) for product in products]
+            for output in outputs:
+                output[:] = np.nan  # what is not written shows
+            if ggml.backend_graph_compute(backend, graph) != 0:
+                sys.exit(f"{names}: not computed")
+            made.append([output.copy() for output in outputs])
+        kept = chosen[:, :used].copy(), inputs.copy(), *made
+        ggml.free(context)
+        return kept
+
+    def view_is_left(self, name):
+        """Weights that are a part of the tensor are not the experts that the store knows: not taken."""
+        ggml = self.ggml
+        experts, rows, columns = self.values[name].shape
+        context = ggml.init(InitParams(1 << 20, None, False))
+        part = ggml.view_3d(context, self.tensors[name], columns, rows // 2, experts, 2 * columns, 2 * columns * rows, 0)
+        product = ggml.mul_mat_id(context, part, ggml.new_tensor_3d(context, TYPE_F32, columns, 1, 2),
+                                  ggml.new_tensor_2d(context, TYPE_I32, experts, 2))
+        taken = ggml.backend_dev_supports_op(self.device, product)
+        ggml.free(context)
+        return not taken
+
+
+def exact(values, ids, x):
+    """The sums, in doubles."""
+    made = np.empty((*ids.shape, values.shape[1]))
+    x = np.broadcast_to(x, (*ids.shape, x.shape[2])).astype(np.float64)
+    for expert in np.unique(ids):
+        where = ids == expert
+        made[where] = x[where] @ values[expert].astype(np.float64).T
+    return made
+
+
+def differ(kind, values, ids, x, ours, cpu):
+    """What is wrong, as text; empty: nothing."""
+    if kind == "BF16" and os.uname().machine == "x86_64":
+        return "" if np.array_equal(ours.view(np.uint32), cpu.view(np.uint32)) else f"by {np.abs(ours - cpu).max()}"
+    finite = np.isfinite(cpu)
+    if not np.array_equal(finite, np.isfinite(ours)):
+        return "another number is not finite"
+    want = exact(values, ids, x)[finite]
+    mine, theirs = (float(np.sqrt(np.mean((made[finite] - want) ** 2))) if finite.any() else 0 for made in (ours, cpu))
+    rounding = 2.0**-22 * float(np.abs(want).max(initial=0))
+    return "" if mine <= max(1.1 * theirs, rounding) else f"error {mine}, of the CPU {theirs}"
+
+
+def compare(path, plugin, threads):
+    operations, random, wrong, count = Operations(load_ggml(), path, plugin, threads), np.random.default_rng(2), 0, 0
+    layers = {shape: layer for layer, shape in enumerate(weights())}
+    for kind in TYPES:
+        for case in cases():
+            layer = layers[kind, case[0], case[3], case[5]]
+            names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("up", "gate")]
+            for together in (names[:1], names):
+                ids, x, ours, cpu = operations.compute(together, case, random)
+                for name, mine, theirs in zip(together, ours, cpu):
+                    said = differ(kind, operations.values[name], ids, x, mine, theirs)
+                    count += 1
+                    wrong += bool(said)
+                    if said:
+                        print(f"{kind} {case} {name}: {said}")
+    if not operations.view_is_left(names[0]):
+        print("a view of weights was taken")
+        wrong += 1
+    operations.close()
+    print(f"compared: {count}")
+    return 1 if wrong else 0
+
+
+def main():
+    if sys.argv[1] == "make":
+        make(sys.argv[2])
+        return 0
+    return compare(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

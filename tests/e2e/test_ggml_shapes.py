@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Products of libggml-expertfs.so one by one, beside those of ggml's CPU, on the shapes that ggml tests its own backends
+with: numbers of experts, of those used, of rows, columns and tokens; one input for all experts of a token, or one each;
+BF16 to the bit, F16 by its error; one, two and three threads."""
+import os
+
+from e2e import ROOT, SANITIZED, check, done, make_store, run, scratch, skip
+from test_ggml import PLUGIN, PYTHON, surroundings
+
+CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")
+
+
+def main():
+    if not os.path.exists(PLUGIN):
+        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
+    if SANITIZED:
+        skip("Python has no sanitizer in it")
+    model = scratch("shapes.gguf")
+    made = run(PYTHON, CLIENT, "make", model)
+    if made.returncode == 77:
+        skip(made.stdout.strip())
+    if not check("the weights are made", made.returncode == 0, made.stderr[-1000:]):
+        done()
+    store = make_store(model)
+    for threads in ("1", "2", "3"):
+        result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=surroundings(store), timeout=240)
+        if result.returncode == 77:
+            skip(result.stdout.strip())
+        check(f"{threads} threads: all products are as ggml's", result.returncode == 0 and "compared: 636\n" in result.stdout,
+              result.stdout[-1500:] + result.stderr[-1500:])
+    done()
+
+
+if __name__ == "__main__":
+    main()
