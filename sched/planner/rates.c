@@ -23,6 +23,12 @@ static double clamp(double value, double least, double most)
     return !(value > least) ? least : value < most ? value : most;
 }
 
+/* One measurement counts for no more than so many times what was expected, and no less. */
+static double clip(double measured, double expected)
+{
+    return clamp(measured, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+}
+
 static bool rates_start_valid(const struct efs_rates_start *s)
 {
     return s->disk_bytes_per_second >= 1 && s->disk_bytes_per_second <= 1e15 && s->decode_bytes_per_second >= 1 &&
@@ -92,7 +98,7 @@ void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
         rates_add_together(r, b, latency, keep);
     }
     expected = w * latency + x * slope;
-    y = clamp(y, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+    y = clip(y, expected);
     r->ww = keep * r->ww + w * w;
     r->wx = keep * r->wx + w * x;
     r->wy = keep * r->wy + w * y;
@@ -116,8 +122,7 @@ void efs_rates_decode(struct efs_rates *r, enum efs_rates_decode kind, uint64_t 
     double expected = x / rates_rate(r, r->decode_bytes[kind], r->decode_ns[kind]) * 1e9;
 
     r->decode_bytes[kind] = keep * r->decode_bytes[kind] + x;
-    r->decode_ns[kind] =
-        keep * r->decode_ns[kind] + clamp((double)ns, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+    r->decode_ns[kind] = keep * r->decode_ns[kind] + clip((double)ns, expected);
     r->decoded_bytes += raw_bytes;
 }
 
@@ -145,7 +150,7 @@ void efs_rates_run(struct efs_rates *r, enum efs_rates_run kind, uint32_t expert
         return;
     rates_fit_runs(r, kind, &expert, &token);
     expected = x * expert + t * token;
-    y = clamp(y, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+    y = clip(y, expected);
     sums->xx = keep * sums->xx + x * x;
     sums->xt = keep * sums->xt + x * t;
     sums->tt = keep * sums->tt + t * t;

@@ -52,6 +52,12 @@ void fixture_end(struct fixture *f)
     nftw(f->directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+int fixture_teardown(void **state)
+{
+    fixture_end(*state);
+    return 0;
+}
+
 void fixture_file_below(const char *directory, const char *path, const void *data, size_t bytes)
 {
     char full[1400];

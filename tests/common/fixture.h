@@ -22,6 +22,8 @@ struct fixture {
 
 void fixture_begin(struct fixture *fixture);
 void fixture_end(struct fixture *fixture);
+/* The same of the fixture that a test's setup has put in *state. */
+int fixture_teardown(void **state);
 /* A file below src/ (directories are made). */
 void fixture_file(const struct fixture *fixture, const char *path, const void *data, size_t bytes);
 /* The same below another directory. */

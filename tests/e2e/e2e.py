@@ -6,6 +6,7 @@ $BUILD. Everything that is started here is ended here, also when the test fails.
 """
 import atexit
 import ctypes
+import errno
 import json
 import os
 import random
@@ -231,6 +232,15 @@ class Mount:
 
     def config(self):
         return dict(line.split(": ", 1) for line in self.control("config").splitlines())
+
+    def refusal(self, name, value):
+        """Set an attribute that is to be refused: the name of the error, "" if it is taken, and the daemon's answer."""
+        try:
+            os.setxattr(self.path, "user.expertfs." + name, value.encode())
+            error = ""
+        except OSError as refused:
+            error = errno.errorcode[refused.errno]
+        return error, os.getxattr(self.path, "user.expertfs.answer").decode()
 
     def passthrough(self):
         return self.config()["passthrough"] == "yes"

@@ -182,8 +182,7 @@ def limited():
         return
     limit_file = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
     try:
-        mount = Mount(store, "budget=auto,nostate",
-                      prefix=("sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', group.path))
+        mount = Mount(store, "budget=auto,nostate", prefix=group.prefix)
         experts = [f"experts/{name}" for name in files_below(mount / "experts") if "/" in name]
         want = {name: open(mount / name, "rb").read() for name in experts}
         check(f"cgroup v{group.version}: half of what is left of 400 MiB", 100 << 20 < mount.count("budget_bytes") <= 200 << 20,
@@ -206,12 +205,7 @@ def limited():
         small = mount.count("fixed_bytes") + (12 << 20)
         os.setxattr(mount.path, "user.expertfs.budget", str(small).encode())
         group._write(limit_file, small + (24 << 20))
-        try:
-            os.setxattr(mount.path, "user.expertfs.budget", b"auto")
-            got = "none"
-        except OSError as error:
-            got = errno.errorcode[error.errno]
-        answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
+        got, answer = mount.refusal("budget", "auto")
         check("a limit that leaves less than the floor is refused, and the floor told",
               got == "ERANGE" and "floor" in answer and mount.count("budget_bytes") == small, (got, answer))
         check("and all is served still", all(open(mount / name, "rb").read() == want[name] for name in experts[::3]))

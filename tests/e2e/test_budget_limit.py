@@ -21,7 +21,7 @@ small = make_store(make_model("small", "-F", "qwen3-moe", "-d", "128", "-i", "25
 large_model = make_model("large", "-F", "qwen3-moe", "-d", "1024", "-i", "1024", "-e", "16", "-l", "4", "--vocab", "1000")
 large = make_store(large_model)
 experts = [f"experts/L{layer:02}/E{number:03}.safetensors" for layer in range(4) for number in range(16)]
-inside = ("sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', group.path)
+inside = group.prefix
 folder = scratch("target")
 os.mkdir(folder)
 
@@ -53,12 +53,7 @@ try:
     check("what would fit elsewhere is reckoned here", result.returncode == 0 and said["budget_bytes"] > 160 << 20 and
           said["skew"] == "assumed", result)
     print("-- while it serves")
-    try:
-        os.setxattr(mount.path, "user.expertfs.budget", b"1G")
-        got = "taken"
-    except OSError as error:
-        got = errno.errorcode[error.errno]
-    answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
+    got, answer = mount.refusal("budget", "1G")
     check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
     check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
     for _ in range(2):

@@ -3,10 +3,10 @@
 for: the daemon is not killed, the bytes stay right, and what they let go is used again."""
 import fcntl
 import resource
-import socket
 import sys
 
 from e2e import *
+from sockets import connection, receive, send_and_close
 
 sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
 from cgroup import Cgroup
@@ -35,7 +35,7 @@ def remove():
         os.rmdir(group.path)
 
 
-mount = Mount(store, "budget=112M", prefix=("sh", "-c", f'echo 0 >{group.path}/cgroup.procs; exec "$@"', "sh"))
+mount = Mount(store, "budget=112M", prefix=group.prefix)
 atexit.register(remove)
 if not mount.passthrough():
     reason = mount.config()["passthrough_reason"]
@@ -108,33 +108,16 @@ def by_the_kernel():
 check("let go: all are served by the kernel again", wait_until(lambda: by_the_kernel() == 16) and not wrong, wrong)
 
 print("-- queues of sockets")
-listening = socket.create_server(("127.0.0.1", 0))
 held = []
 for turn, name in enumerate(names * 2):
-    sender = socket.socket()
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-    sender.connect(listening.getsockname())
-    receiver, _ = listening.accept()
-    sender.setblocking(False)
-    sent = 0
-    with open(mount / name, "rb", buffering=0) as file:
-        try:
-            while sent < size:
-                sent += os.sendfile(sender.fileno(), file.fileno(), sent, size - sent)
-        except BlockingIOError:
-            pass
-    sender.close()
-    held.append((name, receiver, sent))
+    sender, receiver = connection(4 << 20)
+    held.append((name, receiver, send_and_close(sender, mount / name, size)))
     if turn % 32 == 0 and not alive(f"{turn} experts are in queues"):
         done()
 alive(f"{sum(sent for _, _, sent in held) >> 20} MiB are in queues")
 wrong = []
 for name, receiver, sent in held:
-    data = b""
-    while piece := receiver.recv(1 << 20):
-        data += piece
-    receiver.close()
-    if data != want[name][:sent]:
+    if receive(receiver) != want[name][:sent]:
         wrong.append(name)
 check("all receive what was sent", not wrong, wrong[:3])
 alive("at the end")

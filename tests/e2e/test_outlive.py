@@ -11,6 +11,7 @@ import threading
 
 import uring
 from e2e import *
+from sockets import connection, receive, send_and_close
 
 F_SETPIPE_SZ = 1031
 libc = ctypes.CDLL(None, use_errno=True)
@@ -115,40 +116,10 @@ for name in some:
 check("vmspliced from mappings that are gone", not wrong, wrong)
 
 print("-- slow readers of sockets")
-listening = socket.create_server(("127.0.0.1", 0))
-
-
-def connection():
-    """(sender, receiver) of much in flight that is not read yet"""
-    sender = socket.socket()
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-    sender.connect(listening.getsockname())
-    receiver, _ = listening.accept()
-    return sender, receiver
-
-
-def receive(receiver):
-    data = b""
-    while True:
-        piece = receiver.recv(1 << 20)
-        if not piece:
-            receiver.close()
-            return data
-        data += piece
-
-
 wrong = []
 for name in some:
-    sender, receiver = connection()
-    sender.setblocking(False)
-    sent = 0
-    with open(mount / name, "rb", buffering=0) as file:
-        try:
-            while sent < size:
-                sent += os.sendfile(sender.fileno(), file.fileno(), sent, size - sent)
-        except BlockingIOError:
-            pass
-    sender.close()  # what is queued goes on
+    sender, receiver = connection(8 << 20)
+    sent = send_and_close(sender, mount / name, size)
     others([name], 1)
     if sent == 0 or receive(receiver) != want[name][:sent]:
         wrong.append((name, sent))
@@ -158,7 +129,7 @@ SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
 libc.send.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 wrong = []
 for name in some:
-    sender, receiver = connection()
+    sender, receiver = connection(8 << 20)
     sender.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
     mapping = Mapping(name)
     sent = libc.send(sender.fileno(), mapping.address, size, MSG_ZEROCOPY | socket.MSG_DONTWAIT)
@@ -230,7 +201,7 @@ def by_ring(begin):
 
 def sent_by_ring(ring, address, operation, **more):
     """Send an expert to a socket whose reader is late: what receives it."""
-    sender, receiver = connection()
+    sender, receiver = connection(8 << 20)
     ring.submit(operation, sender.fileno(), address, size, **more)
 
     def receive_all():

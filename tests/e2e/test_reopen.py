@@ -136,18 +136,19 @@ def file_attempts(mount):
     return granted
 
 
+def grants_nothing(what, granted):
+    check(f"{what}: nothing is granted", not granted, granted)
+
+
 print("-- as root, of a daemon of root's")
 mount = Mount(store, "budget=72M")
 if not mount.passthrough() or os.geteuid():
     mount.unmount()
     skip("needs root and passthrough")
 want = [open(mount / f"experts/L00/E{n:03}.safetensors", "rb").read() for n in range(8)]
-granted = as_user(0, lambda: window_attempts(mount))
-check("windows: nothing is granted", not granted, granted)
-granted = as_user(0, lambda: coded_attempts(mount))
-check("windows of the chunk pool: nothing is granted", not granted, granted)
-granted = file_attempts(mount)
-check("files: nothing is granted", not granted, granted)
+grants_nothing("windows", as_user(0, lambda: window_attempts(mount)))
+grants_nothing("windows of the chunk pool", as_user(0, lambda: coded_attempts(mount)))
+grants_nothing("files", file_attempts(mount))
 held = [open(mount / f"experts/L00/E{n:03}.safetensors", "rb") for n in range(3)]
 client = Client(mount)
 client.send(ASK, [(n, 1, n) for n in (4, 5)])
@@ -155,7 +156,7 @@ answers = [client.answer() for _ in range(2)]
 links = memory_of(mount)
 check(f"the daemon has {len(links)} files in memory", len(links) >= 5, links)
 granted = as_user(0, lambda: [what for link in links for what in attempts(link)])
-check("by the daemon's own descriptors: nothing is granted", not granted, granted)
+grants_nothing("by the daemon's own descriptors", granted)
 check("all is what it was", not granted and all(file.read() == want[n] for n, file in enumerate(held)) and
       all(client.file(answer) == want[answer[0]] for answer in answers))
 client.close()
@@ -174,16 +175,11 @@ else:
     if not mount.passthrough():
         note(f"left out: {mount.config()['passthrough_reason']}")
     else:
-        granted = as_user(65534, lambda: window_attempts(mount))
-        check("windows: nothing is granted", not granted, granted)
-        granted = as_user(65534, lambda: coded_attempts(mount))
-        check("windows of the chunk pool: nothing is granted", not granted, granted)
-        granted = as_user(65534, lambda: file_attempts(mount))
-        check("files: nothing is granted", not granted, granted)
-        granted = window_attempts(mount)
-        check("windows, as root: nothing is granted", not granted, granted)
-        granted = coded_attempts(mount)
-        check("windows of the chunk pool, as root: nothing is granted", not granted, granted)
+        grants_nothing("windows", as_user(65534, lambda: window_attempts(mount)))
+        grants_nothing("windows of the chunk pool", as_user(65534, lambda: coded_attempts(mount)))
+        grants_nothing("files", as_user(65534, lambda: file_attempts(mount)))
+        grants_nothing("windows, as root", window_attempts(mount))
+        grants_nothing("windows of the chunk pool, as root", coded_attempts(mount))
     mount.unmount()
 
 print("-- as root, of a daemon that has no tmpfs of its own")
@@ -196,8 +192,7 @@ if prefix:
     links = memory_of(mount)
     check(f"the daemon has {len(links)} of them", len(links) >= 3 and
           all(os.readlink(link).startswith("/memfd:") for link in links), [os.readlink(link) for link in links])
-    granted = file_attempts(mount)
-    check("files: nothing is granted", not granted, granted)
+    grants_nothing("files", file_attempts(mount))
     # a seal is on the bytes alone: its owner may change a memfd's mode and times
     granted = as_user(0, lambda: [what for link in links for what in attempts(link)
                                   if what not in ("chmod", "fchmod", "utime", "setxattr")])

@@ -36,7 +36,7 @@ static uint16_t x_bf16[TOKENS * HIDDEN];
 /* Experts whose matrices have the shapes of a SwiGLU: gate and up [INNER][HIDDEN], down [HIDDEN][INNER]. */
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     static char names[EXPERTS * 3][96];
     struct fixture_tensor tensors[EXPERTS * 3];
     static const char *const roles[] = {"gate_proj", "up_proj", "down_proj"};
@@ -60,13 +60,6 @@ static int setup(void **state)
         memcpy(&x[i], &bits, 4);
         x_bf16[i] = (uint16_t)(bits >> 16);
     }
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -108,6 +101,22 @@ static void make_routing(struct routing *r, uint32_t tokens)
     }
 }
 
+static struct efs_mixture mixture_of(const struct routing *r, bool bf16, uint32_t tokens, enum efs_form form, float *y)
+{
+    return (struct efs_mixture){.size = sizeof(struct efs_mixture),
+                                .expert_bytes = sizeof(struct efs_route_to),
+                                .experts = r->to,
+                                .expert_count = EXPERTS,
+                                .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
+                                .x = bf16 ? (const void *)x_bf16 : (const void *)x,
+                                .tokens = tokens,
+                                .hidden = HIDDEN,
+                                .x_stride = HIDDEN,
+                                .y_stride = HIDDEN + 3,
+                                .y = y,
+                                .form = form};
+}
+
 /* By the store, or by a client of it that names experts in their layer. */
 static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t layer, unsigned threads,
                          enum efs_form form, bool bf16, uint32_t tokens, float *y, struct efs_error *err)
@@ -116,18 +125,7 @@ static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t lay
     struct efs_team *team;
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(threads, &team), 0);
-    struct efs_mixture m = {.size = sizeof(struct efs_mixture),
-                            .expert_bytes = sizeof(struct efs_route_to),
-                            .experts = r->to,
-                            .expert_count = EXPERTS,
-                            .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
-                            .x = bf16 ? (const void *)x_bf16 : (const void *)x,
-                            .tokens = tokens,
-                            .hidden = HIDDEN,
-                            .x_stride = HIDDEN,
-                            .y_stride = HIDDEN + 3,
-                            .y = y,
-                            .form = form};
+    struct efs_mixture m = mixture_of(r, bf16, tokens, form, y);
     errint_t rc = client ? efs_client_ffn(client, team, "", layer, &m, err) : efs_expert_ffn(fs, team, &m, err);
     efs_team_free(team);
     free(r);
@@ -267,17 +265,7 @@ static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
     struct efs_team *team;
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_mixture m = {.size = sizeof(struct efs_mixture),
-                            .expert_bytes = sizeof(struct efs_route_to),
-                            .experts = r->to,
-                            .expert_count = EXPERTS,
-                            .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
-                            .x = bf16 ? (const void *)x_bf16 : (const void *)x,
-                            .tokens = tokens,
-                            .hidden = HIDDEN,
-                            .x_stride = HIDDEN,
-                            .y_stride = HIDDEN + 3,
-                            .y = y};
+    struct efs_mixture m = mixture_of(r, bf16, tokens, EFS_FORM_FULL, y);
     if (efs_plain_ffn(team, &m, plain, sizeof(struct efs_plain_expert), &err) < 0)
         fail_msg("%s", err.text);
     plain[2].up = NULL;
@@ -591,5 +579,5 @@ int main(void)
                                        cmocka_unit_test(codecs_mixed_in_a_tensor),
                                        cmocka_unit_test(test_client),
                                        cmocka_unit_test(test_damage)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -34,15 +34,8 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB an expert, coded */
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -212,6 +205,15 @@ static void a_guess_is_not_a_use(void **state)
     efs_close(fs);
 }
 
+/* What is held of such a store before anything is read. */
+static uint64_t fixed_bytes(void)
+{
+    struct efs *fs = open_store(256 * MIB, "always:share=20");
+    uint64_t bytes = stats_of(fs).fixed_bytes;
+    efs_close(fs);
+    return bytes;
+}
+
 /* What is kept stays, whatever is guessed, and guesses have no more than their share. */
 static void nothing_kept_goes(void **state)
 {
@@ -219,9 +221,7 @@ static void nothing_kept_goes(void **state)
     uint32_t all[EXPERTS], kept = 0;
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
-    struct efs *probe = open_store(256 * MIB, "always:share=20");
-    uint64_t fixed = stats_of(probe).fixed_bytes;
-    efs_close(probe);
+    uint64_t fixed = fixed_bytes();
     struct efs *fs = open_store(fixed + 67 * MIB, "always:share=20");
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < 2; layer++)
@@ -256,9 +256,7 @@ static void it_waits_for_its_layer(void **state)
     uint32_t some[10];
     for (uint32_t e = 0; e < 10; e++)
         some[e] = e;
-    struct efs *probe = open_store(256 * MIB, "always:share=20");
-    uint64_t fixed = stats_of(probe).fixed_bytes;
-    efs_close(probe);
+    uint64_t fixed = fixed_bytes();
     struct efs *fs = open_store(fixed + 39 * MIB, "always:share=20");
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -650,5 +648,5 @@ int main(void)
         cmocka_unit_test(memory_is_in_the_budget),
         cmocka_unit_test(switched_at_any_time),
     };
-    return cmocka_run_group_tests_name("guess", tests, setup, teardown);
+    return cmocka_run_group_tests_name("guess", tests, setup, fixture_teardown);
 }

@@ -26,15 +26,8 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -130,5 +123,5 @@ int main(void)
         cmocka_unit_test(test_io),
         cmocka_unit_test(test_no_state),
     };
-    return cmocka_run_group_tests_name("plan", tests, setup, teardown);
+    return cmocka_run_group_tests_name("plan", tests, setup, fixture_teardown);
 }

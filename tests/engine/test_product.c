@@ -30,7 +30,7 @@ static float x[COUNT * COLS];
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     static const struct fixture_tensor tensors[] = {
         {.name = "model.layers.0.mlp.experts.0.gate_proj.weight",
          .dtype = "BF16",
@@ -48,13 +48,6 @@ static int setup(void **state)
     fixture_safetensors(&model, "model.safetensors", tensors, 3, 7);
     for (size_t i = 0; i < COUNT * COLS; i++)
         x[i] = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -249,5 +242,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
                                        cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -23,18 +23,11 @@ static struct efs_profile measured;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .shard_elements = 65536};
     fixture_begin(&model);
     fixture_moe(&model, 2, 5, ROWS, COLUMNS);
     fixture_pack(&model, &options);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -207,5 +200,5 @@ int main(void)
         cmocka_unit_test(test_measure), cmocka_unit_test(test_no_experts), cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_place),   cmocka_unit_test(test_refused),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

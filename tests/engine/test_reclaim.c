@@ -28,7 +28,7 @@ static struct efs_pack_report report;
 /* The source, the store that packing beside it gives, and a copy of the source. */
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     char command[900];
     fixture_begin(&model);
     fixture_spread(&model);
@@ -37,13 +37,6 @@ static int setup(void **state)
     assert_int_equal(system(command), 0);
     snprintf(out, sizeof(out), "%s/out.efs", model.directory);
     snprintf(folder, sizeof(folder), "%s.reclaim", out);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -470,7 +463,7 @@ static void later_files_stay(void **state)
     assert_int_equal(fixture_names(model.source), 3);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
 int main(void)
 {

@@ -26,15 +26,8 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 64, 256);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -240,5 +233,5 @@ int main(void)
         cmocka_unit_test(test_gaps),    cmocka_unit_test(test_unnamed), cmocka_unit_test(test_named_again),
         cmocka_unit_test(test_many),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -31,15 +31,8 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -559,5 +552,5 @@ int main(void)
         cmocka_unit_test(test_named_again), cmocka_unit_test(test_held_to_the_end), cmocka_unit_test(test_soak),
         cmocka_unit_test(test_stuck),       cmocka_unit_test(test_many_extents),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -24,15 +24,8 @@ static struct fixture model; /* 2 layers of 6 experts, 3 tensors of 384 x 512: 1
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, 2, 6, 384, 512);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -647,5 +640,5 @@ int main(void)
         cmocka_unit_test(test_close_under_load),
         cmocka_unit_test(test_refuses),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -34,15 +34,8 @@ static int read_and_replace(int fd, void *data, size_t bytes, uint64_t offset)
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, 1, 2, 64, 256);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -81,5 +74,5 @@ static void test_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_replaced)};
-    return cmocka_run_group_tests_name("a store that is replaced", tests, setup, teardown);
+    return cmocka_run_group_tests_name("a store that is replaced", tests, setup, fixture_teardown);
 }

@@ -28,15 +28,8 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 64, 256);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -182,5 +175,5 @@ static void test_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_coded), cmocka_unit_test(test_full)};
-    return cmocka_run_group_tests_name("tuned while it is asked", tests, setup, teardown);
+    return cmocka_run_group_tests_name("tuned while it is asked", tests, setup, fixture_teardown);
 }

@@ -33,16 +33,9 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fault_none();
     fixture_store(&model, 1, EXPERTS, 64, 256);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -246,5 +239,5 @@ int main(void)
         cmocka_unit_test_teardown(test_no_clone, reset), cmocka_unit_test_teardown(test_memfd, reset),
         cmocka_unit_test_teardown(test_no_seals, reset),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -20,17 +20,10 @@ static struct fixture model;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fault_none();
     fixture_store(&model, 1, 2, 64, 256);
     setenv("EXPERTFS_STATE", model.directory, 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -119,5 +112,5 @@ static void saving(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(measuring), cmocka_unit_test(saving)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

@@ -34,7 +34,7 @@ static int setup(void **state)
         {"model.layers.0.self_attn.v_proj.weight", "BF16", 2, {160, 128}, 40960},
     };
     char command[900];
-    (void)state;
+    *state = &model;
     fault_none();
     fixture_begin(&model);
     fixture_spread(&model);
@@ -45,13 +45,6 @@ static int setup(void **state)
     snprintf(copy, sizeof(copy), "%s/copy", model.directory);
     snprintf(command, sizeof(command), "cp -a '%s' '%s'", model.source, copy);
     assert_int_equal(system(command), 0);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -365,5 +358,5 @@ int main(void)
     };
     if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests_name("reclaim, killed", tests, setup, teardown);
+    return cmocka_run_group_tests_name("reclaim, killed", tests, setup, fixture_teardown);
 }

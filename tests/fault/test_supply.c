@@ -29,16 +29,9 @@ static struct efs *served;
 
 static int setup(void **state)
 {
-    (void)state;
+    *state = &model;
     fault_none();
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* an expert: 3 MiB full, 2 MiB coded */
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fixture_end(&model);
     return 0;
 }
 
@@ -232,5 +225,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_freed_while_looking), cmocka_unit_test(test_demotion_without_a_look),
         cmocka_unit_test(test_completions_get_nothing), cmocka_unit_test(test_errors_are_told_by_others)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }

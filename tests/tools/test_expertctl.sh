@@ -4,12 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl mkmodel
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$expertctl" "$@" >"$dir/out" 2>"$dir/err"
-    ended "expertctl $*" $? "$want"
-}
+run() { ran "$1" "$expertctl" "${@:2}"; } # EXIT ARGUMENT...
 damage() { # OFFSET: turn one bit of the store, or turn it back
     "$python" -c 'import sys
 f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(-1, 1); f.write(bytes([b ^ 8]))' \

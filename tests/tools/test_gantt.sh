@@ -4,12 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh expertctl
-run() { # EXIT ARGUMENT...
-    local want=$1
-    shift
-    "$expertctl" gantt "$@" >"$dir/out" 2>"$dir/err"
-    ended "gantt $*" $? "$want"
-}
+run() { ran "$1" "$expertctl" gantt "${@:2}"; } # EXIT ARGUMENT...
 head='kind     expert                     unit  shard         begin_ns           end_ns   thread'
 cat >"$dir/sched" <<E
 $head

@@ -6,13 +6,8 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl mkmodel
 pack() { "$mkexpertfs" -q "$@" || complain "mkexpertfs $*: exit $?"; }
 fails() { # EXIT ARGUMENT...
-    local want=$1 got
-    shift
-    "$mkexpertfs" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    [ "$got" = "$want" ] || complain "mkexpertfs $*: exit $got, not $want"
-    [ -s "$dir/err" ] || complain "mkexpertfs $*: no message"
-    [ ! -s "$dir/out" ] || complain "mkexpertfs $*: $(head -1 "$dir/out") on standard output"
+    ran "$1" "$mkexpertfs" "${@:2}"
+    [ ! -s "$dir/out" ] || complain "mkexpertfs ${*:2}: $(head -1 "$dir/out") on standard output"
 }
 field() { "$python" -c 'import json, sys; v = json.load(sys.stdin)
 for k in sys.argv[1].split("."): v = v[int(k) if k.isdigit() else k]

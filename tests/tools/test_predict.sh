@@ -4,12 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh moe-replay
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$moe_replay" predict "$@" >"$dir/out" 2>"$dir/err"
-    ended "moe-replay predict $*" $? "$want"
-}
+run() { ran "$1" "$moe_replay" predict "${@:2}"; } # EXIT ARGUMENT...
 figures() { # PREDICTOR: its row, less its name
     sed -n "s/^$1  *//p" "$dir/out"
 }

@@ -5,12 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl moe-replay mkmodel
 export EXPERTFS_STATE=$dir/state
-run() { # EXIT PROGRAM ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1 program=$2
-    shift 2
-    "$program" "$@" >"$dir/out" 2>"$dir/err"
-    ended "${program##*/} $*" $? "$want"
-}
+run() { ran "$@"; } # EXIT PROGRAM ARGUMENT...
 "$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 
 # Traces: skewed and random (4 layers of 16, top-3, 30 sequences), another of the same kind, a long one

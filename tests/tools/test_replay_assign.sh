@@ -5,12 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs moe-replay mkmodel
 export EXPERTFS_STATE=$dir/state
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$moe_replay" assign "$@" >"$dir/out" 2>"$dir/err"
-    ended "assign $*" $? "$want"
-}
+run() { ran "$1" "$moe_replay" assign "${@:2}"; } # EXIT ARGUMENT...
 make_trace eval 1 6 20
 make_trace past 2 6 20
 make_trace other 3 2 5 3

@@ -12,12 +12,9 @@ finish() {
 trap finish EXIT
 mkdir "$dir/tmp"
 export EXPERTFS_STATE=$dir/state TMPDIR=$dir/tmp
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$moe_replay" -q "$@" >"$dir/out" 2>"$dir/err"
-    ended "moe-replay $*" $? "$want"
-    [ -z "$(ls "$dir/tmp")" ] || complain "moe-replay $*: left behind: $(ls "$dir/tmp")"
+run() { # EXIT ARGUMENT...
+    ran "$1" "$moe_replay" -q "${@:2}"
+    [ -z "$(ls "$dir/tmp")" ] || complain "moe-replay ${*:2}: left behind: $(ls "$dir/tmp")"
 }
 
 # The trace has more layers and experts than the model, so that a token can choose an expert twice

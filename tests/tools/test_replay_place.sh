@@ -4,12 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh moe-replay
-run() { # EXIT ARGUMENT...: output in $dir/out, messages in $dir/err
-    local want=$1
-    shift
-    "$moe_replay" place "$@" >"$dir/out" 2>"$dir/err"
-    ended "place $*" $? "$want"
-}
+run() { ran "$1" "$moe_replay" place "${@:2}"; } # EXIT ARGUMENT...
 make_trace one 1 8 40
 make_trace two 2 8 40
 make_trace other 3 8 40 3

@@ -19,6 +19,10 @@ ended() { # WHAT GOT WANT: the exit status, and a message in $dir/err if that is
     [ "$2" = "$3" ] || complain "$1: exit $2, not $3: $(cat "$dir/err")"
     [ "$3" = 0 ] || [ -s "$dir/err" ] || complain "$1: no message"
 }
+ran() { # EXIT PROGRAM ARGUMENT...: output in $dir/out, messages in $dir/err
+    "${@:2}" >"$dir/out" 2>"$dir/err"
+    ended "${2##*/} ${*:3}" $? "$1"
+}
 says() { grep -q -- "$1" "$dir/out" || complain "no '$1' in: $(cat "$dir/out")"; }
 warns() { grep -q -- "$1" "$dir/err" || complain "no '$1' in: $(cat "$dir/err")"; }
 make_trace() { "$python" tests/tools/make_trace.py "$dir/$1.route" "${@:2}" || exit 1; } # NAME SEED SEQUENCES TOKENS ...

@@ -66,6 +66,11 @@ class Cgroup:
         with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
             f.write("0")
 
+    @property
+    def prefix(self):
+        """Words before a command that is to begin in the group."""
+        return "sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', self.path
+
     def stat(self):
         return {k: int(v) for k, v in (line.split() for line in self._read("memory.stat").splitlines())}
 

@@ -148,14 +148,11 @@ static int failed(const char *what)
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {options,
-                                       parse_option,
-                                       "MOUNTPOINT",
-                                       "A FUSE file system that does nothing, to measure the kernel's part.\v"
-                                       "It has one file, data, and ends when it is unmounted.",
-                                       NULL,
-                                       NULL,
-                                       NULL};
+    static const struct argp parser = {.options = options,
+                                       .parser = parse_option,
+                                       .args_doc = "MOUNTPOINT",
+                                       .doc = "A FUSE file system that does nothing, to measure the kernel's part.\v"
+                                              "It has one file, data, and ends when it is unmounted."};
     static const struct fuse_lowlevel_ops operations = {
         .init = on_init, .lookup = on_lookup, .getattr = on_getattr, .open = on_open, .read = on_read};
     struct bench b = {.mib = 256, .threads = 2};

@@ -134,14 +134,11 @@ static double median(double *numbers, unsigned count)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {options,
-                                     parse_option,
-                                     "CODED RAW",
-                                     "Plain experts that arrive in memory of the first graphics processor, coded over "
-                                     "raw.\vExit status: 0 measured, 1 failed, 2 wrong usage.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "CODED RAW",
+                                     .doc = "Plain experts that arrive in memory of the first graphics processor, "
+                                            "coded over raw.\vExit status: 0 measured, 1 failed, 2 wrong usage."};
     static struct side sides[2];
     static double ratio[ROUNDS_MAX];
     struct arguments a = {.rounds = 20};

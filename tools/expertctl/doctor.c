@@ -316,15 +316,13 @@ static error_t doctor_parse(int key, char *value, struct argp_state *state)
 
 static int doctor_run(int argc, char **argv)
 {
-    static const struct argp argp = {options,
-                                     doctor_parse,
-                                     "[STORE|MOUNTPOINT]...",
-                                     "Tell which way of serving this machine allows, and what stands in the way of a "
-                                     "better one; of a STORE, whether it is sound and how it can be read; of a "
-                                     "MOUNTPOINT, which way serves it. The exit status is 1 if something cannot work.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        .options = options,
+        .parser = doctor_parse,
+        .args_doc = "[STORE|MOUNTPOINT]...",
+        .doc = "Tell which way of serving this machine allows, and what stands in the way of a better one; of a STORE, "
+               "whether it is sound and how it can be read; of a MOUNTPOINT, which way serves it. The exit status is 1 "
+               "if something cannot work."};
     struct doctor d = {.path_count = 0};
     argp_parse(&argp, argc, argv, 0, NULL, &d);
     doctor_processor(&d);

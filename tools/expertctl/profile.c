@@ -91,15 +91,12 @@ static int profile_print_json(const struct efs_profile *profile)
 static int profile_run(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        profile_parse,
-        "STORE",
-        "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
-        "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
-        "$XDG_STATE_HOME/expertfs.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = profile_parse,
+        .args_doc = "STORE",
+        .doc = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
+               "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
+               "$XDG_STATE_HOME/expertfs."};
     struct arguments a = {.seconds = SECONDS_DEFAULT};
     struct efs_store *store;
     struct efs_profile profile;

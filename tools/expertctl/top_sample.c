@@ -50,7 +50,7 @@ const char *top_text(const char *lines, const char *name, char *text, size_t roo
 /* ---- tables ---- */
 
 struct table {
-    char *rest; /* lines not looked at yet */
+    char *text, *rest; /* all; lines not looked at yet */
     char *head[COLUMNS], *row[COLUMNS];
     unsigned columns;
 };
@@ -65,11 +65,16 @@ static unsigned line_cut(char *line, char *words[COLUMNS])
     return count;
 }
 
-static void table_begin(struct table *table, char *text)
+/* A file of .expertfs; free(table->text). */
+static errint_t table_read(const char *root, const char *file, struct table *table, struct efs_error *err)
 {
-    table->rest = text;
+    errint_t rc = control_read(root, file, &table->text, err);
+    if (rc < 0)
+        return rc;
+    table->rest = table->text;
     char *line = strsep(&table->rest, "\n");
     table->columns = line_cut(line, table->head);
+    return 0;
 }
 
 static bool table_next(struct table *table)
@@ -94,13 +99,11 @@ static uint64_t table_number(const struct table *table, const char *column)
 
 static errint_t sample_take_pools(const char *root, struct top_sample *sample, struct efs_error *err)
 {
-    char *text;
     struct table table;
     unsigned found = 0;
-    errint_t rc = control_read(root, "pools", &text, err);
+    errint_t rc = table_read(root, "pools", &table, err);
     if (rc < 0)
         return rc;
-    table_begin(&table, text);
     while (table_next(&table)) {
         const char *name = table_cell(&table, "pool");
         const char *at = name[0] && !name[1] ? strchr(TOP_POOLS, name[0]) : NULL;
@@ -119,7 +122,7 @@ static errint_t sample_take_pools(const char *root, struct top_sample *sample, s
         };
         found++;
     }
-    free(text);
+    free(table.text);
     return found == sizeof(TOP_POOLS) - 1 ? 0 : efs_fail(err, -EPROTO, "%s/.expertfs/pools: unexpected format", root);
 }
 
@@ -130,19 +133,17 @@ static void cell_copy(char *to, size_t room, const char *from)
 
 static errint_t sample_take_experts(const char *root, struct top_sample *sample, struct efs_error *err)
 {
-    char *text;
     struct table table;
     size_t room = 0;
-    errint_t rc = control_read(root, "experts", &text, err);
+    errint_t rc = table_read(root, "experts", &table, err);
     if (rc < 0)
         return rc;
-    table_begin(&table, text);
     while (table_next(&table)) {
         if (sample->expert_count == room) {
             room = room ? 2 * room : 256;
             struct top_expert *more = reallocarray(sample->experts, room, sizeof(*more));
             if (!more) {
-                free(text);
+                free(table.text);
                 return efs_fail(err, -ENOMEM, "no memory for %zu experts", room);
             }
             sample->experts = more;
@@ -158,7 +159,7 @@ static errint_t sample_take_experts(const char *root, struct top_sample *sample,
         cell_copy(e->kept, sizeof(e->kept), table_cell(&table, "kept"));
         cell_copy(e->pin, sizeof(e->pin), table_cell(&table, "pin"));
     }
-    free(text);
+    free(table.text);
     return 0;
 }
 

@@ -59,14 +59,11 @@ static error_t unpack_parse(int key, char *value, struct argp_state *state)
 static int unpack_run(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        unpack_parse,
-        "STORE DIR",
-        "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is complete; "
-        "if anything fails, the files that were made are removed again.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = unpack_parse,
+        .args_doc = "STORE DIR",
+        .doc = "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is "
+               "complete; if anything fails, the files that were made are removed again."};
     struct arguments a = {0};
     struct efs_store *store;
     struct efs_store_info info;

@@ -99,14 +99,11 @@ static void json_end(const struct arguments *a, const struct telling *telling, b
 static int verify_run(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        verify_parse,
-        "STORE",
-        "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with the file, "
-        "the tensor and the place in the store; the exit status is 1 if there is any.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = verify_parse,
+        .args_doc = "STORE",
+        .doc = "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with "
+               "the file, the tensor and the place in the store; the exit status is 1 if there is any."};
     struct arguments a = {0};
     struct efs_store *store;
     struct efs_store_info info;

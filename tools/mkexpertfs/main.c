@@ -201,17 +201,14 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        parse_option,
-        "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT",
-        "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly into the "
-        "store OUT, which expertfs mounts.\v"
-        "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. With "
-        "--reclaim it leaves OUT.reclaim, which together with what is left of SRC holds everything. Exit "
-        "status: 0 packed, 1 failed, 2 wrong usage, 130 interrupted.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT",
+        .doc = "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly "
+               "into the store OUT, which expertfs mounts.\v"
+               "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. "
+               "With --reclaim it leaves OUT.reclaim, which together with what is left of SRC holds everything. Exit "
+               "status: 0 packed, 1 failed, 2 wrong usage, 130 interrupted."};
     struct arguments a = {.options = {.size = sizeof(a.options), .weights = true}};
     struct efs_pack_report report;
     struct efs_error err = {""};

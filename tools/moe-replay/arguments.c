@@ -373,17 +373,14 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
 {
     static const struct argp argp = {
-        options,
-        parse_option,
-        "TRACE",
-        "Replay a routing trace (.route) through cache policies and schedules: in a simulator with the costs that "
-        "`expertctl profile' measured, through a mount, or on the raw checkpoint as others would; and tell what each "
-        "reads and how long a token takes. A trace whose shape differs from the store's is mapped onto it. Ctrl-C "
-        "prints what is known so far.\v"
-        "Exit status: 0 all ran, 1 failed or runs differ in what they saw, 2 wrong usage, 130 interrupted.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "TRACE",
+        .doc = "Replay a routing trace (.route) through cache policies and schedules: in a simulator with the costs "
+               "that `expertctl profile' measured, through a mount, or on the raw checkpoint as others would; and tell "
+               "what each reads and how long a token takes. A trace whose shape differs from the store's is mapped "
+               "onto it. Ctrl-C prints what is known so far.\v"
+               "Exit status: 0 all ran, 1 failed or runs differ in what they saw, 2 wrong usage, 130 interrupted."};
     *a = (struct replay_arguments){.planned = REPLAY_MAKESPAN,
                                    .single = REPLAY_CODED,
                                    .compute = REPLAY_COMPUTE_TOUCH,

@@ -372,16 +372,13 @@ static void print_version(FILE *stream, struct argp_state *state)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        parse_option,
-        "STORE|MNT",
-        "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), or in MNT, a mount of one, its "
-        "experts "
-        "through libexpertfs.\v"
-        "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "STORE|MNT",
+        .doc =
+            "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), or in MNT, a mount of one, its "
+            "experts through libexpertfs.\v"
+            "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage."};
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};

@@ -222,16 +222,13 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
 
 int replay_assign_main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        options,
-        parse_option,
-        "TRACE",
-        "Deal the experts of a routing trace out to this processor and a graphics processor: by DALI's greedy rule, by "
-        "those of its peers, by ours and by the optimum; and tell what a layer takes, and how long deciding took.\v"
-        "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.",
-        NULL,
-        NULL,
-        NULL};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "TRACE",
+                                     .doc = "Deal the experts of a routing trace out to this processor and a graphics "
+                                            "processor: by DALI's greedy rule, by those of its peers, by ours and by "
+                                            "the optimum; and tell what a layer takes, and how long deciding took.\v"
+                                            "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted."};
     struct arguments a = {.shared = {.batch = {1, 8, 16, 64}, .batch_count = 4},
                           .gpu = "rtx3090",
                           .setup = {.cpu_speed = 1, .cached = 0.25, .prefetch = 2, .window = 4, .swaps = 2}};

@@ -294,15 +294,12 @@ static errint_t place(const struct arguments *a, struct efs_error *err)
 int replay_place_main(int argc, char **argv)
 {
     static const struct argp argp = {
-        options,
-        parse_option,
-        "TRACE...",
-        "Place experts on servers, each trace being the task of some servers' users, by Prism's rule, by those of its "
-        "peers and by ours; serve an hour of requests in a simulator, and tell how long they took.\v"
-        "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.",
-        NULL,
-        NULL,
-        NULL};
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "TRACE...",
+        .doc = "Place experts on servers, each trace being the task of some servers' users, by Prism's rule, by those "
+               "of its peers and by ours; serve an hour of requests in a simulator, and tell how long they took.\v"
+               "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted."};
     static char name[] = "moe-replay place";
     struct arguments a = {.shared = {.seed = 1, .layer_ns = 300000},
                           .servers = {{4, 16, 64}, 3},

@@ -133,16 +133,12 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 
 void predict_arguments_parse(int argc, char **argv, struct predict_arguments *a)
 {
-    static const struct argp argp = {
-        options,
-        parse_option,
-        "TRACE",
-        "Judge predictors on a routing trace (.route): which experts the layers to come will choose, guessed from "
-        "those that layers have chosen.\v"
-        "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.",
-        NULL,
-        NULL,
-        NULL};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "TRACE",
+                                     .doc = "Judge predictors on a routing trace (.route): which experts the layers to "
+                                            "come will choose, guessed from those that layers have chosen.\v"
+                                            "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted."};
     static char name[] = "moe-replay predict";
     *a = (struct predict_arguments){.every = 1};
     argv[0] = name;
