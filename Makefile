@@ -173,6 +173,7 @@ $(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs
 TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
 # A driver of graphics processors that has none: the twin of the kernels behind the calls of libcuda.so.1.
 TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so
+$(filter $(BUILD)/tests/engine/test_gpu%,$(TEST_PROGRAMS)): $(BUILD)/obj/tests/engine/gpu_fixture.o
 $(BUILD)/tests/engine/libcuda-fake.so: $(BUILD)/obj/tests/engine/fake_cuda.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every byte of every format and codec in memory of a graphics processor, and experts that are larger than its slots.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "gpu_fixture.h"
+
+#define MIB (1ull << 20)
+
+/* Every expert of a layer is on the device what it is in full. */
+static void same_as_full(const char *store, uint32_t experts, uint64_t budget_bytes, uint64_t *decodes)
+{
+    struct efs_client *client = gpu_client(store, budget_bytes);
+    for (uint32_t e = 0; e < experts; e++) {
+        struct efs_client_request *full, *device;
+        const struct efs_tensor *a, *b;
+        uint32_t a_count, b_count;
+        const struct efs_need need = {e, 1};
+        assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_FULL, &full, NULL), 0);
+        assert_int_equal(efs_client_wait(full), 0);
+        assert_int_equal(efs_client_tensors(full, 0, &a, &a_count), 0);
+        assert_int_equal(gpu_begin(client, 0, e, 1, &device), 0);
+        assert_int_equal(efs_client_wait(device), 0);
+        assert_int_equal(efs_client_tensors(device, 0, &b, &b_count), 0);
+        assert_int_equal(a_count, b_count);
+        for (uint32_t i = 0; i < a_count; i++) {
+            assert_string_equal(a[i].name, b[i].name);
+            assert_int_equal(a[i].dtype, b[i].dtype);
+            assert_int_equal(a[i].dims, b[i].dims);
+            assert_memory_equal(a[i].shape, b[i].shape, sizeof(a[i].shape));
+            assert_int_equal(a[i].bytes, b[i].bytes);
+            assert_memory_equal(a[i].data, b[i].data, a[i].bytes);
+        }
+        efs_client_release(full);
+        efs_client_release(device);
+    }
+    *decodes = gpu_stats(client).g_decodes;
+    efs_client_close(client);
+}
+
+static void every_format(void **state)
+{
+    static const struct {
+        const char *dtype;
+        unsigned bytes;
+    } formats[] = {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1}, {"I64", 8}};
+    static const enum efs_codec_choice codecs[] = {EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_RAW,
+                                                   EFS_CHOOSE_ZSTD};
+    (void)state;
+    for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+        struct fixture one;
+        struct fixture_tensor tensors[3];
+        static const char *const names[] = {"model.layers.0.mlp.experts.0.gate_proj.weight",
+                                            "model.layers.0.mlp.experts.0.up_proj.weight",
+                                            "model.layers.0.mlp.experts.0.down_proj.weight"};
+        const uint64_t rows[] = {120, 1, 77};
+        for (unsigned i = 0; i < 3; i++)
+            tensors[i] = (struct fixture_tensor){
+                names[i], formats[f].dtype, 2, {rows[i], 333}, rows[i] * 333 * formats[f].bytes};
+        fixture_begin(&one);
+        fixture_safetensors(&one, "model.safetensors", tensors, 3, (unsigned)f + 3);
+        for (size_t c = 0; c < sizeof(codecs) / sizeof(codecs[0]); c++) {
+            const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
+                                                     .threads = 2,
+                                                     .shard_elements = 8192,
+                                                     .force = true,
+                                                     .codec = codecs[c]};
+            uint64_t decodes;
+            fixture_pack(&one, &options);
+            same_as_full(one.store, 1, GPU_LEAST, &decodes);
+            assert_true(codecs[c] != EFS_CHOOSE_CASCADE || f > 4 || decodes > 0);
+            assert_true(codecs[c] < EFS_CHOOSE_ZSTD || decodes == 0);
+        }
+        fixture_end(&one);
+    }
+}
+
+/* More than goes into the slots at once; and more than goes into the pool. */
+static void large_experts(void **state)
+{
+    struct fixture large;
+    struct efs_client_request *request;
+    uint64_t decodes;
+    (void)state;
+    fixture_store(&large, 1, 2, 1536, 2048);
+    same_as_full(large.store, 2, GPU_SLOTS + 20 * MIB, &decodes);
+    assert_true(decodes >= 4);
+    struct efs_client *client = gpu_client(large.store, GPU_LEAST);
+    assert_int_equal(gpu_begin(client, 0, 0, 1, &request), 0);
+    assert_int_equal(efs_client_wait(request), -ENOMEM);
+    efs_client_release(request);
+    efs_client_close(client);
+    fixture_end(&large);
+}
+
+/* No kernel decodes it, and there is no full pool. */
+static void foreign_codec(void **state)
+{
+    struct fixture zstd;
+    struct efs_client_request *request;
+    const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
+                                             .threads = 2,
+                                             .shard_elements = 8192,
+                                             .force = true,
+                                             .codec = EFS_CHOOSE_ZSTD};
+    (void)state;
+    fixture_begin(&zstd);
+    fixture_moe(&zstd, 1, 2, 64, 256);
+    fixture_pack(&zstd, &options);
+    struct efs_client *client = gpu_client_without(zstd.store, false);
+    assert_int_equal(gpu_add(client, GPU_LEAST, NULL), 0);
+    assert_int_equal(gpu_begin(client, 0, 0, 2, &request), 0);
+    assert_int_equal(efs_client_wait(request), -EOPNOTSUPP);
+    efs_client_release(request);
+    efs_client_close(client);
+    fixture_end(&zstd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(every_format, gpu_after),
+        cmocka_unit_test_teardown(large_experts, gpu_after),
+        cmocka_unit_test_teardown(foreign_codec, gpu_after),
+    };
+    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
+}
