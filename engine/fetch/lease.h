@@ -17,7 +17,7 @@ struct efs_leases {
     struct efs_job gather_job;
     bool gathering;                                       /* the job is queued or runs */
     enum efs_memfile_kind last_use;                       /* that a lease was asked for: SHOWN or WINDOW */
-    struct efs_request_item *coded_waiting, **coded_tail; /* coded experts that do: fs->coded_waiting (request.c) */
+    struct efs_request_item *coded_waiting, **coded_tail; /* coded experts that do: fs->coded_waiting (coded_line.c) */
     _Atomic uint8_t *brought; /* by expert, a bit for each form: comes, and nobody comes for it (request.c) */
 };
 
@@ -42,7 +42,7 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_l
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
 void efs_leases_retry(struct efs *fs); /* EFS_AGAIN_LEASES: waiting leases may have room now */
-void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: the same for coded experts (request.c) */
+void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: the same for coded experts (coded_line.c) */
 
 /* What the leases of an expert that is held are: its memory file as a window. As efs_request_window(). */
 struct efs_window;

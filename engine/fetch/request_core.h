@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request_core.h - what request.c and request_tensors.c share. */
+/* request_core.h - what the files of requests share. */
 #ifndef EFS_REQUEST_CORE_H
 #define EFS_REQUEST_CORE_H
 
@@ -42,6 +42,22 @@ struct efs_request {
     uint32_t count;
     struct efs_request_item items[];
 };
+
+/* An item that came in full, as its lease, or coded (request.c). */
+void efs_item_leased(void *item, errint_t error, struct efs_lease *lease);
+void efs_item_brought(struct efs_fetch *fetch);
+/* One of its references is given back. */
+void efs_request_unref(struct efs_request *request);
+/* An expert that nobody comes for comes once, however often it is named meanwhile: else who names on and on would have
+ * lines without end. false: it does already. */
+bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form);
+void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form);
+
+/* With efs.lock (coded_line.c): an item waits in line for room; those that there is room for begin; what an expert that
+ * was begun took of the room, so many bytes, is given back. */
+void efs_coded_wait(struct efs *fs, struct efs_request_item *item);
+void efs_coded_take(struct efs *fs, bool from_line);
+void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes);
 
 /* Without lock: all that is still coming waits for room, and does not fit beside what the request holds. */
 bool efs_request_is_stuck(struct efs_request *request);

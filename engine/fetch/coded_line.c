@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coded_line.c - coded experts of requests wait in one line for the part of the budget that may be handed out coded,
+ * efs_budget_coded(): chunks that are referenced cannot be evicted, so the others come as these are dropped.
+ */
+#include "request_core.h"
+
+#include "budget.h"
+#include "lease.h"
+
+#define CODED_AT_ONCE 64u /* experts that begin as one batch */
+
+/* Lock held: what it takes of the room for coded experts. One that others hold takes nothing: it is the same memory. */
+static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *item)
+{
+    return fs->leases->coded_holds[item->expert] ? 0 : item->bytes;
+}
+
+/*
+ * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
+ * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
+ */
+static bool coded_has_room(const struct efs *fs, const struct efs_request_item *first)
+{
+    uint64_t bytes = coded_more(fs, first);
+    const struct efs_request_item *i = first->next_waiting;
+    for (; i && i->request == first->request && !first->request->begun;
+         i = i->next_waiting) /* they follow each other */
+        bytes += coded_more(fs, i);
+    return bytes == 0 || fs->closing || fs->account.coded_bytes == 0 ||
+           fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
+}
+
+/* Lock held. */
+static void coded_hold(struct efs *fs, const struct efs_request_item *item)
+{
+    if (fs->leases->coded_holds[item->expert]++ == 0) {
+        fs->account.coded_bytes += item->bytes;
+        fs->leases->coded_count++;
+    }
+}
+
+void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes)
+{
+    if (--fs->leases->coded_holds[expert] == 0) {
+        fs->account.coded_bytes -= bytes;
+        fs->leases->coded_count--;
+    }
+}
+
+void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
+{
+    stats->coded_bytes = fs->account.coded_bytes;
+    stats->coded_experts = fs->leases->coded_count;
+}
+
+void efs_coded_wait(struct efs *fs, struct efs_request_item *item)
+{
+    *fs->leases->coded_tail = item;
+    fs->leases->coded_tail = &item->next_waiting;
+    fs->coded_waiting++;
+}
+
+void efs_coded_take(struct efs *fs, bool from_line)
+{
+    for (uint32_t taken = 0; fs->leases->coded_waiting && coded_has_room(fs, fs->leases->coded_waiting); taken++) {
+        struct efs_request_item *item = fs->leases->coded_waiting;
+        if (taken == CODED_AT_ONCE) {
+            efs_again(fs, EFS_AGAIN_CODED);
+            return;
+        }
+        item->request->begun = true;
+        fs->leases->coded_waiting = item->next_waiting;
+        if (--fs->coded_waiting == 0)
+            fs->leases->coded_tail = &fs->leases->coded_waiting;
+        coded_hold(fs, item);
+        fs->deferred.from_lines |= from_line;
+        EFS_DEFER(fs, fetches, item->fetch);
+    }
+}
+
+void efs_coded_retry(struct efs *fs)
+{
+    efs_coded_take(fs, true);
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request_begin.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their
+ * chunks. All memory that beginning takes is got first: once the cache state was told of a request, nothing of it
+ * fails.
+ */
+#include "request_core.h"
+
+#include "budget.h"
+#include "cache.h"
+#include "lease.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define BRING_SHARE 4 /* what nobody has leased yet is brought in full up to a quarter of the budget */
+
+static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
+                              struct efs_error *err)
+{
+    uint32_t width = efs_cache_width(fs);
+    if (form == EFS_FORM_FULL && !fs->options.full_pool)
+        return efs_fail(err, -EINVAL, "full experts need the full pool, which is off");
+    if (count == 0 || count > width)
+        return efs_fail(err, -EINVAL, "%u experts in a request: a layer has 1 to %u", count, width);
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].expert >= fs->store->expert_count || needs[i].tokens == 0)
+            return efs_fail(err, -EINVAL, "there is no expert %u, or it gets no token", needs[i].expert);
+        if (efs_cache_layer_of(fs, needs[i].expert) != efs_cache_layer_of(fs, needs[0].expert))
+            return efs_fail(err, -EINVAL, "experts %u and %u are of two layers", needs[0].expert, needs[i].expert);
+        for (uint32_t n = 0; n < i; n++)
+            if (needs[n].expert == needs[i].expert)
+                return efs_fail(err, -EINVAL, "expert %u twice in a request", needs[i].expert);
+    }
+    return 0;
+}
+
+/* What is asked for, and what beginning needs, got before anything is told to the cache state. */
+struct start {
+    const struct efs_request_how *how;
+    uint32_t count, coming;     /* named; of those, that are to come */
+    uint32_t *experts, *tokens; /* that are named */
+    uint8_t *forms;
+    bool *comes;
+    struct efs_full_waiter **waiters; /* of those that are to come in full */
+};
+
+static void start_free(struct start *s)
+{
+    free(s->waiters);
+    free(s->experts);
+}
+
+static bool start_for_nobody(const struct start *s, uint32_t i)
+{
+    return s->how->bring || (s->how->arrived && !s->how->args[i]);
+}
+
+/* Nothing has begun. */
+static void start_undo(struct efs *fs, struct start *s)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->comes[i] && start_for_nobody(s, i))
+            efs_brought_end(fs, s->experts[i], s->forms[i]);
+}
+
+/* In which form each comes. What nobody has leased yet takes a share of the budget in full at most; the rest is brought
+ * coded. */
+static void start_choose_forms(struct efs *fs, struct start *s)
+{
+    enum efs_form form = s->how->form;
+    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
+    efs_lock(fs);
+    for (uint32_t i = 0; i < s->count; i++) {
+        bool full = form == EFS_FORM_FULL;
+        if (s->how->bring) {
+            bytes += efs_memfile_bytes(fs, s->experts[i]);
+            full = bytes <= most;
+        } else if (form == EFS_FORM_ANY) {
+            full = fs->options.full_pool && efs_full_of(fs, s->experts[i])->state != EFS_FULL_NONE;
+        }
+        s->forms[i] = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
+    }
+    efs_unlock(fs);
+}
+
+static bool start_new(struct efs *fs, const struct efs_need *needs, uint32_t count, const struct efs_request_how *how,
+                      struct start *s)
+{
+    *s = (struct start){.how = how,
+                        .count = count,
+                        .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
+                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
+    if (!s->waiters || !s->experts)
+        return false;
+    s->tokens = s->experts + count;
+    s->forms = (uint8_t *)(s->tokens + count);
+    s->comes = (bool *)(s->forms + count);
+    for (uint32_t i = 0; i < count; i++) {
+        s->experts[i] = needs[i].expert;
+        s->tokens[i] = needs[i].tokens;
+    }
+    start_choose_forms(fs, s);
+    for (uint32_t i = 0; i < count; i++) {
+        s->comes[i] = !start_for_nobody(s, i) || efs_brought_begin(fs, s->experts[i], s->forms[i]);
+        s->coming += s->comes[i];
+    }
+    return true;
+}
+
+static struct efs_request *request_new(struct efs *fs, const struct start *s)
+{
+    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->coming * sizeof(request->items[0]));
+    if (!request)
+        return NULL;
+    request->fs = fs;
+    request->event.fd = -1;
+    request->arrived = s->how->arrived;
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&request->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&request->lock, NULL);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->comes[i])
+            request->items[request->count++] =
+                (struct efs_request_item){.request = request,
+                                          .expert = s->experts[i],
+                                          .tokens = s->tokens[i],
+                                          .arg = s->how->arrived ? s->how->args[i] : NULL,
+                                          .for_nobody = start_for_nobody(s, i),
+                                          .form = s->forms[i]};
+    request->refs = request->count + 1;
+    return request;
+}
+
+/* What each item needs on its way. false: no memory, and none has it. */
+static bool request_prepare(struct efs *fs, struct efs_request *request, struct start *s)
+{
+    bool good = true;
+    for (uint32_t i = 0; good && i < request->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (item->form == EFS_FORM_FULL) {
+            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, efs_item_leased, item);
+            good = s->waiters[i] != NULL;
+            if (good && request->arrived)
+                s->waiters[i]->use = EFS_MEMFILE_WINDOW;
+        } else {
+            item->fetch = efs_fetch_new(fs, item->expert);
+            good = item->fetch != NULL;
+            item->bytes = efs_expert_coded_bytes(fs, item->expert);
+        }
+        if (good && item->fetch) {
+            item->fetch->owner = item;
+            item->fetch->ended = efs_item_brought;
+            item->fetch->tokens = item->tokens;
+        }
+    }
+    for (uint32_t i = 0; !good && i < request->count; i++) {
+        free(s->waiters[i]);
+        free(request->items[i].fetch);
+        request->items[i].fetch = NULL;
+    }
+    return good;
+}
+
+static void request_begin(struct efs *fs, struct efs_request *request, const struct start *s)
+{
+    uint32_t coded = 0;
+    efs_lock(fs);
+    for (uint32_t i = 0; s->how->bring && i < s->count; i++) /* named again is another use, come for it or not */
+        efs_cache_announce(fs, s->experts[i], false);
+    efs_cache_request(fs, s->experts, s->tokens, s->count, true);
+    for (uint32_t i = 0; i < s->count; i++) {
+        efs_cache_touched(fs, s->experts[i]);
+        if (s->how->bring)
+            efs_cache_announce(fs, s->experts[i], true);
+        if (!s->comes[i])
+            efs_cache_release(fs, s->experts[i]);
+    }
+    for (uint32_t i = 0; i < request->count; i++) {
+        struct efs_request_item *item = &request->items[i];
+        if (item->form == EFS_FORM_FULL) {
+            efs_count(&fs->stats, leases, 1);
+            if (request->arrived)
+                fs->leases->last_use = EFS_MEMFILE_WINDOW;
+            efs_lease_ask(fs, s->waiters[i]);
+        } else {
+            efs_coded_wait(fs, item);
+            coded++;
+            efs_active_begin(fs);
+        }
+    }
+    efs_count(&fs->stats, coded, coded);
+    efs_coded_take(fs, false);
+    efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the last in line */
+    efs_unlock(fs);
+}
+
+errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                            const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
+{
+    struct start s;
+    *out = NULL;
+    errint_t rc = request_check(fs, needs, count, how->bring ? EFS_FORM_CODED : how->form, err);
+    if (rc < 0)
+        return rc;
+    struct efs_request *request = NULL;
+    bool started = start_new(fs, needs, count, how, &s);
+    if (started)
+        request = request_new(fs, &s);
+    if (!request || !request_prepare(fs, request, &s)) {
+        if (started)
+            start_undo(fs, &s);
+        start_free(&s);
+        if (request) {
+            request->refs = 1;
+            efs_request_unref(request);
+        }
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    }
+    request_begin(fs, request, &s);
+    start_free(&s);
+    if (how->bring || how->arrived)
+        efs_request_unref(request);
+    else
+        *out = request;
+    return 0;
+}
