@@ -117,27 +117,13 @@ void efs_cache_destroy(struct efs *fs)
 
 /* ---- moves ---- */
 
-static unsigned pool_components(enum efs_pool pool)
-{
-    switch (pool) {
-    case EFS_POOL_C:
-        return EFS_BOTH;
-    case EFS_POOL_S:
-        return EFS_COMPONENT_SM;
-    case EFS_POOL_E:
-        return EFS_COMPONENT_E;
-    default:
-        return 0;
-    }
-}
-
 /* Memory follows the cache state. */
 static void cache_follow(struct efs *fs, uint32_t expert, enum efs_pool to)
 {
-    efs_extents_keep(fs, expert, pool_components(to));
+    efs_extents_keep(fs, expert, efs_pool_components(to));
     if (fs->options.full_pool)
         efs_full_keep(fs, expert, to == EFS_POOL_F);
-    if (pool_components(to))
+    if (efs_pool_components(to))
         efs_demote(fs, expert);
 }
 
@@ -155,30 +141,6 @@ static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
     struct efs_cache *r = fs->cache;
     efs_policy_set(r->policy, r->expert[expert].layer, r->expert[expert].index, pool);
     cache_follow(fs, expert, pool);
-}
-
-void efs_cache_lost(struct efs *fs, uint32_t expert)
-{
-    const struct efs_cache *r = fs->cache;
-    if (expert >= fs->store->expert_count || !r->policy)
-        return;
-    enum efs_pool pool = efs_cache_kept(fs, expert);
-    if (pool != EFS_POOL_F && pool != EFS_POOL_M)
-        cache_set_pool(fs, expert, EFS_POOL_M);
-}
-
-void efs_cache_dropped_full(struct efs *fs, uint32_t expert)
-{
-    bool some;
-    if (!fs->cache->policy)
-        return;
-    enum efs_pool pool = efs_cache_kept(fs, expert);
-    unsigned components = pool_components(pool);
-    if (pool == EFS_POOL_F)
-        cache_set_pool(fs, expert, EFS_POOL_M);
-    else if (components && (efs_extents_have(fs, expert, &some) & components) != components &&
-             !efs_extents_loading(fs, expert))
-        efs_cache_lost(fs, expert); /* it was to become chunks, and nothing has them */
 }
 
 /* ---- requests ---- */
@@ -305,11 +267,6 @@ void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)
 void efs_cache_touched(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].touches++;
-}
-
-bool efs_cache_held(const struct efs *fs, uint32_t expert)
-{
-    return expert < fs->store->expert_count && fs->cache->expert[expert].holds > 0;
 }
 
 /*

@@ -52,12 +52,14 @@ void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, 
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
 bool efs_cache_held(const struct efs *fs, uint32_t expert);
 
-/* ---- what memory tells the cache state ---- */
+/* ---- what memory tells the cache state (cache_lost.c) ---- */
 
 /* Kept components of the expert are not there any more, or could not be brought. */
 void efs_cache_lost(struct efs *fs, uint32_t expert);
 /* Its full form went, or could not be made. */
 void efs_cache_dropped_full(struct efs *fs, uint32_t expert);
+/* Drop the oldest full expert that nobody holds, of the evictable or of the kept ones. false: none. */
+bool efs_full_evict_oldest(struct efs *fs, bool kept);
 void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes grew */
 
 /* Victims of the policy: memory follows. */

@@ -34,6 +34,8 @@ struct efs_cache {
     uint32_t *ids, *tokens;                                                            /* [width], scratch */
 };
 
+/* The components that a pool keeps of an extent; F and M none. */
+unsigned efs_pool_components(enum efs_pool pool);
 /* The pool of 'F', 'C', 'S' or 'E'; M for all else. */
 enum efs_pool efs_cache_state_pool(char state);
 

@@ -7,6 +7,20 @@
 
 #include <errno.h>
 
+unsigned efs_pool_components(enum efs_pool pool)
+{
+    switch (pool) {
+    case EFS_POOL_C:
+        return EFS_BOTH;
+    case EFS_POOL_S:
+        return EFS_COMPONENT_SM;
+    case EFS_POOL_E:
+        return EFS_COMPONENT_E;
+    default:
+        return 0;
+    }
+}
+
 enum efs_pool efs_cache_state_pool(char state)
 {
     switch (state) {
@@ -36,6 +50,11 @@ enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
 {
     const struct efs_cache *r = fs->cache;
     return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
+}
+
+bool efs_cache_held(const struct efs *fs, uint32_t expert)
+{
+    return expert < fs->store->expert_count && fs->cache->expert[expert].holds > 0;
 }
 
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)

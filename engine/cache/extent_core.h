@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_core.h - what the files of extents share: extent.c (what an extent is), extent_keep.c (what is kept and what
- * goes), extent_load.c (reading), extent_decode.c. With efs.lock held unless said otherwise.
+ * extent_core.h - what the files of extents share. With efs.lock held unless said otherwise. Each calls those above it:
+ *
+ *     extent_loads.c   what loads need beside memory      extent.c   what an extent is
+ *     extent_keep.c    which components stay, in which list
+ *     cache_lost.c     the cache state is told of what went
+ *     extent_pass.c    what streams bring
+ *     extent_evict.c   who goes
+ *     extent_load.c    reading
  */
 #ifndef EFS_EXTENT_CORE_H
 #define EFS_EXTENT_CORE_H
@@ -75,14 +81,45 @@ static inline uint32_t efs_expert_extent_end(const struct efs *fs, uint32_t expe
 /* Raw bytes of a whole shard of the object. */
 uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 
+/* ---- extent_loads.c ---- */
+struct efs_extent_load {
+    struct efs_extent_load *next; /* idle, or under way and not wanted */
+    struct efs_disk_request e, sm;
+    struct efs_job failed;
+    struct efs *fs;
+    uint32_t extent;
+    uint8_t components, why; /* why: enum efs_load */
+    bool guessed;            /* it began as EFS_LOAD_GUESS */
+    _Atomic int pending;
+    _Atomic errint_t error;
+};
+/* One of them; NULL: there are none, and more are on their way or cannot be had. Give it back. */
+struct efs_extent_load *efs_extent_load_take(struct efs *fs);
+void efs_extent_load_give(struct efs *fs, struct efs_extent_load *load);
+void efs_extent_loads_free(struct efs *fs);
+
 /* ---- extent_keep.c ---- */
+/* The components that are in memory and that nobody keeps. */
+static inline unsigned efs_extent_evictable(const struct efs_extent *x)
+{
+    return x->have & ~(unsigned)x->keep;
+}
+
 /* The extent stands in the list that its components call for, or in none while it is loaded or empty. */
 void efs_extent_enlist(struct efs *fs, uint32_t extent);
 void efs_extent_delist(struct efs *fs, uint32_t extent);
 /* Free components of an extent without users. */
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
-/* The same, also of kept components: the cache state is told. */
+/* It was used: it does not count as read ahead any more. */
+void efs_extent_used(struct efs *fs, struct efs_extent *x);
+/* It is in passing from now on, or is not; the caller enlists it. */
+void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);
+
+/* ---- cache_lost.c ---- */
+/* As efs_extent_drop(), also of kept components: the cache state is told. */
 void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components);
+
+/* ---- extent_evict.c ---- */
 /* It has no users any more: what is damaged or in a segment that leaves goes, or moves. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
 /* What is evictable in segments that leave goes, but for what has users. */
@@ -91,15 +128,11 @@ void efs_extents_drop_leaving(struct efs *fs);
 unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x);
 /* Nobody will come back for it soon: it goes before others do and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
-/* It was used: it does not count as read ahead any more. */
-void efs_extent_used(struct efs *fs, struct efs_extent *x);
 
 /* Drop the oldest that nobody keeps, uses or comes for. false: there is none. */
 bool efs_extents_evict_idle(struct efs *fs);
 
 /* ---- extent_pass.c ---- */
-/* It is in passing from now on, or is not; the caller enlists it. */
-void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);
 /* A reader of that pace asks for bytes of it. */
 void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
 /* Drop what streams have left behind, oldest first, until bytes more are within their quota; wanted: also what was read
@@ -127,7 +160,6 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 /* It is not LOADING any more, and who waits is told the error or 0 or, if it is not whole yet, it is read on: also for
  * -EAGAIN and -ECANCELED. */
 void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
-void efs_extent_loads_free(struct efs *fs);
 /* Someone gives way: first what nobody will come back for, then the budget, then the oldest that is evictable, and only
  * when all memory is kept the oldest of that. For a guess nothing goes that is kept, or that a reader comes for. false:
  * nobody can. */

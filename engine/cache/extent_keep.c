@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_keep.c - which components of extents stay in memory. What the policy keeps (extent.keep) stands in one list,
- * all else in two others: *evictable* extents, of dense tensors, of experts that are not kept, and components that
- * their expert lost; and what is *passing*, of scans (extent_pass.c). Evictable components stay as long as nobody needs
- * their memory, and go oldest first; but what is guessed to be asked for soon (extent.awaited) goes after the others.
+ * extent_keep.c - which components of extents stay in memory, and in which list an extent stands for that. What the
+ * policy keeps (extent.keep) stands in one list, all else in two others: *evictable* extents, of dense tensors, of
+ * experts that are not kept, and components that their expert lost; and what is *passing*, of scans (extent_pass.c).
+ * Who goes when memory is needed says extent_evict.c.
  */
 #include "extent_core.h"
 
-#include "cache.h"
-
-static unsigned extent_evictable_components(const struct efs_extent *x)
+void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
 {
-    return x->have & ~(unsigned)x->keep;
+    fs->extents->passing_bytes -= x->passing_bytes;
+    x->passing_bytes = passing && !x->keep ? (uint32_t)efs_extent_span(fs, x, x->needs) : 0;
+    fs->extents->passing_bytes += x->passing_bytes;
 }
 
 void efs_extent_delist(struct efs *fs, uint32_t extent)
@@ -30,7 +30,7 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
     efs_extent_delist(fs, extent);
     if (x->have == 0 || x->state == EFS_EXTENT_LOADING)
         return;
-    bool evictable = extent_evictable_components(x) != 0;
+    bool evictable = efs_extent_evictable(x) != 0;
     x->evict_first = x->evict_first && evictable;
     x->list = !evictable ? EFS_LIST_PROTECTED : x->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_EVICTABLE;
     efs_lru_insert(!evictable         ? &fs->extents->protected
@@ -62,72 +62,6 @@ void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
         efs_extent_set_passing(fs, x, false);
     }
     efs_extent_enlist(fs, extent);
-}
-
-void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components)
-{
-    const struct efs_extent *x = &fs->extents->at[extent];
-    bool kept = (x->have & x->keep & components) != 0;
-    efs_extent_drop(fs, extent, components);
-    efs_count(&fs->stats, kept_lost, kept);
-    if (kept)
-        efs_cache_lost(fs, fs->store->objects[x->object].group);
-}
-
-static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool awaited)
-{
-    enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
-        if (only_evict_first && !fs->extents->at[i].evict_first)
-            return EFS_EVICTED_NONE;
-        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].awaited == awaited) {
-            efs_extent_drop(fs, i, extent_evictable_components(&fs->extents->at[i]));
-            efs_count(&fs->stats, evictions_c, 1);
-            return EFS_EVICTED_ONE;
-        }
-        result = EFS_EVICTED_IN_USE;
-    }
-    return result;
-}
-
-/* What streams left behind goes before others, what they wait for after. */
-enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
-{
-    if (only_evict_first)
-        return extents_evict_evictable(fs, true, false);
-    enum efs_evicted passed = efs_extents_evict_passing(fs, EFS_PASSING_LEFT), evictable;
-    if (passed == EFS_EVICTED_ONE)
-        return passed;
-    evictable = extents_evict_evictable(fs, false, false);
-    if (evictable == EFS_EVICTED_IN_USE)
-        evictable = extents_evict_evictable(fs, false, true);
-    if (evictable == EFS_EVICTED_ONE)
-        return evictable;
-    enum efs_evicted ahead = efs_extents_evict_passing(fs, EFS_PASSING_READ);
-    if (ahead != EFS_EVICTED_ONE)
-        ahead = efs_extents_evict_passing(fs, EFS_PASSING_ALL);
-    return ahead != EFS_EVICTED_NONE ? ahead : evictable != EFS_EVICTED_NONE ? evictable : passed;
-}
-
-bool efs_extents_evict_idle(struct efs *fs)
-{
-    return efs_extents_evict_passing(fs, EFS_PASSING_LEFT) == EFS_EVICTED_ONE ||
-           extents_evict_evictable(fs, false, false) == EFS_EVICTED_ONE;
-}
-
-/* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
-bool efs_extents_evict_protected(struct efs *fs)
-{
-    for (unsigned held = 0; held < 2; held++)
-        for (uint32_t i = fs->extents->protected.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->protected, i)) {
-            const struct efs_extent *x = &fs->extents->at[i];
-            if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
-                efs_extent_give_up(fs, i, x->have);
-                efs_count(&fs->stats, evictions_c, 1);
-                return true;
-            }
-        }
-    return false;
 }
 
 void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components)
@@ -163,78 +97,4 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert)
         if (fs->extents->at[i].state != EFS_EXTENT_REST)
             return true;
     return false;
-}
-
-/* ---- segments that leave ---- */
-
-unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x)
-{
-    return (x->e.data && fs->arena.segments[x->e.segment].retiring ? EFS_COMPONENT_E : 0u) |
-           (x->sm.data && fs->arena.segments[x->sm.segment].retiring ? EFS_COMPONENT_SM : 0u);
-}
-
-void efs_extent_released(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->have == 0)
-        return;
-    unsigned components = x->have & efs_extent_in_leaving(fs, x);
-    if (x->discard)
-        efs_extent_give_up(fs, extent, x->have);
-    else if (components)
-        efs_again(fs, EFS_AGAIN_MOVE);
-}
-
-/* One that goes leaves the list, hence from the start again each time: a segment has few. */
-static bool extent_drop_one_leaving(struct efs *fs, const struct efs_lru *list)
-{
-    for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
-        const struct efs_extent *x = &fs->extents->at[i];
-        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & extent_evictable_components(x) : 0;
-        if (components) {
-            efs_extent_drop(fs, i, components);
-            return true;
-        }
-    }
-    return false;
-}
-
-void efs_extents_drop_leaving(struct efs *fs)
-{
-    while (extent_drop_one_leaving(fs, &fs->extents->passing) || extent_drop_one_leaving(fs, &fs->extents->evictable))
-        efs_again(fs, EFS_AGAIN_SEGMENTS);
-}
-
-void efs_extent_evict_first(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
-        efs_extent_set_passing(fs, x, false);
-        x->evict_first = true;
-        x->awaited = false;
-        efs_extent_enlist(fs, extent);
-    }
-}
-
-bool efs_extents_one_goes_first(const struct efs *fs)
-{
-    uint32_t oldest = fs->extents->evictable.oldest;
-    return oldest != EFS_NONE && fs->extents->at[oldest].evict_first;
-}
-
-void efs_extent_evict_early(struct efs *fs, uint32_t extent)
-{
-    struct efs_lru *evictable = &fs->extents->evictable;
-    const struct efs_extent *x = &fs->extents->at[extent];
-    uint32_t behind = EFS_NONE;
-    if (x->list != EFS_LIST_EVICTABLE || x->refs != 0 || x->evict_first)
-        return;
-    efs_lru_remove(evictable, extent);
-    for (uint32_t i = evictable->oldest; i != EFS_NONE && fs->extents->at[i].evict_first;
-         i = efs_lru_newer(evictable, i))
-        behind = i;
-    if (behind == EFS_NONE)
-        efs_lru_insert(evictable, extent, false);
-    else
-        efs_lru_insert_newer(evictable, extent, behind);
 }

@@ -16,9 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOADS_IDLE 16u  /* with fewer at hand more are made: as many as there are, ... */
-#define LOADS_FIRST 64u /* ... but at first these */
-
 static bool extent_is_whole(const struct efs_extent *x)
 {
     return x->state == EFS_EXTENT_REST && x->have == x->needs;
@@ -116,18 +113,6 @@ static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned 
 
 /* ---- reading ---- */
 
-struct efs_extent_load {
-    struct efs_extent_load *next; /* idle, or under way and not wanted */
-    struct efs_disk_request e, sm;
-    struct efs_job failed;
-    struct efs *fs;
-    uint32_t extent;
-    uint8_t components, why; /* why: enum efs_load */
-    bool guessed;            /* it began as EFS_LOAD_GUESS */
-    _Atomic int pending;
-    _Atomic errint_t error;
-};
-
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -195,13 +180,6 @@ static void load_raise(struct efs *fs, struct efs_extent_load *load)
     efs_defer_look(fs);
 }
 
-static void load_ended(struct efs *fs, struct efs_extent_load *load)
-{
-    load->next = fs->extents->idle_loads;
-    fs->extents->idle_loads = load;
-    fs->extents->idle_count++;
-}
-
 /* The load of an extent that nobody waits for; there are some at a time. NULL: it is wanted, or not read. */
 static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t extent)
 {
@@ -223,7 +201,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
         fs->hooks->guessed(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
     if (load->why == EFS_LOAD_WARM)
         fs->hooks->warmed(fs, load->extent, error);
-    load_ended(fs, load);
+    efs_extent_load_give(fs, load);
 }
 
 /* On a worker, since who is told of errors may block. */
@@ -293,60 +271,11 @@ static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, 
     efs_defer_read(load->fs, r);
 }
 
-/* Made before they are needed; those that ended are used again, so that hardly one is made once as many are under way
- * as ever will be. */
-unsigned efs_extent_loads_wanted(const struct efs *fs)
-{
-    unsigned made = fs->extents->load_count;
-    return fs->extents->idle_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
-}
-
-struct efs_extent_load *efs_extent_loads_new(unsigned count)
-{
-    struct efs_extent_load *loads = NULL, *load;
-    while (count-- > 0 && (load = efs_sys_calloc(1, sizeof(*load)))) {
-        load->next = loads;
-        loads = load;
-    }
-    return loads;
-}
-
-void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
-{
-    for (struct efs_extent_load *next; loads; loads = next) {
-        next = loads->next;
-        load_ended(fs, loads);
-        fs->extents->load_count++;
-    }
-}
-
-/* NULL: there are none, and more are on their way or cannot be had. */
-static struct efs_extent_load *load_take(struct efs *fs)
-{
-    struct efs_extent_load *load = fs->extents->idle_loads;
-    if (load) {
-        fs->extents->idle_loads = load->next;
-        fs->extents->idle_count--;
-    }
-    if (fs->extents->idle_count < LOADS_IDLE)
-        atomic_store(&fs->supply_wanted, true);
-    return load;
-}
-
-void efs_extent_loads_free(struct efs *fs)
-{
-    for (struct efs_extent_load *load = fs->extents->idle_loads, *next; load; load = next) {
-        next = load->next;
-        free(load);
-    }
-    fs->extents->idle_loads = NULL;
-}
-
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->needs & ~(unsigned)x->have;
-    struct efs_extent_load *load = load_take(fs);
+    struct efs_extent_load *load = efs_extent_load_take(fs);
     if (!load)
         return efs_defer_supply(fs);
     errint_t rc = why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components)
@@ -354,7 +283,7 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     if (rc < 0) {
         if (rc != -EAGAIN && x->have == 0)
             efs_extent_set_passing(fs, x, false);
-        load_ended(fs, load);
+        efs_extent_load_give(fs, load);
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,

@@ -12,13 +12,6 @@
 #define STALE_AHEAD 4u /* it was read ahead, and its reader did not come */
 #define STALE_PART 1u  /* a part of it was read, and nobody comes for the rest */
 
-void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
-{
-    fs->extents->passing_bytes -= x->passing_bytes;
-    x->passing_bytes = passing && !x->keep ? (uint32_t)efs_extent_span(fs, x, x->needs) : 0;
-    fs->extents->passing_bytes += x->passing_bytes;
-}
-
 static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
 {
     uint32_t object = fs->extents->at[extent].object;

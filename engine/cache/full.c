@@ -9,7 +9,6 @@
  */
 #include "full.h"
 
-#include "cache.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -122,8 +121,7 @@ bool efs_full_may_go(const struct efs_full *f)
     return f->state == EFS_FULL_READY && !f->leases;
 }
 
-/* It is READY and nobody's. */
-static void full_leave(struct efs *fs, uint32_t expert)
+void efs_full_leave(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY && f->leases == 0 && f->readers == 0 && !f->waiters && f->memfile);
@@ -133,20 +131,6 @@ static void full_leave(struct efs *fs, uint32_t expert)
     f->memfile = NULL;
     f->state = EFS_FULL_NONE;
     fs->full->ready_count--;
-}
-
-bool efs_full_evict_oldest(struct efs *fs, bool kept)
-{
-    const struct efs_lru *list = kept ? &fs->full->protected : &fs->full->evictable;
-    for (uint32_t e = list->oldest; e != EFS_NONE; e = efs_lru_newer(list, e)) {
-        if (fs->full->at[e].leases || fs->full->at[e].readers)
-            continue;
-        full_leave(fs, e);
-        efs_count(&fs->stats, evictions_f, 1);
-        efs_cache_dropped_full(fs, e);
-        return true;
-    }
-    return false;
 }
 
 bool efs_full_must_leave(const struct efs_full *f, enum efs_memfile_kind use)
@@ -159,7 +143,7 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 {
     if (!efs_full_must_leave(&fs->full->at[expert], use))
         return false;
-    full_leave(fs, expert);
+    efs_full_leave(fs, expert);
     efs_count(&fs->stats, leases_moved, 1);
     return true;
 }

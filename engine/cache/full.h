@@ -44,13 +44,13 @@ void efs_full_destroy(struct efs *fs);
 /* With lock held: if the expert is full: its bytes, held until efs_full_unpin(). Else NULL. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
 void efs_full_unpin(struct efs *fs, uint32_t expert);
-/* With lock held: drop the oldest expert that nobody holds, of the evictable or of the kept ones. false: none. */
-bool efs_full_evict_oldest(struct efs *fs, bool kept);
 /* With lock held: nobody has it leased: it can be evicted, now or when it was copied from. */
 bool efs_full_may_go(const struct efs_full *full);
 /* With lock held: a READY expert that nobody holds is in memory that cannot be used so, because it is the other kind.
  */
 bool efs_full_must_leave(const struct efs_full *full, enum efs_memfile_kind use);
+/* With lock held: an expert that is READY and nobody's is NONE; the cache state is not told. */
+void efs_full_leave(struct efs *fs, uint32_t expert);
 /* With lock held: if so, it leaves it; the cache state are not told. false: it stays. */
 bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
 /* A lease on a READY expert begins, or ends: true: that was the last one. */

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * extent_loads.c - what loads need beside memory, made before it is needed: nothing is allocated with the lock held.
+ * Those that ended are used again, so that hardly one is made once as many are under way as ever will be.
+ */
+#include "extent_core.h"
+
+#include "sys.h"
+
+#include <stdlib.h>
+
+#define LOADS_IDLE 16u  /* with fewer at hand more are made: as many as there are, ... */
+#define LOADS_FIRST 64u /* ... but at first these */
+
+void efs_extent_load_give(struct efs *fs, struct efs_extent_load *load)
+{
+    load->next = fs->extents->idle_loads;
+    fs->extents->idle_loads = load;
+    fs->extents->idle_count++;
+}
+
+unsigned efs_extent_loads_wanted(const struct efs *fs)
+{
+    unsigned made = fs->extents->load_count;
+    return fs->extents->idle_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
+}
+
+struct efs_extent_load *efs_extent_loads_new(unsigned count)
+{
+    struct efs_extent_load *loads = NULL, *load;
+    while (count-- > 0 && (load = efs_sys_calloc(1, sizeof(*load)))) {
+        load->next = loads;
+        loads = load;
+    }
+    return loads;
+}
+
+void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
+{
+    for (struct efs_extent_load *next; loads; loads = next) {
+        next = loads->next;
+        efs_extent_load_give(fs, loads);
+        fs->extents->load_count++;
+    }
+}
+
+struct efs_extent_load *efs_extent_load_take(struct efs *fs)
+{
+    struct efs_extent_load *load = fs->extents->idle_loads;
+    if (load) {
+        fs->extents->idle_loads = load->next;
+        fs->extents->idle_count--;
+    }
+    if (fs->extents->idle_count < LOADS_IDLE)
+        atomic_store(&fs->supply_wanted, true);
+    return load;
+}
+
+void efs_extent_loads_free(struct efs *fs)
+{
+    for (struct efs_extent_load *load = fs->extents->idle_loads, *next; load; load = next) {
+        next = load->next;
+        free(load);
+    }
+    fs->extents->idle_loads = NULL;
+}
