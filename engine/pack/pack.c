@@ -53,33 +53,6 @@ errint_t efs_pack_check_place(const char *src, const char *out, const struct efs
     return rc;
 }
 
-errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
-                                const struct efs_pack_options *options, struct efs_error *err)
-{
-    if (!options->weights || catalog->tensor_count)
-        return 0;
-    char magic[sizeof(EFS_MAGIC) - 1], *path = NULL;
-    bool store = false;
-    for (size_t i = 0; i < catalog->file_count && !store; i++) {
-        free(path);
-        if (asprintf(&path, "%s/%s", catalog->root, catalog->files[i].path) < 0)
-            return efs_fail(err, -ENOMEM, "%s: no memory", src);
-        int fd = efs_sys_open(path, O_RDONLY | O_NONBLOCK, 0);
-        store = fd >= 0 && efs_sys_pread_all(fd, magic, sizeof(magic), 0) == 0 &&
-                memcmp(magic, EFS_MAGIC, sizeof(magic)) == 0;
-        if (fd >= 0)
-            efs_sys_close(fd);
-    }
-    errint_t rc =
-        store ? efs_fail(err, -ENODATA, "%s: is a store already; expertfs mounts it, expertctl unpack unpacks it", path)
-              : efs_fail(err, -ENODATA,
-                         "%s: no weights found: no safetensors or GGUF file with tensors; --any packs it all "
-                         "the same",
-                         src);
-    free(path);
-    return rc;
-}
-
 struct job {
     const struct efs_pack_options *options;
     struct efs_catalog catalog;
@@ -140,6 +113,11 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
         struct stat st;
         bool directory = efs_sys_fstat(existing, &st) == 0 && S_ISDIR(st.st_mode);
         efs_sys_close(existing);
+        int source = directory ? efs_sys_open(src, O_PATH, 0) : -1;
+        if (source >= 0)
+            efs_sys_close(source);
+        if (source == -ENOENT)
+            return efs_fail(err, -ENOENT, "%s: %s; what is packed comes first, then the store", src, strerror(ENOENT));
         if (directory)
             return efs_fail(err, -EISDIR, "%s: is a directory; OUT is the store's own name, such as %s/model.efs", out,
                             out);

@@ -35,7 +35,8 @@
 /* A run ends before EFS_RUN_BYTES raw bytes, and before its chunks could take more memory than this. */
 #define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
 
-/* Do the options ask for weights, and there are none? -ENODATA: err says what src is. */
+/* Do the options ask for weights, and there are none, or not all parts of them, or all twice as in the cache of a hub?
+ * -ENODATA: err says what src is, and what to pack in its place. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
 

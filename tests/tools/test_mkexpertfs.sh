@@ -93,6 +93,46 @@ for source in "$dir/nonsense" "$dir/nonsense/a.txt"; do
     grep -q 'no weights found.*--any' "$dir/err" || complain "$source: $(cat "$dir/err")"
 done
 pack --any "$dir/nonsense" "$dir/stores/any.efs"
+fails 1 "$dir/gone" "$dir/stores"
+grep -q 'comes first, then the store' "$dir/err" || complain "the other way around: $(cat "$dir/err")"
+
+# A checkpoint that did not come whole, one part alone, and the cache of a hub
+for kind in safetensors gguf; do # parts are told by their names
+    rm -rf "$dir/parts"
+    mkdir -p "$dir/parts/deeper"
+    "$mkmodel" -q --preset=tiny-mixtral --format=$kind --shard-size=100G "$dir/parts/made" || complain "mkmodel $kind: exit $?"
+    mv "$dir/parts/made/"model*.$kind "$dir/parts/one.$kind"
+    rm -r "$dir/parts/made"
+    for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2 00001-of-00001 0-of-9 5-of-4; do
+        ln "$dir/parts/one.$kind" "$dir/parts/deeper/m-$part.$kind"
+    done
+    fails 1 "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/x.efs"
+    grep -q "is one part of 3: pack the folder" "$dir/err" || complain "one part of three: $(cat "$dir/err")"
+    pack --any "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/part-$kind.efs"
+    pack "$dir/parts/deeper/m-00001-of-00001.$kind" "$dir/stores/part1-$kind.efs"
+    [ $kind = gguf ] || continue
+    pack "$dir/parts" "$dir/stores/parts.efs" # of GGUF files each has its own names of tensors
+    for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2; do
+        mv "$dir/parts/deeper/m-$part.gguf" "$dir/aside"
+        fails 1 "$dir/parts" "$dir/stores/x.efs"
+        grep -q "did not come whole: deeper/m-$part.gguf is missing; --any" "$dir/err" ||
+            complain "without $part: $(cat "$dir/err")"
+        mv "$dir/aside" "$dir/parts/deeper/m-$part.gguf"
+    done
+done
+hub="$dir/hub/models--A--B é"
+mkdir -p "$hub/blobs" "$hub/refs" "$hub/snapshots/0a1b" && echo -n 0a1b >"$hub/refs/main"
+for file in "$dir/model-1"/*.*; do
+    cp "$file" "$hub/blobs/$(basename "$file" | cksum | cut -d' ' -f1)"
+    ln -s "../../blobs/$(basename "$file" | cksum | cut -d' ' -f1)" "$hub/snapshots/0a1b/$(basename "$file")"
+done
+fails 1 "$hub" "$dir/stores/x.efs"
+grep -q "has each file twice.* pack $hub/snapshots/0a1b; --any" "$dir/err" || complain "the cache of a hub: $(cat "$dir/err")"
+pack "$hub/snapshots/0a1b" "$dir/stores/hub.efs"
+pack --any "$hub" "$dir/stores/hub twice.efs"
+rm "$hub/snapshots/0a1b/model-00002-"*
+fails 1 "$hub/snapshots/0a1b" "$dir/stores/x.efs"
+grep -q "did not come whole: model-00002-of-.* is missing" "$dir/err" || complain "a cache that is not whole: $(cat "$dir/err")"
 fails 1 "$dir/stores/2.efs" "$dir/stores/x.efs"
 grep -q 'is a store already' "$dir/err" || complain "a store into a store: $(cat "$dir/err")"
 printf '\377\377\0\0\0\0\0\0{' >"$dir/cut.safetensors"
