@@ -287,9 +287,9 @@ static void doctor_mount(struct doctor *d, const char *path)
         bool best = strcmp(serving, "passthrough") == 0, known = best || strcmp(better, "-") == 0;
         tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
              known ? "" : "; no passthrough: ", known ? "" : better);
+        doctor_mount_profile(d, path);
         doctor_mount_store(d, path, top_text(text, "store", store, sizeof(store)),
                            top_text(text, "store_hash", hash, sizeof(hash)));
-        doctor_mount_profile(d, path);
     } else {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
     }
