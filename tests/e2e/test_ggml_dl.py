@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""llama.cpp built with GGML_BACKEND_DL, which looks for backends by itself: its own programs take libggml-expertfs.so
+by GGML_BACKEND_PATH alone. Perplexity with it is that without it: of BF16 the same figure, of F16 to four digits.
+`make test-long` runs this (EXPERTFS_LLAMA=DIR): llama.cpp is fetched from the source package of llama-cpp-python and
+compiled in DIR, where it stays; some 10 minutes on 2 cores."""
+import glob
+import os
+import re
+import shutil
+import sys
+import tarfile
+
+from e2e import ROOT, SANITIZED, check, done, make_model, make_store, run, scratch, skip
+from test_ggml import PLUGIN, PYTHON, SHAPE, surroundings
+
+FOLDER = os.environ.get("EXPERTFS_LLAMA", "")
+PROGRAMS = ("llama-perplexity", "llama-bench")
+TEXT = os.path.join(ROOT, "ARCHITECTURE.md")
+# what `gcc -march=native` would take, named: such builds refuse the word native
+FLAGS = {"avx512f": "AVX512", "avx512vbmi": "AVX512_VBMI", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16"}
+
+
+def needed(result, what):
+    """What the test cannot do without, and does not test."""
+    if result.returncode:
+        skip(f"{what}: {(result.stdout + result.stderr).strip().splitlines()[-1:]}")
+
+
+def sources():
+    """The folder of llama.cpp's sources, fetched once."""
+    folder = os.path.join(FOLDER, "src")
+    if os.path.exists(os.path.join(folder, "CMakeLists.txt")):
+        return folder
+    with open(os.path.join(ROOT, "tests", "clients", "requirements-runtimes.txt")) as file:
+        package = next(line.strip() for line in file if line.startswith("llama-cpp-python"))
+    needed(run(PYTHON, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python",
+               "-d", FOLDER, package, timeout=600), f"{package} is not fetched")
+    part = folder + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    with tarfile.open(glob.glob(os.path.join(FOLDER, "llama_cpp_python-*.tar.gz"))[0]) as archive:
+        for member in archive:
+            _, found, rest = member.name.partition("/vendor/llama.cpp/")
+            if found and (member.isfile() or member.isdir()):
+                member.name = rest
+                archive.extract(member, part, filter="data")
+    os.rename(part, folder)
+    return folder
+
+
+def build():
+    """Where its programs are."""
+    out = os.path.join(FOLDER, "dl")
+    if not shutil.which("cmake"):
+        skip("cmake is missing")
+    with open("/proc/cpuinfo") as file:
+        has = re.search("^flags.*", file.read(), re.M)
+    options = [f"-DGGML_{option}=ON" for flag, option in FLAGS.items() if has and flag in has.group(0).split()]
+    needed(run("cmake", "-S", sources(), "-B", out, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON",
+               "-DGGML_BACKEND_DL=ON", "-DGGML_NATIVE=OFF", *options, "-DLLAMA_BUILD_TESTS=OFF",
+               "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_OPENSSL=OFF", timeout=600),
+           "llama.cpp is not configured")
+    needed(run("cmake", "--build", out, "-j", str(os.cpu_count()), "--target", *PROGRAMS, timeout=7200),
+           "llama.cpp does not compile")
+    return os.path.join(out, "bin")
+
+
+def start(name, model, *options, store=None):
+    environment = surroundings(store)
+    if store:
+        environment["GGML_BACKEND_PATH"] = PLUGIN
+    return run(os.path.join(BIN, name), "-m", model, "-t", "2", *options, env=environment, timeout=1200)
+
+
+def perplexity(what, model, store=None):
+    result = start("llama-perplexity", model, "-f", TEXT, "-c", "128", "--chunks", "8", "-v", store=store)
+    text = result.stdout + result.stderr
+    told = re.search(r"Final estimate: PPL = ([0-9.]+)", text)
+    if not check(f"{what}: a perplexity is told", result.returncode == 0 and told, text[-1500:]):
+        done()
+    check(f"{what}: experts are {'taken' if store else 'the processor’s'}",
+          bool(re.search(r"expertfs compute buffer size = +[0-9.]*[1-9]", text)) == bool(store), text[-1500:])
+    return told.group(1)
+
+
+def main():
+    global BIN
+    if not FOLDER:
+        skip("make test-long runs this: EXPERTFS_LLAMA names no folder to build llama.cpp in")
+    if not os.path.exists(PLUGIN):
+        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
+    if SANITIZED:
+        skip("llama.cpp has no sanitizer in it")
+    os.makedirs(FOLDER, exist_ok=True)
+    BIN = build()
+    for dtype in ("bf16", "f16"):
+        folder = make_model(dtype, *SHAPE, "--dtype", dtype)
+        model, store = os.path.join(folder, "model.gguf"), make_store(folder)
+        plain, ours = perplexity(f"{dtype}, plain", model), perplexity(f"{dtype}, with the backend", model, store)
+        if dtype == "bf16" and os.uname().machine == "x86_64":
+            check("BF16: the same perplexity, to the last digit", plain == ours, f"{plain} {ours}")
+        else:
+            check(f"{dtype}: the same perplexity, to four digits", abs(float(ours) / float(plain) - 1) < 1e-4,
+                  f"{plain} {ours}")
+        print(f"    {dtype}: perplexity {plain}, with the backend {ours}")
+        result = start("llama-bench", model, "-p", "16", "-n", "4", "-r", "1", store=store)
+        check(f"{dtype}: llama-bench runs with it", result.returncode == 0 and "pp16" in result.stdout and
+              "expertfs" in result.stdout + result.stderr, result.stdout + result.stderr[-1500:])
+    done()
+
+
+BIN = ""
+if __name__ == "__main__":
+    main()
