@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. */
+/*
+ * backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. What
+ * is between products stays the processor's: taken over, to the bit, it saved some 1 % of a layer (BENCHMARKS.md).
+ */
 #include "plugin.h"
 
 #include <stdatomic.h>
