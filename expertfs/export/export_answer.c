@@ -67,8 +67,11 @@ static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t erro
 static void session_refuse(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
-    if (session_answer_error(s, tag, error) == -EAGAIN)
+    errint_t rc = session_answer_error(s, tag, error);
+    if (rc == -EAGAIN)
         session_put_late(s, tag, error);
+    else if (rc < 0) /* no memory for a packet: it would wait for ever for what it is not told */
+        shutdown(s->fd, SHUT_RDWR);
 }
 
 /* Answer for an expert that is HELD; if it cannot be handed out, its tag is free, and it is to be dropped. */

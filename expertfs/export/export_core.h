@@ -89,7 +89,7 @@ bool efsd_session_has(const struct efsd_session *session, uint32_t window);
 errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
 /* Send a packet; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
 errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
-/* Look whether the client sends; room: also whether its socket has room. */
+/* Look whether the client sends; room: also whether its socket has room. If that cannot be, it is cut off. */
 void efsd_session_watch(const struct efsd_session *session, bool room);
 
 /* ---- export_session.c ---- */

@@ -88,5 +88,6 @@ errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export
 void efsd_session_watch(const struct efsd_session *s, bool room)
 {
     struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
-    epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event);
+    if (epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0 && room)
+        shutdown(s->fd, SHUT_RDWR); /* it would wait for ever */
 }

@@ -11,6 +11,7 @@
 #include "fuzz.h"
 #include "hash.h"
 #include "layout.h"
+#include "small_source.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -105,44 +106,13 @@ static void verify(const char *path)
 
 /* ---- made ---- */
 
-static void write_file(const char *path, const void *data, size_t bytes)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    CHECK(fd >= 0 && write(fd, data, bytes) == (ssize_t)bytes);
-    close(fd);
-}
-
-static void make_source(const char *path)
-{
-    static const char header[] =
-        "{\"model.layers.0.mlp.experts.0.up_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[40,64],\"data_offsets\":[0,"
-        "5120]},"
-        "\"model.layers.0.mlp.experts.1.up_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[40,64],\"data_offsets\":[5120,"
-        "10240]},"
-        "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[65],\"data_offsets\":[10240,10500]}}";
-    static uint8_t file[8 + sizeof(header) - 1 + 10500];
-    uint64_t length = sizeof(header) - 1, state = 9;
-    memcpy(file, &length, 8);
-    memcpy(file + 8, header, sizeof(header) - 1);
-    for (size_t i = 8 + sizeof(header) - 1; i < sizeof(file); i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        file[i] = i % 2 ? (uint8_t)(0x3c + (state >> 60) % 4) : (uint8_t)(state >> 40);
-    }
-    write_file(path, file, sizeof(file));
-}
-
 static void make_stores(void)
 {
     static const enum efs_codec_choice choices[CODECS] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
-    char source[64], path[96];
+    char source[64];
     fuzz_folder(store_folder);
-    snprintf(source, sizeof(source), "%s/src", store_folder);
-    snprintf(path, sizeof(path), "%s/model.safetensors", source);
+    make_source(store_folder, source, sizeof(source));
     snprintf(changed, sizeof(changed), "%s/changed.efs", store_folder);
-    CHECK(mkdir(source, 0700) == 0);
-    make_source(path);
-    snprintf(path, sizeof(path), "%s/config.json", source);
-    write_file(path, "{\"model_type\": \"qwen3_moe\"}\n", 28);
     buffer = malloc(FILE_ROOM);
     CHECK(buffer);
     for (unsigned c = 0; c < CODECS; c++) {

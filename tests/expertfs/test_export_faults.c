@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Each system call of the daemon's socket fails in turn: a client gets its experts' bytes, or an error, or is cut off;
+ * it never waits for ever. The next one is served as ever, and nothing stays held or open. The daemon's socket over an
+ * engine and a small store, as the fuzzer has it; the calls are put before those of the C library, and fail in the
+ * daemon's threads alone.
+ */
+#include "../fuzz/fuzz_export.c"
+
+#include "fixture.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
+enum call {
+#define CALL_NAME(name) CALL_##name,
+    CALLS(CALL_NAME) CALL_COUNT
+#undef CALL_NAME
+};
+static const char *const call_names[] = {
+#define CALL_TEXT(name) #name,
+    CALLS(CALL_TEXT)
+#undef CALL_TEXT
+};
+
+static pthread_t tests_thread; /* whose calls work */
+static struct {
+    _Atomic int error;
+    _Atomic unsigned nth, last, seen, hits; /* those from nth to last fail, from 1; 0: none does */
+} plans[CALL_COUNT];
+
+static void plan(enum call call, unsigned nth, unsigned last, int error)
+{
+    plans[call].nth = plans[call].last = 0;
+    plans[call].seen = plans[call].hits = 0;
+    plans[call].error = error;
+    plans[call].last = last;
+    plans[call].nth = nth;
+}
+
+static bool fails(enum call call)
+{
+    if (!plans[call].nth || pthread_equal(pthread_self(), tests_thread))
+        return false;
+    unsigned n = atomic_fetch_add(&plans[call].seen, 1) + 1;
+    bool hit = n >= plans[call].nth && n <= plans[call].last;
+    plans[call].hits += hit;
+    if (hit)
+        errno = plans[call].error;
+    return hit;
+}
+
+static void *real(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        abort();
+    return found;
+}
+
+int accept4(int fd, struct sockaddr *address, socklen_t *room, int flags)
+{
+    int (*call)(int, struct sockaddr *, socklen_t *, int);
+    *(void **)&call = real("accept4");
+    return fails(CALL_accept4) ? -1 : call(fd, address, room, flags);
+}
+
+int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+    int (*call)(int, int, int, struct epoll_event *);
+    *(void **)&call = real("epoll_ctl");
+    return fails(CALL_epoll_ctl) ? -1 : call(epoll, what, fd, event);
+}
+
+int epoll_wait(int epoll, struct epoll_event *events, int most, int milliseconds)
+{
+    int (*call)(int, struct epoll_event *, int, int);
+    *(void **)&call = real("epoll_wait");
+    return fails(CALL_epoll_wait) ? -1 : call(epoll, events, most, milliseconds);
+}
+
+int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
+{
+    int (*call)(int, int, int, void *, socklen_t *);
+    *(void **)&call = real("getsockopt");
+    return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
+}
+
+int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
+{
+    int (*call)(int, int, int, const void *, socklen_t);
+    *(void **)&call = real("setsockopt");
+    return fails(CALL_setsockopt) ? -1 : call(fd, level, name, value, bytes);
+}
+
+ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+    ssize_t (*call)(int, void *, size_t, int);
+    *(void **)&call = real("recv");
+    return fails(CALL_recv) ? -1 : call(fd, data, bytes, flags);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    ssize_t (*call)(int, const struct msghdr *, int);
+    *(void **)&call = real("sendmsg");
+    return fails(CALL_sendmsg) ? -1 : call(fd, message, flags);
+}
+
+/* ---- a client ---- */
+
+static uint8_t *files[SMALL_EXPERTS];
+static size_t file_bytes[SMALL_EXPERTS];
+
+static void read_done(void *arg, errint_t error, size_t bytes)
+{
+    *(_Atomic ssize_t *)arg = error ? error : (ssize_t)bytes;
+}
+
+static void learn_files(void)
+{
+    for (uint32_t e = 0; e < SMALL_EXPERTS; e++) {
+        struct efs_expert_info expert;
+        struct efs_file_info file;
+        _Atomic ssize_t came = INTPTR_MAX;
+        assert_int_equal(efs_expert_info(daemon_->fs, efs_id(e), &expert, sizeof(expert)), 0);
+        assert_int_equal(efs_file_info(daemon_->fs, expert.file, &file, sizeof(file)), 0);
+        file_bytes[e] = file.bytes;
+        files[e] = malloc(file.bytes);
+        assert_non_null(files[e]);
+        efs_read(daemon_->fs, expert.file, NULL, 0, files[e], file.bytes, read_done, &came);
+        while (came == INTPTR_MAX)
+            sched_yield();
+        assert_int_equal(came, file.bytes);
+    }
+}
+
+static void ask(int fd, uint32_t kind, uint32_t form)
+{
+    struct efs_export_ask packet = {.form = form};
+    packet.head = (struct efs_export_head){(uint32_t)offsetof(struct efs_export_ask, item) +
+                                               SMALL_EXPERTS * (uint32_t)sizeof(packet.item[0]),
+                                           EFS_EXPORT_VERSION, kind, SMALL_EXPERTS};
+    for (uint32_t e = 0; e < SMALL_EXPERTS; e++) {
+        packet.item[e].expert = e;
+        packet.item[e].tokens = 1;
+        packet.item[e].tag = e + form * SMALL_EXPERTS;
+    }
+    send(fd, &packet, packet.head.bytes, MSG_NOSIGNAL);
+}
+
+struct window {
+    uint32_t number;
+    void *data;
+    size_t bytes;
+};
+
+/* Both forms of both experts; their answers. How many are right; -1: it was cut off. */
+static int run_client(int fd, const char *what)
+{
+    static union {
+        struct efs_export_head head;
+        struct efs_export_answer answer;
+        struct efs_export_coded coded;
+    } packet;
+    struct window windows[16];
+    uint32_t window_count = 0, answered = 0, right = 0;
+    bool gone = false;
+    ask(fd, EFS_EXPORT_ASK, 0);
+    ask(fd, EFS_EXPORT_ASK, 1);
+    while (answered < 2 * SMALL_EXPERTS && !gone) {
+        union {
+            struct cmsghdr header;
+            char room[CMSG_SPACE(sizeof(int))];
+        } control;
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
+        if (poll(&wait, 1, GONE_SECONDS * 1000) != 1)
+            fail_msg("%s: nothing comes any more", what);
+        gone = recvmsg(fd, &message, MSG_CMSG_CLOEXEC) <= 0;
+        const struct cmsghdr *with = gone ? NULL : CMSG_FIRSTHDR(&message);
+        if (with) {
+            int given;
+            memcpy(&given, CMSG_DATA(with), sizeof(given));
+            struct window *w = &windows[window_count++];
+            assert_true(window_count <= 16);
+            *w = (struct window){packet.answer.window, NULL, packet.answer.window_bytes};
+            w->data = mmap(NULL, w->bytes, PROT_READ, MAP_SHARED, given, 0);
+            assert_ptr_not_equal(w->data, MAP_FAILED);
+            close(given);
+        }
+        if (gone || packet.head.kind == EFS_EXPORT_WINDOW)
+            continue;
+        if (packet.head.kind == EFS_EXPORT_CODED) {
+            bool last = packet.coded.at + packet.head.count == packet.coded.total;
+            answered += last;
+            right += last;
+            continue;
+        }
+        assert_int_equal(packet.head.kind, EFS_EXPORT_ANSWER);
+        answered++;
+        uint32_t e = packet.answer.tag;
+        if (packet.answer.error) {
+            assert_true(packet.answer.error < 0);
+            continue;
+        }
+        assert_true(e < SMALL_EXPERTS);
+        assert_int_equal(packet.answer.file_bytes, file_bytes[e]);
+        const struct window *in = NULL;
+        for (uint32_t w = 0; w < window_count; w++)
+            in = windows[w].number == packet.answer.window ? &windows[w] : in;
+        assert_non_null(in);
+        assert_memory_equal(in->data, files[e], file_bytes[e]);
+        right++;
+    }
+    ask(fd, EFS_EXPORT_DROP, 0);
+    ask(fd, EFS_EXPORT_DROP, 1);
+    shutdown(fd, SHUT_WR);
+    while (take_answers(fd, GONE_SECONDS * 1000)) {
+    }
+    close(fd);
+    while (window_count-- > 0)
+        munmap(windows[window_count].data, windows[window_count].bytes);
+    check_nothing_held();
+    return gone ? -1 : (int)right;
+}
+
+static void check_served(void)
+{
+    assert_int_equal(run_client(connect_client(), "no fault"), 2 * SMALL_EXPERTS);
+}
+
+/* Its thread may be about to close the last client's socket. */
+static void check_open_fds(unsigned fds)
+{
+    for (unsigned i = 0; i < GONE_SECONDS * 100 && fixture_open_fds() != fds; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    assert_int_equal(fixture_open_fds(), fds);
+}
+
+/* One call after the other fails, with some of those that follow. */
+static void sweep(enum call call, int error, unsigned many)
+{
+    unsigned fds = fixture_open_fds(), nth = 1, cut = 0;
+    for (bool hit = true; hit; nth += hit) {
+        plan(call, nth, nth + many - 1, error);
+        int right = run_client(connect_client(), call_names[call]);
+        hit = plans[call].hits > 0;
+        plan(call, 0, 0, 0);
+        assert_true(hit || right == 2 * SMALL_EXPERTS);
+        cut += right < 0;
+        check_served();
+        assert_true(nth < 200);
+    }
+    print_message("%s with %s, %u times: %u places, cut off in %u\n", call_names[call], strerror(error), many, nth - 1,
+                  cut);
+    assert_true(nth > 1);
+    check_open_fds(fds);
+}
+
+static void every_call(void **state)
+{
+    static const struct {
+        enum call call;
+        int errors[5];
+    } all[] = {{CALL_accept4, {EMFILE, ENOMEM, ECONNABORTED, EINTR}},
+               {CALL_epoll_ctl, {ENOMEM, ENOSPC}},
+               {CALL_epoll_wait, {EINTR}},
+               {CALL_getsockopt, {ENOMEM}},
+               {CALL_setsockopt, {ENOMEM}},
+               {CALL_recv, {EINTR, EAGAIN, ECONNRESET, ENOMEM}},
+               {CALL_sendmsg, {EAGAIN, ENOBUFS, ETOOMANYREFS, EPIPE, ENOMEM}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (size_t e = 0; e < 5 && all[i].errors[e]; e++)
+            for (unsigned many = 1; many <= 2; many++)
+                sweep(all[i].call, all[i].errors[e], many);
+}
+
+/* There was no room for an answer, and that it is to be told of room fails. */
+static void nobody_waits_for_room_in_vain(void **state)
+{
+    unsigned fds = fixture_open_fds();
+    (void)state;
+    for (unsigned nth = 1; nth <= 4; nth++) {
+        plan(CALL_sendmsg, nth, nth, EAGAIN);
+        plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
+        run_client(connect_client(), "sendmsg and epoll_ctl");
+        plan(CALL_sendmsg, 0, 0, 0);
+        plan(CALL_epoll_ctl, 0, 0, 0);
+        check_served();
+    }
+    check_open_fds(fds);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    tests_thread = pthread_self();
+    make_daemon();
+    learn_files();
+    check_served();
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    for (uint32_t e = 0; e < SMALL_EXPERTS; e++)
+        free(files[e]);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_call), cmocka_unit_test(nobody_waits_for_room_in_vain)};
+    return cmocka_run_group_tests(tests, begin, end);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fuzz_export.c - any packets as what a client sends to the socket of a mount: answered or cut off, and when it has
+ * hung up nothing is held for it any more. The daemon's socket over an engine and a small store; there is no mount.
+ *
+ * Input: packets: kind, how (1: as it is, without a head that is made right; 2: all that has come is read first), 2
+ * bytes of length, and what stands behind the head.
+ */
+#include "daemon.h"
+#include "expertfs-pack.h"
+#include "expertfs-protocol.h"
+#include "export.h"
+#include "fuzz.h"
+#include "small_source.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#define PACKETS_MOST 64u
+#define GONE_SECONDS 30
+
+static char scratch[] = "/tmp/expertfs-fuzz-XXXXXX";
+static struct efsd *daemon_;
+
+static void make_daemon(void)
+{
+    const struct efs_pack_options packing = {
+        .size = sizeof(packing), .threads = 1, .shard_elements = 8192, .force = true};
+    const struct efs_options options = {.size = sizeof(options),
+                                        .budget_bytes = 64 << 20,
+                                        .workers = 1,
+                                        .no_state = true,
+                                        .no_direct = true,
+                                        .full_pool = true,
+                                        .chunk_windows = true};
+    struct efs_pack_report report;
+    struct efs_error err = {""};
+    char source[64], store[64];
+    fuzz_folder(scratch);
+    make_source(scratch, source, sizeof(source));
+    snprintf(store, sizeof(store), "%s/small.efs", scratch);
+    CHECK(efs_pack(source, store, &packing, &report, sizeof(report), &err) == 0);
+    CHECK(setenv("EXPERTFS_RUN", scratch, 1) == 0);
+    daemon_ = calloc(1, sizeof(*daemon_));
+    CHECK(daemon_ && efs_open(store, &options, &daemon_->fs, &err) == 0);
+    daemon_->uid = geteuid();
+    daemon_->expert_count = efs_expert_count(daemon_->fs);
+    daemon_->kernel.passthrough = true;
+    pthread_mutex_init(&daemon_->tuning.lock, NULL);
+    for (uint32_t e = 0; e < daemon_->expert_count; e++) {
+        struct efs_expert_info expert;
+        struct efs_file_info file;
+        CHECK(efs_expert_info(daemon_->fs, efs_id(e), &expert, sizeof(expert)) == 0 &&
+              efs_file_info(daemon_->fs, expert.file, &file, sizeof(file)) == 0 &&
+              efsd_tree_add(&daemon_->tree, file.path, EFSD_EXPERT, expert.file, e, file.bytes) == 0);
+    }
+    CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_pagecache_init(daemon_) == 0 &&
+          efsd_opens_init(daemon_) == 0);
+    CHECK(efsd_export_start(daemon_, &daemon_->export, &err) == 0);
+}
+
+static int connect_client(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", efsd_export_address(daemon_->export));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    return fd;
+}
+
+/* What has come, with its descriptors; a packet is as long as it says. false: the daemon has hung up. */
+static bool take_answers(int fd, int milliseconds)
+{
+    static union {
+        struct efs_export_head head;
+        uint8_t room[sizeof(struct efs_export_coded)];
+    } packet;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    while (poll(&wait, 1, milliseconds) > 0) {
+        struct iovec part = {.iov_base = &packet, .iov_len = sizeof(packet)};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof(control)};
+        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n <= 0)
+            return n < 0 && errno == EAGAIN;
+        CHECK(!(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && packet.head.bytes == (size_t)n &&
+              packet.head.version == EFS_EXPORT_VERSION);
+        const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+        if (with) {
+            int given;
+            CHECK(with->cmsg_type == SCM_RIGHTS && with->cmsg_len == CMSG_LEN(sizeof(int)));
+            memcpy(&given, CMSG_DATA(with), sizeof(given));
+            close(given);
+        }
+    }
+    return true;
+}
+
+static void send_all(int fd, const uint8_t *data, size_t size)
+{
+    static uint8_t packet[sizeof(struct efs_export_head) + UINT16_MAX];
+    for (unsigned n = 0; size >= 4 && n < PACKETS_MOST; n++) {
+        size_t bytes = (size_t)data[2] | (size_t)data[3] << 8, left = size - 4;
+        bytes = bytes < left ? bytes : left;
+        struct efs_export_head head = {
+            .bytes = (uint32_t)(sizeof(head) + bytes), .version = EFS_EXPORT_VERSION, .kind = data[0] % 14u};
+        switch (head.kind) {
+        case EFS_EXPORT_LIST:
+            break;
+        case EFS_EXPORT_WAIT:
+            head.count = (uint32_t)(bytes > 4 ? (bytes - 4) / 4 : 0);
+            break;
+        case EFS_EXPORT_OBSERVE:
+        case EFS_EXPORT_HINT:
+            head.count = (uint32_t)(bytes > 48 ? (bytes - 48) / 8 : 0);
+            break;
+        default:
+            head.count = (uint32_t)(bytes > 40 ? (bytes - 40) / 12 : 0);
+        }
+        size_t begin = data[1] & 1 ? 0 : sizeof(head);
+        memcpy(packet, &head, begin);
+        memcpy(packet + begin, data + 4, bytes);
+        if ((data[1] & 2 && !take_answers(fd, 1)) || send(fd, packet, begin + bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+            return;
+        data += 4 + bytes;
+        size -= 4 + bytes;
+    }
+}
+
+/* What a client held is given back soon after it has hung up. */
+static void check_nothing_held(void)
+{
+    struct efs_stats stats;
+    bool held = true;
+    for (unsigned i = 0; held && i < GONE_SECONDS * 1000; i++) {
+        efs_stats(daemon_->fs, &stats, sizeof(stats));
+        held = stats.leased_experts > 0 || stats.coded_experts > 0 || stats.inflight > 0;
+        if (held)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    CHECK(!held);
+}
+
+/* Called by libFuzzer: the daemon logs a line for each client that is wrong. */
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    stderr = fopen("/dev/null", "w");
+    CHECK(stderr);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size > 1 << 17)
+        return 0;
+    if (!daemon_)
+        make_daemon();
+    int fd = connect_client();
+    send_all(fd, data, size);
+    shutdown(fd, SHUT_WR);
+    while (take_answers(fd, GONE_SECONDS * 1000)) {
+    }
+    close(fd);
+    check_nothing_held();
+    return 0;
+}
