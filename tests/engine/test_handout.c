@@ -3,6 +3,7 @@
  * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -195,10 +197,13 @@ static void serve_one(struct mount_end *s, int fd)
     }
 }
 
+static _Thread_local bool is_mount_end;
+
 static void *serve(void *arg)
 {
     struct mount_end *s = arg;
     int fd;
+    is_mount_end = true;
     while ((fd = accept(s->listening, NULL, NULL)) >= 0) {
         s->connections++;
         serve_one(s, fd);
@@ -468,12 +473,138 @@ static int teardown(void **state)
     return 0;
 }
 
+/* ---- calls of the client that fail ------------------------------------------------------------------------- */
+
+/* These are put before the C library's, and fail in turn, but for the mount's end. */
+#define CALLS(X) X(socket) X(connect) X(eventfd) X(getsockopt) X(send) X(recvmsg)
+enum call {
+#define CALL_NAME(name) CALL_##name,
+    CALLS(CALL_NAME) CALL_NONE
+#undef CALL_NAME
+};
+static const char *const call_names[] = {
+#define CALL_TEXT(name) #name,
+    CALLS(CALL_TEXT)
+#undef CALL_TEXT
+};
+
+static struct {
+    _Atomic int call, error;
+    _Atomic unsigned nth, seen, hits;
+} failing = {.call = CALL_NONE};
+
+static bool fails(enum call call)
+{
+    if ((enum call)failing.call != call || is_mount_end)
+        return false;
+    bool hit = atomic_fetch_add(&failing.seen, 1) + 1 == failing.nth;
+    failing.hits += hit;
+    if (hit)
+        errno = failing.error;
+    return hit;
+}
+
+static void *real(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        abort();
+    return found;
+}
+
+int socket(int domain, int type, int protocol)
+{
+    int (*call)(int, int, int);
+    *(void **)&call = real("socket");
+    return fails(CALL_socket) ? -1 : call(domain, type, protocol);
+}
+
+int connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    int (*call)(int, const struct sockaddr *, socklen_t);
+    *(void **)&call = real("connect");
+    return fails(CALL_connect) ? -1 : call(fd, address, bytes);
+}
+
+int eventfd(unsigned count, int flags)
+{
+    int (*call)(unsigned, int);
+    *(void **)&call = real("eventfd");
+    return fails(CALL_eventfd) ? -1 : call(count, flags);
+}
+
+int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
+{
+    int (*call)(int, int, int, void *, socklen_t *);
+    *(void **)&call = real("getsockopt");
+    return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
+}
+
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    ssize_t (*call)(int, const void *, size_t, int);
+    *(void **)&call = real("send");
+    return fails(CALL_send) ? -1 : call(fd, data, bytes, flags);
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    ssize_t (*call)(int, struct msghdr *, int);
+    *(void **)&call = real("recvmsg");
+    return fails(CALL_recvmsg) ? -1 : call(fd, message, flags);
+}
+
+static void sweep(enum call call, int error)
+{
+    unsigned nth = 1, fds = fixture_open_fds();
+    for (bool hit = true; hit; nth += hit) {
+        struct mount_end s;
+        begin_end(&s, GOOD);
+        failing.nth = nth;
+        failing.error = error;
+        failing.seen = failing.hits = 0;
+        failing.call = (int)call;
+        struct efs_client *client = open_client(0);
+        for (uint32_t round = 0; round < 4; round++)
+            if (!ask(client, round % LAYERS, round, 2 + round % 2, true))
+                fail_msg("%s %u, %s: an expert is wrong, or does not come", call_names[call], nth, strerror(error));
+        efs_client_close(client);
+        hit = failing.hits > 0;
+        failing.call = CALL_NONE;
+        end_end(&s);
+        assert_int_equal(s.wrong, 0);
+        assert_true(hit || s.handed > 0);
+        assert_int_equal(fixture_open_fds(), fds);
+        assert_true(nth < 200);
+    }
+    print_message("%s with %s: %u places\n", call_names[call], strerror(error), nth - 1);
+    assert_true(nth > 1);
+}
+
+/* Experts come from windows or files all the same. */
+static void test_failing_calls(void **state)
+{
+    static const struct {
+        enum call call;
+        int errors[3];
+    } all[] = {{CALL_socket, {EMFILE}},
+               {CALL_connect, {ECONNREFUSED, EAGAIN}},
+               {CALL_eventfd, {EMFILE}},
+               {CALL_getsockopt, {ENOMEM}},
+               {CALL_send, {EINTR, ENOBUFS, EPIPE}},
+               {CALL_recvmsg, {EINTR, ENOMEM, ECONNRESET}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (size_t e = 0; e < 3 && all[i].errors[e]; e++)
+            sweep(all[i].call, all[i].errors[e]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),      cmocka_unit_test(test_bad),    cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_nobody), cmocka_unit_test(test_forgotten),
-        cmocka_unit_test(test_kept_full),
+        cmocka_unit_test(test_good),      cmocka_unit_test(test_bad),           cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_threads),   cmocka_unit_test(test_nobody),        cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_kept_full), cmocka_unit_test(test_failing_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
