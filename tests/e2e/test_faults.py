@@ -73,6 +73,35 @@ result = run(program(FAKE), source, folder, env={**os.environ, "EFS_FAKE_DIE": "
 check("its parent says so and exits 1", result.returncode == 1 and "ended by signal 9" in result.stderr, result)
 check("nothing is mounted", not is_mounted(folder))
 
+print("-- backing files that the kernel refuses")
+for number in (errno.ENOMEM, errno.EMFILE, errno.EPERM):
+    mount = Mount(source, "", fake=True, environment={"EFS_FAKE_BACKING_ERRNO": str(number)})
+    if not mount.passthrough():
+        note("left out: no passthrough")
+        mount.unmount()
+        break
+    workers, wrong, errors = read_by_many(mount)
+    check(f"{errno.errorcode[number]}, every other time: all bytes are right", joined(workers) and not wrong + errors,
+          (wrong + errors)[:3])
+    check("some experts were served by the kernel, some not", mount.count("fuse_opens_passthrough") > 0 and
+          mount.count("fuse_lease_fallbacks") > 0, mount.stat())
+    mount.unmount()
+
+print("-- gaps between a lease, its backing file, the answer and the kernel's open")
+for room in ("1", "3", "100"):
+    for options in ("lease=read", "lease=wait", "nopassthrough,direct_io=off"):
+        mount = Mount(source, options, fake=True, environment={"EFS_FAKE_GAPS_US": "2000", "EFS_FAKE_ROOM": room})
+        workers, wrong, errors = read_by_many(mount, 6, 2)
+        for _ in range(10):  # who opens ends meanwhile
+            opener = subprocess.Popen(["cat", *(mount / name for name in experts)], stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL)
+            time.sleep(0.004)
+            opener.kill()
+            opener.wait(20)
+        check(f"room for {room}, {options}: all bytes are right", joined(workers) and not wrong + errors,
+              (wrong + errors)[:3])
+        mount.unmount()
+
 print("-- errors of reads")
 mount = Mount(source, "nopassthrough", fake=True)
 for name in ("damaged.bin", "experts/L00/damaged.safetensors"):

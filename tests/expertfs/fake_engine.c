@@ -12,6 +12,9 @@
  *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
  *   EFS_FAKE_HOLD=look|load  opens of its own files by the daemon itself are never answered: to look at the page cache,
  *                        or to read ahead in it; the log says so
+ *   EFS_FAKE_BACKING_ERRNO=N  every other registering of a backing file fails with errno N, but for the probe
+ *   EFS_FAKE_GAPS_US=N   before and after two in three answers to opens and registerings nothing goes on for so long:
+ *                        what comes meanwhile (a release, another open, the end of who opens) overtakes them
  * Settings are texts that are kept; "bad" is refused, a budget of 1 is below the floor, one of 2 is held back. A text
  * that wants is taken if it begins with a digit.
  * In a file whose name contains "damaged", reads that touch [64 KiB, 128 KiB) fail with -EUCLEAN, and so do leases.
@@ -25,9 +28,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -166,8 +171,26 @@ static void run_lease(struct efs *fs, const struct job *job)
     job->leased(job->arg, rc, rc ? NULL : lease);
 }
 
-/* In the place of libfuse's: the daemon's own opens, which alone go past the page cache and leave it as it is, may be
- * held, so that what they were asked by waits as long as one likes. */
+/* ---- calls of the daemon, in the place of libfuse's and the C library's ---- */
+
+static void *real(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        abort();
+    return found;
+}
+
+static void gap(void)
+{
+    static _Atomic unsigned n;
+    unsigned us = env_number("EFS_FAKE_GAPS_US", 0);
+    if (us && atomic_fetch_add(&n, 1) % 3)
+        usleep(us);
+}
+
+/* The daemon's own opens, which alone go past the page cache and leave it as it is, may be held, so that what they were
+ * asked by waits as long as one likes. */
 int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
 {
     const char *hold = getenv("EFS_FAKE_HOLD");
@@ -178,8 +201,47 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
             pause();
     }
     int (*reply)(fuse_req_t, const struct fuse_file_info *);
-    *(void **)&reply = dlsym(RTLD_NEXT, "fuse_reply_open");
-    return reply(req, file);
+    *(void **)&reply = real("fuse_reply_open");
+    gap();
+    int rc = reply(req, file);
+    gap();
+    return rc;
+}
+
+/* Answers of the length of an open's: those that name a backing file. */
+int fuse_reply_buf(fuse_req_t req, const char *data, size_t bytes)
+{
+    int (*reply)(fuse_req_t, const char *, size_t);
+    *(void **)&reply = real("fuse_reply_buf");
+    if (bytes == 16)
+        gap();
+    int rc = reply(req, data, bytes);
+    if (bytes == 16)
+        gap();
+    return rc;
+}
+
+int ioctl(int fd, unsigned long what, ...)
+{
+    static _Atomic unsigned registered;
+    va_list arguments;
+    va_start(arguments, what);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    int (*call)(int, unsigned long, ...);
+    *(void **)&call = real("ioctl");
+    const bool backing = _IOC_TYPE(what) == 229 && _IOC_NR(what) == 1;
+    unsigned error = env_number("EFS_FAKE_BACKING_ERRNO", 0);
+    if (backing && error && atomic_fetch_add(&registered, 1) % 2) {
+        errno = (int)error;
+        return -1;
+    }
+    if (backing)
+        gap();
+    int rc = call(fd, what, argument);
+    if (backing)
+        gap();
+    return rc;
 }
 
 static void *work(void *arg)
