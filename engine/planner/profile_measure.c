@@ -1,68 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile_measure.c - what this machine takes to read and decode this store.
- *
- * Reads go as the daemon's do: a tensor's E-chunks in one read and its SM-chunks in another, through the I/O thread, as
- * many in flight as it allows, at places all over the store. What the last round brought is decoded by all workers at
- * once, as then the memory is shared as it is in service; the copy and the coder run alone.
+ * profile_measure.c - what an expert of this store is, and what this machine takes to read and decode it.
  */
-#include "arena.h"
-#include "container.h"
-#include "expertfs-private.h"
-#include "codec.h"
+#include "profile_core.h"
+
 #include "kernels.h"
-#include "disk.h"
-#include "clock.h"
-#include "stats.h"
-#include "store.h"
 #include "sys.h"
-#include "thread.h"
 #include "workers.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#define POOL_BYTES (64u << 20)   /* read in a round */
-#define SPAN_BYTES (8u << 20)    /* of a tensor at most, coded */
-#define TARGET_BYTES (16u << 20) /* a worker decodes to here, round and round: more than a core's caches */
-#define COPY_BYTES (32u << 20)
-#define PART_OF_EXPERT 25 /* a tensor counts from 1/25 of its expert */
-#define LATENCY_READS 64
-#define SHARDS_MAX 256 /* EFS_TASK_MAX_SHARDS */
-
-/* Shards of one object that follow each other on disk, and where they are in memory. */
-struct span {
-    uint32_t object, first, count;
-    struct efs_block e, sm;
-};
-
-struct measure {
-    const struct efs_store *store;
-    struct efs_profile *profile;
-    struct efs_arena arena;
-    struct efs_disk *disk;
-    struct efs_stats_counters stats;
-    uint32_t *objects; /* of experts, shuffled */
-    uint32_t object_count, object_next;
-    struct span *spans;
-    uint32_t span_count;
-    pthread_mutex_t lock; /* guards pending, read_error */
-    pthread_cond_t idle;
-    uint32_t pending;
-    errint_t read_error;
-};
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
+#define POOL_BYTES (64u << 20) /* read in a round */
+#define PART_OF_EXPERT 25      /* a tensor counts from 1/25 of its expert */
+#define SHARDS_MAX 256         /* EFS_TASK_MAX_SHARDS */
 
 /* ---- what an expert is on average --------------------------------------------------------------------------- */
 
@@ -71,7 +26,7 @@ struct sums {
     uint64_t large, large_shards; /* tensors that count, and their shards */
 };
 
-static void add_expert(const struct efs_store *store, const struct efs_disk_group *group, struct sums *sums)
+static void sums_add_expert(const struct efs_store *store, const struct efs_disk_group *group, struct sums *sums)
 {
     uint64_t raw = 0;
     for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++)
@@ -98,7 +53,7 @@ static void add_expert(const struct efs_store *store, const struct efs_disk_grou
     sums->raw += raw;
 }
 
-static void describe_store(const struct measure *m)
+static void measure_describe(const struct efs_measure *m)
 {
     const struct efs_store *store = m->store;
     struct efs_profile *p = m->profile;
@@ -111,7 +66,7 @@ static void describe_store(const struct measure *m)
         in_layer = same ? in_layer + 1 : 1;
         p->layers += !same;
         p->experts = in_layer > p->experts ? in_layer : p->experts;
-        add_expert(store, group, &sums);
+        sums_add_expert(store, group, &sums);
     }
     p->full_bytes = (double)sums.raw / n;
     p->e_bytes = (double)sums.e / n;
@@ -124,323 +79,17 @@ static void describe_store(const struct measure *m)
     p->shards = p->shards < 1 ? 1 : p->shards > SHARDS_MAX ? SHARDS_MAX : p->shards;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------ */
-
-struct read {
-    struct efs_disk_request request;
-    struct measure *measure;
-};
-
-static void read_done(struct efs_disk_request *request, errint_t error)
-{
-    struct read *r = EFS_CONTAINER(request, struct read, request);
-    struct measure *m = r->measure;
-    pthread_mutex_lock(&m->lock);
-    if (error < 0 && m->read_error == 0)
-        m->read_error = error;
-    if (--m->pending == 0)
-        pthread_cond_signal(&m->idle);
-    pthread_mutex_unlock(&m->lock);
-    free(r);
-}
-
-static errint_t measure_submit(struct measure *m, const struct efs_block *block, uint64_t offset)
-{
-    struct read *r = efs_sys_calloc(1, sizeof(*r));
-    if (!r)
-        return -ENOMEM;
-    r->measure = m;
-    r->request = (struct efs_disk_request){.offset = offset,
-                                           .bytes = (size_t)block->granules * EFS_GRANULE,
-                                           .data = block->data,
-                                           .segment = block->segment,
-                                           .complete = read_done};
-    pthread_mutex_lock(&m->lock);
-    m->pending++;
-    pthread_mutex_unlock(&m->lock);
-    efs_disk_submit(m->disk, &r->request);
-    return 0;
-}
-
-static errint_t wait_reads(struct measure *m)
-{
-    pthread_mutex_lock(&m->lock);
-    while (m->pending > 0)
-        pthread_cond_wait(&m->idle, &m->lock);
-    errint_t error = m->read_error;
-    pthread_mutex_unlock(&m->lock);
-    return error;
-}
-
-/* Whether a chunk comes right behind what ends there; *end: its own end then. One without bytes has no place. */
-static bool append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
-{
-    if (bytes == 0)
-        return true;
-    if (*end != 0 && (offset < *end || offset - *end >= EFS_ALIGN))
-        return false;
-    *end = offset + bytes;
-    return true;
-}
-
-/* From the object's first shard on: those that lie side by side; *e, *sm: bytes of the pages that their chunks touch.
- * false: it has none. */
-static bool lay_span(const struct efs_store *store, uint32_t object, struct span *span, uint64_t *e, uint64_t *sm)
-{
-    const struct efs_disk_object *o = &store->objects[object];
-    const struct efs_disk_shard *first = &store->shards[o->shard_first];
-    uint64_t e_end = 0, sm_end = 0;
-    *span = (struct span){.object = object, .first = o->shard_first};
-    *e = *sm = 0;
-    for (; span->count < o->shard_count; span->count++) {
-        const struct efs_disk_shard *s = first + span->count;
-        if ((s->e_bytes != 0) != (first->e_bytes != 0) || (s->sm_bytes != 0) != (first->sm_bytes != 0) ||
-            !append_chunk(s->e_offset, s->e_bytes, &e_end) || !append_chunk(s->sm_offset, s->sm_bytes, &sm_end))
-            break;
-        uint64_t e_span = first->e_bytes ? efs_page_span(first->e_offset, e_end) : 0;
-        uint64_t sm_span = first->sm_bytes ? efs_page_span(first->sm_offset, sm_end) : 0;
-        if (span->count > 0 && e_span + sm_span > SPAN_BYTES)
-            break;
-        *e = e_span;
-        *sm = sm_span;
-    }
-    return span->count > 0 && *e + *sm > 0;
-}
-
-static void drop_spans(struct measure *m)
-{
-    for (uint32_t i = 0; i < m->span_count; i++) {
-        efs_arena_free(&m->arena, &m->spans[i].e);
-        efs_arena_free(&m->arena, &m->spans[i].sm);
-    }
-    m->span_count = 0;
-}
-
-/* Fill the pool with tensors: read them all, none twice. Adds to bytes. */
-static errint_t read_round(struct measure *m, uint64_t *bytes)
-{
-    errint_t rc = 0;
-    drop_spans(m);
-    for (uint32_t tried = 0; tried < m->object_count && rc == 0; tried++) {
-        struct span *span = &m->spans[m->span_count];
-        uint64_t e, sm;
-        uint32_t object = m->objects[m->object_next++ % m->object_count];
-        if (!lay_span(m->store, object, span, &e, &sm))
-            continue;
-        const struct efs_disk_shard *first = &m->store->shards[span->first];
-        if ((e && !efs_arena_alloc(&m->arena, e, false, &span->e)) ||
-            (sm && !efs_arena_alloc(&m->arena, sm, true, &span->sm))) {
-            efs_arena_free(&m->arena, &span->e);
-            break;
-        }
-        m->span_count++;
-        if (e)
-            rc = measure_submit(m, &span->e, efs_page_down(first->e_offset));
-        if (rc == 0 && sm)
-            rc = measure_submit(m, &span->sm, efs_page_down(first->sm_offset));
-        *bytes += e + sm;
-    }
-    errint_t error = wait_reads(m);
-    return rc < 0 ? rc : error;
-}
-
-/* The first round warms up (and pins the memory), unless it is all there is time for. */
-static errint_t measure_disk(struct measure *m, double seconds)
-{
-    uint64_t bytes = 0, began = efs_now_ns(), start = began;
-    errint_t rc = read_round(m, &bytes);
-    for (bool first = true; rc == 0 && efs_now_ns() - began < (uint64_t)(seconds * 1e9); first = false) {
-        if (first) {
-            start = efs_now_ns();
-            bytes = 0;
-        }
-        rc = read_round(m, &bytes);
-    }
-    m->profile->disk_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - start + 1);
-    return rc;
-}
-
-static int compare_u64(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median of lone reads of a page, at the begin of tensors. */
-static errint_t measure_latency(struct measure *m, double seconds)
-{
-    uint64_t times[LATENCY_READS], end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    struct efs_block block = {0};
-    uint32_t count = 0;
-    errint_t rc = 0;
-    drop_spans(m);
-    if (!efs_arena_alloc(&m->arena, EFS_GRANULE, false, &block))
-        return -ENOMEM;
-    while (rc == 0 && count < LATENCY_READS && (count == 0 || efs_now_ns() < end)) {
-        const struct efs_disk_object *o = &m->store->objects[m->objects[m->object_next++ % m->object_count]];
-        const struct efs_disk_shard *shard = &m->store->shards[o->shard_first];
-        uint64_t began = efs_now_ns();
-        rc = measure_submit(m, &block, efs_page_down(shard->sm_bytes ? shard->sm_offset : shard->e_offset));
-        if (rc == 0)
-            rc = wait_reads(m);
-        times[count++] = efs_now_ns() - began;
-    }
-    efs_arena_free(&m->arena, &block);
-    qsort(times, count, sizeof(*times), compare_u64);
-    m->profile->read_latency_ns = (double)times[count / 2];
-    return rc;
-}
-
-/* ---- decoding, copying, coding ------------------------------------------------------------------------------ */
-
-/* One worker that decodes what was read, from a place of its own on, until the time is over. */
-struct decoder {
-    const struct measure *m;
-    uint64_t end_ns, ran_ns, raw_bytes, shards;
-    uint32_t start;
-    uint8_t *target;
-    errint_t rc;
-    unsigned long thread;
-};
-
-static uint64_t shard_room(const struct efs_store *store)
-{
-    return efs_page_up((uint64_t)store->sb.shard_elements * 4); /* no format has larger elements */
-}
-
-/* Decode the shards of a span; bytes of target go round. */
-static errint_t decode_span(struct decoder *d, const struct span *span, size_t *at, struct efs_codec_scratch *scratch)
-{
-    const struct efs_store *store = d->m->store;
-    const struct efs_disk_object *object = &store->objects[span->object];
-    const struct efs_disk_shard *first = &store->shards[span->first];
-    uint64_t room = shard_room(store), target = room > TARGET_BYTES ? room : TARGET_BYTES;
-    for (uint32_t i = 0; i < span->count; i++) {
-        const struct efs_disk_shard *s = first + i;
-        const uint8_t *e = s->e_bytes ? span->e.data + (s->e_offset - efs_page_down(first->e_offset)) : NULL;
-        const uint8_t *sm = s->sm_bytes ? span->sm.data + (s->sm_offset - efs_page_down(first->sm_offset)) : NULL;
-        const struct efs_shard_view view = {.format = (enum efs_format)object->format,
-                                            .codec = s->codec,
-                                            .elements = efs_store_shard_elements(store, object, span->first + i),
-                                            .e = e,
-                                            .sm = sm,
-                                            .e_bytes = s->e_bytes,
-                                            .sm_bytes = s->sm_bytes};
-        if (*at + room > target)
-            *at = 0;
-        errint_t rc = efs_shard_decode(&view, 0, view.elements, d->target + *at, true, scratch);
-        if (rc < 0)
-            return rc;
-        *at += room;
-        d->raw_bytes += (uint64_t)view.elements * efs_format_bytes(view.format);
-        d->shards++;
-    }
-    return 0;
-}
-
-static void *decode_loop(void *arg)
-{
-    struct decoder *d = arg;
-    struct efs_codec_scratch *scratch;
-    size_t at = 0;
-    d->rc = efs_codec_scratch_new(d->m->store->sb.shard_elements, &scratch);
-    if (d->rc < 0)
-        return NULL;
-    for (uint32_t i = d->start; d->rc == 0 && i < d->start + d->m->span_count; i++) /* warm up: touch the target */
-        d->rc = decode_span(d, &d->m->spans[i % d->m->span_count], &at, scratch);
-    d->raw_bytes = d->shards = 0;
-    uint64_t began = efs_now_ns();
-    for (uint32_t i = d->start; d->rc == 0 && (d->shards == 0 || efs_now_ns() < d->end_ns); i++)
-        d->rc = decode_span(d, &d->m->spans[i % d->m->span_count], &at, scratch);
-    d->ran_ns = efs_now_ns() - began;
-    efs_codec_scratch_free(scratch);
-    return NULL;
-}
-
-static errint_t measure_decode(struct measure *m, unsigned workers, double seconds)
-{
-    struct decoder *decoders = efs_sys_calloc(workers, sizeof(*decoders));
-    uint64_t room = shard_room(m->store), raw = 0, ran = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    errint_t rc = decoders ? 0 : -ENOMEM;
-    unsigned started = 0;
-    for (; rc == 0 && started < workers; started++) {
-        struct decoder *d = &decoders[started];
-        *d = (struct decoder){.m = m, .end_ns = end, .start = started * m->span_count / workers};
-        d->target = efs_sys_aligned_alloc(EFS_ALIGN, room > TARGET_BYTES ? room : TARGET_BYTES);
-        rc = d->target ? efs_thread_start(decode_loop, d, "efs-profile", &d->thread) : -ENOMEM;
-        if (rc < 0) {
-            free(d->target);
-            break;
-        }
-    }
-    for (unsigned i = 0; i < started; i++) {
-        pthread_join(decoders[i].thread, NULL);
-        free(decoders[i].target);
-        raw += decoders[i].raw_bytes;
-        ran += decoders[i].ran_ns;
-        rc = rc < 0 ? rc : decoders[i].rc;
-    }
-    free(decoders);
-    m->profile->decode_bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);
-    return rc;
-}
-
-static errint_t measure_copy(struct measure *m, double seconds)
-{
-    uint8_t *from = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES), *to = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES);
-    uint64_t bytes = 0, began, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    if (from && to) {
-        memset(from, 1, COPY_BYTES);
-        memset(to, 2, COPY_BYTES);
-        began = efs_now_ns();
-        do {
-            memcpy(to, from, COPY_BYTES);
-            from[bytes / COPY_BYTES % COPY_BYTES] = to[0]; /* each copy is another: none can be left out */
-            bytes += COPY_BYTES;
-        } while (efs_now_ns() < end);
-        m->profile->copy_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - began + 1);
-    }
-    free(to);
-    free(from);
-    return bytes ? 0 : -ENOMEM;
-}
-
-/* Code the shards of what was read again, one after the other. */
-static errint_t measure_recode(struct measure *m, double seconds)
-{
-    const struct efs_store *store = m->store;
-    size_t elements = store->sb.shard_elements;
-    uint8_t *raw = efs_sys_aligned_alloc(EFS_ALIGN, shard_room(store));
-    uint8_t *e = efs_sys_malloc(efs_shard_e_bound(elements)), *sm = efs_sys_malloc(shard_room(store));
-    struct efs_codec_scratch *scratch = NULL;
-    struct decoder one = {.m = m, .target = raw};
-    uint64_t bytes = 0, spent = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    errint_t rc = raw && e && sm ? efs_codec_scratch_new(store->sb.shard_elements, &scratch) : -ENOMEM;
-    for (uint32_t i = 0; rc == 0 && (i == 0 || efs_now_ns() < end); i++) {
-        struct span span = m->spans[i % m->span_count];
-        const struct efs_disk_object *object = &store->objects[span.object];
-        size_t at = 0, n = efs_store_shard_elements(store, object, span.first);
-        struct efs_shard_coded coded;
-        span.count = 1;
-        one.raw_bytes = 0;
-        rc = decode_span(&one, &span, &at, scratch);
-        uint64_t began = efs_now_ns();
-        if (rc == 0)
-            rc = efs_shard_encode((enum efs_format)object->format, EFS_CHOOSE_AUTO, raw, n, e, sm, &coded, scratch);
-        spent += i > 0 || efs_now_ns() >= end ? efs_now_ns() - began : 0; /* the first warms up */
-        bytes += i > 0 || efs_now_ns() >= end ? one.raw_bytes : 0;
-    }
-    efs_codec_scratch_free(scratch);
-    free(sm);
-    free(e);
-    free(raw);
-    m->profile->recode_bytes_per_second = (double)bytes * 1e9 / (double)(spent + 1);
-    return rc;
-}
-
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
-static errint_t list_objects(struct measure *m)
+static uint64_t measure_random(uint64_t *state)
+{
+    uint64_t x = *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static errint_t measure_list_objects(struct efs_measure *m)
 {
     const struct efs_store *store = m->store;
     uint32_t n = 0;
@@ -456,7 +105,7 @@ static errint_t list_objects(struct measure *m)
             if (store->objects[o].shard_count > 0)
                 m->objects[m->object_count++] = o;
     for (uint32_t i = m->object_count; i > 1; i--) {
-        uint32_t j = (uint32_t)(next_random(&random) % i), other = m->objects[j];
+        uint32_t j = (uint32_t)(measure_random(&random) % i), other = m->objects[j];
         m->objects[j] = m->objects[i - 1];
         m->objects[i - 1] = other;
     }
@@ -471,7 +120,7 @@ void efs_profile_derive(struct efs_profile *p)
     p->decode_ns = p->full_bytes / chunks / p->decode_bytes_per_second * 1e9;
 }
 
-static errint_t measure_all(struct measure *m, unsigned workers, double seconds)
+static errint_t measure_all(struct efs_measure *m, unsigned workers, double seconds)
 {
     const struct efs_store *store = m->store;
     const struct efs_disk_options options = {
@@ -483,19 +132,19 @@ static errint_t measure_all(struct measure *m, unsigned workers, double seconds)
     if (rc == 0)
         rc = efs_disk_start(&options, &m->disk);
     if (rc == 0)
-        rc = measure_disk(m, 0.45 * seconds);
+        rc = efs_measure_disk(m, 0.45 * seconds);
     if (rc == 0)
-        rc = measure_latency(m, 0.05 * seconds);
+        rc = efs_measure_latency(m, 0.05 * seconds);
     if (rc == 0)
-        rc = read_round(m, &ignored);
+        rc = efs_measure_round(m, &ignored);
     efs_disk_stop(m->disk);
     if (rc == 0)
-        rc = m->span_count ? measure_decode(m, workers, 0.3 * seconds) : -ENOMEM;
+        rc = m->span_count ? efs_measure_decode(m, workers, 0.3 * seconds) : -ENOMEM;
     if (rc == 0)
-        rc = measure_copy(m, 0.1 * seconds);
+        rc = efs_measure_copy(m, 0.1 * seconds);
     if (rc == 0)
-        rc = measure_recode(m, 0.1 * seconds);
-    drop_spans(m);
+        rc = efs_measure_recode(m, 0.1 * seconds);
+    efs_measure_drop(m);
     efs_arena_destroy(&m->arena);
     return rc;
 }
@@ -503,7 +152,7 @@ static errint_t measure_all(struct measure *m, unsigned workers, double seconds)
 errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
                              struct efs_error *err)
 {
-    struct measure m = {.store = store, .profile = profile};
+    struct efs_measure m = {.store = store, .profile = profile};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct timespec now;
     *profile = (struct efs_profile){.content_hash = store->sb.content_hash, .direct_io = store->direct_fd >= 0};
@@ -517,10 +166,10 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_name());
     clock_gettime(CLOCK_REALTIME, &now);
     profile->measured_at = now.tv_sec;
-    describe_store(&m);
+    measure_describe(&m);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.idle, NULL);
-    errint_t rc = list_objects(&m);
+    errint_t rc = measure_list_objects(&m);
     if (rc == 0)
         rc = measure_all(&m, workers, seconds);
     if (rc == 0)
