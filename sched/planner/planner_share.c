@@ -33,67 +33,93 @@ static double plan_cost_ns(const struct efs_plan_request *request, const struct 
     return request->goal == EFS_PLAN_IO ? plan->io_ns + 1e-9 * plan->makespan_ns : plan->makespan_ns;
 }
 
-/* How much of the mix is plan b, so that both together use mean bytes a layer. */
-static double mix_part_of_b(const struct efs_plan *a, const struct efs_plan *b, double mean)
+/* Some layers have the pools of plan b, part of all, and the others those of a. */
+struct mix {
+    const struct efs_plan *a, *b;
+    double part;
+};
+
+static double mixed(const struct mix *mix, double a, double b)
+{
+    return (1 - mix->part) * a + mix->part * b;
+}
+
+/* So much of b that both together use mean bytes a layer; a uses no more than that. */
+static struct mix mix_of(const struct efs_plan *a, const struct efs_plan *b, double mean)
 {
     double used_a = plan_used_bytes(a), used_b = plan_used_bytes(b);
+    bool between = used_b >= mean && used_b > used_a;
 
-    return used_b > used_a ? (mean - used_a) / (used_b - used_a) : 0;
+    return (struct mix){a, b, between ? (mean - used_a) / (used_b - used_a) : 0};
+}
+
+/* The mix that costs least, the first of several. */
+static struct mix mix_best(const struct efs_plan_request *request, const struct efs_plan *plans, unsigned count,
+                           double mean)
+{
+    struct mix best = {plans, plans, 0};
+    double least = 0;
+    bool any = false;
+
+    for (unsigned a = 0; a < count; a++) {
+        if (plan_used_bytes(&plans[a]) > mean)
+            continue;
+        for (unsigned b = 0; b < count; b++) {
+            struct mix mix = mix_of(&plans[a], &plans[b], mean);
+            double cost = mixed(&mix, plan_cost_ns(request, mix.a), plan_cost_ns(request, mix.b));
+
+            if (!any || cost < least * (1 - 1e-12)) {
+                any = true;
+                least = cost;
+                best = mix;
+            }
+        }
+    }
+    return best;
+}
+
+/* Plans for a layer whose budget is the mean, and for up to a full expert less and more. Returns how many; below 0 an
+ * error. */
+static int plans_around(const struct efs_plan_request *request, uint64_t mean_bytes, struct efs_plan plans[POINTS])
+{
+    const uint64_t step = request->expert_bytes[EFS_POOL_F] / AROUND;
+    struct efs_plan_layer_state layer;
+    int count = 0, rc = efs_plan_open(&layer, request);
+
+    if (rc)
+        return rc;
+    for (unsigned i = AROUND; i > 0 && !rc; i--)
+        if (i * step <= mean_bytes)
+            rc = efs_plan_search(&layer, mean_bytes - i * step, &plans[count++]);
+    for (unsigned i = 0; i <= AROUND && !rc; i++)
+        rc = efs_plan_search(&layer, mean_bytes + i * step, &plans[count++]);
+    efs_plan_close(&layer);
+    return rc ? rc : count;
 }
 
 int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint64_t budget_bytes,
                    struct efs_plan_shared *shared)
 {
-    struct efs_plan_layer_state layer;
-    struct efs_plan plan[POINTS];
-    double mean, least = 0, part = 0;
-    unsigned best_a = 0, best_b = 0, points = 0;
-    int rc;
+    struct efs_plan plans[POINTS];
+    struct mix mix;
+    int count;
 
     if (!layers || layers > EFS_PLAN_MAX_LAYERS)
         return -EINVAL;
-    rc = efs_plan_open(&layer, request);
-    if (rc)
-        return rc;
-    mean = (double)budget_bytes / layers;
-    for (unsigned i = 0; i < POINTS && !rc; i++) {
-        uint64_t step = request->expert_bytes[EFS_POOL_F] / AROUND, base = budget_bytes / layers;
-
-        if (i < AROUND && (AROUND - i) * step > base)
-            continue; /* below nothing; the mean itself is always tried */
-        rc = efs_plan_search(&layer, i < AROUND ? base - (AROUND - i) * step : base + (i - AROUND) * step,
-                             &plan[points++]);
-    }
-    efs_plan_close(&layer);
-    if (rc)
-        return rc;
-    for (unsigned a = 0, any = 0; a < points; a++) {
-        if (plan_used_bytes(&plan[a]) > mean)
-            continue;
-        for (unsigned b = 0; b < points; b++) {
-            double x = plan_used_bytes(&plan[b]) >= mean ? mix_part_of_b(&plan[a], &plan[b], mean) : 0;
-            double cost = (1 - x) * plan_cost_ns(request, &plan[a]) + x * plan_cost_ns(request, &plan[b]);
-
-            if (!any++ || cost < least * (1 - 1e-12)) {
-                least = cost;
-                part = x;
-                best_a = a;
-                best_b = b;
-            }
-        }
-    }
+    count = plans_around(request, budget_bytes / layers, plans);
+    if (count < 0)
+        return count;
+    mix = mix_best(request, plans, (unsigned)count, (double)budget_bytes / layers);
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        const struct efs_plan *a = &plan[best_a], *b = &plan[best_b];
-
-        shared->experts[p] = (1 - part) * a->capacity[p] + part * b->capacity[p];
-        shared->hits[p] = (1 - part) * a->hits[p] + part * b->hits[p];
+        shared->experts[p] = mixed(&mix, mix.a->capacity[p], mix.b->capacity[p]);
+        shared->hits[p] = mixed(&mix, mix.a->hits[p], mix.b->hits[p]);
         shared->pool_bytes[p] =
-            (uint64_t)(layers * ((1 - part) * (double)a->used_bytes[p] + part * (double)b->used_bytes[p]));
+            (uint64_t)(layers * mixed(&mix, (double)mix.a->used_bytes[p], (double)mix.b->used_bytes[p]));
     }
     for (unsigned p = 0; p < EFS_POOLS; p++) /* a byte too many by rounding of the mix */
         while (shared->pool_bytes[p] && pool_bytes_sum(shared->pool_bytes) > budget_bytes)
             shared->pool_bytes[p]--;
-    shared->makespan_ns = (1 - part) * plan[best_a].makespan_ns + part * plan[best_b].makespan_ns;
-    shared->io_ns = (1 - part) * plan[best_a].io_ns + part * plan[best_b].io_ns;
+    shared->makespan_ns = mixed(&mix, mix.a->makespan_ns, mix.b->makespan_ns);
+    shared->io_ns = mixed(&mix, mix.a->io_ns, mix.b->io_ns);
     return 0;
 }
