@@ -53,7 +53,56 @@ static errint_t check_tensor(const struct efs_catalog *c, const struct efs_sourc
     return 0;
 }
 
-/* How large the tables will be. Walks files and their tensors, both sorted, and the gaps between tensors. */
+/* Bytes of a file that no tensor has: an object without a tensor, in a group of its own. */
+static void count_gap(const struct efs_pack_plan *plan, uint64_t bytes, struct counts *n)
+{
+    n->groups++;
+    n->objects++;
+    n->extents++;
+    n->shards += object_shards(plan, EFS_FORMAT_BYTES, bytes);
+}
+
+/* A tensor of all experts of a layer is cut in an object an expert. */
+static void count_tensor(const struct efs_pack_plan *plan, const struct efs_source_tensor *t, struct counts *n)
+{
+    uint64_t parts = plan_slices(t), part = t->bytes / parts;
+    n->groups += t->tensor_class == EFS_CLASS_DENSE;
+    n->objects += parts;
+    n->extents += parts;
+    n->shards += parts * object_shards(plan, tensor_format(plan, t, part), part);
+}
+
+/* A file, its tensors, of which *at is the next one, and the gaps between these. */
+static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t *at, struct counts *n,
+                           struct efs_error *err)
+{
+    const struct efs_catalog *c = plan->catalog;
+    const struct efs_source_file *f = &c->files[file];
+    uint64_t end = 0;
+    if (strlen(f->path) > PATH_BYTES_MAX)
+        return efs_fail(err, -ENAMETOOLONG, "%s: path of more than %u bytes", f->path, PATH_BYTES_MAX);
+    n->strings += strlen(f->path);
+    for (; *at < c->tensor_count && c->tensors[*at].file == file; ++*at) {
+        const struct efs_source_tensor *t = &c->tensors[*at];
+        errint_t rc = check_tensor(c, t, err);
+        if (rc < 0)
+            return rc;
+        n->strings += strlen(t->name);
+        if (t->bytes == 0)
+            continue;
+        if (t->offset < end)
+            return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" overlaps another", f->path, t->name);
+        if (t->offset > end)
+            count_gap(plan, t->offset - end, n);
+        count_tensor(plan, t, n);
+        end = t->offset + t->bytes;
+    }
+    if (end < f->bytes)
+        count_gap(plan, f->bytes - end, n);
+    return 0;
+}
+
+/* How large the tables will be. Files and tensors are sorted alike. */
 static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
@@ -62,36 +111,10 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     for (size_t e = 0; e < c->expert_count; e++)
         n->strings += strlen(c->experts[e].stack);
     for (size_t f = 0; f < c->file_count; f++) {
-        uint64_t end = 0;
-        if (strlen(c->files[f].path) > PATH_BYTES_MAX)
-            return efs_fail(err, -ENAMETOOLONG, "%s: path of more than %u bytes", c->files[f].path, PATH_BYTES_MAX);
-        n->strings += strlen(c->files[f].path);
+        errint_t rc = count_file(plan, f, &at, n, err);
+        if (rc < 0)
+            return rc;
         plan->source_bytes += c->files[f].bytes;
-        for (; at < c->tensor_count && c->tensors[at].file == f; at++) {
-            const struct efs_source_tensor *t = &c->tensors[at];
-            errint_t rc = check_tensor(c, t, err);
-            if (rc < 0)
-                return rc;
-            n->strings += strlen(t->name);
-            if (t->bytes == 0)
-                continue;
-            if (t->offset < end)
-                return efs_fail(err, -EUCLEAN, "%s: tensor \"%s\" overlaps another", c->files[f].path, t->name);
-            if (t->offset > end) {
-                n->groups++, n->objects++, n->extents++;
-                n->shards += object_shards(plan, EFS_FORMAT_BYTES, t->offset - end);
-            }
-            uint64_t parts = plan_slices(t), part = t->bytes / parts;
-            n->groups += t->tensor_class == EFS_CLASS_DENSE;
-            n->objects += parts;
-            n->extents += parts;
-            n->shards += parts * object_shards(plan, tensor_format(plan, t, part), part);
-            end = t->offset + t->bytes;
-        }
-        if (end < c->files[f].bytes) {
-            n->groups++, n->objects++, n->extents++;
-            n->shards += object_shards(plan, EFS_FORMAT_BYTES, c->files[f].bytes - end);
-        }
     }
     if (at != c->tensor_count)
         return efs_fail(err, -EUCLEAN, "%s: catalogue is not in order", c->root);
