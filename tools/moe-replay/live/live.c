@@ -136,44 +136,81 @@ static errint_t live_set_library(struct replay_live *live, const struct replay_s
     return replay_stage_forget(&live->stage, live->profile, err);
 }
 
+/* What serves a run: raw files, by the player itself; the library, in the player; a daemon of the run's own; a mount
+ * that was there. */
+enum server { SERVER_RAW, SERVER_LIBRARY, SERVER_MOUNT, SERVER_FOREIGN };
+
+static enum server server_of(const struct replay_live *live, const struct replay_run_record *record)
+{
+    if (record->runner != REPLAY_EXPERTFS)
+        return SERVER_RAW;
+    if (live->mountpoint)
+        return SERVER_FOREIGN;
+    return live->compute == REPLAY_COMPUTE_FFN_CODED ? SERVER_LIBRARY : SERVER_MOUNT;
+}
+
+/* A cold start in a cgroup, where there can be one. Returns whether there is. */
+static bool live_set_limit(struct replay_live *live, struct replay_run_record *record)
+{
+    record->limit_bytes = replay_stage_limit(&live->stage, record->budget_bytes + live->allowance_bytes);
+    live_make_cold(live, record);
+    if (record->limit_bytes == 0)
+        replay_record_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
+    return record->limit_bytes > 0;
+}
+
+static errint_t server_begin(enum server server, struct replay_live *live, const struct replay_setup *setup,
+                             struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+{
+    errint_t rc = 0;
+    switch (server) {
+    case SERVER_RAW:
+        return 0;
+    case SERVER_LIBRARY:
+        return live_set_library(live, setup, record, options, err);
+    case SERVER_MOUNT:
+        rc = replay_mount_start(live, setup, record, err);
+        break;
+    case SERVER_FOREIGN:
+        rc = replay_mount_tune(live, record, err);
+        break;
+    }
+    if (rc == 0)
+        replay_mount_look(server == SERVER_FOREIGN ? live->mountpoint : live->stage.mountpoint, record);
+    return rc;
+}
+
+/* Why its daemon did not end well is why the run failed. */
+static errint_t server_end(enum server server, struct replay_live *live, errint_t rc, struct efs_error *err)
+{
+    struct efs_error end = {""};
+    errint_t gone = server == SERVER_MOUNT ? replay_stage_unmount(&live->stage, &end) : 0;
+    if (gone == 0 || tools_interrupted())
+        return rc;
+    return efs_fail(err, gone, "%s", end.text);
+}
+
 errint_t replay_live_run(struct replay_live *live, const struct replay_setup *setup,
                          const struct replay_workload *workload, replay_progress_fn *progress, void *arg,
                          struct replay_run_record *record, struct efs_error *err)
 {
-    bool ours = record->runner == REPLAY_EXPERTFS;
-    bool library = ours && live->compute == REPLAY_COMPUTE_FFN_CODED && !live->mountpoint;
-    bool mount = ours && !library, foreign = mount && live->mountpoint;
-    bool plain = !ours && live->compute == REPLAY_COMPUTE_FFN_CODED;
+    enum server server = server_of(live, record);
+    bool coded = live->compute == REPLAY_COMPUTE_FFN_CODED;
     struct efs_options options;
     struct replay_play what = {.live = live,
                                .workload = workload,
-                               .mountpoint = foreign ? live->mountpoint : live->stage.mountpoint,
+                               .mountpoint = server == SERVER_FOREIGN ? live->mountpoint : live->stage.mountpoint,
                                .runner = record->runner,
                                .form = record->policy.pools == REPLAY_FULL ? EFS_FORM_FULL : EFS_FORM_CODED,
-                               .compute = plain ? REPLAY_COMPUTE_FFN : live->compute,
-                               .library = library ? &options : NULL,
+                               .compute = server == SERVER_RAW && coded ? REPLAY_COMPUTE_FFN : live->compute,
+                               .library = server == SERVER_LIBRARY ? &options : NULL,
                                .budget_bytes = record->budget_bytes,
                                .guesses = record->predictor != NULL,
                                .layer_ns = setup->layer_ns};
-    struct efs_error end = {""};
-    errint_t rc = 0;
     record->compute = replay_compute_name(what.compute);
-    if (!foreign) {
-        record->limit_bytes = replay_stage_limit(&live->stage, record->budget_bytes + live->allowance_bytes);
-        what.limited = record->limit_bytes > 0;
-        live_make_cold(live, record);
-        if (!what.limited)
-            replay_record_note(record, "no memory cgroup: ", live->stage.no_cgroup.text);
-    }
-    if (library)
-        rc = live_set_library(live, setup, record, &options, err);
-    else if (foreign)
-        rc = replay_mount_tune(live, record, err);
-    else if (mount)
-        rc = replay_mount_start(live, setup, record, err);
-    if (rc == 0 && mount)
-        replay_mount_look(what.mountpoint, record);
-    if (rc == 0 && foreign && live->compares && !live->played) {
+    what.limited = server != SERVER_FOREIGN && live_set_limit(live, record);
+    errint_t rc = server_begin(server, live, setup, record, &options, err);
+    if (rc == 0 && server == SERVER_FOREIGN && live->compares && !live->played) {
         struct replay_run_record unmeasured = *record;
         live->played = true;
         rc = live_play(live, &what, progress, arg, &unmeasured, err);
@@ -181,13 +218,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
     if (rc == 0)
         rc = live_play(live, &what, progress, arg, record, err);
     record->peak_bytes = replay_cgroup_peak_bytes(&live->stage.cgroup);
-    if (mount && !foreign) {
-        errint_t gone = replay_stage_unmount(&live->stage, &end);
-        if (gone < 0 && !tools_interrupted()) { /* that is why the rest failed */
-            rc = gone;
-            efs_fail(err, rc, "%s", end.text);
-        }
-    }
+    rc = server_end(server, live, rc, err);
     replay_cgroup_remove(&live->stage.cgroup);
     return rc;
 }
