@@ -271,7 +271,7 @@ run 0 "$moe_replay" -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 
 "$moe_replay" -q --simulate --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
-for _ in $(seq 100); do grep -q '^zipmoe:makespan' "$dir/out" && break; sleep 0.1; done
+for _ in $(seq 1200); do grep -q '^zipmoe:makespan' "$dir/out" && break; sleep 0.1; done
 kill -TERM $pid # as Ctrl-C, which shells make their background jobs ignore
 wait $pid
 status=$?

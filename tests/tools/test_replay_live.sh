@@ -39,7 +39,7 @@ clean_soon() { # the same, when a process that died cannot wait for it
     clean "$1" "$2"
 }
 wait_for() { # PATTERN FILE
-    for _ in $(seq 400); do
+    for _ in $(seq 2400); do
         ! grep -q -- "$1" "$2" || return 0
         sleep 0.05
     done
