@@ -287,7 +287,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(kept_lost, counter, "", "extents that were to be kept and had to go for lack of memory, or were damaged")        \
     X(evictions_c, counter, "", "extents dropped from the chunk pool")                                                 \
     X(memory_short, counter, "",                                                                                       \
-      "times that memory within the budget was not taken, since the cgroup or the machine had none left")              \
+      "times that the cgroup or the machine left less of the budget than before, or none of what was wanted of it")    \
     X(evictions_f, counter, "", "experts dropped from the full pool")                                                  \
     X(budget_bytes, gauge, "bytes", "the budget")                                                                      \
     X(fixed_bytes, gauge, "bytes", "held by index, tables, buffers and thread stacks")                                 \
@@ -310,7 +310,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(coded_errors, counter, "", "of them, those that ended in an error")                                              \
     X(coded_waits, counter, "", "of them, those that waited for room")                                                 \
     X(coded_bytes, gauge, "bytes", "of the chunk pool, handed out coded or on the way")                                \
-    X(coded_experts, gauge, "", "experts handed out coded or on the way")
+    X(coded_experts, gauge, "", "experts handed out coded or on the way")                                              \
+    X(effective_budget_bytes, gauge, "bytes", "of the budget, what can be had now: the pools are planned for it")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -21,9 +21,14 @@
 
 void efs_budget_set(struct efs *fs, uint64_t bytes)
 {
-    uint64_t segment = fs->arena.segment_bytes, segments = (bytes - fs->account.fixed_bytes) / segment;
-    uint64_t floor = segments / FLOOR_SHARE;
+    const struct efs_effective *effective = &fs->budget->effective;
+    uint64_t segment = fs->arena.segment_bytes, fixed = fs->account.fixed_bytes;
     fs->options.budget_bytes = bytes;
+    bytes = effective->is_less && effective->bytes < bytes ? effective->bytes : bytes;
+    if (bytes < fixed + segment) /* less does not serve */
+        bytes = fixed + segment;
+    fs->account.budget_bytes = bytes;
+    uint64_t segments = (bytes - fixed) / segment, floor = segments / FLOOR_SHARE;
     fs->account.floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
     efs_extents_set_ahead(fs, segments * segment / 2);
 }
@@ -31,27 +36,15 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
 uint64_t efs_budget_now(struct efs *fs)
 {
     efs_lock(fs);
-    uint64_t bytes = fs->options.budget_bytes;
+    uint64_t bytes = fs->account.budget_bytes;
     efs_unlock(fs);
     return bytes;
-}
-
-uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
-{
-    uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
-    return fs->account.fixed_bytes + most * fs->arena.segment_bytes + fs->account.full_bytes +
-           fs->account.freeing_bytes;
-}
-
-uint64_t efs_budget_used(const struct efs *fs)
-{
-    return efs_budget_used_with(fs, 0);
 }
 
 uint64_t efs_budget_coded(const struct efs *fs)
 {
     uint64_t available =
-        fs->options.budget_bytes > fs->account.fixed_bytes ? fs->options.budget_bytes - fs->account.fixed_bytes : 0;
+        fs->account.budget_bytes > fs->account.fixed_bytes ? fs->account.budget_bytes - fs->account.fixed_bytes : 0;
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes / 2;
     return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
 }
@@ -74,27 +67,9 @@ static errint_t budget_memory_left(struct efs *fs, uint64_t bytes)
     return rc;
 }
 
-/*
- * The budget has room for a segment, and the system has no memory for it. Who has more than the plan gives then gives
- * way, as where the budget is short: experts that only happen to be full. false: nothing comes of it.
- */
-static bool budget_take_from_full(struct efs *fs, uint64_t bytes)
-{
-    uint64_t chunks = segments_needed(fs) * fs->arena.segment_bytes, before = fs->account.full_bytes;
-    if (fs->arena.segment_count >= segments_needed(fs) ||
-        fs->account.fixed_bytes + chunks + before <= fs->options.budget_bytes)
-        return false;
-    if (fs->account.freeing_bytes >= bytes)
-        return true;
-    do
-        efs_full_drop_free_memfiles(fs, bytes);
-    while (fs->account.full_bytes == before && efs_full_evict_oldest(fs, false));
-    return fs->account.full_bytes < before;
-}
-
 errint_t efs_budget_add_segment(struct efs *fs)
 {
-    uint64_t bytes = fs->arena.segment_bytes, budget = fs->options.budget_bytes, used;
+    uint64_t bytes = fs->arena.segment_bytes, budget = fs->account.budget_bytes, used;
     if (fs->arena.segment_count == fs->arena.segment_max)
         return -ENOMEM;
     while ((used = efs_budget_used(fs)) + bytes > budget) {
@@ -111,15 +86,13 @@ errint_t efs_budget_add_segment(struct efs *fs)
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_memory_left(fs, bytes);
-    if (rc == -ENOMEM && budget_take_from_full(fs, bytes))
-        return -EAGAIN;
     return rc == 0 ? efs_supply_segment(fs) : rc;
 }
 
 bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
-           efs_budget_used(fs) + fs->arena.segment_bytes <= fs->options.budget_bytes &&
+           efs_budget_used(fs) + fs->arena.segment_bytes <= fs->account.budget_bytes &&
            efs_supply_memory(fs, fs->arena.segment_bytes) == 0;
 }
 
@@ -193,7 +166,7 @@ static uint64_t segments_staying(const struct efs *fs)
 
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
 {
-    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
         uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - fs->account.freeing_bytes;
@@ -227,7 +200,7 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
 
 void efs_budget_shrink(struct efs *fs)
 {
-    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         uint64_t used = efs_budget_used(fs) - fs->account.freeing_bytes;
         uint64_t leaving = fs->account.segments_leaving * segment, before = fs->account.full_bytes;
@@ -263,12 +236,12 @@ uint64_t efs_budget_wait(struct efs *fs)
     for (unsigned round = 0;; round++) {
         efs_lock(fs);
         efs_budget_shrink(fs);
-        uint64_t used = efs_budget_used(fs), budget = fs->options.budget_bytes;
-        uint64_t over = used > budget ? used - budget : 0;
-        bool wait = over && fs->disk && !fs->closing && round < SETTLE_ROUNDS && budget_is_leaving(fs);
+        uint64_t used = efs_budget_used(fs), asked = fs->options.budget_bytes;
+        bool wait = used > fs->account.budget_bytes && fs->disk && !fs->closing && round < SETTLE_ROUNDS &&
+                    budget_is_leaving(fs);
         efs_unlock(fs);
         if (!wait)
-            return over;
+            return used > asked ? used - asked : 0;
         nanosleep(&pause, NULL);
     }
 }
@@ -276,10 +249,10 @@ uint64_t efs_budget_wait(struct efs *fs)
 errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
 {
     *memfile = NULL;
-    if (efs_budget_used(fs) > fs->options.budget_bytes) /* it was lowered while leases were held */
+    if (efs_budget_used(fs) > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
     uint32_t old = efs_full_oldest_evictable(fs);
-    if (efs_budget_used(fs) + bytes > fs->options.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
+    if (efs_budget_used(fs) + bytes > fs->account.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
         efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
     *memfile = efs_full_take_free(fs, bytes, use);

@@ -35,10 +35,19 @@ struct efs_supply {
     unsigned count;
     uint64_t left_bytes; /* more than efs_account.taken_bytes: may be taken */
     bool is_new;         /* nobody has gone by it yet */
+    bool has_found;      /* all that we may hold together was found, and nobody has followed it: ... */
+    uint64_t found_bytes;
+};
+
+struct efs_effective {              /* what of the budget can be had, as it was found last: effective.c */
+    bool is_less;                   /* than what is asked for: ... */
+    uint64_t bytes;                 /* ... this */
+    uint64_t least_bytes, since_ns; /* the least that was found since then, while it is less */
 };
 
 struct efs_budget {
     bool built;
+    struct efs_effective effective;
     struct efs_supply supply;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
@@ -46,12 +55,20 @@ struct efs_budget {
 };
 
 /* ---- budget.c ---- */
-/* Without lock: the budget as it is now. efs_set() changes it under everybody's feet. */
+/* Without lock: what can be had of the budget now. efs_set() and others' needs change it under everybody's feet. */
 uint64_t efs_budget_now(struct efs *fs);
 /* With lock held: */
-uint64_t efs_budget_used(const struct efs *fs);
-/* The same if the chunk pool had so many segments, should it have fewer. */
-uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments);
+/* What is held, if the chunk pool had so many segments, should it have fewer. */
+static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
+{
+    uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
+    return fs->account.fixed_bytes + most * fs->arena.segment_bytes + fs->account.full_bytes +
+           fs->account.freeing_bytes;
+}
+static inline uint64_t efs_budget_used(const struct efs *fs)
+{
+    return efs_budget_used_with(fs, 0);
+}
 /* The chunk pool gets one more segment, but not from a full expert that is kept. 0; -EAGAIN: it is on its way; -ENOMEM.
  */
 errint_t efs_budget_add_segment(struct efs *fs);
@@ -68,22 +85,28 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
 /* A place for a memfile of that size, not SHOWN: *memfile is a free one, PRIVATE or, if that is the
  * use, a WINDOW; NULL: a new one is to be made and is counted already. As efs_budget_reserve_full() else. */
 errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
-/* What follows from a budget of at least the floor: segments that the chunk pool always keeps, how far to read ahead.
- */
+/* A budget of at least the floor is asked for: what of it can be had (efs_account.budget_bytes), and what follows from
+ * that: segments that the chunk pool always keeps, how far to read ahead. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
 /* Cut the budget into pools by the tuning of the cache state; victims go. */
 void efs_budget_cut(struct efs *fs);
 /* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
 void efs_budget_change(struct efs *fs, uint64_t bytes);
-/* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above. */
+/* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above what
+ * was asked for. */
 uint64_t efs_budget_wait(struct efs *fs);
-/* EFS_AGAIN_BUDGET: the budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
+/* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
 void efs_budget_shrink(struct efs *fs);
 /* Without lock, before there are threads and after. */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
 /* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
 void efs_budget_retire(struct efs *fs);
+
+/* ---- effective.c ---- */
+/* EFS_AGAIN_BUDGET: what can be had follows what was found last, at once down, some seconds later and by a step up;
+ * what is above it goes, as efs_budget_shrink(). */
+void efs_budget_follow(struct efs *fs);
 
 /* ---- budget_check.c ---- */
 /* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
@@ -95,6 +118,8 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_b
 /* ---- supply.c ---- */
 /* Without lock: get what turns may need; see efs_hooks. May wait for another thread that does. */
 void efs_supply(struct efs *fs, bool freed);
+/* Without lock: look how much memory is left, though nobody asks for it. */
+void efs_supply_look(struct efs *fs);
 /* With lock held, both: -EAGAIN: as efs_defer_supply(), not now. */
 /* The chunk pool has one more segment, which the caller has room for: 0, -EAGAIN, -ENOMEM. */
 errint_t efs_supply_segment(struct efs *fs);

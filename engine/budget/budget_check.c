@@ -39,8 +39,8 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
     if (take > available)
         efs_fail(
             err, 0,
-            "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): the daemon may be "
-            "killed for it; budget=auto takes what there is",
+            "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): pools are planned for "
+            "what can be had of it (effective_budget_bytes); budget=auto takes what there is",
             fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
             (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)

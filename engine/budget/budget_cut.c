@@ -29,7 +29,7 @@ static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 void efs_budget_cut(struct efs *fs)
 {
     const double *ratio = efs_cache_tuning(fs)->ratio;
-    uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->options.budget_bytes, fs->account.fixed_bytes);
+    uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->account.budget_bytes, fs->account.fixed_bytes);
     uint64_t leases = cut_for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
     uint64_t guesses = (fs->account.guess_bytes + segment - 1) / segment;
     uint64_t pools = cut_less(available, (passing + guesses) * segment + leases), capacity[EFS_POOLS], chunks = 0;
@@ -51,6 +51,8 @@ void efs_budget_cut(struct efs *fs)
 
 void efs_budget_change(struct efs *fs, uint64_t bytes)
 {
+    if (bytes != fs->options.budget_bytes)
+        fs->budget->effective = (struct efs_effective){.is_less = false}; /* looked for anew */
     efs_budget_set(fs, bytes);
     efs_budget_cut(fs);
     efs_again(fs, EFS_AGAIN_EXTENTS);

@@ -29,7 +29,7 @@ static bool prealloc_take_segment(struct prealloc *p)
     struct efs *fs = p->fs;
     uint32_t count = fs->arena.segment_count;
     if (p->over || count >= fs->account.planned_segments ||
-        efs_budget_used_with(fs, count + 1) > fs->options.budget_bytes)
+        efs_budget_used_with(fs, count + 1) > fs->account.budget_bytes)
         return false;
     errint_t rc = efs_supply_segment(fs);
     if (rc < 0) {
@@ -57,7 +57,7 @@ static bool prealloc_take_memfile(struct prealloc *p)
         return false;
     size_t bytes = efs_memfile_bytes(fs, p->next_expert);
     if (bytes > p->full_bytes ||
-        efs_budget_used_with(fs, fs->account.planned_segments) + bytes > fs->options.budget_bytes)
+        efs_budget_used_with(fs, fs->account.planned_segments) + bytes > fs->account.budget_bytes)
         return false;
     p->full_bytes -= bytes;
     p->next_expert = (p->next_expert + 1) % fs->store->expert_count;

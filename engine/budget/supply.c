@@ -31,23 +31,34 @@ static bool supply_must_look(const struct efs_supply *s)
     return now - asked < ASKED_NS && supply_is_stale(s, now, FRESH_NS);
 }
 
-static void supply_get(struct efs *fs, struct efs_supply *s)
+/* With lock held: all that we may hold so that as much as this is left. What was promised and not touched yet is in no
+ * count of the system's at all: memory that is being filled, and about a segment, see efs_supply_memory(). */
+static uint64_t supply_can_have(const struct efs *fs, uint64_t used, int64_t left)
+{
+    uint64_t promised = fs->account.fresh_bytes + fs->arena.segment_bytes;
+    uint64_t have = used > promised ? used - promised : 0;
+    if (left < 0)
+        return have > (uint64_t)-left ? have - (uint64_t)-left : 0;
+    return (uint64_t)left > UINT64_MAX - have ? UINT64_MAX : have + (uint64_t)left;
+}
+
+static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
 {
     struct efs_coming_segment coming[EFS_SUPPLY_SEGMENTS];
     errint_t error[EFS_SUPPLY_SEGMENTS];
     unsigned count = 0, loads = 0;
-    bool wanted = atomic_exchange(&fs->supply_wanted, false), look = supply_must_look(s);
+    bool wanted = atomic_exchange(&fs->supply_wanted, false);
     uint64_t nodes = wanted ? efs_arena_nodes_with_memory(&fs->arena) : 0;
     pthread_mutex_lock(&fs->lock);
     while (wanted && s->count + count < EFS_SUPPLY_SEGMENTS && efs_arena_choose(&fs->arena, nodes, &coming[count]))
         count++;
     if (wanted)
         loads = efs_extent_loads_wanted(fs);
-    uint64_t taken = fs->account.taken_bytes;
+    uint64_t taken = fs->account.taken_bytes, used = efs_budget_used(fs);
     pthread_mutex_unlock(&fs->lock);
 
     uint32_t freed = atomic_load(&s->freed); /* what comes free while it is looked may be missed */
-    uint64_t left = look ? efs_memory_left_bytes(&fs->budget->memory_left) : 0;
+    int64_t left = look ? efs_memory_left_bytes(&fs->budget->memory_left) : 0;
     for (unsigned i = 0; i < count; i++)
         error[i] = efs_arena_prepare(&fs->arena, &coming[i]);
     struct efs_extent_load *made = efs_extent_loads_new(loads);
@@ -65,10 +76,16 @@ static void supply_get(struct efs *fs, struct efs_supply *s)
         fs->supply_failed = failed;
     efs_extent_loads_add(fs, made);
     if (look) {
-        s->left_bytes = left > UINT64_MAX - taken ? UINT64_MAX : left + taken;
+        s->left_bytes = taken + (left > 0 ? (uint64_t)left : 0);
         s->is_new = true;
         atomic_store(&s->looked_ns, efs_now_ns());
         atomic_store(&s->seen, freed);
+        /* what came or went meanwhile may be in what is left, or not: rather too much for a moment */
+        if (efs_budget_used(fs) > used)
+            used = efs_budget_used(fs);
+        s->found_bytes = left == INT64_MAX ? UINT64_MAX : supply_can_have(fs, used, left);
+        s->has_found = true;
+        efs_again(fs, EFS_AGAIN_BUDGET);
     }
     pthread_mutex_unlock(&fs->lock);
 }
@@ -81,9 +98,20 @@ void efs_supply(struct efs *fs, bool freed)
     if (!atomic_load(&fs->supply_wanted) && !supply_must_look(s))
         return;
     pthread_mutex_lock(&s->lock);
-    if (atomic_load(&fs->supply_wanted) || supply_must_look(s)) /* else another thread was faster */
-        supply_get(fs, s);
+    bool look = supply_must_look(s);
+    if (atomic_load(&fs->supply_wanted) || look) /* else another thread was faster */
+        supply_get(fs, s, look);
     pthread_mutex_unlock(&s->lock);
+}
+
+void efs_supply_look(struct efs *fs)
+{
+    struct efs_supply *s = &fs->budget->supply;
+    pthread_mutex_lock(&s->lock);
+    supply_get(fs, s, true);
+    pthread_mutex_unlock(&s->lock);
+    efs_lock(fs); /* what follows from it */
+    efs_unlock(fs);
 }
 
 errint_t efs_supply_segment(struct efs *fs)

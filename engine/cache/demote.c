@@ -141,7 +141,7 @@ static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
     efs_lock(fs);
     uint64_t least = fs->account.floor_segments * fs->arena.segment_bytes;
-    bool room = fs->account.fixed_bytes + bytes + least <= fs->options.budget_bytes;
+    bool room = fs->account.fixed_bytes + bytes + least <= fs->account.budget_bytes;
     if (room) {
         fs->account.fixed_bytes += bytes;
         efs_again(fs, EFS_AGAIN_BUDGET);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct efs_account {
+    uint64_t budget_bytes;     /* what can be had of the budget that was asked for: the limit of all that follows */
     uint64_t fixed_bytes;      /* never given back: tables, threads, buffers */
     uint64_t full_bytes;       /* memory files, free ones included */
     uint64_t freeing_bytes;    /* memory files that a thread gives back just now */

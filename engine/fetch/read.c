@@ -320,7 +320,7 @@ static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step
     efs_count(&fs->stats, reads_m, 1);
     /* the expert's other extents come too, unless the reader is going through the file anyway */
     if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
-        efs_expert_coded_bytes(fs, group) <= fs->options.budget_bytes / WHOLE_EXPERT_SHARE)
+        efs_expert_coded_bytes(fs, group) <= fs->account.budget_bytes / WHOLE_EXPERT_SHARE)
         efs_group_ahead(fs, group);
     return false;
 }

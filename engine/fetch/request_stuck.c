@@ -48,7 +48,7 @@ static bool claim_is_stuck(const struct efs *fs, const struct claim *claim)
     if (claim->coded_bytes > chunks)
         chunks = claim->coded_bytes;
     bool coded = claim->coded_count > 1 && claim->coded_bytes > efs_budget_coded(fs);
-    bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->options.budget_bytes;
+    bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->account.budget_bytes;
     return claim->waits && (coded || full);
 }
 

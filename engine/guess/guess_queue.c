@@ -193,7 +193,7 @@ void efs_guess_go_on(struct efs *fs)
 void efs_guess_share(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
-    uint64_t budget = fs->options.budget_bytes, segment = fs->arena.segment_bytes;
+    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
     /* without a share guesses take what is free anyway */
     bool has = efs_governor_has_share(&g->governor);

@@ -56,8 +56,8 @@ static void tell_now(struct efs *fs, struct told *now)
                          .chosen = g->chosen,
                          .ratio = g->on ? efs_trial_ratio(&g->governor.trial) : 1,
                          .pass_bytes = g->pass.mean * efs_cache_layers(fs),
-                         .cache_bytes = fs->options.budget_bytes > fs->account.fixed_bytes
-                                            ? fs->options.budget_bytes - fs->account.fixed_bytes
+                         .cache_bytes = fs->account.budget_bytes > fs->account.fixed_bytes
+                                            ? fs->account.budget_bytes - fs->account.fixed_bytes
                                             : 0,
                          .policy = efs_cache_tuning(fs)->policy};
     for (uint32_t i = 0; i < g->held_count; i++)

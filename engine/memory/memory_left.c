@@ -16,7 +16,7 @@
 
 static void memory_left_close_group(struct efs_memory_group *g)
 {
-    const int all[] = {g->limit, g->usage, g->stat};
+    const int all[] = {g->limit, g->high, g->usage, g->stat};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] >= 0)
             efs_sys_close(all[i]);
@@ -28,6 +28,7 @@ static void memory_left_add_group(void *arg, const char *directory, const struct
     if (left->count == EFS_MEMORY_GROUPS)
         return;
     struct efs_memory_group g = {.limit = efs_kernel_open(directory, files->limit),
+                                 .high = files->high ? efs_kernel_open(directory, files->high) : -1,
                                  .usage = efs_kernel_open(directory, files->usage),
                                  .stat = efs_kernel_open(directory, "memory.stat"),
                                  .cache = files->cache,
@@ -66,32 +67,40 @@ static uint64_t memory_left_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-static uint64_t memory_left_in_group(const struct efs_memory_group *g)
+/* What is left of it less the margin; of texts that may say anything. */
+static int64_t memory_left_of(uint64_t bytes, uint64_t used, uint64_t margin)
+{
+    uint64_t most = INT64_MAX / 2;
+    return (int64_t)(bytes < most ? bytes : most) - (int64_t)(used < most ? used : most) - (int64_t)margin;
+}
+
+static int64_t memory_left_in_group(const struct efs_memory_group *g)
 {
     char text[EFS_KERNEL_TEXT];
-    uint64_t limit = efs_kernel_number(g->limit, UINT64_MAX);
+    uint64_t limit = efs_kernel_number(g->limit, UINT64_MAX), high = efs_kernel_number(g->high, UINT64_MAX);
+    limit = limit < high ? limit : high;
     if (limit >= EFS_CGROUP_NO_LIMIT)
-        return UINT64_MAX;
+        return INT64_MAX;
     uint64_t usage = efs_kernel_number(g->usage, 0);
     efs_kernel_text(g->stat, text);
     uint64_t cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
-    return memory_left_less(limit, memory_left_less(usage, cache) + memory_left_margin(limit));
+    return memory_left_of(limit, memory_left_less(usage, cache), memory_left_margin(limit));
 }
 
-static uint64_t memory_left_in_machine(int fd)
+static int64_t memory_left_in_machine(int fd)
 {
     char text[EFS_KERNEL_TEXT];
     efs_kernel_text(fd, text);
     uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024;
-    return all == 0 ? UINT64_MAX
-                    : memory_left_less(efs_kernel_field(text, "MemAvailable", 0) * 1024, memory_left_margin(all));
+    uint64_t available = efs_kernel_field(text, "MemAvailable", 0) * 1024;
+    return all == 0 ? INT64_MAX : memory_left_of(available, 0, memory_left_margin(all));
 }
 
-uint64_t efs_memory_left_bytes(const struct efs_memory_left *left)
+int64_t efs_memory_left_bytes(const struct efs_memory_left *left)
 {
-    uint64_t least = memory_left_in_machine(left->machine);
+    int64_t least = memory_left_in_machine(left->machine);
     for (uint32_t i = 0; i < left->count; i++) {
-        uint64_t bytes = memory_left_in_group(&left->groups[i]);
+        int64_t bytes = memory_left_in_group(&left->groups[i]);
         least = bytes < least ? bytes : least;
     }
     return least;

@@ -15,8 +15,8 @@
 /* Descriptors that stay open, so that looking is a read; the process is taken to stay in the cgroups it is in. */
 struct efs_memory_left {
     struct efs_memory_group {
-        int limit, usage, stat;
-        const char *cache, *shared; /* fields of stat */
+        int limit, high, usage, stat; /* high < 0: it has none */
+        const char *cache, *shared;   /* fields of stat */
     } groups[EFS_MEMORY_GROUPS];
     uint32_t count;
     int machine;
@@ -25,8 +25,9 @@ struct efs_memory_left {
 /* Where there is nothing to look at there is always enough. */
 void efs_memory_left_open(struct efs_memory_left *left);
 void efs_memory_left_close(struct efs_memory_left *left);
-/* Bytes that may be taken and leave a margin in every cgroup and in the machine; UINT64_MAX: nothing says. Page cache
- * counts as free, what lies in tmpfs and memfds does not. Some tens of microseconds. Any thread. */
-uint64_t efs_memory_left_bytes(const struct efs_memory_left *left);
+/* Bytes that may be taken and leave a margin in every cgroup (below its limit, and below memory.high, above which it
+ * is slowed down until nothing goes on) and in the machine; below 0: so much of the margin is gone; INT64_MAX: nothing
+ * says. Page cache counts as free, what lies in tmpfs and memfds does not. Some tens of microseconds. Any thread. */
+int64_t efs_memory_left_bytes(const struct efs_memory_left *left);
 
 #endif

@@ -53,7 +53,7 @@ static bool reserve_for_measuring(struct efs *fs)
 {
     efs_lock(fs);
     bool room =
-        efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->options.budget_bytes && !fs->closing;
+        efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->account.budget_bytes && !fs->closing;
     if (room)
         fs->account.fixed_bytes += MEASURE_BYTES;
     efs_unlock(fs);

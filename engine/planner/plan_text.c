@@ -27,6 +27,7 @@ static void tell_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "%s\nplanned_at: %lld\n", s->pools ? "" : "-", (long long)s->planned_at);
     fprintf(out, "planning_ns: %llu\n", (unsigned long long)s->plan_ns);
     fprintf(out, "error: %s\n", s->plan_error == 0 ? "-" : strerror(-s->plan_error));
+    fprintf(out, "effective_budget_bytes: %llu\n", (unsigned long long)s->fs->account.budget_bytes);
     fprintf(out, "pools_bytes: %llu\n", (unsigned long long)efs_cache_pools_bytes(s->fs));
     for (unsigned p = 0; p < EFS_POOLS; p++)
         fprintf(out, "ratio_%c: %.4f\n", names[p] + 32, tuning->ratio[p]);

@@ -18,6 +18,7 @@
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
 #define DRIFT_EVERY 256u    /* requests */
 #define LEASE_LOOK_NS 50000000
+#define MEMORY_LOOK_NS 500000000
 
 /* ---- what it hears ---- */
 
@@ -64,7 +65,7 @@ static bool has_drifted(struct efs_plan_thread *s)
 /* Leases wait for room, or what was held when the budget became smaller is still above it. */
 static bool is_short(const struct efs *fs)
 {
-    return fs->leases_waiting || efs_budget_used(fs) > fs->options.budget_bytes;
+    return fs->leases_waiting || efs_budget_used(fs) > fs->account.budget_bytes;
 }
 
 static void look_for_room(struct efs *fs)
@@ -81,7 +82,7 @@ static void *plan_thread_run(void *arg)
     struct efs *fs = s->fs;
     efs_plan_thread_profile(s);
     efs_plan_thread_plan(s);
-    uint64_t saved = efs_now_ns();
+    uint64_t saved = efs_now_ns(), looked = saved;
     efs_lock(fs);
     s->planned = true;
     pthread_cond_broadcast(&s->first);
@@ -94,6 +95,10 @@ static void *plan_thread_run(void *arg)
         bool plan = !s->stop && (s->asked || ((told || due) && has_drifted(s)));
         bool stop = s->stop;
         efs_unlock(fs);
+        if (efs_now_ns() - looked > MEMORY_LOOK_NS) {
+            efs_supply_look(fs);
+            looked = efs_now_ns();
+        }
         if (look)
             look_for_room(fs);
         if (!stop && efs_plan_thread_mend(s))

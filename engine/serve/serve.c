@@ -49,7 +49,7 @@ static void at_rest(struct efs *fs)
 
 /* What follows from a turn with the lock, in this order: room is made and given to who waits for it first, what nobody
  * waits for comes after. */
-static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_shrink,
+static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_follow,
                                                  [EFS_AGAIN_EXTENTS] = efs_extents_retry,
                                                  [EFS_AGAIN_MOVE] = efs_extents_move,
                                                  [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
@@ -260,6 +260,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         rc = efs_disk_start(&disk, &fs->disk);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
+    efs_supply_look(fs);
     return efs_plan_thread_start(fs, fs->options.history_path, err);
 }
 
@@ -343,6 +344,7 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     errint_t rc = 0;
     efs_lock(fs);
     fs->account.fixed_bytes += bytes;
+    efs_budget_set(fs, fs->options.budget_bytes);
     if (fs->options.budget_bytes < fs->account.fixed_bytes + fs->arena.segment_bytes)
         rc = below_floor(fs, fs->account.fixed_bytes, fs->account.fixed_bytes + fs->arena.segment_bytes, err);
     efs_budget_shrink(fs);
@@ -393,6 +395,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 #undef COPY
     efs_lock(fs);
     stats.budget_bytes = fs->options.budget_bytes;
+    stats.effective_budget_bytes = fs->account.budget_bytes;
     stats.fixed_bytes = fs->account.fixed_bytes;
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;

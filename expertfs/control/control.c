@@ -85,6 +85,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "started: %lld\n", (long long)daemon->started);
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
     render_size(out, "budget", stats.budget_bytes);
+    render_size(out, "effective_budget", stats.effective_budget_bytes);
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
         char value[sizeof(daemon->tuning.at_mount[i])];
         if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0)

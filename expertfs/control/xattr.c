@@ -2,7 +2,8 @@
 /*
  * xattr.c - the xattrs user.expertfs.*, by which a mount is tuned while it serves:
  *
- *     the root          budget, pools, plan, policy, ...: texts for efs_set(); answer: what became of the last change
+ *     the root          budget, pools, plan, policy, ...: texts for efs_set(); to read: effective_budget, what can be
+ *                       had of the budget; answer, what became of the last change
  *     a layer's folder  pin, of all its experts
  *     an expert's file  pin; state, kept, rank, count, bytes, leases: to read
  *
@@ -23,6 +24,7 @@
 
 const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",   "goal",
                                                   "delta",  "schedule", "predictor", "prefetch", "page_cache"};
+static const char *const root_names[] = {"effective_budget", "answer"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
 
@@ -77,7 +79,7 @@ static bool target_has(const struct target *target, const char *name, bool *writ
     switch (target->object) {
     case OBJECT_ROOT:
         *writable = IS_ONE_OF(name, efsd_tunables);
-        return *writable || strcmp(name, "answer") == 0;
+        return *writable || IS_ONE_OF(name, root_names);
     case OBJECT_LAYER:
     case OBJECT_EXPERT:
         *writable = strcmp(name, "pin") == 0;
@@ -159,6 +161,12 @@ static errint_t target_value(const struct target *target, const char *name, char
         pthread_mutex_unlock(&tuning->lock);
         return 0;
     }
+    if (strcmp(name, "effective_budget") == 0) {
+        struct efs_stats stats;
+        efs_stats(target->daemon->fs, &stats, sizeof(stats));
+        snprintf(value, room, "%llu", (unsigned long long)stats.effective_budget_bytes);
+        return 0;
+    }
     return efsd_tunable_get(target->daemon, name, value, room);
 }
 
@@ -204,9 +212,8 @@ static size_t list_add_names(char *list, size_t used, const char *const *names, 
 
 void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
 {
-    static const char *const answer[] = {"answer"};
     struct target target;
-    char list[(EFSD_TUNABLES + 1) * (sizeof(PREFIX) + 16)];
+    char list[(EFSD_TUNABLES + 2) * (sizeof(PREFIX) + 16)];
     size_t used = 0;
     if (!target_find(req, ino, &target)) {
         fuse_reply_err(req, ENOENT);
@@ -215,7 +222,7 @@ void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
     switch (target.object) {
     case OBJECT_ROOT:
         used = ADD_NAMES(list, used, efsd_tunables);
-        used = ADD_NAMES(list, used, answer);
+        used = ADD_NAMES(list, used, root_names);
         break;
     case OBJECT_LAYER:
         used = ADD_NAMES(list, used, layer_names);

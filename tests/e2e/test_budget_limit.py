@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A budget beside the memory cgroup's limit: one that cannot be had is refused, with the limit and the way out, at the
-mount and later; one above what is available is told; one that the store can never fill is taken."""
+mount and later; one above what is available is told; one that the store can never fill is taken. Of a budget that can
+be had in part the pools are planned for that part, which follows what others take and give back, and the limit."""
 import errno
 import json
 
@@ -35,6 +36,7 @@ def refused(what, store, options, *says):
     return check(f"{what}: refused", result.returncode == 1 and all(word in result.stderr for word in says), result)
 
 
+other = None
 try:
     print("-- at the mount")
     refused("a budget of 1 GiB in 160 MiB", large, "budget=1G", "a budget of 1024 MiB", "limit is 160 MiB", "budget=auto", "memory.max")
@@ -52,7 +54,68 @@ try:
     said = json.loads(result.stdout or "{}")
     check("what would fit elsewhere is reckoned here", result.returncode == 0 and said["budget_bytes"] > 160 << 20 and
           said["skew"] == "assumed", result)
+    mount.unmount()
+    print("-- of which a part can be had")
+    mount = Mount(large, "budget=156M,lease=read,policy=lru,plan=C=100", prefix=inside)
+
+    def effective():
+        return mount.count("effective_budget_bytes")
+
+    def read_all():
+        for name in experts:
+            with open(mount / name, "rb") as file:
+                file.read()
+
+    def settled(least_mib, most_mib):
+        """What can be had is that, and all that is held is within it."""
+        def held():
+            stat = mount.stat()
+            return sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
+        return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and held() <= effective())
+
+    def less(what, mib):
+        """By less than what is left free, or the system kills before the daemon looks, which it does every 2 seconds."""
+        time.sleep(2.5)
+        return check(f"{what}: what can be had falls", settled(had - mib - 24, had - mib + 24), (had, effective()))
+
+    read_all()
+    check("some of the limit stays free", settled(112, 148), effective())
+    before = mount.stat()
+    for _ in range(3):
+        read_all()
+    after = mount.stat()
+    check("what was asked for is told beside it", after["budget_bytes"] == str(156 << 20) and
+          f"effective_budget_bytes: {effective()}" in open(mount / ".expertfs/plan").read(), after["budget_bytes"])
+    check("nothing that is planned is refused", before["memory_short"] == after["memory_short"],
+          (before["memory_short"], after["memory_short"]))
+    say = run(program("expertctl"), "doctor", mount.path, timeout=60).stdout
+    check("expertctl tells", re.search("^slower +budget .* of 156 MiB can be had", say, re.M) and
+          re.search("of 156 MiB, of which .* can be had:", run(program("expertctl"), "top", "-n1", mount.path, timeout=60).stdout), say)
+    had = effective() >> 20
+    other = subprocess.Popen([*inside, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
+                              "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for mib in range(8, 48, 8):
+        other.stdin.write("more\n")
+        other.stdin.flush()
+        if not check(f"another takes {mib} MiB", other.stdout.readline() == "taken\n") or not less("they are given up", mib):
+            break
+    read_all()
+    check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.poll() is None)
+    other.communicate(timeout=30)
+    check("it ends: they are taken back", settled(had - 24, had + 24), (had, effective()))
+    read_all()
+    for mib in range(152, 112, -8):
+        group.limit(mib << 20)
+        if not less(f"the limit falls to {mib} MiB", 160 - mib):
+            break
+    read_all()
+    group.limit(160 << 20)
+    check("and rises", settled(had - 24, had + 24), (had, effective()))
+    check("nobody was killed for it", group.out_of_memory() == 0 and mount.daemon.poll() is None)
+    mount.unmount()
     print("-- while it serves")
+    mount = Mount(large, "budget=100M,lease=read", prefix=inside)
     got, answer = mount.refusal("budget", "1G")
     check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
     check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
@@ -63,6 +126,8 @@ try:
     check("nothing was killed for the limit", group.out_of_memory() == 0 and mount.daemon.poll() is None)
     mount.unmount()
 finally:
+    if other:
+        other.kill()
     for left in list(_mounts):
         left.abandon()
     group.remove()

@@ -31,9 +31,10 @@ print("-- get and set")
 result = ctl("get", mount.path)
 told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
 page_cache = told.pop("page_cache", None)
+effective = told.pop("effective_budget", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
       "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
-      "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and page_cache, result)
+      "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and page_cache and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
 check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list'" in result.stderr,
@@ -72,7 +73,7 @@ os.chdir("/")
 told = json.loads(ctl("get", "--json", mount.path).stdout)
 check("get --json: numbers and texts", told["budget"] == 128 << 20 and told["policy"] == "zipmoe" and
       told == {name: told[name] for name in ("budget", "pools", "plan", "policy", "goal", "delta", "schedule",
-                                             "predictor", "prefetch", "page_cache", "answer")}, told)
+                                             "predictor", "prefetch", "page_cache", "effective_budget", "answer")}, told)
 check("get --json of one", json.loads(ctl("get", "--json", EXPERT, "rank", "pin").stdout).keys() == {"rank", "pin"})
 
 print("-- list")
@@ -92,7 +93,7 @@ head, lines, objects = listed()
 check("list: this mount is there once, with a value for each column", head[-1] == "MOUNT" and len(lines) == 1 and
       len([word for word in lines[0] if word not in ("B", "KiB", "MiB", "GiB")]) == len(head), (head, lines))
 check("list --json: likewise", len(objects) == 1 and set(objects[0]) == {"mount", "store", "serving_path", "source_bytes",
-      "store_bytes", "budget_bytes", "used_bytes", "asked", "found"}, objects)
+      "store_bytes", "budget_bytes", "effective_budget_bytes", "used_bytes", "asked", "found"}, objects)
 o = objects[0]
 check("its numbers are those of the mount", o["store"] == model + ".efs" and o["budget_bytes"] == 128 << 20 and
       0 < o["used_bytes"] <= 128 << 20 and o["store_bytes"] == os.path.getsize(model + ".efs"), o)

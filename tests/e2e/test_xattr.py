@@ -46,7 +46,7 @@ def table(name):
 
 print("-- which there are")
 tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch", "page_cache"}
-check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer"}},
+check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer", "effective_budget"}},
       os.listxattr(mount.path))
 check("on an expert", set(os.listxattr(mount / EXPERT)) == {P + name for name in (
       "pin", "state", "kept", "rank", "count", "bytes", "leases")}, os.listxattr(mount / EXPERT))

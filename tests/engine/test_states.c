@@ -454,33 +454,170 @@ static void test_plan_shrinks_under_leases(void **state)
     efs_close(fs);
 }
 
+/* ---- memory that cannot be had ---- */
+
+/* A machine of 4 GiB that has left what the test says; 64 MiB of it stay free. */
+static struct {
+    FILE *meminfo;
+    int real;
+} machine;
+
+static void machine_leaves_mib(struct efs *fs, uint64_t mib)
+{
+    assert_int_equal(ftruncate(fileno(machine.meminfo), 0), 0);
+    rewind(machine.meminfo);
+    assert_true(fprintf(machine.meminfo, "MemTotal: 4194304 kB\nMemAvailable: %llu kB\n",
+                        (unsigned long long)(64 + mib) * 1024) > 0);
+    assert_int_equal(fflush(machine.meminfo), 0);
+    fs->budget->memory_left.machine = fileno(machine.meminfo);
+    efs_supply_look(fs);
+    efs_budget_wait(fs);
+}
+
+static int machine_end(void **state)
+{
+    (void)state;
+    fclose(machine.meminfo);
+    return 0;
+}
+
+static struct efs *open_on_machine(struct efs_options options)
+{
+    struct efs *fs = open_with(options);
+    machine.meminfo = tmpfile();
+    assert_non_null(machine.meminfo);
+    machine.real = fs->budget->memory_left.machine;
+    return fs;
+}
+
+static void close_on_machine(struct efs *fs)
+{
+    fs->budget->memory_left.machine = machine.real;
+    efs_close(fs);
+}
+
+/* The pools are cut from what can be had: nothing that the plan gives is refused, nothing that it keeps is lost. */
+static void test_less_can_be_had(void **state)
+{
+    (void)state;
+    struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
+    struct efs_stats s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
+    assert_int_equal(fs->arena.segment_bytes, 8 * MIB);
+    machine_leaves_mib(fs, 44);
+    s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* one segment may be promised, whole ones */
+    assert_int_equal(fs->account.planned_segments, 4);
+    uint64_t short_before = s.memory_short;
+    for (uint32_t turn = 0; turn < 2 * ALL; turn++)
+        check_bytes(fs, turn % ALL);
+    s = quiet(fs);
+    assert_int_equal(s.chunk_pool_bytes, 32 * MIB);
+    assert_int_equal(s.kept_lost, 0);
+    assert_int_equal(s.memory_short, short_before);
+    assert_int_equal(s.budget_bytes, 256 * MIB);
+    close_on_machine(fs);
+}
+
+/* As if a while had passed since it changed or was looked after. */
+static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
+{
+    efs_lock(fs);
+    fs->budget->effective.since_ns = 1;
+    efs_unlock(fs);
+    machine_leaves_mib(fs, mib);
+}
+
+static void segments_are(struct efs *fs, uint64_t count)
+{
+    struct efs_stats s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + count * fs->arena.segment_bytes);
+}
+
+/* It rises by steps, after a while; what comes and goes moves nothing. */
+static void test_effective_budget_is_calm(void **state)
+{
+    (void)state;
+    struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
+    machine_leaves_mib(fs, 64);
+    segments_are(fs, 7);
+    for (unsigned turn = 0; turn < 8; turn++) {
+        later_machine_leaves_mib(fs, turn % 2 ? 64 : 79); /* less than a step more */
+        segments_are(fs, 7);
+    }
+    machine_leaves_mib(fs, 200); /* not yet */
+    segments_are(fs, 7);
+    machine_leaves_mib(fs, 64);
+    later_machine_leaves_mib(fs, 200); /* it was less in the meantime */
+    segments_are(fs, 7);
+    later_machine_leaves_mib(fs, 200);
+    segments_are(fs, 23); /* half a step below */
+    later_machine_leaves_mib(fs, 4000);
+    struct efs_stats s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
+    machine_leaves_mib(fs, 64);
+    segments_are(fs, 7);
+    machine_leaves_mib(fs, 4000);
+    set(fs, "budget", "128M"); /* another one is looked after at once */
+    s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, 128 * MIB);
+    close_on_machine(fs);
+}
+
+/* What others take is given up, down to what serves; what is right stays right. */
+static void test_others_take_memory(void **state)
+{
+    (void)state;
+    struct efs *fs =
+        open_on_machine((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .plan = "F=60,C=40"});
+    struct efs_lease *lease;
+    lease_all(fs);
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+    assert_int_equal(lease_wait(fs, info_of(fs, 3).file, &lease), 0);
+    struct efs_stats s = quiet(fs);
+    uint64_t before = held(&s);
+    machine_leaves_mib(fs, 0); /* what is held now, but for what is promised */
+    s = quiet(fs);
+    assert_true(s.effective_budget_bytes < before);
+    assert_true(s.memory_short > 0);
+    for (unsigned turn = 0; turn < 20; turn++) /* 40 MiB of the margin are gone, whatever is given back */
+        machine_leaves_mib(fs, (uint64_t)-40);
+    s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + fs->arena.segment_bytes);
+    assert_memory_equal(efs_lease_data(lease), want[3], want_bytes[3]);
+    efs_lease_release(lease);
+    for (uint32_t e = 0; e < ALL; e++)
+        check_bytes(fs, e);
+    machine_leaves_mib(fs, 4000);
+    later_machine_leaves_mib(fs, 4000);
+    s = quiet(fs);
+    assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
+    lease_all(fs);
+    close_on_machine(fs);
+}
+
 /* The budget has room and the system has no memory: what only happens to be full gives way to what the plan keeps. */
 static void test_memory_is_short(void **state)
 {
     (void)state;
-    FILE *meminfo = tmpfile();
-    struct efs *fs = open_with((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
-    assert_non_null(meminfo);
+    struct efs *fs =
+        open_on_machine((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
     for (uint32_t e = 0; e < 3; e++)
         lease_one(fs, e);
     struct efs_stats s = quiet(fs);
-    assert_true(s.full_pool_bytes >= 3 * want_bytes[0]);
-
-    assert_true(fputs("MemTotal: 4194304 kB\nMemAvailable: 0 kB\n", meminfo) > 0 && fflush(meminfo) == 0);
-    int machine = fs->budget->memory_left.machine;
-    fs->budget->memory_left.machine = fileno(meminfo);
-    usleep(300000); /* what was looked at before is forgotten */
+    uint64_t full = s.full_pool_bytes;
+    assert_true(full >= 3 * want_bytes[0]);
+    machine_leaves_mib(fs, 8);
     for (uint32_t e = 3; e < ALL; e++)
         check_bytes(fs, e);
     s = quiet(fs);
-    assert_true(s.memory_short > 0);
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
-    assert_true(s.chunk_pool_bytes < planned);
-    assert_true(s.fixed_bytes + planned + s.full_pool_bytes <= s.budget_bytes);
-
-    fs->budget->memory_left.machine = machine;
-    efs_close(fs);
-    fclose(meminfo);
+    assert_true(s.effective_budget_bytes < s.budget_bytes);
+    assert_true(s.full_pool_bytes < full);
+    assert_int_equal(s.chunk_pool_bytes, planned);
+    assert_true(held(&s) <= s.effective_budget_bytes);
+    close_on_machine(fs);
 }
 
 int main(void)
@@ -498,7 +635,10 @@ int main(void)
         cmocka_unit_test(test_held_back),
         cmocka_unit_test(test_plan_shrinks_under_leases),
         cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_memory_is_short),
+        cmocka_unit_test_teardown(test_less_can_be_had, machine_end),
+        cmocka_unit_test_teardown(test_effective_budget_is_calm, machine_end),
+        cmocka_unit_test_teardown(test_others_take_memory, machine_end),
+        cmocka_unit_test_teardown(test_memory_is_short, machine_end),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -44,11 +44,10 @@ class Cgroup:
         try:
             if limit_bytes and self.version == 1:
                 self._write("memory.swappiness", 0)
-                self._write("memory.limit_in_bytes", limit_bytes)
-            elif limit_bytes:
-                self._write("memory.max", limit_bytes)
-                if os.path.exists(f"{self.path}/memory.swap.max"):
-                    self._write("memory.swap.max", 0)
+            elif limit_bytes and os.path.exists(f"{self.path}/memory.swap.max"):
+                self._write("memory.swap.max", 0)
+            if limit_bytes:
+                self.limit(limit_bytes)
         except OSError:
             os.rmdir(self.path)
             raise
@@ -60,6 +59,9 @@ class Cgroup:
     def _read(self, name):
         with open(os.path.join(self.path, name)) as f:
             return f.read()
+
+    def limit(self, limit_bytes):
+        self._write("memory.max" if self.version == 2 else "memory.limit_in_bytes", limit_bytes)
 
     def join(self):
         """In a child between fork and exec."""

@@ -261,6 +261,22 @@ static void doctor_mount_profile(struct doctor *d, const char *path)
         fclose(f);
 }
 
+/* What of the budget that was asked for can be had. */
+static void doctor_mount_budget(struct doctor *d, const char *path, uint64_t budget_bytes, uint64_t effective_bytes)
+{
+    char budget[16], effective[16];
+    if (!effective_bytes)
+        return; /* a daemon of before, which does not tell */
+    tools_size_print(budget_bytes, budget, sizeof(budget));
+    tools_size_print(effective_bytes, effective, sizeof(effective));
+    if (effective_bytes < budget_bytes)
+        tell(d, SLOWER, "budget",
+             "%s: %s of %s can be had, for which the pools are planned: memory cgroup or machine leave no more", path,
+             effective, budget);
+    else
+        tell(d, GOOD, "budget", "%s: all of %s can be had", path, budget);
+}
+
 static void doctor_flag(void *arg, const char *program, const char *flag, const char *text)
 {
     tell(arg, SLOWER, "flags", "%s: %s %s; leave it out", program, flag, text);
@@ -287,6 +303,7 @@ static void doctor_mount(struct doctor *d, const char *path)
         bool best = strcmp(serving, "passthrough") == 0, known = best || strcmp(better, "-") == 0;
         tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
              known ? "" : "; no passthrough: ", known ? "" : better);
+        doctor_mount_budget(d, path, top_number(text, "budget_bytes"), top_number(text, "effective_budget_bytes"));
         doctor_mount_profile(d, path);
         doctor_mount_store(d, path, top_text(text, "store", store, sizeof(store)),
                            top_text(text, "store_hash", hash, sizeof(hash)));

@@ -58,7 +58,11 @@ static error_t get_parse(int key, char *value, struct argp_state *state)
 
 static bool get_is_size(const char *name)
 {
-    return strcmp(name, "budget") == 0 || strcmp(name, "page_cache") == 0 || strcmp(name, "bytes") == 0;
+    static const char *const sizes[] = {"budget", "effective_budget", "page_cache", "bytes"};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (strcmp(name, sizes[i]) == 0)
+            return true;
+    return false;
 }
 
 /* alone: the value without its name. */

@@ -55,15 +55,24 @@ static uint64_t sample_held_bytes(const struct top_sample *s)
            top_number(s->stat, "full_pool_bytes");
 }
 
+/* What can be had of the budget; a daemon of before, which does not tell, takes all for that. */
+static uint64_t sample_effective_bytes(const struct top_sample *s)
+{
+    uint64_t bytes = top_number(s->stat, "effective_budget_bytes");
+    return bytes ? bytes : top_number(s->stat, "budget_bytes");
+}
+
 static void row_print(const char *mount, const struct top_sample *s)
 {
-    char source[16], store[16], budget[16], held[16];
+    char source[16], store[16], budget[16], effective[16], held[16];
     uint64_t budget_bytes = top_number(s->stat, "budget_bytes"), held_bytes = sample_held_bytes(s),
              asked = sample_asked(s);
-    printf("%8s %8s %8s %8s %4.0f %8llu",
+    printf("%8s %8s %8s %9s %8s %4.0f %8llu",
            tools_size_print(top_number(s->config, "source_bytes"), source, sizeof(source)),
            tools_size_print(top_number(s->config, "store_bytes"), store, sizeof(store)),
-           tools_size_print(budget_bytes, budget, sizeof(budget)), tools_size_print(held_bytes, held, sizeof(held)),
+           tools_size_print(budget_bytes, budget, sizeof(budget)),
+           tools_size_print(sample_effective_bytes(s), effective, sizeof(effective)),
+           tools_size_print(held_bytes, held, sizeof(held)),
            budget_bytes ? 100 * (double)held_bytes / (double)budget_bytes : 0.0, (unsigned long long)asked);
     for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
         if (asked)
@@ -79,13 +88,14 @@ static void row_print(const char *mount, const struct top_sample *s)
 static json_t *row_to_json(const char *mount, const struct top_sample *s)
 {
     char store[4200], path[32];
-    json_t *row = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
+    json_t *row = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
                             ctl_json_text(top_text(s->config, "store", store, sizeof(store))), "serving_path",
                             ctl_json_text(top_text(s->stat, "serving_path", path, sizeof(path))), "source_bytes",
                             (json_int_t)top_number(s->config, "source_bytes"), "store_bytes",
                             (json_int_t)top_number(s->config, "store_bytes"), "budget_bytes",
-                            (json_int_t)top_number(s->stat, "budget_bytes"), "used_bytes",
-                            (json_int_t)sample_held_bytes(s), "asked", (json_int_t)sample_asked(s));
+                            (json_int_t)top_number(s->stat, "budget_bytes"), "effective_budget_bytes",
+                            (json_int_t)sample_effective_bytes(s), "used_bytes", (json_int_t)sample_held_bytes(s),
+                            "asked", (json_int_t)sample_asked(s));
     json_t *found = json_object();
     if (!row || json_object_set_new(row, "found", found) < 0) {
         json_decref(row);
@@ -145,7 +155,8 @@ static int list_run(int argc, char **argv)
     const struct argp argp = {
         .options = options,
         .parser = list_parse,
-        .doc = "List all mounts of expertfs: sizes of their files and of the store, the budget and what is held of it, "
+        .doc = "List all mounts of expertfs: sizes of their files and of the store, the budget, what can be had of it "
+               "and what is held, "
                "how many experts were asked for, and the part of these that was found full in memory (F), coded (C), "
                "with one of two components there (S, E), or missing (M).\vA mount that does not answer is told on "
                "standard error; the exit status is 1 then."};
@@ -159,8 +170,8 @@ static int list_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     json_t *rows = json ? json_array() : NULL;
     if (!json && mounts.count)
-        printf("%8s %8s %8s %8s %4s %8s %3s %3s %3s %3s %3s %s\n", "FILES", "STORE", "BUDGET", "USED", "USE%", "ASKED",
-               "F%", "C%", "S%", "E%", "M%", "MOUNT");
+        printf("%8s %8s %8s %9s %8s %4s %8s %3s %3s %3s %3s %3s %s\n", "FILES", "STORE", "BUDGET", "EFFECTIVE", "USED",
+               "USE%", "ASKED", "F%", "C%", "S%", "E%", "M%", "MOUNT");
     for (size_t i = 0; i < mounts.count; i++) {
         struct top_sample sample;
         rc = glance_take(mounts.paths[i], &sample, &err);

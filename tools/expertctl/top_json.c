@@ -20,7 +20,8 @@ static json_t *stat_number(const struct top_sample *s, const char *name)
 
 static json_t *memory_json(const struct top_sample *s)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "budget_bytes", stat_number(s, "budget_bytes"), "fixed_bytes",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "budget_bytes", stat_number(s, "budget_bytes"),
+                     "effective_budget_bytes", stat_number(s, "effective_budget_bytes"), "fixed_bytes",
                      stat_number(s, "fixed_bytes"), "chunk_pool_bytes", stat_number(s, "chunk_pool_bytes"),
                      "full_pool_bytes", stat_number(s, "full_pool_bytes"), "leased_bytes",
                      stat_number(s, "leased_bytes"), "leased_experts", stat_number(s, "leased_experts"));

@@ -49,11 +49,14 @@ static void show_head(const struct view *v, const char *root)
 
 static void show_memory(const struct view *v)
 {
-    char budget[24], held[24], fixed[24], chunks[24], full[24], leased[24];
+    char budget[24], can[24], held[24], fixed[24], chunks[24], full[24], leased[24];
+    uint64_t asked = view_gauge(v, "budget_bytes"), effective = view_gauge(v, "effective_budget_bytes");
+    bool less = effective && effective < asked;
     uint64_t f = view_gauge(v, "fixed_bytes"), c = view_gauge(v, "chunk_pool_bytes"),
              l = view_gauge(v, "full_pool_bytes");
-    fprintf(v->out, "memory  %s of %s: fixed %s, chunks %s, full %s\n", format_size((double)(f + c + l), held),
-            format_size((double)view_gauge(v, "budget_bytes"), budget), format_size((double)f, fixed),
+    fprintf(v->out, "memory  %s of %s%s%s%s: fixed %s, chunks %s, full %s\n", format_size((double)(f + c + l), held),
+            format_size((double)asked, budget), less ? ", of which " : "",
+            less ? format_size((double)effective, can) : "", less ? " can be had" : "", format_size((double)f, fixed),
             format_size((double)c, chunks), format_size((double)l, full));
     fprintf(v->out, "leased  %llu experts, %s; %.0f leases/s, %.0f opens/s\n",
             (unsigned long long)view_gauge(v, "leased_experts"),
