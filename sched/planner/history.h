@@ -91,12 +91,14 @@ struct efs_skew {
     double *inclusion;           /* [layers * experts] by rank, most frequent first; each layer sums to chosen */
     double *mean;                /* [experts] mean of all layers */
     enum efs_skew_source source; /* of most layers */
-    uint64_t passes;             /* that it rests on, of all layers */
+    uint64_t passes;             /* that it rests on, of all layers; 0: assumed */
 };
 
 /*
  * Each layer from what there is of it: ranks (if they rest on EFS_SKEW_RANKED passes, or on an eighth of all), else
- * counts, else the mean of the layers that have either, else the assumed skew. No rank is impossible: half a pass is
+ * counts, else the mean of the layers that have either, else the assumed skew. Where there are so few passes of all
+ * layers together that chance alone moves the shares as far as EFS_DRIFT_REPLAN, nothing is known: 112 of 4 of 32
+ * experts, 239 of 8 of 128. No rank is impossible: half a pass is
  * added to each. Sorted counts look more skewed than the workload is, since noise is sorted, too; what chance alone
  * would spread them is taken out. history NULL: the assumed skew of these layers and experts, for requests of chosen
  * experts; else these three are only taken when it is empty. -EINVAL: sizes out of range; -ENOMEM. To be freed by

@@ -104,6 +104,19 @@ static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h
     skew->chosen = !(skew->mean_chosen > 1) ? 1 : skew->mean_chosen < most ? (unsigned)(skew->mean_chosen + 0.5) : most;
 }
 
+/*
+ * Passes of all layers together from which a plan follows that chance alone does not make: the mean size of the error
+ * of the shares, as efs_history_drift() reckons it, is below what would have another plan made. For an even workload,
+ * whose errors are the largest.
+ */
+static double skew_passes_needed(unsigned experts, unsigned chosen)
+{
+    double share = chosen < experts ? (double)chosen / experts : 1;
+    double root = experts * sqrt(2 / M_PI * share * (1 - share)) / (2 * chosen * EFS_DRIFT_REPLAN);
+
+    return root * root;
+}
+
 /* The layers of which nothing is known: as the mean of the others (known of them), or assumed. */
 static void skew_fill_unknown(struct efs_skew *skew, const struct efs_history *h, unsigned known)
 {
@@ -140,7 +153,9 @@ int efs_skew_learn(struct efs_skew *skew, const struct efs_history *h, unsigned 
         return -ENOMEM;
     }
     skew_count_chosen(skew, h, chosen);
-    for (unsigned l = 0; h && l < layers; l++)
+    if ((double)skew->passes < skew_passes_needed(experts, skew->chosen))
+        skew->passes = 0; /* too few to say anything */
+    for (unsigned l = 0; skew->passes && l < layers; l++)
         known += skew_learn_layer(skew, h, l, tally);
     if (known < layers)
         skew_fill_unknown(skew, h, known);

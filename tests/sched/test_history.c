@@ -330,12 +330,12 @@ static void from_counts(void **state)
 
     (void)state;
     assert_int_equal(efs_history_init(&h, 1, 64), 0);
-    play(&cases, &h, 40, 4, 0, false);
+    play(&cases, &h, 300, 4, 0, false);
     assert_int_equal(efs_skew_learn(&skew, &h, 0, 0, 0), 0);
     assert_int_equal(skew.source, EFS_SKEW_COUNTS);
     check_skew(&skew);
     for (unsigned i = 0; i < 64; i++) {
-        naive[i] = h.counts[i] / 40.0;
+        naive[i] = h.counts[i] / 300.0;
         even[i] = 4.0 / 64;
     }
     assert_true(apart(skew.mean, even, 64, 4) < 0.5 * apart(naive, even, 64, 4));
@@ -349,6 +349,38 @@ static void from_counts(void **state)
     assert_true(apart(skew.mean, naive, 64, 4) < 0.01);
     efs_skew_free(&skew);
     efs_history_free(&h);
+}
+
+/* A plan from two passes would keep what these asked for: nothing is known before chance has less to say than drift. */
+static void too_few_passes(void **state)
+{
+    static const unsigned needed[][3] = {{32, 4, 112}, {128, 8, 239}, {8, 2, 48}, {4, 4, 1}};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        unsigned n = needed[i][0], k = needed[i][1];
+        struct efs_history h;
+        struct efs_skew skew, none;
+        struct cases cases = {9};
+
+        assert_int_equal(efs_history_init(&h, 3, n), 0);
+        assert_int_equal(efs_skew_learn(&none, NULL, 3, n, k), 0);
+        for (unsigned pass = 0; pass < 300; pass++) {
+            double w[128];
+            uint32_t ids[8];
+
+            assert_int_equal(efs_skew_learn(&skew, &h, 0, 0, k), 0);
+            assert_int_equal(skew.source, pass < needed[i][2] ? EFS_SKEW_ASSUMED : EFS_SKEW_RANKS);
+            assert_int_equal(skew.passes, pass < needed[i][2] ? 0 : pass);
+            assert_true(pass >= needed[i][2] || memcmp(skew.mean, none.mean, n * sizeof(*skew.mean)) == 0);
+            efs_skew_free(&skew);
+            weights(w, n, 0);
+            draw(&cases, w, n, k, ids);
+            assert_int_equal(efs_history_request(&h, pass % 3, ids, ids, k), 0);
+        }
+        efs_skew_free(&none);
+        efs_history_free(&h);
+    }
 }
 
 /* Whatever was counted, the planner can use it. */
@@ -439,6 +471,7 @@ int main(void)
         cmocka_unit_test(assumed),
         cmocka_unit_test(from_ranks),
         cmocka_unit_test(from_counts),
+        cmocka_unit_test(too_few_passes),
         cmocka_unit_test(any_history),
         cmocka_unit_test(drift),
     };
