@@ -62,6 +62,11 @@ ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
     return RETRY(pread(fd, buf, bytes, (off_t)offset));
 }
 
+ssize_t efs_sys_preadv(int fd, const struct iovec *buffers, int count, uint64_t offset)
+{
+    return RETRY(preadv(fd, buffers, count, (off_t)offset));
+}
+
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
 {
     return RETRY(pwrite(fd, buf, bytes, (off_t)offset));

@@ -21,6 +21,8 @@ int efs_sys_fstat(int fd, struct stat *st);
 int efs_sys_has_acl(int fd);              /* 1: it has more than a mode (POSIX), 0 */
 int efs_sys_flock(int fd, int operation); /* with LOCK_NB it never waits: -EWOULDBLOCK, another process has it */
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
+struct iovec;
+ssize_t efs_sys_preadv(int fd, const struct iovec *buffers, int count, uint64_t offset);
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset);
 int efs_sys_fsync(int fd);
 /* Start writing dirty pages of the range to disk; wait: also wait until they are there and drop them from memory. */

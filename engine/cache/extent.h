@@ -84,11 +84,12 @@ struct efs_extents {
     struct efs_streams streams;
     uint64_t passing_bytes; /* of all extents */
     struct efs_extent *no_memory, **no_memory_tail;
-    uint64_t ahead_bytes, ahead_max_bytes; /* read ahead and not used yet; never more than that */
-    uint32_t loads[EFS_LOADS];             /* under way */
-    struct efs_extent_load *unwanted;      /* of them, those that nobody waits for */
-    struct efs_extent_load *idle_loads;    /* that ended, or are new */
-    unsigned load_count, idle_count;       /* made so far; of them idle */
+    uint64_t ahead_bytes, ahead_max_bytes;      /* read ahead and not used yet; never more than that */
+    uint32_t loads[EFS_LOADS];                  /* under way */
+    struct efs_extent_load *unwanted;           /* of them, those that nobody waits for */
+    struct efs_extent_load *idle_loads;         /* that ended, or are new */
+    struct efs_extent_load *ended, *ended_last; /* the I/O thread's: it has not told of them yet */
+    unsigned load_count, idle_count;            /* made so far; of them idle */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole ones */
 };
@@ -207,6 +208,8 @@ bool efs_edge_ask(struct efs *fs, struct efs_edge *edge, uint32_t extent, uint64
 errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, void *dst,
                          struct efs_codec_scratch *scratch);
 /* ---- extent_load.c ---- */
+/* On the I/O thread (arg is the struct efs): all loads that have ended are told of, in one turn with the lock. */
+void efs_extents_ended(void *arg);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
 void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS */
 /* EFS_AGAIN_MOVE: what nobody uses leaves the segments that leave: to others, if it is kept. */

@@ -231,10 +231,27 @@ static void load_done(struct efs_extent_load *load)
         efs_workers_push(fs->workers, &load->failed);
         return;
     }
+    if (fs->extents->ended)
+        fs->extents->ended_last->next_ended = load;
+    else
+        fs->extents->ended = load;
+    fs->extents->ended_last = load;
+}
+
+void efs_extents_ended(void *arg)
+{
+    struct efs *fs = arg;
+    uint32_t count = 0;
+    if (!fs->extents->ended)
+        return;
     efs_lock_completion(fs);
-    load_finish(fs, load);
+    for (struct efs_extent_load *load; (load = fs->extents->ended); count++) {
+        fs->extents->ended = load->next_ended;
+        load_finish(fs, load);
+    }
     efs_unlock_completion(fs);
-    efs_active_end(fs);
+    while (count-- > 0)
+        efs_active_end(fs);
 }
 
 static void load_part_done(struct efs_extent_load *load, errint_t error)

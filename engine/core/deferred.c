@@ -85,10 +85,8 @@ static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
 /* No lock; does not block. */
 static void deferred_pass_on(struct efs *fs, const struct efs_deferred *d)
 {
-    for (struct efs_disk_request *r = d->reads.head, *next; r; r = next) {
-        next = r->next;
-        efs_disk_submit(fs->disk, r);
-    }
+    if (d->reads.head)
+        efs_disk_submit(fs->disk, d->reads.head);
     if (d->look)
         efs_disk_look(fs->disk);
     deferred_push_jobs(fs, d);

@@ -3,7 +3,7 @@
  * disk.c - see disk.h. Demand goes before read-ahead, and that before what only uses spare time; at most
  * EFS_DISK_WINDOW_BYTES are under way, so that a late demand read does not queue behind a long read-ahead.
  */
-#include "disk.h"
+#include "disk_queue.h"
 
 #include "clock.h"
 #include "estimator.h"
@@ -21,14 +21,10 @@
 #define DEPTH 64
 #define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* of one burst; while there is always more to read */
 
-struct queue {
-    struct efs_disk_request *head, **tail;
-};
-
 struct efs_disk {
     struct efs_disk_options o;
     pthread_mutex_t lock; /* guards incoming, sleeping, stop, changed */
-    struct queue incoming;
+    struct efs_disk_queue incoming;
     bool sleeping, stop, changed;
     int event_fd;
     unsigned long thread;
@@ -36,41 +32,16 @@ struct efs_disk {
     struct io_uring ring;
     bool uring, pins, wake_armed;
     uint64_t wake_value, busy_since_ns;
-    struct queue demand, ahead, spare;
+    struct efs_disk_queue demand, ahead, spare;
     size_t inflight_bytes, spare_bytes; /* spare_bytes: of these, in spare time */
     unsigned inflight, spare_inflight;
     struct efs_rates_burst burst; /* since busy_since_ns */
     bool burst_untold;
+    struct iovec buffers[EFS_DISK_JOIN_READS]; /* of the read that is begun */
 };
 
-static void disk_put(struct queue *q, struct efs_disk_request *r)
-{
-    r->next = NULL;
-    *q->tail = r;
-    q->tail = &r->next;
-}
-
-static void disk_put_first(struct queue *q, struct efs_disk_request *r)
-{
-    r->next = q->head;
-    if (!q->head)
-        q->tail = &r->next;
-    q->head = r;
-}
-
-static struct efs_disk_request *disk_take(struct queue *q)
-{
-    struct efs_disk_request *r = q->head;
-    if (r) {
-        q->head = r->next;
-        if (!q->head)
-            q->tail = &q->head;
-    }
-    return r;
-}
-
 /* Where a read waits. One that was raised before it came in is demand from the start. */
-static struct queue *disk_queue_of(struct efs_disk *d, struct efs_disk_request *r)
+static struct efs_disk_queue *disk_queue_of(struct efs_disk *d, struct efs_disk_request *r)
 {
     if (atomic_load(&r->change) == EFS_DISK_RAISE)
         r->ahead = r->spare_time = false;
@@ -92,24 +63,24 @@ static void disk_cancel(struct efs_disk *d, struct efs_disk_request *r)
 }
 
 /* The first of the queue; it may have been cancelled before it came in. */
-static bool disk_is_cancelled(const struct efs_disk *d, const struct queue *q)
+static bool disk_is_cancelled(const struct efs_disk *d, const struct efs_disk_queue *q)
 {
     return q != &d->demand && atomic_load(&q->head->change) == EFS_DISK_CANCEL;
 }
 
 /* What is demand now goes behind the demand that is there, and before what comes in; what is cancelled ends. */
-static void disk_look_through(struct efs_disk *d, struct queue *q)
+static void disk_look_through(struct efs_disk *d, struct efs_disk_queue *q)
 {
-    struct queue all = *q;
+    struct efs_disk_queue all = *q;
     struct efs_disk_request *r;
     all.tail = all.head ? all.tail : &all.head;
     q->head = NULL;
     q->tail = &q->head;
-    while ((r = disk_take(&all)))
+    while ((r = efs_disk_take(&all)))
         if (atomic_load(&r->change) == EFS_DISK_CANCEL)
             disk_cancel(d, r);
         else
-            disk_put(disk_queue_of(d, r), r);
+            efs_disk_put(disk_queue_of(d, r), r);
 }
 
 /* Move what came in to its queue. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
@@ -124,8 +95,8 @@ static bool disk_collect(struct efs_disk *d, bool will_sleep)
         disk_look_through(d, &d->spare);
         pthread_mutex_lock(&d->lock);
     }
-    while ((r = disk_take(&d->incoming)))
-        disk_put(disk_queue_of(d, r), r);
+    while ((r = efs_disk_take(&d->incoming)))
+        efs_disk_put(disk_queue_of(d, r), r);
     bool idle = !d->demand.head && !d->ahead.head && !d->spare.head && d->inflight == 0;
     d->sleeping = will_sleep;
     bool end = d->stop && idle;
@@ -141,7 +112,7 @@ static size_t disk_piece(const struct efs_disk_request *r)
 }
 
 /* The queue whose first read is the next to begin; NULL: none is. */
-static struct queue *disk_next(struct efs_disk *d)
+static struct efs_disk_queue *disk_next(struct efs_disk *d)
 {
     if (d->demand.head || d->ahead.head)
         return d->demand.head ? &d->demand : &d->ahead;
@@ -209,7 +180,9 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
     if (!sqe)
         return false;
     unsigned bytes = (unsigned)disk_piece(r);
-    if (d->o.arena->segments[r->segment].pinned)
+    if (r->joined)
+        io_uring_prep_readv(sqe, 0, d->buffers, efs_disk_joined_buffers(r, d->buffers), r->offset);
+    else if (d->o.arena->segments[r->segment].pinned)
         io_uring_prep_read_fixed(sqe, 0, r->data + r->done, bytes, r->offset + r->done, (int)r->segment);
     else
         io_uring_prep_read(sqe, 0, r->data + r->done, bytes, r->offset + r->done);
@@ -218,41 +191,87 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
     return true;
 }
 
+static void disk_begun(struct efs_disk *d, struct efs_disk_request *r)
+{
+    uint64_t now = efs_now_ns();
+    if (d->inflight++ == 0)
+        d->busy_since_ns = now;
+    d->spare_inflight += r->spare_time;
+    d->spare_bytes += r->spare_time ? r->bytes : 0;
+    for (; r; r = r->joined) {
+        r->begin_ns = now;
+        r->begun = r->done;
+        d->inflight_bytes += r->bytes;
+    }
+    efs_count(d->o.stats, disk_reads, 1);
+}
+
 static void start_reads(struct efs_disk *d)
 {
     while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
-        struct queue *q = disk_next(d);
+        struct efs_disk_queue *q = disk_next(d);
         if (!q)
             return;
         struct efs_disk_request *r = q->head;
         if (r->bytes == 0) {
-            disk_unpin(d, disk_take(q));
+            disk_unpin(d, efs_disk_take(q));
             continue;
         }
         if (disk_is_cancelled(d, q)) {
-            disk_cancel(d, disk_take(q));
+            disk_cancel(d, efs_disk_take(q));
             continue;
         }
         disk_pin(d, r->segment);
-        if (!disk_prepare(d, r))
+        if (io_uring_sq_space_left(&d->ring) == 0)
             return;
-        disk_take(q);
+        efs_disk_take_joined(q);
+        disk_prepare(d, r);
         /* each by itself: the kernel would make one large read of neighbours, done at its end */
         io_uring_submit(&d->ring);
-        r->begin_ns = efs_now_ns();
-        r->begun = r->done;
-        if (d->inflight++ == 0)
-            d->busy_since_ns = r->begin_ns;
-        d->inflight_bytes += r->bytes;
-        d->spare_inflight += r->spare_time;
-        d->spare_bytes += r->spare_time ? r->bytes : 0;
-        efs_count(d->o.stats, disk_reads, 1);
+        disk_begun(d, r);
+    }
+}
+
+/* One of the disk's reads has ended. */
+static void disk_read_ended(struct efs_disk *d, size_t bytes, bool untold)
+{
+    burst_read(d, bytes, untold);
+    if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
+        burst_end(d);
+}
+
+/* What is whole ends; the rest is read again, each by itself, so that none fails for another. */
+static void disk_reap_joined(struct efs_disk *d, struct efs_disk_request *first, int result)
+{
+    struct efs_disk_request *again[EFS_DISK_JOIN_READS];
+    size_t bytes = result > 0 ? (size_t)result : 0;
+    unsigned count = 0;
+    efs_disk_joined_done(first, bytes);
+    efs_count(d->o.stats, disk_bytes, bytes);
+    for (const struct efs_disk_request *r = first; r; r = r->joined)
+        d->inflight_bytes -= r->bytes;
+    disk_read_ended(d, bytes, result < 0);
+    for (struct efs_disk_request *r = first, *next; r; r = next) {
+        next = r->joined;
+        if (r->done == r->bytes) {
+            disk_finish(d, r, 0);
+        } else {
+            r->alone = true;
+            again[count++] = r;
+        }
+    }
+    while (count > 0) {
+        count--;
+        efs_disk_put_first(disk_queue_of(d, again[count]), again[count]);
     }
 }
 
 static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result)
 {
-    result = efs_sys_uring_result(result);
+    if (r->joined) {
+        disk_reap_joined(d, r, result);
+        return;
+    }
     if (result == -EAGAIN || result == -EINTR)
         result = 0;
     else if (result == 0)
@@ -262,7 +281,7 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         efs_count(d->o.stats, disk_bytes, result);
     }
     bool more = result >= 0 && r->done < r->bytes;
-    if (more && !r->spare_time) { /* short: ask for the rest */
+    if (more && d->uring && !r->spare_time) { /* short: ask for the rest */
         if (disk_prepare(d, r))
             return;
         result = -EIO;
@@ -271,13 +290,18 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
     d->inflight_bytes -= r->bytes;
     d->spare_inflight -= r->spare_time;
     d->spare_bytes -= r->spare_time ? r->bytes : 0;
-    burst_read(d, r->done - r->begun, result < 0 || r->spare_time);
-    if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
-        burst_end(d);
+    disk_read_ended(d, r->done - r->begun, result < 0 || r->spare_time);
     if (more)
-        disk_put_first(disk_queue_of(d, r), r);
+        efs_disk_put_first(disk_queue_of(d, r), r);
     else
         disk_finish(d, r, result < 0 ? result : 0);
+}
+
+/* Before the thread sleeps, or begins what takes long. */
+static void disk_tell_ended(struct efs_disk *d)
+{
+    if (d->o.ended)
+        d->o.ended(d->o.arg);
 }
 
 static void arm_wake(struct efs_disk *d)
@@ -294,30 +318,41 @@ static void run_uring(struct efs_disk *d)
 {
     while (!disk_collect(d, true)) {
         start_reads(d);
+        disk_tell_ended(d); /* some were cancelled */
         arm_wake(d);
         io_uring_submit_and_wait(&d->ring, 1);
         disk_collect(d, false);
         struct io_uring_cqe *cqe;
         while (io_uring_peek_cqe(&d->ring, &cqe) == 0) {
             struct efs_disk_request *r = io_uring_cqe_get_data(cqe);
-            int result = cqe->res;
+            int result = efs_sys_uring_result(cqe->res);
             io_uring_cqe_seen(&d->ring, cqe);
             if (r)
                 disk_reap(d, r, result);
             else
                 d->wake_armed = false;
         }
+        disk_tell_ended(d);
     }
+    disk_tell_ended(d);
 }
 
 /* ---- pread(2) ---- */
 
+static ssize_t disk_pread(struct efs_disk *d, struct efs_disk_request *r)
+{
+    if (r->joined)
+        return efs_sys_preadv(d->o.fd, d->buffers, (int)efs_disk_joined_buffers(r, d->buffers), r->offset);
+    return efs_sys_pread(d->o.fd, r->data + r->done, disk_piece(r), r->offset + r->done);
+}
+
 static void run_pread(struct efs_disk *d)
 {
     while (!disk_collect(d, true)) {
-        struct queue *q = disk_next(d);
+        disk_tell_ended(d);
+        struct efs_disk_queue *q = disk_next(d);
         bool cancelled = q && disk_is_cancelled(d, q);
-        struct efs_disk_request *r = q ? disk_take(q) : NULL;
+        struct efs_disk_request *r = q ? efs_disk_take(q) : NULL;
         if (!r) {
             uint64_t value;
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
@@ -332,20 +367,12 @@ static void run_pread(struct efs_disk *d)
             disk_cancel(d, r);
             continue;
         }
-        r->begin_ns = efs_now_ns();
-        d->busy_since_ns = r->begin_ns;
-        size_t bytes = disk_piece(r);
-        int rc = efs_sys_pread_all(d->o.fd, r->data + r->done, bytes, r->offset + r->done);
-        burst_read(d, bytes, rc < 0 || r->spare_time);
-        burst_end(d);
-        efs_count(d->o.stats, disk_reads, 1);
-        efs_count(d->o.stats, disk_bytes, rc == 0 ? bytes : 0);
-        r->done += bytes;
-        if (rc == 0 && r->done < r->bytes)
-            disk_put_first(disk_queue_of(d, r), r);
-        else
-            disk_finish(d, r, rc == -ENODATA ? -EIO : rc);
+        efs_disk_put_first(q, r);
+        efs_disk_take_joined(q);
+        disk_begun(d, r);
+        disk_reap(d, r, (int)disk_pread(d, r));
     }
+    disk_tell_ended(d);
 }
 
 static void open_ring(struct efs_disk *d)
@@ -407,11 +434,15 @@ static void disk_wake(struct efs_disk *d)
     (void)n;
 }
 
-void efs_disk_submit(struct efs_disk *d, struct efs_disk_request *r)
+void efs_disk_submit(struct efs_disk *d, struct efs_disk_request *requests)
 {
-    r->done = 0;
     pthread_mutex_lock(&d->lock);
-    disk_put(&d->incoming, r);
+    for (struct efs_disk_request *r = requests, *next; r; r = next) {
+        next = r->next;
+        r->done = 0;
+        r->alone = false;
+        efs_disk_put(&d->incoming, r);
+    }
     bool asleep = d->sleeping;
     d->sleeping = false;
     pthread_mutex_unlock(&d->lock);

@@ -253,8 +253,8 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
-    struct efs_disk_options disk = {direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats,
-                                    fs->estimator};
+    struct efs_disk_options disk = {
+        direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats, fs->estimator, efs_extents_ended, fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);

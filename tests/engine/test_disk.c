@@ -244,6 +244,80 @@ static void what_is_raised_is_demand(void **state)
     line_end(l);
 }
 
+/* Pages [first, first + pages) of the file, to that page of the segment. */
+static void submit_pages(struct line *l, unsigned i, unsigned first, unsigned pages, unsigned to)
+{
+    l->reads[i] = (struct test_read){.line = l,
+                                     .request = {.offset = first * (uint64_t)READ_BYTES,
+                                                 .bytes = pages * (size_t)READ_BYTES,
+                                                 .data = l->arena.segments[0].base + to * (size_t)READ_BYTES,
+                                                 .complete = read_ended}};
+    efs_disk_submit(l->disk, &l->reads[i].request);
+}
+
+/* Each page of the file begins with its number. */
+static void line_number_pages(struct line *l)
+{
+    for (uint32_t page = 0; page < SEGMENT / READ_BYTES; page++)
+        assert_int_equal(pwrite(l->fd, &page, sizeof(page), (off_t)page * READ_BYTES), sizeof(page));
+}
+
+static void check_pages(const struct line *l, unsigned i)
+{
+    const struct efs_disk_request *r = &l->reads[i].request;
+    assert_int_equal(l->reads[i].error, 0);
+    for (size_t at = 0; at < r->bytes; at += READ_BYTES) {
+        uint32_t page;
+        memcpy(&page, r->data + at, sizeof(page));
+        assert_int_equal(page, (r->offset + at) / READ_BYTES);
+    }
+}
+
+static void neighbours_are_read_as_one(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    line_number_pages(l);
+    submit_pages(l, 0, 10, 3, 0);
+    submit_pages(l, 1, 100, 1, 20);
+    submit_pages(l, 2, 12, 2, 30); /* begins with the last page of the first */
+    submit_pages(l, 3, 15, 2, 40); /* not beside the one before */
+    submit_pages(l, 4, 14, 1, 50);
+    line_go(l, 5);
+    for (unsigned i = 0; i < 5; i++)
+        check_pages(l, i);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 2);
+    assert_int_equal(atomic_load(&l->stats.disk_bytes), (1 + 7 + 1) * READ_BYTES);
+    line_end(l);
+    l = line_begin(); /* no more than what is worth it */
+    line_number_pages(l);
+    for (unsigned i = 0; i < 3; i++)
+        submit_pages(l, i, i * 200, 200, i * 200);
+    line_go(l, 3);
+    for (unsigned i = 0; i < 3; i++)
+        check_pages(l, i);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 2);
+    line_end(l);
+}
+
+/* The file ends in the middle of what is read as one. */
+static void a_neighbour_fails_alone(void **state)
+{
+    (void)state;
+    struct line *l = line_begin();
+    line_number_pages(l);
+    assert_int_equal(ftruncate(l->fd, 22 * READ_BYTES), 0);
+    submit_pages(l, 0, 18, 3, 0);
+    submit_pages(l, 1, 20, 4, 10);
+    submit_pages(l, 2, 24, 2, 20);
+    line_go(l, 3);
+    check_pages(l, 0);
+    assert_int_equal(l->reads[1].error, -EIO);
+    assert_int_equal(l->reads[2].error, -EIO);
+    assert_int_equal(atomic_load(&l->stats.disk_errors), 2);
+    line_end(l);
+}
+
 /* It was the first to be asked for: what comes as demand later does not go before it. */
 static void what_is_raised_does_not_wait_for_later_demand(void **state)
 {
@@ -299,6 +373,8 @@ int main(void)
         cmocka_unit_test(demand_waits_for_a_piece),
         cmocka_unit_test(between_pieces_a_read_is_cancelled_or_raised),
         cmocka_unit_test(what_is_raised_is_demand),
+        cmocka_unit_test(neighbours_are_read_as_one),
+        cmocka_unit_test(a_neighbour_fails_alone),
         cmocka_unit_test(what_is_raised_does_not_wait_for_later_demand),
         cmocka_unit_test(what_is_cancelled_is_not_read),
         cmocka_unit_test(a_look_wakes_the_thread),

@@ -167,6 +167,8 @@ static void half_bytes(uint32_t expert, uint64_t *e, uint64_t *sm)
     efs_store_close(store);
 }
 
+#define SHARED_PAGES 5u /* of six components that lie side by side */
+
 /* Reading an expert in this state reads what it lacks and no more. How many there were. */
 static unsigned check_hits(struct efs *fs, char state)
 {
@@ -183,7 +185,8 @@ static unsigned check_hits(struct efs *fs, char state)
         assert_true(state == 'M' ? info.resident_bytes == 0 : info.resident_bytes >= info.coded_bytes - lacks);
         check_bytes(fs, e);
         struct efs_stats after = quiet(fs);
-        assert_int_equal(after.disk_bytes - before.disk_bytes, lacks);
+        /* a page in which one component ends and the next begins may be read once for both */
+        assert_in_range(after.disk_bytes - before.disk_bytes, lacks - (lacks ? SHARED_PAGES * 4096 : 0), lacks);
         n++;
     }
     return n;

@@ -5,6 +5,7 @@
 #define efs_sys_close real_close
 #define efs_sys_fstat real_fstat
 #define efs_sys_pread real_pread
+#define efs_sys_preadv real_preadv
 #define efs_sys_pwrite real_pwrite
 #define efs_sys_fsync real_fsync
 #define efs_sys_ftruncate real_ftruncate
@@ -40,6 +41,7 @@
 #undef efs_sys_close
 #undef efs_sys_fstat
 #undef efs_sys_pread
+#undef efs_sys_preadv
 #undef efs_sys_pwrite
 #undef efs_sys_fsync
 #undef efs_sys_ftruncate
@@ -218,6 +220,13 @@ ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset)
     if (!fails(FAULT_PREAD))
         return real_pread(fd, buf, bytes, offset);
     return plan.error ? -plan.error : real_pread(fd, buf, half(bytes), offset);
+}
+
+ssize_t efs_sys_preadv(int fd, const struct iovec *buffers, int count, uint64_t offset)
+{
+    if (!fails(FAULT_PREAD))
+        return real_preadv(fd, buffers, count, offset);
+    return plan.error ? -plan.error : real_pread(fd, buffers->iov_base, half(buffers->iov_len), offset);
 }
 
 ssize_t efs_sys_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset)
