@@ -14,9 +14,12 @@ static uint64_t queue_end_of(const struct efs_disk_request *r)
     return r->offset + r->bytes;
 }
 
+/* Who reads in order waits for the first of what is read ahead: where that was joined, 64 KiB at a time took 1.07 of
+ * the time, else 1.01 (medians of six and four pairs on a busy machine). */
 static bool queue_joins(const struct efs_disk_request *r)
 {
-    return r->bytes && r->done == 0 && !r->alone && !r->spare_time && atomic_load(&r->change) != EFS_DISK_CANCEL;
+    return r->bytes && r->done == 0 && !r->alone && !r->ahead && !r->spare_time &&
+           atomic_load(&r->change) != EFS_DISK_CANCEL;
 }
 
 /* Does it go on where that one ends? */
