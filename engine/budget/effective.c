@@ -2,8 +2,7 @@
 /*
  * effective.c - the effective budget: what can be had of the budget that was asked for. The pools are cut from it and
  * held to it. Cut from what is asked for and not to be had, they would be given segments that never come, and lose what
- * the plan counts on: a quarter of a model, in a cgroup of 64 MiB above the budget, read 265 MB a token in place of
- * 148.
+ * the plan counts on: a quarter of a model, in a cgroup of 8 MiB above it, read 200 MB a token in place of 169.
  *
  * It falls at once, by whole segments: the memory is others' already, or will be refused. It rises when a step more
  * could be had all of some seconds, and then leaves half a step, so that what comes and goes moves no pools.
