@@ -12,9 +12,8 @@
  * the thread: it holds no lock that they take (what it shares with them is atomic), receiving threads and workers only
  * store numbers for it and signal an eventfd, and its own opens are answered at once, without engine or lock
  * (efsd_pagecache_open()). So every wait is for work that goes on by itself. It is joined before the receiving threads
- * and the engine end. So that the daemon can be killed meanwhile all calls that may wait so are made by two threads
- * that have nothing of the daemon open (apart.h): one opens files, the other one has a device of its own, by which it
- * tells the kernel to drop pages.
+ * and the engine end. So that the daemon can be killed meanwhile, calls on files of the mount are made by a thread that
+ * has nothing of the daemon open (apart.h); an invalidation needs the daemon's device, and guard.h ends its wait.
  *
  * Why it does not keep the mount busy. An open file makes umount fail with EBUSY. With CAP_SYS_ADMIN the thread opens
  * below a private clone of the mount (open_tree(2)), which umount does not count, and gives the clone up as soon as the
