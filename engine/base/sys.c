@@ -338,6 +338,11 @@ int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t b
     return rc < 0 ? rc : 0;
 }
 
+int efs_sys_uring_submit(struct io_uring *ring)
+{
+    return io_uring_submit(ring);
+}
+
 int efs_sys_uring_result(int result)
 {
     return result;

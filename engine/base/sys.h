@@ -74,11 +74,12 @@ void *efs_sys_calloc(size_t count, size_t bytes);
 void *efs_sys_realloc(void *p, size_t bytes);
 void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
 
-/* io_uring: set up (0 or -errno), register a buffer in a slot (0 or -errno), and what a completed read returned, which
- * is where tests put failed and short reads. */
+/* io_uring: set up (0 or -errno), register a buffer in a slot (0 or -errno), submit (how many, or -errno; what was not
+ * taken stays), and what a completed read returned, which is where tests put failed and short reads. */
 struct io_uring;
 int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
 int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unpin */
+int efs_sys_uring_submit(struct io_uring *ring);
 int efs_sys_uring_result(int result);
 
 /* Read exactly bytes bytes, or of them at least so many: 0, -errno, or -ENODATA when the file ends before. */

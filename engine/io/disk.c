@@ -30,7 +30,7 @@ struct efs_disk {
     unsigned long thread;
     /* the I/O thread's own */
     struct io_uring ring;
-    bool uring, pins, wake_armed;
+    bool uring, pins, joins, wake_armed;
     uint64_t wake_value, busy_since_ns;
     struct efs_disk_queue demand, ahead, spare;
     size_t inflight_bytes, spare_bytes; /* spare_bytes: of these, in spare time */
@@ -224,10 +224,15 @@ static void start_reads(struct efs_disk *d)
         disk_pin(d, r->segment);
         if (io_uring_sq_space_left(&d->ring) == 0)
             return;
-        efs_disk_take_joined(q);
+        /* the kernel copies the list of buffers when it takes the read, so there is one list: in use as long as
+         * reads wait for being taken */
+        if (d->joins && io_uring_sq_ready(&d->ring) == 0)
+            efs_disk_take_joined(q);
+        else
+            efs_disk_take(q);
         disk_prepare(d, r);
         /* each by itself: the kernel would make one large read of neighbours, done at its end */
-        io_uring_submit(&d->ring);
+        efs_sys_uring_submit(&d->ring);
         disk_begun(d, r);
     }
 }
@@ -384,6 +389,7 @@ static void open_ring(struct efs_disk *d)
         return;
     }
     d->uring = true;
+    d->joins = d->ring.features & IORING_FEAT_SUBMIT_STABLE;
     d->pins = io_uring_register_buffers_sparse(&d->ring, d->o.arena->segment_max) == 0;
     atomic_store(&d->o.stats->io_uring, 1);
     atomic_store(&d->o.stats->registered_buffers, d->pins);

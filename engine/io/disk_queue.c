@@ -48,7 +48,6 @@ struct efs_disk_request *efs_disk_take_joined(struct efs_disk_queue *q)
 {
     struct efs_disk_request *first = efs_disk_take(q), *last = first;
     size_t bytes = first->bytes;
-    first->joined = NULL;
     for (unsigned reads = 1; reads < EFS_DISK_JOIN_READS && bytes < EFS_DISK_JOIN_BYTES && queue_joins(first);
          reads++) {
         struct efs_disk_request *r = queue_take_next(q, last, EFS_DISK_JOIN_BYTES - bytes);

@@ -36,6 +36,7 @@ static inline struct efs_disk_request *efs_disk_take(struct efs_disk_queue *q)
         q->head = r->next;
         if (!q->head)
             q->tail = &q->head;
+        r->joined = NULL;
     }
     return r;
 }

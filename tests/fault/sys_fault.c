@@ -34,6 +34,7 @@
 #define efs_sys_aligned_alloc real_aligned_alloc
 #define efs_sys_uring_init real_uring_init
 #define efs_sys_uring_pin real_uring_pin
+#define efs_sys_uring_submit real_uring_submit
 #define efs_sys_uring_result real_uring_result
 #include "../../engine/base/sys.c"
 #undef efs_sys_open
@@ -70,6 +71,7 @@
 #undef efs_sys_aligned_alloc
 #undef efs_sys_uring_init
 #undef efs_sys_uring_pin
+#undef efs_sys_uring_submit
 #undef efs_sys_uring_result
 #undef EFS_SYS_H
 #include "../../engine/base/sys.h"
@@ -94,7 +96,8 @@ const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
                                               "clone reading", "clone reading, mounted",
                                               "close",         "unlink",
                                               "mkdir",         "munmap",
-                                              "madvise",       "thread"};
+                                              "madvise",       "thread",
+                                              "uring submit"};
 
 static struct {
     enum fault_call call;
@@ -172,8 +175,8 @@ static bool fails(enum fault_call call)
 {
     void (*what)(void) = meanwhile.what;
     /* a segment is registered where its first read begins, which makes its pages */
-    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES &&
-        call != FAULT_MADVISE)
+    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_SUBMIT &&
+        call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES && call != FAULT_MADVISE)
         count_disk_call();
     if (what && meanwhile.call == call && atomic_compare_exchange_strong(&meanwhile.what, &what, NULL))
         what();
@@ -413,6 +416,11 @@ int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
 int efs_sys_uring_pin(struct io_uring *ring, unsigned memfile, void *base, size_t bytes)
 {
     return bytes && fails(FAULT_URING_PIN) ? -plan.error : real_uring_pin(ring, memfile, base, bytes);
+}
+
+int efs_sys_uring_submit(struct io_uring *ring)
+{
+    return fails(FAULT_URING_SUBMIT) ? -plan.error : real_uring_submit(ring);
 }
 
 int efs_sys_uring_result(int result)

@@ -37,6 +37,7 @@ enum fault_call {
     FAULT_MUNMAP,
     FAULT_MADVISE,
     FAULT_THREAD,
+    FAULT_URING_SUBMIT,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

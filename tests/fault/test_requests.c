@@ -177,6 +177,24 @@ static void test_reads(void **state)
     sweep(&ahead, FAULT_URING_RESULT, EIO);
 }
 
+/* Reads that the kernel does not take at once, it takes together later: each goes where it belongs. */
+static void test_submit(void **state)
+{
+    (void)state;
+    struct efs_error err = {""};
+    struct efs_stats s;
+    open_store();
+    fault_plan(FAULT_URING_SUBMIT, 1, EAGAIN, true);
+    errint_t rc = full_once(&err);
+    bool met = fault_happened();
+    fault_none();
+    efs_stats(served, &s, sizeof(s));
+    assert_true(met || !s.io_uring);
+    assert_int_equal(again_and_close(&full, &err), 0);
+    if (rc < 0)
+        fail_msg("a read that was to be submitted later: %s", err.text);
+}
+
 static void test_room(void **state)
 {
     (void)state;
@@ -312,7 +330,7 @@ static void test_warming(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_reads),
-                                       cmocka_unit_test(test_room), cmocka_unit_test(test_client),
-                                       cmocka_unit_test(test_warming)};
+                                       cmocka_unit_test(test_submit), cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_client), cmocka_unit_test(test_warming)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
