@@ -251,8 +251,9 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
 static void daemon_wait(struct efsd *daemon, int signal_fd)
 {
     struct pollfd wait[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
-    while (poll(wait, 2, -1) < 0 && errno == EINTR) {
-    }
+    int ready;
+    while ((ready = poll(wait, 2, EFSD_LOG_LEFT_OUT_MS)) == 0 || (ready < 0 && errno == EINTR))
+        efsd_log_left_out();
     if (wait[0].revents) {
         struct signalfd_siginfo info;
         if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
@@ -287,6 +288,7 @@ static void daemon_end(struct efsd *daemon)
     efsd_loading_free(daemon);
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
+    efsd_log_left_out();
     pthread_mutex_destroy(&daemon->tuning.lock);
     if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);

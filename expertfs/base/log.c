@@ -10,12 +10,15 @@
 #include <string.h>
 #include <syslog.h>
 
+#include "log_limit.h"
+
 static struct {
     bool to_syslog;
     _Atomic bool starting; /* who started it waits at its terminal */
-    pthread_mutex_t lock;  /* guards last and held */
+    pthread_mutex_t lock;  /* guards what follows */
     bool held;             /* libfuse's messages are kept, not written */
     char last[512];
+    struct efsd_log_limit limit;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void log_write_line(int priority, const char *line)
@@ -24,6 +27,17 @@ static void log_write_line(int priority, const char *line)
         syslog(priority, "%s", line);
     else
         fprintf(stderr, "expertfs: %s\n", line);
+}
+
+/* key: see log_limit.h. What is done (LOG_INFO) is told always, what goes wrong as often as the limit lets it. */
+static bool log_may_write(const void *key, int priority, const char *line)
+{
+    if (priority > LOG_WARNING)
+        return true;
+    pthread_mutex_lock(&log_state.lock);
+    bool may = efsd_log_limit_take(&log_state.limit, key, priority, line);
+    pthread_mutex_unlock(&log_state.lock);
+    return may;
 }
 
 static void log_from_fuse(enum fuse_log_level level, const char *format, va_list arguments)
@@ -39,7 +53,7 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
     snprintf(log_state.last, sizeof(log_state.last), "%s", line);
     bool held = log_state.held;
     pthread_mutex_unlock(&log_state.lock);
-    if (!held)
+    if (!held && log_may_write(format, (int)level, line))
         log_write_line((int)level, line);
 }
 
@@ -52,6 +66,18 @@ void efsd_log_open(bool foreground)
     fuse_set_log_func(log_from_fuse);
 }
 
+static void log_tell(const void *key, enum efs_log_level level, const char *line)
+{
+    static const int priorities[] = {
+        [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
+    int priority = level <= EFS_LOG_INFO ? priorities[level] : LOG_INFO;
+    if (!log_may_write(key, priority, line))
+        return;
+    if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
+        fprintf(stderr, "expertfs: %s\n", line); /* else who asked for too much would only see it in the log */
+    log_write_line(priority, line);
+}
+
 void efsd_log(enum efs_log_level level, const char *format, ...)
 {
     char line[1536];
@@ -59,17 +85,30 @@ void efsd_log(enum efs_log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    efsd_log_line(NULL, level, line);
+    log_tell(format, level, line);
 }
 
 void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
 {
     (void)arg;
-    static const int priority[] = {
-        [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
-    if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
-        fprintf(stderr, "expertfs: %s\n", line); /* else who asked for too much would only see it in the log */
-    log_write_line(level <= EFS_LOG_INFO ? priority[level] : LOG_INFO, line);
+    log_tell(&log_state, level, line);
+}
+
+void efsd_log_left_out(void)
+{
+    char line[sizeof(log_state.limit.kinds[0].last) + 80];
+    pthread_mutex_lock(&log_state.lock);
+    const struct efsd_log_limit ended = log_state.limit;
+    log_state.limit = (struct efsd_log_limit){0};
+    pthread_mutex_unlock(&log_state.lock);
+    for (uint32_t i = 0; i < EFSD_LOG_KINDS; i++) {
+        const struct efsd_log_kind *kind = &ended.kinds[i];
+        if (!kind->left_out)
+            continue;
+        snprintf(line, sizeof(line), "%llu more messages like this one were left out: %s",
+                 (unsigned long long)kind->left_out, kind->last);
+        log_write_line(kind->priority, line);
+    }
 }
 
 void efsd_log_started(void)

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the log leaves out: of each kind of message the rest and what is the same, until it tells how many they were. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "log_limit.h"
+
+#define THREADS 4
+#define LINES_A_THREAD 5000
+
+static FILE *told; /* what goes to stderr */
+static int terminal;
+
+static int log_to_file(void **state)
+{
+    (void)state;
+    told = tmpfile();
+    if (!told)
+        return -1;
+    fflush(stderr);
+    terminal = dup(STDERR_FILENO);
+    efsd_log_open(true);
+    return dup2(fileno(told), STDERR_FILENO) < 0 ? -1 : 0;
+}
+
+static int log_to_terminal(void **state)
+{
+    (void)state;
+    efsd_log_left_out(); /* the next test begins anew */
+    fflush(stderr);
+    dup2(terminal, STDERR_FILENO);
+    close(terminal);
+    fclose(told);
+    return 0;
+}
+
+/* How many lines were told since the last call; those told of others are not among them, but added to left_out. */
+static unsigned lines_told(const char *what, unsigned long long *left_out)
+{
+    char line[1024];
+    unsigned count = 0;
+    fflush(stderr);
+    rewind(told);
+    while (fgets(line, sizeof(line), told)) {
+        unsigned long long n;
+        if (!strstr(line, what))
+            continue;
+        if (sscanf(line, "expertfs: %llu more messages like this one were left out: ", &n) == 1)
+            *left_out += n;
+        else
+            count++;
+    }
+    rewind(told);
+    assert_int_equal(ftruncate(fileno(told), 0), 0);
+    return count;
+}
+
+static void same_line_once(void **state)
+{
+    (void)state;
+    unsigned long long left_out = 0;
+    for (int i = 0; i < 100; i++)
+        efsd_log(EFS_LOG_ERROR, "place %d is damaged", 7);
+    efsd_log_left_out();
+    assert_int_equal(lines_told("place 7 is damaged", &left_out), 1);
+    assert_int_equal(left_out, 99);
+    efsd_log(EFS_LOG_ERROR, "place %d is damaged", 7);
+    efsd_log_left_out();
+    assert_int_equal(lines_told("place 7 is damaged", &left_out), 1);
+    assert_int_equal(left_out, 99);
+}
+
+static void kinds_apart(void **state)
+{
+    (void)state;
+    unsigned long long left_out = 0;
+    for (int i = 0; i < 100; i++)
+        efsd_log(EFS_LOG_ERROR, "place %d is damaged", i);
+    efsd_log(EFS_LOG_ERROR, "another %s", "error");
+    efsd_log_line(NULL, EFS_LOG_ERROR, "of the engine, an error");
+    efsd_log_line(NULL, EFS_LOG_WARNING, "of the engine, a warning");
+    assert_int_equal(lines_told("", &left_out), EFSD_LOG_LINES + 3);
+    efsd_log_left_out();
+    assert_int_equal(lines_told("place 99 is damaged", &left_out), 0);
+    assert_int_equal(left_out, 100 - EFSD_LOG_LINES);
+}
+
+static void changes_always(void **state)
+{
+    (void)state;
+    unsigned long long left_out = 0;
+    for (int i = 0; i < 100; i++)
+        efsd_log(EFS_LOG_INFO, "user 0 set policy=lru");
+    efsd_log_left_out();
+    assert_int_equal(lines_told("policy", &left_out), 100);
+    assert_int_equal(left_out, 0);
+}
+
+static void more_kinds_than_places(void **state)
+{
+    (void)state;
+    static struct efsd_log_limit limit;
+    static const char keys[2 * EFSD_LOG_KINDS];
+    char line[32];
+    unsigned taken = 0;
+    for (size_t i = 0; i < sizeof(keys); i++) {
+        snprintf(line, sizeof(line), "kind %zu", i);
+        taken += efsd_log_limit_take(&limit, &keys[i], 3, line);
+    }
+    assert_int_equal(taken, EFSD_LOG_KINDS - 1 + EFSD_LOG_LINES);
+    assert_int_equal(limit.kinds[EFSD_LOG_KINDS - 1].left_out, sizeof(keys) - taken);
+    assert_string_equal(limit.kinds[EFSD_LOG_KINDS - 1].last, line);
+}
+
+static void *log_much(void *arg)
+{
+    const int *thread = arg;
+    for (int i = 0; i < LINES_A_THREAD; i++)
+        efsd_log(EFS_LOG_WARNING, "thread %d, line %d", *thread, i / 100);
+    return NULL;
+}
+
+static void threads_add_up(void **state)
+{
+    (void)state;
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    unsigned long long left_out = 0;
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, log_much, &numbers[i]), 0);
+    }
+    for (int i = 0; i < 10; i++)
+        efsd_log_left_out();
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    efsd_log_left_out();
+    unsigned count = lines_told("thread ", &left_out);
+    assert_in_range(count, EFSD_LOG_LINES, 11 * EFSD_LOG_LINES);
+    assert_int_equal(count + left_out, THREADS * LINES_A_THREAD);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(same_line_once, log_to_file, log_to_terminal),
+        cmocka_unit_test_setup_teardown(kinds_apart, log_to_file, log_to_terminal),
+        cmocka_unit_test_setup_teardown(changes_always, log_to_file, log_to_terminal),
+        cmocka_unit_test(more_kinds_than_places),
+        cmocka_unit_test_setup_teardown(threads_add_up, log_to_file, log_to_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
