@@ -35,7 +35,7 @@ struct efs_pack_options {
     efs_progress_fn *progress;
     void *progress_arg;
     uint64_t reclaim_step_bytes; /* efs_reclaim(): bytes of the source in a step, about; 0: as there is room */
-    bool weights;                /* refuse a source without weights, or without some of its parts, -ENODATA */
+    bool weights; /* refuse a source without weights or some of its parts, or with some twice, -ENODATA */
 };
 
 /* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */

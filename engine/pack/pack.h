@@ -5,6 +5,8 @@
  *   pack.c          efs_pack(): the order of the work
  *   pack_plan.c     catalogue -> index tables: what the store will hold, before a weight is read
  *   pack_source.c   reads of the source files
+ *   pack_weights.c  is it a checkpoint, and all of one
+ *   pack_copies.c   are there weights twice
  *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
  *   pack_pipe.c     what these threads share
  *   pack_take.c     which shards are next, and memory for their chunks
@@ -35,10 +37,12 @@
 /* A run ends before EFS_RUN_BYTES raw bytes, and before its chunks could take more memory than this. */
 #define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
 
-/* Do the options ask for weights, and there are none, or not all parts of them, or all twice as in the cache of a hub?
+/* Do the options ask for weights, and there are none, or not all parts or files that an index names, or some twice?
  * -ENODATA: err says what src is, and what to pack in its place. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
+/* Are weights there twice: as in the cache of a hub, or as two names of one file? -ENODATA, as above. */
+errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
 
 /* ---- plan --------------------------------------------------------------------------------------------------- */
 

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_weights.c - is this a checkpoint, and all of one? By the names of its files: no weight is read. */
+/* pack_weights.c - is this a checkpoint, and all of one? By the names of its files, and those in its index: no weight
+ * is read. */
 #include "pack.h"
+#include "regular.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS_MAX 7 /* of a part's number */
+#define DIGITS_MAX 7                /* of a part's number */
+#define INDEX_BYTES_MAX (32u << 20) /* 100 bytes a tensor: about 300,000 of them */
+#define INDEX_VALUES_MAX 1000000u   /* one of 3 bytes takes 100 and more of memory */
+#define INDEX_END ".safetensors.index.json"
 
-/* PREFIX-00002-of-00003.safetensors: one file of several. */
+/* PREFIX-00002-of-00003.safetensors: one file of several; "-OF-", too. */
 struct part {
     int prefix_bytes, digits;
     unsigned long number, count;
@@ -21,7 +27,7 @@ struct part {
 static bool part_parse(const char *path, struct part *part)
 {
     const char *of = NULL;
-    for (const char *next = strstr(path, "-of-"); next; next = strstr(next + 1, "-of-"))
+    for (const char *next = strcasestr(path, "-of-"); next; next = strcasestr(next + 1, "-of-"))
         of = next;
     const char *digits = of;
     while (digits && digits > path && digits[-1] >= '0' && digits[-1] <= '9')
@@ -43,6 +49,11 @@ static int compare_path(const void *key, const void *file)
     return strcmp(key, ((const struct efs_source_file *)file)->path);
 }
 
+static bool has_file(const struct efs_catalog *catalog, const char *path)
+{
+    return bsearch(path, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_path) != NULL;
+}
+
 /* The parts before and after one of several are there; so all are, when this holds for each. */
 static errint_t check_parts(const char *src, const struct efs_catalog *catalog, const char *path, struct efs_error *err)
 {
@@ -54,8 +65,7 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
         char *other;
         if (asprintf(&other, "%.*s%0*lu%s", part.prefix_bytes, path, part.digits, number, part.end) < 0)
             return efs_fail(err, -ENOMEM, "%s: no memory", src);
-        bool found =
-            bsearch(other, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_path) != NULL;
+        bool found = has_file(catalog, other);
         errint_t rc = 0;
         if (!found && strcmp(catalog->root, src) != 0) /* a single file */
             rc = efs_fail(err, -ENODATA,
@@ -71,21 +81,77 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
     return 0;
 }
 
-/* The folder in which hubs cache a model: snapshots/REVISION/NAME are links to blobs/. */
-static errint_t check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+/* The bytes of a file of the catalogue, if at most INDEX_BYTES_MAX; NULL: it cannot be read now. For free(). */
+static char *index_read(const struct efs_catalog *catalog, const struct efs_source_file *file)
 {
-    const char *blob = NULL, *snapshot = NULL;
-    for (size_t f = 0; f < catalog->file_count; f++) {
-        const char *path = catalog->files[f].path;
-        if (strncmp(path, "blobs/", 6) == 0)
-            blob = path;
-        else if (!snapshot && strncmp(path, "snapshots/", 10) == 0 && strchr(path + 10, '/'))
-            snapshot = path;
+    char *path, *text = NULL;
+    struct stat st;
+    if (file->bytes == 0 || file->bytes > INDEX_BYTES_MAX || asprintf(&path, "%s/%s", catalog->root, file->path) < 0)
+        return NULL;
+    int fd = efs_regular_open(AT_FDCWD, path, 0, &st);
+    free(path);
+    if (fd < 0)
+        return NULL;
+    text = efs_sys_malloc(file->bytes);
+    if (text && efs_sys_pread_all(fd, text, file->bytes, 0) < 0) {
+        free(text);
+        text = NULL;
     }
-    if (!blob || !snapshot)
+    efs_sys_close(fd);
+    return text;
+}
+
+/* An index as JSON; NULL: it is none, or beyond the limits. */
+static json_t *index_load(const struct efs_catalog *catalog, const struct efs_source_file *file)
+{
+    char *text = index_read(catalog, file);
+    json_t *root = NULL;
+    size_t values = 0;
+    for (uint64_t i = 0; text && i < file->bytes; i++)
+        values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    if (text && values <= INDEX_VALUES_MAX)
+        root = json_loadb(text, file->bytes, 0, NULL);
+    free(text);
+    return root;
+}
+
+/* A file that an index names is there, in the index's folder. */
+static errint_t check_named(const char *src, const struct efs_catalog *catalog, const char *index, const char *name,
+                            struct efs_error *err)
+{
+    const char *slash = strrchr(index, '/');
+    char *path;
+    if (!*name || strchr(name, '/') || strstr(name, ".."))
         return 0;
-    return efs_fail(err, -ENODATA, "%s: has each file twice, as caches of hubs do: pack %s/%.*s; --any packs it all",
-                    src, src, (int)(strchr(snapshot + 10, '/') - snapshot), snapshot);
+    if (asprintf(&path, "%.*s%s", slash ? (int)(slash + 1 - index) : 0, index, name) < 0)
+        return efs_fail(err, -ENOMEM, "%s: no memory", src);
+    errint_t rc = has_file(catalog, path)
+                      ? 0
+                      : efs_fail(err, -ENODATA,
+                                 "%s: did not come whole: %s is missing, which %s names; --any packs it all the same",
+                                 src, path, index);
+    free(path);
+    return rc;
+}
+
+/*
+ * NAME.safetensors.index.json has the file of each tensor in its "weight_map". An index that is none, or cannot be read
+ * now, is a file like others.
+ */
+static errint_t check_index(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *index,
+                            struct efs_error *err)
+{
+    size_t bytes = strlen(index->path), end_bytes = strlen(INDEX_END);
+    if (bytes < end_bytes || strcmp(index->path + bytes - end_bytes, INDEX_END) != 0)
+        return 0;
+    json_t *root = index_load(catalog, index), *map = json_object_get(root, "weight_map");
+    errint_t rc = 0;
+    for (void *at = json_object_iter(map); at && rc == 0; at = json_object_iter_next(map, at)) {
+        const char *name = json_string_value(json_object_iter_value(at));
+        rc = name ? check_named(src, catalog, index->path, name, err) : 0;
+    }
+    json_decref(root);
+    return rc;
 }
 
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
@@ -94,9 +160,11 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
     if (!options->weights)
         return 0;
     if (catalog->tensor_count) {
-        errint_t whole = check_copies(src, catalog, err);
+        errint_t whole = efs_pack_check_copies(src, catalog, err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_parts(src, catalog, catalog->files[f].path, err);
+        for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
+            whole = check_index(src, catalog, &catalog->files[f], err);
         return whole;
     }
     char magic[sizeof(EFS_MAGIC) - 1], *path = NULL;

@@ -11,11 +11,15 @@
 #include "layout.h"
 #include "expertfs.h"
 
+#include <sys/types.h>
+
 /* One file of the checkpoint. Tensor files and all others alike. */
 struct efs_source_file {
     char *path; /* relative to the source, '/' between parts */
     uint64_t bytes;
     bool has_tensors;
+    dev_t device; /* with inode: which file it is, links followed */
+    ino_t inode;
 };
 
 enum efs_tensor_class {

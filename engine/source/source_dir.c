@@ -91,6 +91,8 @@ static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
         .path = path,
         .bytes = (uint64_t)st->st_size,
         .has_tensors = source_is_safetensors(path) || efs_source_is_gguf(path),
+        .device = st->st_dev,
+        .inode = st->st_ino,
     };
     return 0;
 }

@@ -104,7 +104,7 @@ for kind in safetensors gguf; do # parts are told by their names
     mv "$dir/parts/made/"model*.$kind "$dir/parts/one.$kind"
     rm -r "$dir/parts/made"
     for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2 00001-of-00001 0-of-9 5-of-4; do
-        ln "$dir/parts/one.$kind" "$dir/parts/deeper/m-$part.$kind"
+        cp "$dir/parts/one.$kind" "$dir/parts/deeper/m-$part.$kind"
     done
     fails 1 "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/x.efs"
     grep -q "is one part of 3: pack the folder" "$dir/err" || complain "one part of three: $(cat "$dir/err")"
@@ -133,6 +133,79 @@ pack --any "$hub" "$dir/stores/hub twice.efs"
 rm "$hub/snapshots/0a1b/model-00002-"*
 fails 1 "$hub/snapshots/0a1b" "$dir/stores/x.efs"
 grep -q "did not come whole: model-00002-of-.* is missing" "$dir/err" || complain "a cache that is not whole: $(cat "$dir/err")"
+# Two revisions: refs/main says which one is meant, wherever above it SRC is
+rm -r "$hub/snapshots/0a1b" && mkdir "$hub/snapshots/0000" "$hub/snapshots/0a1b"
+for file in "$dir/model-1"/*.*; do
+    ln -s "../../blobs/$(basename "$file" | cksum | cut -d' ' -f1)" "$hub/snapshots/0000/$(basename "$file")"
+    ln -s "../../blobs/$(basename "$file" | cksum | cut -d' ' -f1)" "$hub/snapshots/0a1b/$(basename "$file")"
+done
+for source in "$hub" "$hub//" "$dir/hub" "$dir/hub/"; do
+    fails 1 "$source" "$dir/stores/x.efs"
+    grep -qF "has each file twice, as caches of hubs do: pack $hub/snapshots/0a1b; --any" "$dir/err" ||
+        complain "$source: $(cat "$dir/err")"
+done
+for main in gone "" ../../0a1b . "$(head -c 500 /dev/zero | tr '\0' a)"; do # refs/main leads nowhere: the first one
+    echo "$main" >"$hub/refs/main"
+    fails 1 "$hub" "$dir/stores/x.efs"
+    grep -qF ": pack $hub/snapshots/0000; --any" "$dir/err" || complain "refs/main is \"$main\": $(cat "$dir/err")"
+done
+pack "$hub/snapshots/0a1b/" "$dir/stores/hub2.efs"
+
+# Weights that would be packed twice, as links to one file of more than 1 MiB
+mkdir -p "$dir/par/x/snapshots/0000" "$dir/par/x/snapshots/0a1b" "$dir/par/x/refs" "$dir/two/a" "$dir/two/b" "$dir/one"
+"$python" - "$dir/weights" <<'END' || complain "weights of 2 MiB"
+import sys
+head = b'{"w":{"dtype":"BF16","shape":[1048576],"data_offsets":[0,2097152]}}'
+open(sys.argv[1], "wb").write(len(head).to_bytes(8, "little") + head + bytes(2 << 20))
+END
+echo 0a1b >"$dir/par/x/refs/main"
+for revision in 0000 0a1b; do ln -s "$dir/weights" "$dir/par/x/snapshots/$revision/model.safetensors"; done
+for source in par par/x par/x/snapshots/; do
+    fails 1 "$dir/$source" "$dir/stores/x.efs"
+    grep -q "0000/model.safetensors and .*0a1b/model.safetensors are the same file: pack $dir/par/x/snapshots/0a1b; --any" "$dir/err" ||
+        complain "two revisions by $source: $(cat "$dir/err")"
+done
+pack "$dir/par/x/snapshots/0a1b" "$dir/stores/par.efs"
+pack --any "$dir/par" "$dir/stores/par twice.efs"
+for name in a b; do ln "$dir/weights" "$dir/two/$name/model.safetensors"; done
+fails 1 "$dir/two/" "$dir/stores/x.efs"
+grep -q "a/model.safetensors and b/model.safetensors are the same file: pack $dir/two/a; --any" "$dir/err" ||
+    complain "hard links: $(cat "$dir/err")"
+for name in m1 m2; do ln -s ../weights "$dir/one/$name.safetensors"; done
+fails 1 "$dir/one" "$dir/stores/x.efs"
+grep -q "m1.safetensors and m2.safetensors are the same file: keep one of them; --any" "$dir/err" ||
+    complain "links in one folder: $(cat "$dir/err")"
+rm "$dir/one/m2.safetensors"
+mkdir "$dir/one/a" "$dir/one/b" && truncate -s 2M "$dir/one/a/vocabulary.json" # two parts of a model may share one
+ln -s ../a/vocabulary.json "$dir/one/b/"
+pack "$dir/one" "$dir/stores/one file.efs"
+
+# A file that only an index names; a broken index is a file like others
+mkdir -p "$dir/index/deeper"
+cp "$dir/model-1/model-00001-of-"*.safetensors "$dir/index/deeper/m1.safetensors"
+cp "$dir/model-1/model-00002-of-"*.safetensors "$dir/index/deeper/m3.safetensors"
+index="$dir/index/deeper/model.safetensors.index.json"
+echo '{"weight_map":{"a":"m1.safetensors","b":"m2.safetensors","c":"m3.safetensors"}}' >"$index"
+fails 1 "$dir/index" "$dir/stores/x.efs"
+grep -q "did not come whole: deeper/m2.safetensors is missing, which deeper/model.safetensors.index.json names; --any" "$dir/err" ||
+    complain "what an index names: $(cat "$dir/err")"
+pack --any "$dir/index" "$dir/stores/index.efs"
+n=0
+for text in '' '{' '[]' '7' '{"weight_map":7}' '{"weight_map":{"a":7,"b":null,"c":["m2.safetensors"]}}' \
+    '{"weight_map":{"a":"","b":"../m2.safetensors","c":"x/m2.safetensors","d":"/m2.safetensors","e":".."}}' \
+    '{"weight_map":{"a":"m1.safetensors","b":"m3.safetensors"}}' '{"weight_map":{"a":"m2.safetensors"}'; do
+    n=$((n + 1))
+    printf %s "$text" >"$index"
+    pack "$dir/index" "$dir/stores/index $n.efs"
+done
+rm "$index"
+echo '{"weight_map":{"a":"pytorch_model.bin"}}' >"$dir/index/pytorch_model.bin.index.json" # weights of another format
+pack "$dir/index" "$dir/stores/index bin.efs"
+mkdir "$dir/capital"
+cp "$dir/model-1/model-00001-of-"*.safetensors "$dir/capital/Model-00001-OF-00002.safetensors"
+fails 1 "$dir/capital" "$dir/stores/x.efs"
+grep -q "did not come whole: Model-00002-OF-00002.safetensors is missing" "$dir/err" || complain "in capitals: $(cat "$dir/err")"
+
 fails 1 "$dir/stores/2.efs" "$dir/stores/x.efs"
 grep -q 'is a store already' "$dir/err" || complain "a store into a store: $(cat "$dir/err")"
 printf '\377\377\0\0\0\0\0\0{' >"$dir/cut.safetensors"

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pack_copies.c - would weights be packed twice? So it is where a folder above a checkpoint is given: a hub's cache has
+ * the files in blobs/, and links to them in snapshots/REVISION/, the same ones for several revisions. */
+#include "pack.h"
+#include "regular.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAME_MIN_BYTES (1u << 20) /* smaller files, such as texts, may well be there twice */
+#define REVISION_MAX 128          /* bytes of a revision's name */
+#define SNAPSHOTS "snapshots/"
+
+/* The root's bytes without slashes at the end. */
+static int root_bytes(const struct efs_catalog *catalog)
+{
+    size_t bytes = strlen(catalog->root);
+    while (bytes > 0 && catalog->root[bytes - 1] == '/')
+        bytes--;
+    return (int)bytes;
+}
+
+/* The next "snapshots/REVISION/" of a path, at REVISION; NULL: none. *end: the slash behind it. */
+static const char *revision_next(const char *path, const char *from, const char **end)
+{
+    for (const char *at = strstr(from, SNAPSHOTS); at; at = strstr(at + 1, SNAPSHOTS)) {
+        const char *revision = at + sizeof(SNAPSHOTS) - 1;
+        *end = strchr(revision, '/');
+        if ((at == path || at[-1] == '/') && *end && *end > revision)
+            return revision;
+    }
+    return NULL;
+}
+
+/* The folder of the revision that refs/main names, beside snapshots; for free(). NULL: it names none that is there. */
+static char *revision_main(const char *path, const char *revision)
+{
+    int cache_bytes = (int)(revision - path) - (int)sizeof(SNAPSHOTS) + 1;
+    char name[REVISION_MAX + 1] = "", *refs, *folder = NULL;
+    struct stat st;
+    if (asprintf(&refs, "%.*srefs/main", cache_bytes, path) < 0)
+        return NULL;
+    int fd = efs_regular_open(AT_FDCWD, refs, 0, &st);
+    free(refs);
+    if (fd < 0)
+        return NULL;
+    ssize_t got = efs_sys_pread(fd, name, REVISION_MAX, 0);
+    efs_sys_close(fd);
+    size_t bytes = strcspn(name, "/\r\n \t");
+    name[bytes] = '\0';
+    if (got <= 0 || bytes == 0 || name[0] == '.' || asprintf(&folder, "%.*s%s", (int)(revision - path), path, name) < 0)
+        return NULL;
+    fd = efs_sys_open(folder, O_PATH | O_DIRECTORY, 0);
+    if (fd >= 0) {
+        efs_sys_close(fd);
+        return folder;
+    }
+    free(folder);
+    return NULL;
+}
+
+/* The snapshot below the source that a file of it is in, or better that of refs/main; for free(). NULL: none. */
+static char *snapshot_folder(const struct efs_catalog *catalog, const char *path)
+{
+    char *full, *folder = NULL;
+    const char *end, *revision;
+    int root = root_bytes(catalog);
+    if (asprintf(&full, "%.*s/%s", root, catalog->root, path) < 0)
+        return NULL;
+    revision = revision_next(full, full, &end);
+    while (revision && end - full <= root) /* the source is one, or below one */
+        revision = revision_next(full, revision, &end);
+    if (revision)
+        folder = revision_main(full, revision);
+    if (revision && !folder)
+        folder = strndup(full, (size_t)(end - full));
+    free(full);
+    return folder;
+}
+
+/* ---- by names: blobs/ beside snapshots/ ---- */
+
+/* Whether a path begins with these bytes. */
+static bool has_below(const struct efs_catalog *catalog, const char *prefix, size_t bytes)
+{
+    size_t low = 0, high = catalog->file_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strncmp(catalog->files[middle].path, prefix, bytes) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < catalog->file_count && strncmp(catalog->files[low].path, prefix, bytes) == 0;
+}
+
+static errint_t check_blobs(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+{
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const char *path = catalog->files[f].path, *end;
+        const char *revision = revision_next(path, path, &end);
+        if (!revision)
+            continue;
+        char *blobs;
+        int bytes = asprintf(&blobs, "%.*sblobs/", (int)(revision - path) - (int)sizeof(SNAPSHOTS) + 1, path);
+        if (bytes < 0)
+            return efs_fail(err, -ENOMEM, "%s: no memory", src);
+        bool twice = has_below(catalog, blobs, (size_t)bytes);
+        free(blobs);
+        if (!twice)
+            continue;
+        char *folder = snapshot_folder(catalog, path);
+        errint_t rc =
+            efs_fail(err, -ENODATA, "%s: has each file twice, as caches of hubs do: pack %s; --any packs it all", src,
+                     folder ? folder : "one of its snapshots");
+        free(folder);
+        return rc;
+    }
+    return 0;
+}
+
+/* ---- by inodes ---- */
+
+static int compare_inode(const struct efs_source_file *a, const struct efs_source_file *b)
+{
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    return a->inode < b->inode ? -1 : a->inode > b->inode;
+}
+
+/* Same files one after the other: that with tensors by its name first, then by path. */
+static int compare_same(const void *x, const void *y)
+{
+    const struct efs_source_file *a = *(const struct efs_source_file *const *)x,
+                                 *b = *(const struct efs_source_file *const *)y;
+    int order = compare_inode(a, b);
+    if (order == 0 && a->has_tensors != b->has_tensors)
+        order = a->has_tensors ? -1 : 1;
+    return order ? order : strcmp(a->path, b->path);
+}
+
+/* The folder of one of two files, for free(); NULL: they are in the same one, or one is at the top. */
+static char *apart_folder(const struct efs_catalog *catalog, const char *path, const char *other)
+{
+    size_t first = strcspn(path, "/");
+    char *folder = NULL;
+    bool apart = path[first] && strchr(other, '/') && strncmp(path, other, first + 1) != 0;
+    if (apart &&
+        asprintf(&folder, "%.*s/%.*s", root_bytes(catalog), catalog->root, (int)(strrchr(path, '/') - path), path) < 0)
+        return NULL;
+    return folder;
+}
+
+static errint_t fail_same(const char *src, const struct efs_catalog *catalog, const char *path, const char *other,
+                          struct efs_error *err)
+{
+    char *folder = snapshot_folder(catalog, path);
+    if (!folder)
+        folder = apart_folder(catalog, path, other);
+    errint_t rc = efs_fail(err, -ENODATA, "%s: %s and %s are the same file: %s%s; --any packs it twice", src, path,
+                           other, folder ? "pack " : "keep one of them", folder ? folder : "");
+    free(folder);
+    return rc;
+}
+
+static errint_t check_same(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+{
+    const struct efs_source_file **large = efs_sys_calloc(catalog->file_count + 1, sizeof(const void *)), *path = NULL,
+                                 *other = NULL;
+    size_t count = 0;
+    if (!large)
+        return efs_fail(err, -ENOMEM, "%s: no memory", src);
+    for (size_t f = 0; f < catalog->file_count; f++)
+        if (catalog->files[f].bytes > SAME_MIN_BYTES)
+            large[count++] = &catalog->files[f];
+    if (count)
+        qsort(large, count, sizeof(const void *), compare_same);
+    for (size_t i = 1; i < count; i++) {
+        bool first = i == 1 || compare_inode(large[i - 2], large[i - 1]) != 0;
+        /* A vocabulary may be meant for two parts of a model; weights twice are what nobody wants. */
+        if (first && large[i - 1]->has_tensors && compare_inode(large[i - 1], large[i]) == 0 &&
+            (!path || large[i - 1] < path)) {
+            path = large[i - 1];
+            other = large[i];
+        }
+    }
+    errint_t rc = path ? fail_same(src, catalog, path->path, other->path, err) : 0;
+    free(large);
+    return rc;
+}
+
+errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+{
+    errint_t rc = check_blobs(src, catalog, err);
+    return rc == 0 ? check_same(src, catalog, err) : rc;
+}
