@@ -25,12 +25,9 @@ bool efsd_is_written(const struct efsd *daemon, uint32_t node)
     return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
 }
 
-/* Refused ones are told, at most one a second: a runtime that is wrong is so many times a second. */
 static void message_refused(struct efsd *daemon, uid_t user, bool hint, const char *why)
 {
-    int64_t now = time(NULL);
-    if (atomic_exchange_explicit(&daemon->tuning.want_logged, now, memory_order_relaxed) != now)
-        efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
+    efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
     efsd_answer(daemon, why);
     efsd_refusal_set(daemon, hint, why);
 }

@@ -17,7 +17,6 @@ errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, si
 struct efsd_tuning {
     char at_mount[EFSD_TUNABLES][128];         /* what removing an xattr goes back to */
     pthread_mutex_t lock;                      /* guards the texts below */
-    _Atomic int64_t want_logged;               /* second in which a wrong request was told in the log */
     char answer[1400];                         /* what became of the last change or wrong request: "ok", or why not */
     char want_refused[400], hint_refused[400]; /* why the last message that was refused was; "": none was */
 };

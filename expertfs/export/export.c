@@ -16,7 +16,6 @@
 #define SESSIONS 16u
 #define SEND_BYTES (256 << 10)
 #define PAUSE_MS 200
-#define LOG_SECONDS 60
 
 /* ---- the thread --------------------------------------------------------------------------------------------- */
 
@@ -43,12 +42,8 @@ static void export_refuse(struct efsd_export *h)
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (none || h->spare < 0)
         export_listen(h, false);
-    int64_t now = time(NULL);
-    if (now - h->refused_logged >= LOG_SECONDS) {
-        h->refused_logged = now;
-        efsd_log(EFS_LOG_WARNING, "the export socket refuses clients, they open files instead: no file descriptor is "
-                                  "left (RLIMIT_NOFILE)");
-    }
+    efsd_log(EFS_LOG_WARNING, "the export socket refuses clients, they open files instead: no file descriptor is "
+                              "left (RLIMIT_NOFILE)");
 }
 
 static void export_accept(struct efsd_export *h)

@@ -67,9 +67,8 @@ struct efsd_export {
     uint32_t *nodes; /* by expert: its file in the tree */
     struct efsd_socket socket;
     int epoll, stop;
-    int spare;              /* given up to turn a client away when there are no more descriptors */
-    bool paused;            /* the thread's: the socket is not looked at for a moment */
-    int64_t refused_logged; /* the thread's: second in which that was logged last */
+    int spare;   /* given up to turn a client away when there are no more descriptors */
+    bool paused; /* the thread's: the socket is not looked at for a moment */
     pthread_t thread;
     bool started;
 };
