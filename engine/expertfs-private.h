@@ -10,6 +10,8 @@
 #include "expertfs.h"
 #include "expertfs-protocol.h"
 
+#include <stdio.h>
+
 /* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
  * file alone does not have them under their names. The view is not hidden. */
 bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
@@ -25,6 +27,8 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
  * requests) a line each, "trace" (these as a .route trace, empty before there is a pass); to be freed by the caller.
  * -ENODATA: no such thing; -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+/* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
+void efs_print_escaped(FILE *out, const char *text);
 
 /* ---- requests of one store -----------------------------------------------------------------------------------------
  */

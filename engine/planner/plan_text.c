@@ -3,6 +3,7 @@
 #include "plan_thread_core.h"
 
 #include "estimator.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -40,7 +41,9 @@ static void tell_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "product_coded_ns: %.0f\n", s->product_ns[EFS_FORM_CODED]);
     fprintf(out, "profile: %s\n", profile_sources[s->profile_source]);
     fprintf(out, "history: %s\n", history_sources[s->history_source]);
-    fprintf(out, "history_path: %s\n", *s->history_path ? s->history_path : "-");
+    fprintf(out, "history_path: ");
+    efs_print_escaped(out, *s->history_path ? s->history_path : "-");
+    fputc('\n', out);
     fprintf(out, "history_passes: %llu\n", (unsigned long long)s->skew.passes);
     fprintf(out, "skew: %s\n", efs_skew_source_name(s->skew.source));
     fprintf(out, "chosen: %.3f\n", s->skew.mean_chosen);

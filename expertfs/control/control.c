@@ -69,6 +69,13 @@ static void render_size(FILE *out, const char *name, uint64_t bytes)
     fprintf(out, "%s_size: %.*f %s\n", name, unit == 0 || n >= 99.95 ? 0 : n >= 9.995 ? 1 : 2, n, units[unit]);
 }
 
+static void render_path(FILE *out, const char *name, const char *path)
+{
+    fprintf(out, "%s: ", name);
+    efs_print_escaped(out, path);
+    fputc('\n', out);
+}
+
 static void render_config(struct efsd *daemon, FILE *out)
 {
     static const char *const lease[] = {"read", "wait", "fail"};
@@ -76,11 +83,11 @@ static void render_config(struct efsd *daemon, FILE *out)
     const struct efsd_options *options = &daemon->options;
     struct efs_stats stats;
     efs_stats(daemon->fs, &stats, sizeof(stats));
-    fprintf(out, "store: %s\n", options->store);
+    render_path(out, "store", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
     render_size(out, "store", daemon->info.store_bytes);
     render_size(out, "source", daemon->info.source_bytes);
-    fprintf(out, "mountpoint: %s\n", options->mountpoint);
+    render_path(out, "mountpoint", options->mountpoint);
     fprintf(out, "pid: %d\n", (int)getpid());
     fprintf(out, "started: %lld\n", (long long)daemon->started);
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
@@ -91,7 +98,7 @@ static void render_config(struct efsd *daemon, FILE *out)
         if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0)
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
     }
-    fprintf(out, "history_option: %s\n", options->history ? options->history : "-");
+    render_path(out, "history_option", options->history ? options->history : "-");
     fprintf(out, "state: %s\n", yes_no(!options->no_state));
     fprintf(out, "workers_option: %llu\n", U(options->workers));
     fprintf(out, "threads: %u\n", daemon->threads);

@@ -5,6 +5,7 @@
 
 #include "control.h"
 #include "daemon.h"
+#include "expertfs-private.h"
 
 #define U(x) ((unsigned long long)(x))
 
@@ -32,18 +33,6 @@ static void metric_print(FILE *out, const char *prefix, const char *name, const 
         fprintf(out, "%s%s %.9f\n", family, counter ? "_total" : "", (double)value / 1e9);
     else
         fprintf(out, "%s%s %llu\n", family, counter ? "_total" : "", U(value));
-}
-
-/* A label's value, escaped. */
-static void label_print(FILE *out, const char *value)
-{
-    for (const char *p = value; *p; p++)
-        if (*p == '\\' || *p == '"')
-            fprintf(out, "\\%c", *p);
-        else if (*p == '\n')
-            fputs("\\n", out);
-        else
-            fputc(*p, out);
 }
 
 /* What efs_pool_info tells, a family each with a sample for each pool. M: what is not kept. */
@@ -89,7 +78,7 @@ void efsd_render_metrics(struct efsd *daemon, FILE *out)
     efs_stats(daemon->fs, &stats, sizeof(stats));
     fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
     fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
-    label_print(out, daemon->options.store);
+    efs_print_escaped(out, daemon->options.store);
     fprintf(out, "\",serving_path=\"%s\"} 1\n", efsd_serving_path(daemon));
 #define LINE(name, kind, unit, help) metric_print(out, "", #name, #kind, unit, help, stats.name);
     EFS_STATS(LINE)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
 scraper accepts."""
+import json
 import os
 import re
 import struct
@@ -54,6 +55,24 @@ rows = [row.split() for row in mount.control("pools").splitlines()]
 check("pools: columns", rows[0][:7] == ["pool", "capacity_bytes", "used_bytes", "experts", "hits", "partial", "misses"] and
       [row[0] for row in rows[1:]] == [*"FCSEM", "fixed", "chunks", "full", "leased", "budget"] and
       all(len(row) == len(rows[0]) for row in rows), rows)
+
+print("-- paths of which a line could be made more than one")
+odd = scratch('a\nb" \\n\\')
+os.makedirs(odd)
+os.link(store, f"{odd}/store.efs")
+other = Mount(f"{odd}/store.efs", "budget=64M", name="m\nt")
+escaped = odd.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+lines = other.control("config").split("\n")
+check("config: the store's path is one line", f"store: {escaped}/store.efs" in lines, lines[:3])
+check("and the mountpoint's", "mountpoint: " + other.path.replace("\n", "\\n") in lines, lines)
+check("each line is name: value", all(re.fullmatch(r"[a-z_0-9]+: .+", line) for line in lines[:-1]), lines)
+check("metrics: the same", f'store="{escaped}/store.efs"' in other.control("metrics"))
+rows = json.loads(run(program("expertctl"), "list", "--json").stdout or "[]")
+check("expertctl list --json has the path as it is", [row["store"] for row in rows if row["mount"] == other.path] ==
+      [f"{odd}/store.efs"], rows)
+told = run(program("expertctl"), "doctor", other.path)
+check("expertctl doctor finds the store", told.stdout.count("\ngood") > 5 and "is gone" not in told.stdout, told.stdout + told.stderr)
+other.unmount()
 
 print("-- one moment per open")
 with open(mount / ".expertfs/stat", "rb", buffering=0) as file:

@@ -2,6 +2,7 @@
 /* lines.c - see lines.h. */
 #include "lines.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 const char *tools_line_value(const char *lines, const char *name)
@@ -13,4 +14,15 @@ const char *tools_line_value(const char *lines, const char *name)
             return line + bytes + 2;
     }
     return NULL;
+}
+
+void tools_line_unescape(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        bool escaped = from[0] == '\\' && from[1];
+        from += escaped;
+        *to++ = escaped && *from == 'n' ? '\n' : *from;
+    }
+    *to = '\0';
 }

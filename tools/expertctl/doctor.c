@@ -305,8 +305,9 @@ static void doctor_mount(struct doctor *d, const char *path)
              known ? "" : "; no passthrough: ", known ? "" : better);
         doctor_mount_budget(d, path, top_number(text, "budget_bytes"), top_number(text, "effective_budget_bytes"));
         doctor_mount_profile(d, path);
-        doctor_mount_store(d, path, top_text(text, "store", store, sizeof(store)),
-                           top_text(text, "store_hash", hash, sizeof(hash)));
+        top_text(text, "store", store, sizeof(store));
+        tools_line_unescape(store);
+        doctor_mount_store(d, path, store, top_text(text, "store_hash", hash, sizeof(hash)));
     } else {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* list.c - expertctl list: all mounts of expertfs, a line each. */
 #include "expertctl.h"
+#include "lines.h"
 #include "mountpoint.h"
 #include "size.h"
 #include "top_sample.h"
@@ -88,8 +89,10 @@ static void row_print(const char *mount, const struct top_sample *s)
 static json_t *row_to_json(const char *mount, const struct top_sample *s)
 {
     char store[4200], path[32];
+    top_text(s->config, "store", store, sizeof(store));
+    tools_line_unescape(store);
     json_t *row = json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "mount", ctl_json_text(mount), "store",
-                            ctl_json_text(top_text(s->config, "store", store, sizeof(store))), "serving_path",
+                            ctl_json_text(store), "serving_path",
                             ctl_json_text(top_text(s->stat, "serving_path", path, sizeof(path))), "source_bytes",
                             (json_int_t)top_number(s->config, "source_bytes"), "store_bytes",
                             (json_int_t)top_number(s->config, "store_bytes"), "budget_bytes",

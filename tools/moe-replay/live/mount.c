@@ -41,9 +41,10 @@ double replay_mount_number(const char *mountpoint, const char *file, const char 
 
 errint_t replay_mount_store(const char *mountpoint, char *store, size_t room, struct efs_error *err)
 {
-    return value_of(mountpoint, "config", "store", store, room)
-               ? 0
-               : efs_fail(err, -EINVAL, "%s: neither a store nor a mount of one", mountpoint);
+    if (!value_of(mountpoint, "config", "store", store, room))
+        return efs_fail(err, -EINVAL, "%s: neither a store nor a mount of one", mountpoint);
+    tools_line_unescape(store);
+    return 0;
 }
 
 void replay_mount_look(const char *mountpoint, struct replay_run_record *record)
