@@ -63,22 +63,32 @@ static char *revision_main(const char *path, const char *revision)
     return NULL;
 }
 
-/* The snapshot below the source that a file of it is in, or better that of refs/main; for free(). NULL: none. */
-static char *snapshot_folder(const struct efs_catalog *catalog, const char *path)
+/* The snapshot below root that root/path is in, or better that of refs/main; for free(). NULL: none. */
+static char *snapshot_below(const char *root, int bytes, const char *path)
 {
     char *full, *folder = NULL;
     const char *end, *revision;
-    int root = root_bytes(catalog);
-    if (asprintf(&full, "%.*s/%s", root, catalog->root, path) < 0)
+    if (asprintf(&full, "%.*s/%s", bytes, root, path) < 0)
         return NULL;
     revision = revision_next(full, full, &end);
-    while (revision && end - full <= root) /* the source is one, or below one */
+    while (revision && end - full <= bytes) /* the root is one, or below one */
         revision = revision_next(full, revision, &end);
     if (revision)
         folder = revision_main(full, revision);
     if (revision && !folder)
         folder = strndup(full, (size_t)(end - full));
     free(full);
+    return folder;
+}
+
+/* As the source was named, or, as where that was ".", by its own path. */
+static char *snapshot_folder(const struct efs_catalog *catalog, const char *path)
+{
+    char *folder = snapshot_below(catalog->root, root_bytes(catalog), path);
+    char *root = folder ? NULL : realpath(catalog->root, NULL);
+    if (root)
+        folder = snapshot_below(root, root[1] ? (int)strlen(root) : 0, path);
+    free(root);
     return folder;
 }
 

@@ -165,6 +165,8 @@ for source in par par/x par/x/snapshots/; do
     grep -q "0000/model.safetensors and .*0a1b/model.safetensors are the same file: pack $dir/par/x/snapshots/0a1b; --any" "$dir/err" ||
         complain "two revisions by $source: $(cat "$dir/err")"
 done
+(cd "$dir/par/x/snapshots" && "$mkexpertfs" . "$dir/stores/x.efs") 2>"$dir/err" && complain "two revisions by .: exit 0"
+grep -q ": pack .*/par/x/snapshots/0a1b; --any" "$dir/err" || complain "two revisions by .: $(cat "$dir/err")"
 pack "$dir/par/x/snapshots/0a1b" "$dir/stores/par.efs"
 pack --any "$dir/par" "$dir/stores/par twice.efs"
 for name in a b; do ln "$dir/weights" "$dir/two/$name/model.safetensors"; done

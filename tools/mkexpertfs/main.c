@@ -53,7 +53,7 @@ static const struct argp_option options[] = {
      "elements",
      0},
     {"force", 'f', NULL, 0, "Replace OUT if it exists", 0},
-    {"any", OPT_ANY, NULL, 0, "Pack SRC also if there are no weights in it", 0},
+    {"any", OPT_ANY, NULL, 0, "Pack SRC also if it has no weights, not all, or twice", 0},
     {"verify", OPT_VERIFY, NULL, 0, "Decode everything and compare it with SRC before OUT appears", 0},
     {"reclaim", OPT_RECLAIM, NULL, 0,
      "Pack SRC in its own place, for a disk that cannot hold both: SRC is freed as OUT grows, and removed", 0},
