@@ -172,7 +172,8 @@ def keeper_killed(store):
         path = begun(run_)
         children = run("pgrep", "-P", str(run_.pid)).stdout.split()
         daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
-                  if open(f"/proc/{pid}/cmdline").read().split("\0")[1:2] == ["-f"]]
+                  if open(f"/proc/{pid}/cmdline").read().split("\0")[1:2] == ["-f"]
+                  and open(f"/proc/{pid}/comm").read() != "efs-guard\n"]
         check(f"a run has a keeper, a daemon and a witness ({what})", len(daemon) == 1 and len(children) == 3, (children, daemon))
         parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
         os.kill(int(daemon[0] if pattern else parent), signal.SIGKILL)
