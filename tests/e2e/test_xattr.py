@@ -111,6 +111,7 @@ check("what only tells: EPERM", error_of(remove, "state", EXPERT) == "EPERM" and
 
 print("-- what is refused")
 before = {name: get(name) for name in tunables}
+told = 0  # the log tells 16 lines of a kind a minute
 for name, value, path, error, says in (
         ("budget", "lots", "", "EINVAL", "8G"), ("budget", "", "", "EINVAL", "8G"), ("budget", "0", "", "EINVAL", "8G"),
         ("budget", "-1", "", "EINVAL", "8G"), ("budget", "64M ", "", "EINVAL", "8G"), ("budget", b"64M\0", "", "EINVAL", "8G"),
@@ -131,7 +132,9 @@ for name, value, path, error, says in (
     got = error_of(set_, name, value, path)
     check(f"{name}={value!r:.24} on {path or 'the root'}: {error}", got == error, got)
     log = mount.printed()[printed:]
-    check("  the log and the answer tell what is allowed", says in log and says in get("answer"), (log, get("answer")))
+    check("  the log and the answer tell what is allowed", (says in log or (not log and told >= 16)) and says in get("answer"),
+          (log, get("answer")))
+    told += bool(log)
 for name, path in (("answer", ""), ("state", EXPERT), ("rank", EXPERT), ("count", EXPERT), ("bytes", EXPERT)):
     check(f"{name} cannot be set: EPERM", error_of(set_, name, "1", path) == "EPERM")
 check("others cannot be set", error_of(os.setxattr, mount.path, "user.other", b"1") in ("EOPNOTSUPP", "ENOTSUP"))
