@@ -279,5 +279,5 @@ void ctl_run_mount_end(struct ctl_run_mount *mount)
     if (mount->keeper > 0)
         child_wait(mount->keeper);
     folder_remove(mount); /* the keeper may have been killed */
-    *mount = (struct ctl_run_mount){.life = -1};
+    *mount = (struct ctl_run_mount){.life = -1, .signal = mount->signal};
 }
