@@ -139,7 +139,7 @@ struct efs_options {
     uint64_t reserved_bytes;  /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
     uint64_t per_file_bytes;  /* the same, for each file that is served: its names and the like */
     bool full_pool;           /* keep leased experts in memfds (for passthrough and the client runtime) */
-    bool lease_wait;          /* all leased and no room: true wait, false -ENOMEM */
+    bool lease_wait;          /* all held by others and no room: true wait, false -ENOMEM */
     bool prealloc;            /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
@@ -311,7 +311,8 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(coded_waits, counter, "", "of them, those that waited for room")                                                 \
     X(coded_bytes, gauge, "bytes", "of the chunk pool, handed out coded or on the way")                                \
     X(coded_experts, gauge, "", "experts handed out coded or on the way")                                              \
-    X(effective_budget_bytes, gauge, "bytes", "of the budget, what can be had now: the pools are planned for it")
+    X(effective_budget_bytes, gauge, "bytes", "of the budget, what can be had now: the pools are planned for it")      \
+    X(reads_past, counter, "", "pieces of reads and leases that went past the chunk pool: coded experts had all of it")
 
 struct efs_stats {
 #define EFS_STATS_FIELD(name, kind, unit, help) uint64_t name;

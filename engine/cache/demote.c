@@ -49,7 +49,7 @@ void efs_demote(struct efs *fs, uint32_t expert)
     if (!any)
         return;
     fs->cache->expert[expert].demoting = true;
-    fs->full->at[expert].readers++;
+    efs_full_copy_begin(fs, expert);
     efs_active_begin(fs);
     d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
     if (!d->running) {
@@ -62,7 +62,7 @@ void efs_demote(struct efs *fs, uint32_t expert)
 static void demotion_let_go(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].demoting = false;
-    fs->full->at[expert].readers--;
+    efs_full_copy_end(fs, expert);
 }
 
 bool efs_demotion_cancel(struct efs *fs)

@@ -60,7 +60,8 @@ struct efs_extent_waiter {
      * not pushed. false: the job is, as ever. */
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
-    errint_t error;
+    bool holds;     /* it keeps its reference as long as it likes, and asks for others meanwhile */
+    errint_t error; /* -ENOMEM: there is none for the extent, maybe for long; efs_extent_decode_past() needs none */
 };
 
 struct efs_extent_load;
@@ -85,6 +86,7 @@ struct efs_extents {
     uint64_t passing_bytes; /* of all extents */
     struct efs_extent *no_memory, **no_memory_tail;
     uint64_t ahead_bytes, ahead_max_bytes;      /* read ahead and not used yet; never more than that */
+    uint32_t refs, held;                        /* of all extents; of these, by waiters that hold */
     uint32_t loads[EFS_LOADS];                  /* under way */
     struct efs_extent_load *unwanted;           /* of them, those that nobody waits for */
     struct efs_extent_load *idle_loads;         /* that ended, or are new */
@@ -134,10 +136,15 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes);
  * grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
+void efs_extent_unhold(struct efs *fs, uint32_t extent); /* with lock held: the reference of a waiter that holds goes */
 /* Raw bytes [begin, begin + bytes) of the extent's object, all inside the extent, into dst; the extent is referenced.
  * Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
                            struct efs_codec_scratch *scratch);
+/* The same without a reference, for an extent that there is no memory for: each shard is read by this thread into
+ * memory of its own. Slow, but it waits for nobody. 0, -EUCLEAN, -ENOMEM, the read's error. */
+errint_t efs_extent_decode_past(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst,
+                                struct efs_codec_scratch *scratch);
 /* Check the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);
 bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all of them */
@@ -178,6 +185,8 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting f
  * none, IN_USE: all there are have users. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
+/* What there is of an expert and nobody uses goes, kept or not: where it lies may be in the way of the rest. */
+void efs_extents_give_up(struct efs *fs, uint32_t expert);
 /* Bytes that lack of an expert, as they are read; 0: it is here, or on its way. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* An expert is guessed to be asked for: begin to load what is missing, in memory that is free or that nobody keeps. It

@@ -54,18 +54,13 @@ static void edge_sm_done(struct efs_disk_request *r, errint_t error)
     edge_read_done(EFS_CONTAINER(r, struct efs_edge, sm_read), error);
 }
 
-static size_t chunk_span(uint64_t offset, uint32_t bytes)
-{
-    return bytes ? efs_page_span(offset, offset + bytes) : 0;
-}
-
 static void edge_read(struct efs_edge *edge, struct efs_disk_request *r, uint64_t offset, uint32_t bytes,
                       const struct efs_block *block)
 {
     if (!bytes)
         return;
     r->offset = efs_page_down(offset);
-    r->bytes = chunk_span(offset, bytes);
+    r->bytes = efs_page_span(offset, offset + bytes);
     r->data = block->data;
     r->segment = block->segment;
     efs_defer_read(edge->fs, r);
@@ -73,7 +68,8 @@ static void edge_read(struct efs_edge *edge, struct efs_disk_request *r, uint64_
 
 static bool edge_alloc(struct efs *fs, struct efs_edge *edge, const struct efs_disk_shard *s)
 {
-    size_t e_bytes = chunk_span(s->e_offset, s->e_bytes), sm_bytes = chunk_span(s->sm_offset, s->sm_bytes);
+    size_t e_bytes = efs_page_span(s->e_offset, s->e_offset + s->e_bytes);
+    size_t sm_bytes = efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
     return (!e_bytes || edge->e.data || efs_arena_alloc(&fs->arena, e_bytes, false, &edge->e)) &&
            (!sm_bytes || edge->sm.data || efs_arena_alloc(&fs->arena, sm_bytes, true, &edge->sm));
 }

@@ -64,6 +64,17 @@ bool efs_extents_evict_protected(struct efs *fs)
     return false;
 }
 
+void efs_extents_give_up(struct efs *fs, uint32_t expert)
+{
+    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        if (x->refs == 0 && x->state == EFS_EXTENT_REST && x->have)
+            efs_extent_give_up(fs, i, x->have);
+    }
+    efs_again(fs, EFS_AGAIN_EXTENTS);
+    efs_again(fs, EFS_AGAIN_SEGMENTS);
+}
+
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];

@@ -148,25 +148,32 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
     return true;
 }
 
+void efs_full_copy_begin(struct efs *fs, uint32_t expert)
+{
+    assert(fs->full->at[expert].state == EFS_FULL_READY);
+    fs->full->copied_count += fs->full->at[expert].readers++ == 0;
+}
+
+void efs_full_copy_end(struct efs *fs, uint32_t expert)
+{
+    assert(fs->full->at[expert].state == EFS_FULL_READY && fs->full->at[expert].readers > 0);
+    if (--fs->full->at[expert].readers)
+        return;
+    fs->full->copied_count--;
+    efs_again(fs, EFS_AGAIN_BUDGET); /* it may have become smaller meanwhile */
+    efs_again(fs, EFS_AGAIN_LEASES);
+}
+
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
 {
     const uint8_t *data = NULL;
     struct efs_full *f = &fs->full->at[expert];
     if (f->state == EFS_FULL_READY) {
-        f->readers++;
+        efs_full_copy_begin(fs, expert);
         data = f->memfile->data;
         efs_lru_use(efs_full_list(fs, f), expert);
     }
     return data;
-}
-
-void efs_full_unpin(struct efs *fs, uint32_t expert)
-{
-    assert(fs->full->at[expert].state == EFS_FULL_READY && fs->full->at[expert].readers > 0);
-    if (--fs->full->at[expert].readers)
-        return;
-    efs_again(fs, EFS_AGAIN_BUDGET); /* it may have become smaller meanwhile */
-    efs_again(fs, EFS_AGAIN_LEASES);
 }
 
 /* ---- leased, filled ---- */
@@ -199,7 +206,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert)
 
 bool efs_full_any_held(const struct efs *fs)
 {
-    return fs->full->leased_count + fs->full->filling_count > 0;
+    return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
 }
 
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh)

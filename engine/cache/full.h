@@ -28,7 +28,7 @@ struct efs_full_pool {
     struct efs_lru protected, evictable;
     struct efs_memfiles memfiles;
     struct efs_memfile *free; /* not SHOWN, pages kept, for other experts */
-    uint32_t ready_count, leased_count, filling_count;
+    uint32_t ready_count, leased_count, filling_count, copied_count;
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that the policy does not keep full */
 };
 
@@ -41,9 +41,11 @@ static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t 
 /* Without lock: before there are threads, and after. -ENOMEM. */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
-/* With lock held: if the expert is full: its bytes, held until efs_full_unpin(). Else NULL. */
+/* With lock held: the expert, which is READY, is copied from and stays until that has ended. */
+void efs_full_copy_begin(struct efs *fs, uint32_t expert);
+void efs_full_copy_end(struct efs *fs, uint32_t expert);
+/* The same for a reader, if the expert is full: its bytes, until efs_full_copy_end(). Else NULL. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
-void efs_full_unpin(struct efs *fs, uint32_t expert);
 /* With lock held: nobody has it leased: it can be evicted, now or when it was copied from. */
 bool efs_full_may_go(const struct efs_full *full);
 /* With lock held: a READY expert that nobody holds is in memory that cannot be used so, because it is the other kind.
@@ -56,7 +58,7 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 /* A lease on a READY expert begins, or ends: true: that was the last one. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert);
-bool efs_full_any_held(const struct efs *fs); /* leased, or being filled: its memory may come back */
+bool efs_full_any_held(const struct efs *fs); /* leased, being filled, or copied from: its memory may come back */
 /* A NONE expert is being filled for this waiter, in memory without pages if it is fresh; others that come for it wait,
  * too: who waited before. It is READY in this memory, or NONE again (NULL): who waited, the last first. */
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh);

@@ -36,7 +36,7 @@ static void coded_hold(struct efs *fs, const struct efs_request_item *item)
 {
     if (fs->leases->coded_holds[item->expert]++ == 0) {
         fs->account.coded_bytes += item->bytes;
-        fs->leases->coded_count++;
+        fs->account.coded_experts++;
     }
 }
 
@@ -44,18 +44,22 @@ void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     if (--fs->leases->coded_holds[expert] == 0) {
         fs->account.coded_bytes -= bytes;
-        fs->leases->coded_count--;
+        fs->account.coded_experts--;
+        efs_again(fs, EFS_AGAIN_EXTENTS); /* of those that are left maybe none has all that it needs */
     }
+    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_again(fs, EFS_AGAIN_CODED);
 }
 
 void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
 {
     stats->coded_bytes = fs->account.coded_bytes;
-    stats->coded_experts = fs->leases->coded_count;
+    stats->coded_experts = fs->account.coded_experts;
 }
 
 void efs_coded_wait(struct efs *fs, struct efs_request_item *item)
 {
+    item->next_waiting = NULL; /* it may have waited before */
     *fs->leases->coded_tail = item;
     fs->leases->coded_tail = &item->next_waiting;
     fs->coded_waiting++;

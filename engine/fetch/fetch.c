@@ -63,9 +63,11 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
 
 void efs_fetch_unref(struct efs_fetch *fetch)
 {
-    for (uint32_t i = 0; i < fetch->part_count; i++)
+    for (uint32_t i = 0; i < fetch->part_count; i++) {
         if (fetch->parts[i].waiter.error == 0 && fetch->parts[i].batch)
-            efs_extent_unref(fetch->fs, fetch->parts[i].waiter.extent, false);
+            efs_extent_unhold(fetch->fs, fetch->parts[i].waiter.extent);
+        fetch->parts[i].batch = NULL;
+    }
 }
 
 static void fetch_less(struct efs_fetch *fetch)
@@ -88,6 +90,12 @@ static void batch_less(struct efs_batch *batch)
         batch_free(batch);
 }
 
+/* There is no memory for the extent: it is decoded without. */
+static bool part_is_past(const struct efs_fetch_part *p)
+{
+    return p->fetch->memfile && p->waiter.error == -ENOMEM;
+}
+
 /* All of a part is done, or has failed. The fetch may be gone afterwards. */
 static void part_done(struct efs_fetch_part *p)
 {
@@ -96,9 +104,9 @@ static void part_done(struct efs_fetch_part *p)
     pthread_mutex_lock(&batch->lock);
     batch->parts[p->place] = NULL;
     pthread_mutex_unlock(&batch->lock);
-    if (p->waiter.error < 0)
+    if (p->waiter.error < 0 && !part_is_past(p))
         fetch->error = p->waiter.error;
-    else if (fetch->memfile)
+    else if (fetch->memfile && !part_is_past(p))
         efs_extent_put(fetch->fs, p->waiter.extent, true); /* the same bytes are full now */
     fetch_less(fetch);
     batch_less(batch);
@@ -118,10 +126,16 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
     uint64_t shard_bytes = efs_object_shard_bytes(fs, efs_extent(fs, p->waiter.extent)->object);
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
+    uint8_t *to = p->fetch->memfile->data + p->file_offset + begin;
+    if (part_is_past(p)) {
+        errint_t bad = efs_extent_decode_past(fs, p->waiter.extent, p->object_offset + begin, n, to, scratch);
+        if (bad < 0)
+            p->fetch->error = bad;
+        return;
+    }
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
     uint64_t start = efs_now_ns(), end;
-    errint_t rc = efs_extent_decode(fs, p->waiter.extent, p->object_offset + begin, n,
-                                    p->fetch->memfile->data + p->file_offset + begin, true, scratch);
+    errint_t rc = efs_extent_decode(fs, p->waiter.extent, p->object_offset + begin, n, to, true, scratch);
     end = efs_now_ns();
     efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)
@@ -152,8 +166,9 @@ static void batch_take_one(struct efs_job *job, struct efs_codec_scratch *scratc
 /* Is there something to be done with the part, now that its extent is here or has failed? */
 static bool part_has_work(const struct efs_fetch_part *p)
 {
-    return p->waiter.error == 0 && p->shards > 0 &&
-           (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent));
+    return p->shards > 0 &&
+           (part_is_past(p) ||
+            (p->waiter.error == 0 && (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent))));
 }
 
 /* The extent is here: as many jobs as it has shards, which are to be pushed. */
@@ -243,7 +258,10 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
             p->batch = batch;
             p->waiter.job.run = part_waited;
             p->waiter.loaded = part_loaded;
+            p->waiter.holds = !f->memfile;
             p->waiter.error = 0;
+            p->next_shard = p->done_shards = 0;
+            p->ready = false;
             batch->parts[batch->part_count++] = p;
         }
     }

@@ -114,10 +114,12 @@ static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from
     return 0;
 }
 
-/* Lock held: somebody will make room. */
-static bool lease_may_wait(const struct efs *fs)
+/* Lock held: somebody will make room. Who opens a file does without where coded experts are in the way: it can be
+ * read, and who holds them may be the one who opens. */
+static bool lease_may_wait(const struct efs *fs, const struct efs_full_waiter *w)
 {
-    return fs->options.lease_wait && !fs->closing && efs_full_any_held(fs);
+    bool held = efs_full_any_held(fs) || (w->use != EFS_MEMFILE_SHOWN && fs->account.coded_experts);
+    return fs->options.lease_wait && !fs->closing && held;
 }
 
 /* Lock held: it is answered, joins others or is brought: 0. -EAGAIN: there is no room, it has to wait; -EBUSY: for a
@@ -143,7 +145,7 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
         return 0;
     if (left)
         efs_cache_dropped_full(fs, w->expert);
-    if (rc == -EAGAIN || rc == -EBUSY || (rc == -ENOMEM && lease_may_wait(fs)))
+    if (rc == -EAGAIN || rc == -EBUSY || (rc == -ENOMEM && lease_may_wait(fs, w)))
         return rc == -EBUSY ? rc : -EAGAIN;
     lease_answer_later(fs, w, rc);
     return 0;
@@ -219,7 +221,7 @@ static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfi
     efs_cache_dropped_full(fs, expert);
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
-        if (lease_may_wait(fs))
+        if (lease_may_wait(fs, w))
             lease_wait(fs, w, false);
         else
             lease_answer_later(fs, w, -ENOMEM);

@@ -11,7 +11,6 @@ struct efs_leases {
     struct efs *fs;
     struct efs_lease *handles;                   /* by expert */
     uint32_t *coded_holds;                       /* by expert: coded items of requests that hold it, or will */
-    uint32_t coded_count;                        /* experts with such */
     struct efs_full_waiter *queue, **queue_tail; /* those that wait for room: fs->leases_waiting */
     struct efs_full_waiter *gathered;            /* those that are to be brought together */
     struct efs_job gather_job;

@@ -83,6 +83,8 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     errint_t rc = p->waiter.error;
     if (p->edge) {
         rc = efs_edge_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
+    } else if (rc == -ENOMEM) {
+        rc = efs_extent_decode_past(fs, p->waiter.extent, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->begin, p->bytes, p->dst, false, scratch);
         efs_extent_put(fs, p->waiter.extent, false);
@@ -285,7 +287,7 @@ static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
         i++;
     if (i < n)
         return data + parts[i].file_offset;
-    efs_full_unpin(fs, p->group);
+    efs_full_copy_end(fs, p->group);
     return NULL;
 }
 
@@ -366,7 +368,7 @@ static void read_copy(struct efs *fs, struct parts *full)
     efs_lock(fs);
     for (struct part *p = full->head; p; p = p->next)
         if (p->pinned)
-            efs_full_unpin(fs, p->group);
+            efs_full_copy_end(fs, p->group);
     efs_unlock(fs);
     parts_free(full);
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#define AGAIN_MOST 8       /* times that a coded expert is begun again which found no memory */
 #define STUCK_NS 200000000 /* without anything new, before a wait asks whether anything can come */
 
 /* ---- what there is to tell ---- */
@@ -84,7 +85,6 @@ static void item_let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetc
     efs_fetch_unref(fetch);
     efs_coded_unhold(fs, fetch->expert, bytes);
     efs_cache_release(fs, fetch->expert);
-    efs_again(fs, EFS_AGAIN_CODED);
     efs_unlock(fs);
     free(fetch);
 }
@@ -142,10 +142,33 @@ void efs_item_leased(void *arg, errint_t error, struct efs_lease *lease)
     item_arrived(arg, error, lease);
 }
 
+/* Others' chunks lay where its own had to go: it gives back what it has got, and waits for its turn once more. */
+static bool item_again(struct efs *fs, struct efs_request_item *item)
+{
+    if (item->fetch->error != -ENOMEM || item->again == AGAIN_MOST)
+        return false;
+    item->fetch->error = 0;
+    efs_lock(fs);
+    fs->account.coded_again += item->again++ == 0;
+    efs_fetch_unref(item->fetch);
+    efs_extents_give_up(fs, item->expert);
+    efs_coded_unhold(fs, item->expert, item->bytes);
+    efs_coded_wait(fs, item);
+    efs_unlock(fs);
+    return true;
+}
+
 void efs_item_brought(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_request_item *item = fetch->owner;
+    if (item_again(fs, item))
+        return;
+    if (item->again) {
+        efs_lock(fs);
+        fs->account.coded_again--;
+        efs_unlock(fs);
+    }
     errint_t error = fetch->error;
     efs_count(&fs->stats, coded_errors, error < 0);
     efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);

@@ -17,6 +17,7 @@ struct efs_request_item {
     void *arg; /* for arrived of the request */
     enum efs_form form;
     enum efs_item_state state;
+    uint8_t again;   /* coded: times that it was begun again */
     bool for_nobody; /* it is let go of when it is here */
     bool told;
     errint_t error;

@@ -185,6 +185,16 @@ errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_err
     return 0;
 }
 
+errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes)
+{
+    int rc = -EINVAL;
+    if (store->direct_fd >= 0)
+        rc = efs_sys_pread_all(store->direct_fd, to, bytes, begin);
+    if (rc == -EINVAL) /* no O_DIRECT here */
+        rc = efs_sys_pread_all(store->fd, to, bytes, begin);
+    return rc == -ENODATA ? -EIO : rc;
+}
+
 void efs_store_close(struct efs_store *store)
 {
     if (!store)

@@ -39,6 +39,9 @@ static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
 {
     return ((sb->incompat & ~EFS_INCOMPAT_KNOWN) | (sb->compat & ~EFS_COMPAT_KNOWN)) == 0;
 }
+/* Pages of the store by pread(2), past the page cache where that can be; to is aligned as they are. 0, -errno: -EIO if
+ * it ends before. */
+errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);
 /* Elements of shard `shard` (table index) of object. */
 uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard);
 /* Names a place for a message: "FILE: tensor NAME, shard 3, E-chunk at store offset 4096 (177123 bytes)". */

@@ -132,21 +132,11 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
     return batch->count > 0;
 }
 
-static int read_window(const struct efs_store *store, uint64_t begin, size_t bytes, uint8_t *buffer)
-{
-    int rc = -EINVAL;
-    if (store->direct_fd >= 0)
-        rc = efs_sys_pread_all(store->direct_fd, buffer, bytes, begin);
-    if (rc == -EINVAL) /* no O_DIRECT here */
-        rc = efs_sys_pread_all(store->fd, buffer, bytes, begin);
-    return rc == -ENODATA ? -EIO : rc;
-}
-
 bool efs_sweep_read(const struct efs_store *store, const struct efs_sweep_batch *batch, uint8_t *buffer)
 {
     size_t e_bytes = (size_t)window_bytes(&batch->e), sm_bytes = (size_t)window_bytes(&batch->sm);
-    return read_window(store, batch->e.begin, e_bytes, buffer) == 0 &&
-           (sm_bytes == 0 || read_window(store, batch->sm.begin, sm_bytes, buffer + e_bytes) == 0);
+    return efs_store_read(store, batch->e.begin, buffer, e_bytes) == 0 &&
+           (sm_bytes == 0 || efs_store_read(store, batch->sm.begin, buffer + e_bytes, sm_bytes) == 0);
 }
 
 void efs_sweep_shard_at(const struct efs_store *store, const struct efs_sweep_batch *batch, uint32_t i, uint8_t *buffer,
@@ -179,8 +169,8 @@ void efs_sweep_shard_at(const struct efs_store *store, const struct efs_sweep_ba
 static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint32_t bytes, const uint8_t *to)
 {
     struct efs_sweep_window pages = sweep_chunk(offset, bytes);
-    return bytes ? read_window(store, pages.begin, (size_t)window_bytes(&pages),
-                               (uint8_t *)(uintptr_t)to - (offset - pages.begin))
+    return bytes ? efs_store_read(store, pages.begin, (uint8_t *)(uintptr_t)to - (offset - pages.begin),
+                                  (size_t)window_bytes(&pages))
                  : 0;
 }
 

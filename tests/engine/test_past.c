@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Readers beside coded experts that are held, at a budget with hardly room for both: whoever reads or leases gets its
+ * bytes however long the others are held, and whoever asks for coded ones gets them once they are dropped.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "fixture.h"
+#include "expertfs-private.h"
+#include "waiting.h"
+
+#define LAYERS 2
+#define EXPERTS 4
+#define SEGMENT (8ull << 20)
+#define SECONDS 4 /* of the crowd; EFS_TEST_SECONDS */
+
+static struct fixture model;
+static uint8_t *raw[LAYERS * EXPERTS]; /* the experts' files */
+static uint32_t files[LAYERS * EXPERTS];
+static size_t bytes[LAYERS * EXPERTS];
+
+/* 11 MiB an expert, coded almost a segment. */
+static int setup(void **state)
+{
+    *state = &model;
+    fixture_store(&model, LAYERS, EXPERTS, 1920, 1024);
+    struct efs *fs = fixture_open(&model, (struct efs_options){.no_state = true});
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
+        struct efs_expert_info info;
+        struct efs_file_info file;
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
+        files[e] = info.file;
+        bytes[e] = file.bytes;
+        raw[e] = malloc(file.bytes);
+        assert_int_equal(read_wait(fs, info.file, NULL, 0, raw[e], file.bytes), file.bytes);
+    }
+    efs_close(fs);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        free(raw[e]);
+    return fixture_teardown(state);
+}
+
+/* What is never given back, so many segments, and more for others. */
+static struct efs *open_small(uint64_t segments, uint64_t more_bytes, bool full)
+{
+    struct efs_options options = {.workers = 2, .no_state = true, .full_pool = full, .lease_wait = true};
+    struct efs_stats s;
+    uint64_t fixed = 0;
+    for (;;) { /* that depends on the budget */
+        struct efs *fs = fixture_open(&model, options);
+        efs_stats(fs, &s, sizeof(s));
+        if (s.fixed_bytes == fixed)
+            return fs;
+        efs_close(fs);
+        fixed = s.fixed_bytes;
+        options.budget_bytes = fixed + segments * SEGMENT + more_bytes;
+    }
+}
+
+static struct efs_request *begin(struct efs *fs, uint32_t expert, enum efs_form form)
+{
+    const struct efs_need need = {expert, 1};
+    const struct efs_request_how how = {.form = form};
+    struct efs_request *r;
+    struct efs_error err = {""};
+    assert_int_equal(efs_request_submit(fs, &need, 1, &how, &r, &err), 0);
+    return r;
+}
+
+/* Of any thread: what is wrong ends the program. */
+static void must(bool holds, const char *what, long long status)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "%s: %lld\n", what, status);
+    abort();
+}
+
+static void check_read(struct efs *fs, uint32_t expert, uint64_t at, size_t n)
+{
+    uint8_t *got = malloc(n);
+    ssize_t read = read_wait(fs, files[expert], NULL, at, got, n);
+    must(read == (ssize_t)n, "a read", read);
+    must(memcmp(got, raw[expert] + at, n) == 0, "bytes of expert", expert);
+    free(got);
+}
+
+/* A client has one coded, in all the memory that there is for chunks, and keeps it. */
+static void test_held(void **state)
+{
+    (void)state;
+    struct efs *fs = open_small(1, 0, false);
+    struct efs_request *held = begin(fs, 0, EFS_FORM_CODED), *next;
+    struct efs_stats s;
+    uint32_t index;
+    errint_t status;
+    assert_int_equal(efs_request_wait(held), 0);
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        check_read(fs, e, 0, bytes[e]);
+    check_read(fs, 5, 1234567, 3456789); /* begins and ends inside elements and shards */
+    next = begin(fs, 7, EFS_FORM_CODED);
+    assert_int_equal(efs_request_wait_any(next, 300, &index, &status), -ETIMEDOUT);
+    check_read(fs, 7, 4096, 1 << 20);
+    efs_stats(fs, &s, sizeof(s));
+    assert_true(s.reads_past > 0);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    efs_request_release(held);
+    assert_int_equal(efs_request_wait(next), 0);
+    efs_request_release(next);
+    efs_close(fs);
+}
+
+struct crowd {
+    struct efs *fs;
+    uint64_t seed;
+    struct timespec until;
+    _Atomic uint64_t *done;
+};
+
+static bool crowd_goes_on(const struct crowd *c)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec < c->until.tv_sec;
+}
+
+static void *crowd_read(void *arg)
+{
+    struct crowd *c = arg;
+    while (crowd_goes_on(c)) {
+        uint32_t e = (uint32_t)(fixture_random(&c->seed) % (LAYERS * EXPERTS));
+        uint64_t at = fixture_random(&c->seed) % (bytes[e] - 1);
+        size_t n = fixture_random(&c->seed) % (4u << 20) + 1;
+        check_read(c->fs, e, at, n < bytes[e] - at ? n : bytes[e] - at);
+        atomic_fetch_add(c->done, 1);
+    }
+    return NULL;
+}
+
+static void *crowd_ask(void *arg)
+{
+    struct crowd *c = arg;
+    while (crowd_goes_on(c)) {
+        uint32_t index, layer = (uint32_t)(fixture_random(&c->seed) % LAYERS), n = 0;
+        uint64_t chosen = fixture_random(&c->seed) % ((1u << EXPERTS) - 1) + 1;
+        const struct efs_request_how how = {.form = (enum efs_form)(fixture_random(&c->seed) % 3)};
+        struct efs_need needs[EXPERTS];
+        struct efs_request *r;
+        struct efs_error err = {""};
+        errint_t status;
+        for (uint32_t e = 0; e < EXPERTS; e++)
+            if (chosen & 1u << e)
+                needs[n++] = (struct efs_need){layer * EXPERTS + e, 1};
+        must(efs_request_submit(c->fs, needs, n, &how, &r, &err) == 0, err.text, layer);
+        while (efs_request_wait_any(r, -1, &index, &status) == 1) {
+            must(status == 0,
+                 how.form == EFS_FORM_FULL    ? "full"
+                 : how.form == EFS_FORM_CODED ? "coded"
+                                              : "any",
+                 status);
+            atomic_fetch_add(c->done, 1);
+            efs_request_drop(r, index);
+        }
+        efs_request_release(r);
+    }
+    return NULL;
+}
+
+static void test_crowd(void **state)
+{
+    const char *seconds = getenv("EFS_TEST_SECONDS");
+    const unsigned budgets = 3;
+    (void)state;
+    for (unsigned b = 0; b < budgets; b++) {
+        struct efs *fs =
+            open_small(1, bytes[0] + (1u << 20) + b * (b + 1) * (1u << 20), true); /* 1, 3, 7 MiB above the least */
+        struct crowd crowd[7];
+        pthread_t threads[7];
+        _Atomic uint64_t done = 0;
+        struct timespec until;
+        struct efs_stats s;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += (seconds ? atoi(seconds) : SECONDS) / (time_t)budgets + 1;
+        for (unsigned i = 0; i < 7; i++) {
+            crowd[i] = (struct crowd){.fs = fs, .seed = 7 * b + i + 1, .until = until, .done = &done};
+            assert_int_equal(pthread_create(&threads[i], NULL, i < 4 ? crowd_read : crowd_ask, &crowd[i]), 0);
+        }
+        for (unsigned i = 0; i < 7; i++)
+            pthread_join(threads[i], NULL);
+        assert_true(done > 0);
+        do
+            efs_stats(fs, &s, sizeof(s));
+        while (s.inflight);
+        assert_int_equal(s.coded_experts + s.leased_experts + s.coded_errors + s.read_errors, 0);
+        assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+        print_message("budget %u: %llu reads and experts, %llu pieces past the pool\n", b, (unsigned long long)done,
+                      (unsigned long long)s.reads_past);
+        efs_close(fs);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_held),
+        cmocka_unit_test(test_crowd),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
