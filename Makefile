@@ -169,7 +169,7 @@ $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(c
 $(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs/fake_engine.c engine/base/size.c engine/base/escape.c)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
-	$(link) $(FUSE_LIBS) -lpthread
+	$(link) $(FUSE_LIBS) $(shell pkg-config --libs libxxhash) -lpthread
 TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
 # A driver of graphics processors that has none: the twin of the kernels behind the calls of libcuda.so.1.
 TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so

@@ -94,18 +94,16 @@ static char *snapshot_folder(const struct efs_catalog *catalog, const char *path
 
 /* ---- by names: blobs/ beside snapshots/ ---- */
 
-/* Whether a path begins with these bytes. */
-static bool has_below(const struct efs_catalog *catalog, const char *prefix, size_t bytes)
+/* 0: the file lies below that folder, whose name ends with a slash. */
+static int compare_below(const void *folder, const void *element)
 {
-    size_t low = 0, high = catalog->file_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (strncmp(catalog->files[middle].path, prefix, bytes) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < catalog->file_count && strncmp(catalog->files[low].path, prefix, bytes) == 0;
+    const struct efs_source_file *file = element;
+    return strncmp(folder, file->path, strlen(folder));
+}
+
+static bool has_below(const struct efs_catalog *catalog, const char *folder)
+{
+    return bsearch(folder, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_below) != NULL;
 }
 
 static errint_t check_blobs(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
@@ -116,10 +114,9 @@ static errint_t check_blobs(const char *src, const struct efs_catalog *catalog, 
         if (!revision)
             continue;
         char *blobs;
-        int bytes = asprintf(&blobs, "%.*sblobs/", (int)(revision - path) - (int)sizeof(SNAPSHOTS) + 1, path);
-        if (bytes < 0)
+        if (asprintf(&blobs, "%.*sblobs/", (int)(revision - path) - (int)sizeof(SNAPSHOTS) + 1, path) < 0)
             return efs_fail(err, -ENOMEM, "%s: no memory", src);
-        bool twice = has_below(catalog, blobs, (size_t)bytes);
+        bool twice = has_below(catalog, blobs);
         free(blobs);
         if (!twice)
             continue;

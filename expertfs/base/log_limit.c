@@ -3,14 +3,8 @@
 #include "log_limit.h"
 
 #include <stdio.h>
-
-static uint64_t line_hash(const char *line) /* FNV-1a */
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *line; line++)
-        hash = (hash ^ (uint8_t)*line) * 0x100000001b3u;
-    return hash;
-}
+#include <string.h>
+#include <xxhash.h>
 
 static struct efsd_log_kind *log_kind_find(struct efsd_log_limit *limit, const void *key, int priority)
 {
@@ -28,7 +22,7 @@ static struct efsd_log_kind *log_kind_find(struct efsd_log_limit *limit, const v
 bool efsd_log_limit_take(struct efsd_log_limit *limit, const void *key, int priority, const char *line)
 {
     struct efsd_log_kind *kind = log_kind_find(limit, key, priority);
-    uint64_t hash = line_hash(line);
+    uint64_t hash = XXH3_64bits(line, strlen(line));
     bool take = kind->told < EFSD_LOG_LINES;
     for (uint32_t i = 0; take && i < kind->told; i++)
         take = kind->hashes[i] != hash;

@@ -3,7 +3,6 @@
  * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -28,6 +27,7 @@
 #include "fixture_mount.h"
 #include "expertfs.h"
 #include "expertfs-protocol.h"
+#include "real_call.h"
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -504,53 +504,45 @@ static bool fails(enum call call)
     return hit;
 }
 
-static void *real(const char *name)
-{
-    void *found = dlsym(RTLD_NEXT, name);
-    if (!found)
-        abort();
-    return found;
-}
-
 int socket(int domain, int type, int protocol)
 {
     int (*call)(int, int, int);
-    *(void **)&call = real("socket");
+    *(void **)&call = real_call("socket");
     return fails(CALL_socket) ? -1 : call(domain, type, protocol);
 }
 
 int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
     int (*call)(int, const struct sockaddr *, socklen_t);
-    *(void **)&call = real("connect");
+    *(void **)&call = real_call("connect");
     return fails(CALL_connect) ? -1 : call(fd, address, bytes);
 }
 
 int eventfd(unsigned count, int flags)
 {
     int (*call)(unsigned, int);
-    *(void **)&call = real("eventfd");
+    *(void **)&call = real_call("eventfd");
     return fails(CALL_eventfd) ? -1 : call(count, flags);
 }
 
 int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
 {
     int (*call)(int, int, int, void *, socklen_t *);
-    *(void **)&call = real("getsockopt");
+    *(void **)&call = real_call("getsockopt");
     return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
 }
 
 ssize_t send(int fd, const void *data, size_t bytes, int flags)
 {
     ssize_t (*call)(int, const void *, size_t, int);
-    *(void **)&call = real("send");
+    *(void **)&call = real_call("send");
     return fails(CALL_send) ? -1 : call(fd, data, bytes, flags);
 }
 
 ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
     ssize_t (*call)(int, struct msghdr *, int);
-    *(void **)&call = real("recvmsg");
+    *(void **)&call = real_call("recvmsg");
     return fails(CALL_recvmsg) ? -1 : call(fd, message, flags);
 }
 

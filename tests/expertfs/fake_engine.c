@@ -20,7 +20,6 @@
  * In a file whose name contains "damaged", reads that touch [64 KiB, 128 KiB) fail with -EUCLEAN, and so do leases.
  */
 #define FUSE_USE_VERSION 314
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -38,6 +37,7 @@
 #include <unistd.h>
 
 #include "expertfs-private.h"
+#include "real_call.h"
 
 #define WORKERS 2
 #define FILES 65536u
@@ -173,14 +173,6 @@ static void run_lease(struct efs *fs, const struct job *job)
 
 /* ---- calls of the daemon, in the place of libfuse's and the C library's ---- */
 
-static void *real(const char *name)
-{
-    void *found = dlsym(RTLD_NEXT, name);
-    if (!found)
-        abort();
-    return found;
-}
-
 static void gap(void)
 {
     static _Atomic unsigned n;
@@ -201,7 +193,7 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
             pause();
     }
     int (*reply)(fuse_req_t, const struct fuse_file_info *);
-    *(void **)&reply = real("fuse_reply_open");
+    *(void **)&reply = real_call("fuse_reply_open");
     gap();
     int rc = reply(req, file);
     gap();
@@ -212,7 +204,7 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
 int fuse_reply_buf(fuse_req_t req, const char *data, size_t bytes)
 {
     int (*reply)(fuse_req_t, const char *, size_t);
-    *(void **)&reply = real("fuse_reply_buf");
+    *(void **)&reply = real_call("fuse_reply_buf");
     if (bytes == 16)
         gap();
     int rc = reply(req, data, bytes);
@@ -229,7 +221,7 @@ int ioctl(int fd, unsigned long what, ...)
     void *argument = va_arg(arguments, void *);
     va_end(arguments);
     int (*call)(int, unsigned long, ...);
-    *(void **)&call = real("ioctl");
+    *(void **)&call = real_call("ioctl");
     const bool backing = _IOC_TYPE(what) == 229 && _IOC_NR(what) == 1;
     unsigned error = env_number("EFS_FAKE_BACKING_ERRNO", 0);
     if (backing && error && atomic_fetch_add(&registered, 1) % 2) {

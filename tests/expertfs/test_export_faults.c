@@ -8,8 +8,8 @@
 #include "../fuzz/fuzz_export.c"
 
 #include "fixture.h"
+#include "real_call.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -57,60 +57,52 @@ static bool fails(enum call call)
     return hit;
 }
 
-static void *real(const char *name)
-{
-    void *found = dlsym(RTLD_NEXT, name);
-    if (!found)
-        abort();
-    return found;
-}
-
 int accept4(int fd, struct sockaddr *address, socklen_t *room, int flags)
 {
     int (*call)(int, struct sockaddr *, socklen_t *, int);
-    *(void **)&call = real("accept4");
+    *(void **)&call = real_call("accept4");
     return fails(CALL_accept4) ? -1 : call(fd, address, room, flags);
 }
 
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 {
     int (*call)(int, int, int, struct epoll_event *);
-    *(void **)&call = real("epoll_ctl");
+    *(void **)&call = real_call("epoll_ctl");
     return fails(CALL_epoll_ctl) ? -1 : call(epoll, what, fd, event);
 }
 
 int epoll_wait(int epoll, struct epoll_event *events, int most, int milliseconds)
 {
     int (*call)(int, struct epoll_event *, int, int);
-    *(void **)&call = real("epoll_wait");
+    *(void **)&call = real_call("epoll_wait");
     return fails(CALL_epoll_wait) ? -1 : call(epoll, events, most, milliseconds);
 }
 
 int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
 {
     int (*call)(int, int, int, void *, socklen_t *);
-    *(void **)&call = real("getsockopt");
+    *(void **)&call = real_call("getsockopt");
     return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
 }
 
 int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
     int (*call)(int, int, int, const void *, socklen_t);
-    *(void **)&call = real("setsockopt");
+    *(void **)&call = real_call("setsockopt");
     return fails(CALL_setsockopt) ? -1 : call(fd, level, name, value, bytes);
 }
 
 ssize_t recv(int fd, void *data, size_t bytes, int flags)
 {
     ssize_t (*call)(int, void *, size_t, int);
-    *(void **)&call = real("recv");
+    *(void **)&call = real_call("recv");
     return fails(CALL_recv) ? -1 : call(fd, data, bytes, flags);
 }
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
     ssize_t (*call)(int, const struct msghdr *, int);
-    *(void **)&call = real("sendmsg");
+    *(void **)&call = real_call("sendmsg");
     return fails(CALL_sendmsg) ? -1 : call(fd, message, flags);
 }
 

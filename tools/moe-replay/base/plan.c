@@ -51,6 +51,22 @@ static uint64_t known_ns(double ns)
     return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
 }
 
+void replay_learned_take(struct replay_learned *l, double (*number)(void *of, const char *text, const char *name),
+                         void *of)
+{
+#define TAKE(name) l->name = number(of, "profile", "live_" #name)
+    TAKE(disk_bytes_per_second);
+    TAKE(read_latency_ns);
+    TAKE(read_together);
+    TAKE(read_window_bytes);
+    TAKE(decode_bytes_per_second);
+    TAKE(decode_fresh_bytes_per_second);
+    TAKE(decode_kept_bytes_per_second);
+#undef TAKE
+    l->io_ns = number(of, "plan", "io_ns");
+    l->makespan_ns = number(of, "plan", "makespan_ns");
+}
+
 bool replay_learned_check(struct replay_learned *l)
 {
     l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&

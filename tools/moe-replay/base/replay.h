@@ -93,6 +93,10 @@ struct replay_learned {
     double run_ns;                                             /* running an expert */
     double layer_ns;                                           /* of a library: all else in a layer; 0: as given */
 };
+/* What the daemon has found of its disk and its decoding: number(of, text, name) is what that text says behind "name:
+ * ", 0: nothing (plan.c). */
+void replay_learned_take(struct replay_learned *learned, double (*number)(void *of, const char *text, const char *name),
+                         void *of);
 /* Is there all that a simulation needs? Says so in it, and makes it 0 if not. */
 bool replay_learned_check(struct replay_learned *learned);
 /* What a simulation is to go by beside that run: its costs (plan.c). */

@@ -174,20 +174,15 @@ static void look_at_pools(const struct look *t, struct replay_learned *l)
 
 /* ---- all of it ---------------------------------------------------------------------------------------------- */
 
+static double told(void *look, const char *text, const char *name)
+{
+    return replay_mount_number(((const struct look *)look)->mountpoint, text, name);
+}
+
 static void learn_last(struct look *t, struct replay_learned *l)
 {
     uint64_t runs, run_ns;
-#define LIVE(name) l->name = replay_mount_number(t->mountpoint, "profile", "live_" #name)
-    LIVE(disk_bytes_per_second);
-    LIVE(read_latency_ns);
-    LIVE(read_together);
-    LIVE(read_window_bytes);
-    LIVE(decode_bytes_per_second);
-    LIVE(decode_fresh_bytes_per_second);
-    LIVE(decode_kept_bytes_per_second);
-#undef LIVE
-    l->io_ns = replay_mount_number(t->mountpoint, "plan", "io_ns");
-    l->makespan_ns = replay_mount_number(t->mountpoint, "plan", "makespan_ns");
+    replay_learned_take(l, told, t);
     if (!replay_learned_check(l))
         return;
     look_at_chart(t);

@@ -66,12 +66,12 @@ void replay_notes_layer(struct replay_notes *n, size_t request, uint64_t asked_n
 /* ---- what the library tells ----------------------------------------------------------------------------------- */
 
 /* The number behind "name: " in one of its texts; 0: there is none. */
-static double told(struct efs *fs, const char *what, const char *name)
+static double told(void *store, const char *what, const char *name)
 {
     char *text, *rest, *line;
     size_t bytes;
     double number = 0;
-    if (efs_describe(fs, what, &text, &bytes) < 0)
+    if (efs_describe(store, what, &text, &bytes) < 0)
         return 0;
     for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         const char *value = tools_line_value(line, name);
@@ -210,17 +210,7 @@ void replay_notes_end(struct replay_notes *n, struct replay_learned *learned)
     l->run_ns = run_ns_of(n);
     l->read_turn_ns = replay_samples_mean(&n->read);
     l->layer_ns = replay_samples_mean(&n->layer);
-#define LIVE(name) l->name = told(n->fs, "profile", "live_" #name)
-    LIVE(disk_bytes_per_second);
-    LIVE(read_latency_ns);
-    LIVE(read_together);
-    LIVE(read_window_bytes);
-    LIVE(decode_bytes_per_second);
-    LIVE(decode_fresh_bytes_per_second);
-    LIVE(decode_kept_bytes_per_second);
-#undef LIVE
-    l->io_ns = told(n->fs, "plan", "io_ns");
-    l->makespan_ns = told(n->fs, "plan", "makespan_ns");
+    replay_learned_take(l, told, n->fs);
     if (replay_learned_check(l))
         *learned = *l;
 }

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* real_call.h - for tests that define a system call anew: the one of the C library. Needs _GNU_SOURCE. */
+#ifndef EFS_REAL_CALL_H
+#define EFS_REAL_CALL_H
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static inline void *real_call(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        abort();
+    return found;
+}
+
+#endif
