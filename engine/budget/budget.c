@@ -140,6 +140,11 @@ void efs_budget_retire(struct efs *fs)
     }
 }
 
+bool efs_budget_is_retiring(const struct efs *fs)
+{
+    return fs->budget->retirement.busy;
+}
+
 /* Choose the segment with the most free room and let it go. */
 static bool segment_begin_leaving(struct efs *fs)
 {

@@ -102,6 +102,7 @@ void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
 /* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
 void efs_budget_retire(struct efs *fs);
+bool efs_budget_is_retiring(const struct efs *fs); /* one is being given back just now */
 
 /* ---- effective.c ---- */
 /* EFS_AGAIN_BUDGET: what can be had follows what was found last, at once down, some seconds later and by a step up;

@@ -161,6 +161,8 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
 struct efs_streams *efs_extents_streams(struct efs *fs);
 uint32_t efs_extents_ready(const struct efs *fs); /* whole ones */
+/* No load is under way, and all that is in use is held: nothing comes free until a client drops something. */
+bool efs_extents_only_held(const struct efs *fs);
 /* Nobody waits for memory or for a read, and nothing is read ahead for a reader. */
 bool efs_extents_are_quiet(const struct efs *fs);
 uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why); /* under way */

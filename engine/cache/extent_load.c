@@ -371,14 +371,13 @@ static void line_remove(struct efs *fs, struct efs_extent **at)
     *at = (*at)->next_no_memory;
 }
 
-/* Nothing that is under way will free memory of the pool: all that is in use is held. */
-static bool extents_all_held(const struct efs *fs)
+bool efs_extents_only_held(const struct efs *fs)
 {
     const struct efs_extents *extents = fs->extents;
     bool loading = false;
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
-    return extents->held && extents->refs == extents->held && !loading && !fs->account.freeing_bytes &&
+    return extents->refs == extents->held && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
            !fs->deferred.supply;
 }
 
@@ -462,7 +461,7 @@ void efs_extents_retry(struct efs *fs)
         struct efs_extent *x = fs->extents->no_memory;
         errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_WANTED);
         if (rc == -EAGAIN) {
-            if (extents_all_held(fs))
+            if (fs->extents->held && efs_extents_only_held(fs))
                 line_unblock(fs);
             break;
         }

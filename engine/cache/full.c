@@ -209,6 +209,11 @@ bool efs_full_any_held(const struct efs *fs)
     return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
 }
 
+bool efs_full_any_held_but(const struct efs *fs, uint32_t leased)
+{
+    return fs->full->leased_count > leased || fs->full->filling_count + fs->full->copied_count > 0;
+}
+
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh)
 {
     struct efs_full *f = &fs->full->at[expert];

@@ -59,6 +59,7 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert);
 bool efs_full_any_held(const struct efs *fs); /* leased, being filled, or copied from: its memory may come back */
+bool efs_full_any_held_but(const struct efs *fs, uint32_t leased); /* by others than who has so many of them leased */
 /* A NONE expert is being filled for this waiter, in memory without pages if it is fresh; others that come for it wait,
  * too: who waited before. It is READY in this memory, or NONE again (NULL): who waited, the last first. */
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh);

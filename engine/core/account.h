@@ -14,7 +14,7 @@ struct efs_account {
     uint64_t taken_bytes;      /* since the start: segments, and memory files that have got their pages */
     uint64_t coded_bytes;      /* of coded experts that are handed out or on their way */
     uint32_t coded_experts;    /* that these are of */
-    uint32_t coded_again;      /* coded experts that found no memory and are begun again: others leave them the pool */
+    uint32_t coded_again;      /* of them, those begun again for want of memory: others leave them the pool */
     uint64_t guess_bytes;      /* of the chunk pool: left to experts that are guessed to be asked for */
     uint64_t floor_segments;   /* of the chunk pool: always left to it */
     uint64_t planned_segments; /* of the chunk pool: what the plan needs */

@@ -59,10 +59,17 @@ void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
 
 void efs_coded_wait(struct efs *fs, struct efs_request_item *item)
 {
-    item->next_waiting = NULL; /* it may have waited before */
     *fs->leases->coded_tail = item;
     fs->leases->coded_tail = &item->next_waiting;
     fs->coded_waiting++;
+}
+
+void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item)
+{
+    item->next_waiting = fs->leases->coded_waiting;
+    fs->leases->coded_waiting = item;
+    if (fs->coded_waiting++ == 0)
+        fs->leases->coded_tail = &item->next_waiting;
 }
 
 void efs_coded_take(struct efs *fs, bool from_line)
@@ -78,6 +85,7 @@ void efs_coded_take(struct efs *fs, bool from_line)
         if (--fs->coded_waiting == 0)
             fs->leases->coded_tail = &fs->leases->coded_waiting;
         coded_hold(fs, item);
+        fs->account.coded_again += item->again != 0;
         fs->deferred.from_lines |= from_line;
         EFS_DEFER(fs, fetches, item->fetch);
     }

@@ -145,17 +145,21 @@ void efs_item_leased(void *arg, errint_t error, struct efs_lease *lease)
 /* Others' chunks lay where its own had to go: it gives back what it has got, and waits for its turn once more. */
 static bool item_again(struct efs *fs, struct efs_request_item *item)
 {
-    if (item->fetch->error != -ENOMEM || item->again == AGAIN_MOST)
+    bool again = item->fetch->error == -ENOMEM && item->again < AGAIN_MOST;
+    if (!again && !item->again)
         return false;
-    item->fetch->error = 0;
     efs_lock(fs);
-    fs->account.coded_again += item->again++ == 0;
-    efs_fetch_unref(item->fetch);
-    efs_extents_give_up(fs, item->expert);
-    efs_coded_unhold(fs, item->expert, item->bytes);
-    efs_coded_wait(fs, item);
+    fs->account.coded_again -= item->again != 0;
+    if (again) {
+        item->again++;
+        item->fetch->error = 0;
+        efs_fetch_unref(item->fetch);
+        efs_extents_give_up(fs, item->expert);
+        efs_coded_unhold(fs, item->expert, item->bytes);
+        efs_coded_wait_first(fs, item);
+    }
     efs_unlock(fs);
-    return true;
+    return again;
 }
 
 void efs_item_brought(struct efs_fetch *fetch)
@@ -164,11 +168,6 @@ void efs_item_brought(struct efs_fetch *fetch)
     struct efs_request_item *item = fetch->owner;
     if (item_again(fs, item))
         return;
-    if (item->again) {
-        efs_lock(fs);
-        fs->account.coded_again--;
-        efs_unlock(fs);
-    }
     errint_t error = fetch->error;
     efs_count(&fs->stats, coded_errors, error < 0);
     efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);

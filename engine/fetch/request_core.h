@@ -54,9 +54,10 @@ void efs_request_unref(struct efs_request *request);
 bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form);
 void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form);
 
-/* With efs.lock (coded_line.c): an item waits in line for room; those that there is room for begin; what an expert that
- * was begun took of the room, so many bytes, is given back. */
+/* With efs.lock (coded_line.c): an item waits in line for room, or is the next in it; those that there is room for
+ * begin; what an expert that was begun took of the room, so many bytes, is given back. */
 void efs_coded_wait(struct efs *fs, struct efs_request_item *item);
+void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item);
 void efs_coded_take(struct efs *fs, bool from_line);
 void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes);
 

@@ -13,7 +13,8 @@
 struct claim {
     uint64_t coded_bytes, full_bytes;
     uint32_t coded_count;
-    bool waits; /* some of it for room */
+    uint32_t coded_here, full_here; /* that one has */
+    bool waits;                     /* some of it for room */
 };
 
 /* efs.lock held: the item that waits for room in line, by itself or by its arg; NULL: none does. */
@@ -36,12 +37,22 @@ static void claim_add(const struct efs *fs, struct claim *claim, const struct ef
     bool coded = item->form == EFS_FORM_CODED;
     claim->coded_bytes += coded ? item->bytes : 0;
     claim->coded_count += coded;
+    claim->coded_here += coded && !waits;
+    claim->full_here += !coded && !waits;
     claim->full_bytes += coded ? 0 : efs_memfile_bytes(fs, item->expert);
     /* what others hold coded is there already, and comes when it is its turn */
     claim->waits |= waits && !(coded && fs->leases->coded_holds[item->expert]);
 }
 
-/* efs.lock held: it waits, and cannot get all, whoever else lets go. A coded expert by itself always comes. */
+/* efs.lock held: it has all that anybody holds, and nothing comes free by itself. */
+static bool claim_has_all(const struct efs *fs, const struct claim *claim)
+{
+    return claim->coded_here + claim->full_here > 0 && claim->coded_here >= fs->account.coded_experts &&
+           !efs_full_any_held_but(fs, claim->full_here) && efs_extents_only_held(fs) && !efs_budget_is_retiring(fs);
+}
+
+/* efs.lock held: it waits, and cannot get all, whoever else lets go, or nobody else can. A coded expert by itself
+ * always comes. */
 static bool claim_is_stuck(const struct efs *fs, const struct claim *claim)
 {
     uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
@@ -49,7 +60,7 @@ static bool claim_is_stuck(const struct efs *fs, const struct claim *claim)
         chunks = claim->coded_bytes;
     bool coded = claim->coded_count > 1 && claim->coded_bytes > efs_budget_coded(fs);
     bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->account.budget_bytes;
-    return claim->waits && (coded || full);
+    return claim->waits && (coded || full || claim_has_all(fs, claim));
 }
 
 bool efs_request_is_stuck(struct efs_request *request)
