@@ -169,7 +169,7 @@ bool efs_plan_thread_mend(struct efs_plan_thread *s)
         snprintf(profile.cpu_path, sizeof(profile.cpu_path), "%s", efs_cpu_name());
         efs_profile_derive(&profile);
     }
-    efs_log(fs, EFS_LOG_INFO, "the profile was in doubt (%s): %s; disk %.2f to %.2f GB/s, decode %.2f to %.2f", doubt,
+    efs_log(fs, EFS_LOG_INFO, "the profile was in doubt (%s): %s; disk %.3g to %.3g GB/s, decode %.3g to %.3g", doubt,
             measured ? "measured again" : "taken from what was served", s->profile.disk_bytes_per_second / 1e9,
             profile.disk_bytes_per_second / 1e9, s->profile.decode_bytes_per_second / 1e9,
             profile.decode_bytes_per_second / 1e9);

@@ -189,7 +189,7 @@ static void doctor_profile(struct doctor *d, const char *path, struct efs_store 
     bool doubt = efs_rates_doubtful(saved.disk_bytes_per_second / now.disk_bytes_per_second) ||
                  efs_rates_doubtful(saved.decode_bytes_per_second / now.decode_bytes_per_second);
     tell(d, doubt ? SLOWER : GOOD, "profile",
-         "%s: saved %s ago: disk %.2f GB/s, decode %.2f GB/s a thread; a short look now: %.2f and %.2f%s", path,
+         "%s: saved %s ago: disk %.3g GB/s, decode %.3g GB/s a thread; a short look now: %.3g and %.3g%s", path,
          print_age((double)now.measured_at - (double)saved.measured_at, age), saved.disk_bytes_per_second / 1e9,
          saved.decode_bytes_per_second / 1e9, now.disk_bytes_per_second / 1e9, now.decode_bytes_per_second / 1e9,
          doubt ? "; `expertctl profile` measures again and saves" : "");
@@ -249,7 +249,7 @@ static void doctor_mount_profile(struct doctor *d, const char *path)
     if (f && getdelim(&text, &room, '\0', f) > 0 && tools_line_value(text, "doubt")) {
         top_text(text, "source", source, sizeof(source));
         bool doubted = *top_text(text, "doubt", doubt, sizeof(doubt)) != '-';
-        tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.2f GB/s, decode %.2f GB/s a thread%s%s", path,
+        tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
              source, strcmp(source, "assumed") == 0 ? "" : " rates of ",
              strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
              (double)top_number(text, "disk_bytes_per_second") / 1e9,

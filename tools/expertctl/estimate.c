@@ -157,7 +157,7 @@ static void print_time(const struct estimate *e)
     printf("             %.0f %% of the experts found in memory, whole or in part (skew: %s)", 100 * e->hit_part,
            e->skew);
     if (e->disk_bytes_per_second > 0)
-        printf(", disk %.2f GB/s (%s)", e->disk_bytes_per_second / 1e9, e->rates);
+        printf(", disk %.3g GB/s (%s)", e->disk_bytes_per_second / 1e9, e->rates);
     printf(", memory %.1f GB/s\n", e->memory_bytes_per_second / 1e9);
 }
 

@@ -66,11 +66,11 @@ static void profile_print_text(const char *store, const struct efs_profile *p)
     printf("%s: content %016llx, measured %s\n", store, (unsigned long long)p->content_hash, when);
     printf("experts  %.0f layers of %.0f; one is F %s, C %s, S %s, E %s; %.0f tensors of %.0f shards\n", p->layers,
            p->experts, full, coded, sm, e, p->tensors, p->shards);
-    printf("disk     %.2f GB/s with many reads in flight%s, %.0f us for a lone 4 KiB\n", p->disk_bytes_per_second / 1e9,
+    printf("disk     %.3g GB/s with many reads in flight%s, %.0f us for a lone 4 KiB\n", p->disk_bytes_per_second / 1e9,
            p->direct_io ? "" : " (no O_DIRECT)", p->read_latency_ns / 1e3);
-    printf("decode   %.2f GB/s a worker with %.0f at work (%s)\n", p->decode_bytes_per_second / 1e9, p->workers,
+    printf("decode   %.3g GB/s a worker with %.0f at work (%s)\n", p->decode_bytes_per_second / 1e9, p->workers,
            p->cpu_path);
-    printf("memory   copy %.2f GB/s, code again %.2f GB/s, one thread\n", p->copy_bytes_per_second / 1e9,
+    printf("memory   copy %.3g GB/s, code again %.3g GB/s, one thread\n", p->copy_bytes_per_second / 1e9,
            p->recode_bytes_per_second / 1e9);
     printf("cost     u %.3f ms, v %.3f ms, c %.3f ms, rho %.3f\n", p->sm_read_ns / 1e6, p->e_read_ns / 1e6,
            p->decode_ns / 1e6, p->rho);

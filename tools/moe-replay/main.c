@@ -254,7 +254,7 @@ static void print_learned(const struct replay_run_record *run)
     const struct replay_learned *l = &run->learned;
     if (run->runner != REPLAY_SIMULATE || !l->known)
         return;
-    printf("%24s disk %.2f GB/s and %.0f us, reads end together %.2f", "as it was:", l->disk_bytes_per_second / 1e9,
+    printf("%24s disk %.3g GB/s and %.0f us, reads end together %.2f", "as it was:", l->disk_bytes_per_second / 1e9,
            l->read_latency_ns / 1e3, l->read_together);
     if (l->layer_ns > 0) {
         printf("; %.0f us beside a layer's reads; an expert runs %.0f us; all else in a layer %.0f us\n",
@@ -262,7 +262,7 @@ static void print_learned(const struct replay_run_record *run)
         return;
     }
     printf(
-        ", decode %.2f GB/s just read and %.2f kept; %.0f, %.0f and %.0f us beside a layer's reads, decodes, nothing; "
+        ", decode %.3g GB/s just read and %.3g kept; %.0f, %.0f and %.0f us beside a layer's reads, decodes, nothing; "
         "a worker wakes in %.0f us, is back in %.1f us; an expert runs %.0f us\n",
         l->decode_fresh_bytes_per_second / 1e9, l->decode_kept_bytes_per_second / 1e9, l->read_turn_ns / 1e3,
         l->coded_turn_ns / 1e3, l->full_turn_ns / 1e3, l->wake_ns / 1e3, l->between_ns / 1e3, l->run_ns / 1e3);
@@ -381,7 +381,7 @@ static void print_head(const struct session *session)
            t->layers, t->experts, t->chosen, (unsigned long long)tokens, (unsigned long long)t->tokens);
     if (s->layers != t->layers || s->experts != t->experts)
         printf("mapped onto %u layers of %u experts: layers and experts modulo\n", s->layers, s->experts);
-    printf("profile %016llx: disk %.2f GB/s and %.0f us, decode %.2f GB/s on each of %u workers; expert F %.2f C %.2f "
+    printf("profile %016llx: disk %.3g GB/s and %.0f us, decode %.3g GB/s on each of %u workers; expert F %.2f C %.2f "
            "S %.2f E %.2f MiB\n",
            (unsigned long long)p->content_hash, p->disk_bytes_per_second / 1e9, p->read_latency_ns / 1e3,
            p->decode_bytes_per_second / 1e9, s->workers, (double)s->bytes[EFS_POOL_F] / 1048576,
