@@ -145,13 +145,14 @@ bool efs_budget_is_retiring(const struct efs *fs)
     return fs->budget->retirement.busy;
 }
 
-/* Choose the segment with the most free room and let it go. */
-static bool segment_begin_leaving(struct efs *fs)
+/* Choose the segment with the most free room and let it go; one with chunks that are held only if it may take long. */
+static bool segment_begin_leaving(struct efs *fs, bool held)
 {
     uint32_t best = EFS_NONE;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
         const struct efs_segment *s = &fs->arena.segments[i];
-        if (s->base && !s->retiring && (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
+        if (s->base && !s->retiring && (held || !s->held) &&
+            (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
             best = i;
     }
     if (best == EFS_NONE)
@@ -161,6 +162,15 @@ static bool segment_begin_leaving(struct efs *fs)
     efs_again(fs, EFS_AGAIN_MOVE);
     efs_again(fs, EFS_AGAIN_SEGMENTS);
     return true;
+}
+
+/* Of those that are leaving, the segments that wait for nobody who holds chunks. */
+static uint64_t segments_leaving_soon(const struct efs *fs)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; fs->account.segments_leaving && i < fs->arena.segment_max; i++)
+        count += fs->arena.segments[i].retiring && !fs->arena.segments[i].held;
+    return count;
 }
 
 /* Segments that stay, when those that are leaving have left. */
@@ -189,17 +199,17 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
         efs_full_drop_free_memfiles(fs, excess);
         if (fs->account.full_bytes < before)
             continue;
-        if (fs->account.segments_leaving * segment >= excess)
+        if (segments_leaving_soon(fs) * segment >= excess)
             return -EAGAIN;
         bool above_plan =
             segments_staying(fs) > segments_needed(fs) && segments_staying(fs) > fs->account.floor_segments;
-        if (above_plan && segment_begin_leaving(fs))
+        if (above_plan && segment_begin_leaving(fs, false))
             continue;
         if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (segments_staying(fs) > fs->account.floor_segments && segment_begin_leaving(fs))
+        if (segments_staying(fs) > fs->account.floor_segments && segment_begin_leaving(fs, false))
             continue;
-        return fs->account.segments_leaving ? -EAGAIN : -ENOMEM;
+        return segments_leaving_soon(fs) ? -EAGAIN : -ENOMEM;
     }
 }
 
@@ -215,11 +225,11 @@ void efs_budget_shrink(struct efs *fs)
         if (fs->account.full_bytes < before || efs_full_evict_oldest(fs, false))
             continue;
         bool above_plan = segments_staying(fs) > segments_needed(fs);
-        if (above_plan && segment_begin_leaving(fs))
+        if (above_plan && segment_begin_leaving(fs, true))
             continue;
         if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (segments_staying(fs) <= fs->account.floor_segments || !segment_begin_leaving(fs))
+        if (segments_staying(fs) <= fs->account.floor_segments || !segment_begin_leaving(fs, true))
             return;
     }
 }

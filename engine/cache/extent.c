@@ -129,6 +129,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
     efs_lru_init(&fs->extents->passing, &fs->extents->at[0].link, sizeof(struct efs_extent));
     fs->extents->no_memory_tail = &fs->extents->no_memory;
+    pthread_mutex_init(&fs->extents->past_lock, NULL);
     return 0;
 }
 

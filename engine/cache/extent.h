@@ -35,6 +35,7 @@ struct efs_extent {
     bool awaited;              /* came for a guess whose layer is still to ask: goes after all else that is evictable */
     bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
     uint32_t refs;             /* users of the memory; an extent with users is whole and not evicted */
+    uint32_t held;             /* of them, those that hold it as long as they like */
     uint32_t ahead_bytes;      /* that were read ahead and not used yet */
     uint32_t passing_bytes;    /* that it counts in what streams have in passing; 0: it is not theirs */
     uint32_t passed_bytes;     /* raw bytes of it that were read since it came */
@@ -94,6 +95,8 @@ struct efs_extents {
     unsigned load_count, idle_count;            /* made so far; of them idle */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole ones */
+    pthread_mutex_t
+        past_lock; /* efs_extent_decode_past(): memory of one shard at a time; nothing else is locked then */
 };
 
 /* What there is to know of one; with lock held what changes. */

@@ -7,8 +7,8 @@
 #include "sys.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static errint_t shard_tell_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
 {
@@ -146,37 +146,55 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size
 static errint_t shard_read(struct efs *fs, const struct efs_disk_shard *s, uint8_t *memory, size_t e_span,
                            size_t sm_span)
 {
+    uint64_t begin_ns = efs_now_ns();
     errint_t rc = e_span ? efs_store_read(fs->store, efs_page_down(s->e_offset), memory, e_span) : 0;
     if (rc == 0 && sm_span)
         rc = efs_store_read(fs->store, efs_page_down(s->sm_offset), memory + e_span, sm_span);
-    if (rc < 0)
+    efs_count(&fs->stats, disk_reads, (e_span != 0) + (sm_span != 0));
+    efs_count(&fs->stats, disk_bytes, rc == 0 ? e_span + sm_span : 0);
+    efs_count(&fs->stats, disk_ns, efs_now_ns() - begin_ns);
+    if (rc < 0) {
+        efs_count(&fs->stats, disk_errors, 1);
         efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
                 (unsigned long long)efs_page_down(e_span ? s->e_offset : s->sm_offset), strerror(-rc));
+    }
+    return rc;
+}
+
+/* Raw bytes [begin, begin + bytes) of the object, all in that shard. The memory is given back at once: malloc(3) would
+ * keep it. */
+static errint_t shard_decode_past(struct efs *fs, uint32_t object, uint32_t shard, uint64_t begin, size_t bytes,
+                                  void *dst, struct efs_codec_scratch *scratch)
+{
+    const struct efs_disk_shard *s = &fs->store->shards[shard];
+    size_t e_span = efs_page_span(s->e_offset, s->e_offset + s->e_bytes);
+    size_t sm_span = efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
+    uint8_t *memory = efs_sys_mmap(NULL, e_span + sm_span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!memory)
+        return -ENOMEM;
+    errint_t rc = shard_read(fs, s, memory, e_span, sm_span);
+    if (rc == 0)
+        rc = efs_shard_decode_from(fs, object, shard, e_span ? memory + s->e_offset % EFS_ALIGN : NULL,
+                                   sm_span ? memory + e_span + s->sm_offset % EFS_ALIGN : NULL, begin, bytes, dst,
+                                   scratch);
+    efs_sys_munmap(memory, e_span + sm_span);
     return rc;
 }
 
 errint_t efs_extent_decode_past(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst,
                                 struct efs_codec_scratch *scratch)
 {
-    const struct efs_extent *x = &fs->extents->at[extent];
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
+    uint32_t object = fs->extents->at[extent].object;
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, object);
     errint_t rc = 0;
+    efs_count(&fs->stats, reads_past, 1);
     for (size_t done = 0; done < bytes && rc == 0;) {
         uint64_t at = begin + done, in = at % shard_bytes;
-        uint32_t shard = fs->store->objects[x->object].shard_first + (uint32_t)(at / shard_bytes);
+        uint32_t shard = fs->store->objects[object].shard_first + (uint32_t)(at / shard_bytes);
         size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
-        const struct efs_disk_shard *s = &fs->store->shards[shard];
-        size_t e_span = efs_page_span(s->e_offset, s->e_offset + s->e_bytes);
-        size_t sm_span = efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
-        uint8_t *memory = efs_sys_aligned_alloc(EFS_ALIGN, e_span + sm_span);
-        if (!memory)
-            return -ENOMEM;
-        rc = shard_read(fs, s, memory, e_span, sm_span);
-        if (rc == 0)
-            rc = efs_shard_decode_from(fs, x->object, shard, e_span ? memory + s->e_offset % EFS_ALIGN : NULL,
-                                       sm_span ? memory + e_span + s->sm_offset % EFS_ALIGN : NULL, at, n,
-                                       (uint8_t *)dst + done, scratch);
-        free(memory);
+        pthread_mutex_lock(&fs->extents->past_lock);
+        rc = shard_decode_past(fs, object, shard, at, n, (uint8_t *)dst + done, scratch);
+        pthread_mutex_unlock(&fs->extents->past_lock);
         done += n;
     }
     return rc;

@@ -26,11 +26,22 @@ static bool extent_is_whole(const struct efs_extent *x)
 
 /* ---- references, and who waits for one ---- */
 
+static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, bool hold)
+{
+    const struct efs_block *blocks[] = {&x->e, &x->sm};
+    for (unsigned i = 0; i < 2; i++)
+        if (blocks[i]->data)
+            fs->arena.segments[blocks[i]->segment].held += hold ? 1u : -1u;
+    efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
+}
+
 static void extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
 {
     x->refs++;
     fs->extents->refs++;
     fs->extents->held += waiter->holds;
+    if (waiter->holds && x->held++ == 0)
+        extent_hold_segments(fs, x, true);
 }
 
 /* It is in the list of nobody any more. */
@@ -400,7 +411,6 @@ static bool extent_send_past(struct efs *fs, struct efs_extent *x)
             continue;
         }
         *at = w->next;
-        efs_count(&fs->stats, reads_past, 1);
         waiter_tell(fs, x, w, -ENOMEM);
     }
     return !x->waiters;
@@ -532,7 +542,10 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
 
 void efs_extent_unhold(struct efs *fs, uint32_t extent)
 {
+    struct efs_extent *x = &fs->extents->at[extent];
     fs->extents->held--;
+    if (--x->held == 0)
+        extent_hold_segments(fs, x, false);
     efs_extent_unref(fs, extent, false);
 }
 

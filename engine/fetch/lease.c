@@ -178,21 +178,33 @@ void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
     lease_take_or_wait(fs, w);
 }
 
+/* This one of the line gets room, or is answered: it leaves the line. false: it waits on. */
+static bool line_take(struct efs *fs, struct efs_full_waiter **at)
+{
+    struct efs_full_waiter *w = *at, *behind = w->next;
+    if (lease_take(fs, w, true) < 0)
+        return false;
+    *at = behind;
+    fs->leases_waiting--;
+    if (!behind)
+        fs->leases->queue_tail = at;
+    return true;
+}
+
 void efs_leases_retry(struct efs *fs)
 {
     for (uint32_t taken = 0; fs->leases->queue; taken++) {
-        struct efs_full_waiter *w = fs->leases->queue, *behind = w->next;
         if (taken == GATHER_MAX) {
             efs_again(fs, EFS_AGAIN_LEASES);
             return;
         }
-        if (lease_take(fs, w, true) < 0)
-            return;
-        fs->leases->queue = behind;
-        fs->leases_waiting--;
-        if (!behind)
-            fs->leases->queue_tail = &fs->leases->queue;
+        if (!line_take(fs, &fs->leases->queue))
+            break;
     }
+    /* who opens a file does not wait for coded experts to be dropped, nor for who does */
+    for (struct efs_full_waiter **at = &fs->leases->queue; fs->account.coded_experts && *at;)
+        if ((*at)->use != EFS_MEMFILE_SHOWN || !line_take(fs, at))
+            at = &(*at)->next;
 }
 
 /* ---- beginning, without lock ---- */

@@ -30,6 +30,7 @@ struct efs_segment {
     uint8_t *base;   /* NULL: the slot is free */
     uint64_t *taken; /* a bit a granule */
     uint32_t free_granules;
+    uint32_t held; /* the owner's: blocks that are not given back for long, so that it cannot leave */
     uint32_t node; /* index into the arena's nodes; slots of a node follow each other */
     struct efs_window_file file;
     uint64_t huge_bytes;     /* like pinned */

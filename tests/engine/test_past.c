@@ -128,6 +128,32 @@ static void test_held(void **state)
     efs_close(fs);
 }
 
+/* Chunks that are held lie in all segments: none can leave for a full expert. Who opens a file does not wait for that.
+ */
+static void test_open(void **state)
+{
+    (void)state;
+    struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        check_read(fs, e, 0, bytes[e]);
+    struct efs_request *held = begin(fs, 0, EFS_FORM_CODED), *waits;
+    struct efs_lease *lease;
+    uint32_t index;
+    errint_t status;
+    assert_int_equal(efs_request_wait(held), 0);
+    waits = begin(fs, 2, EFS_FORM_FULL);
+    errint_t rc = lease_wait(fs, files[1], &lease);
+    assert_true(rc == 0 || rc == -ENOMEM);
+    if (rc == 0)
+        efs_lease_release(lease);
+    check_read(fs, 1, 0, bytes[1]);
+    efs_request_release(held);
+    assert_int_equal(efs_request_wait_any(waits, -1, &index, &status), 1);
+    assert_int_equal(status, 0);
+    efs_request_release(waits);
+    efs_close(fs);
+}
+
 struct crowd {
     struct efs *fs;
     uint64_t seed;
@@ -221,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_held),
+        cmocka_unit_test(test_open),
         cmocka_unit_test(test_crowd),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
