@@ -43,10 +43,10 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
         efs_unlock(fs);
         return efs_fail(
             err, -ENOMEM,
-            "a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, which are smaller "
+            "a budget of %s%llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, which are smaller "
             "when it is mounted with a small budget)",
-            (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20),
-            (unsigned long long)((fixed + (1u << 20) - 1) >> 20));
+            bytes < 1u << 20 ? "less than " : "", (unsigned long long)((bytes < 1u << 20 ? 1u << 20 : bytes) >> 20),
+            (unsigned long long)((floor + (1u << 20) - 1) >> 20), (unsigned long long)((fixed + (1u << 20) - 1) >> 20));
     }
     fs->budget_auto = automatic;
     efs_budget_change(fs, bytes);

@@ -147,10 +147,11 @@ static errint_t below_floor(const struct efs *fs, uint64_t fixed, uint64_t floor
 {
     unsigned long long whole = (floor + MIB - 1) / MIB;
     return efs_fail(err, -ENOMEM,
-                    "%s: a budget of %llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
+                    "%s: a budget of %s%llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
                     "pool %llu MiB): ask for budget=%lluM or more",
-                    fs->store->path, (unsigned long long)(fs->options.budget_bytes / MIB), whole,
-                    (unsigned long long)(fixed / MIB), whole - fixed / MIB, whole);
+                    fs->store->path, fs->options.budget_bytes < MIB ? "less than " : "",
+                    (unsigned long long)((fs->options.budget_bytes < MIB ? MIB : fs->options.budget_bytes) / MIB),
+                    whole, (unsigned long long)(fixed / MIB), whole - fixed / MIB, whole);
 }
 
 /* The least budget, whole MiB, that is enough for the sizes that follow from it. */

@@ -89,6 +89,8 @@ for turn in range(16):
         status = mapped(mount / name, f"{model}/{name}", offset, 4096)
         check("mapped, it is a bus error or right", status in (0, -signal.SIGBUS), status)
         stat = mount.stat()
+        doctor = run(program("expertctl"), "doctor", mount.path)
+        check("doctor tells of it", doctor.returncode == 1 and "WRONG   errors" in doctor.stdout and "verify" in doctor.stdout, doctor)
         damaged += stat["chunks_damaged"] != "0" and stat["read_errors"] != "0"
         fallbacks += int(stat["fuse_lease_fallbacks"])
     mount.unmount()

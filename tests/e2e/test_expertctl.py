@@ -131,6 +131,14 @@ hung.abandon()
 result = ctl("list", mount.path)
 check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)
 
+print("-- output")
+result = ctl("list")
+check("list: its head fits a terminal", len(result.stdout.split("\n")[0]) <= 80, result)
+for command in ("list",), ("get", mount.path), ("info", mount.config()["store"]), ("doctor", mount.path):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([program("expertctl"), *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    check(f"{command[0]}: a full disk is told", result.returncode != 0 and "standard output: No space left" in result.stderr, result)
+
 print("-- doctor, of a mount whose store is another's, changed, or gone")
 served = make_store(make_model("served"))
 other = Mount(served, f"budget=64M{',allow_other' if root else ''}", name="served")

@@ -239,29 +239,60 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
 }
 
 /* What the rates are that a mount goes by, and whether what it serves contradicts them. */
+/* The text of one of its files, for free(); NULL: it has none of that name. */
+static char *mount_text(const char *path, const char *file)
+{
+    char name[4200], *text = NULL;
+    size_t room = 0;
+    snprintf(name, sizeof(name), "%s/.expertfs/%s", path, file);
+    FILE *f = fopen(name, "re");
+    if (f && getdelim(&text, &room, '\0', f) <= 0) {
+        free(text);
+        text = NULL;
+    }
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static void doctor_mount_errors(struct doctor *d, const char *path)
+{
+    char *text = mount_text(path, "stat");
+    unsigned long long damaged = text ? top_number(text, "chunks_damaged") : 0;
+    unsigned long long failed = text ? top_number(text, "disk_errors") : 0;
+    if (damaged)
+        tell(d, WRONG, "errors", "%s: %llu times a chunk was damaged: expertctl verify STORE names them", path,
+             damaged);
+    if (failed)
+        tell(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
+             failed);
+    if (text && !damaged && !failed)
+        tell(d, GOOD, "errors", "%s: none in what was read of the store since it was mounted", path);
+    free(text);
+}
+
+/* A second; a rate that could not be measured is one byte. */
+static double gigabytes(uint64_t bytes)
+{
+    return bytes < 1000 ? 0 : (double)bytes / 1e9;
+}
+
 static void doctor_mount_profile(struct doctor *d, const char *path)
 {
-    char name[4200], source[32], doubt[160], age[32];
-    char *text = NULL;
-    size_t room = 0;
-    snprintf(name, sizeof(name), "%s/.expertfs/profile", path);
-    FILE *f = fopen(name, "re");
-    if (f && getdelim(&text, &room, '\0', f) > 0 && tools_line_value(text, "doubt")) {
+    char source[32], doubt[160], age[32], *text = mount_text(path, "profile");
+    if (text && tools_line_value(text, "doubt")) {
         top_text(text, "source", source, sizeof(source));
         bool doubted = *top_text(text, "doubt", doubt, sizeof(doubt)) != '-';
         tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
              source, strcmp(source, "assumed") == 0 ? "" : " rates of ",
              strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
-             (double)top_number(text, "disk_bytes_per_second") / 1e9,
-             (double)top_number(text, "decode_bytes_per_second") / 1e9,
+             gigabytes(top_number(text, "disk_bytes_per_second")),
+             gigabytes(top_number(text, "decode_bytes_per_second")),
              doubted ? "; in doubt, measured again when it rests: " : "", doubted ? doubt : "");
     }
     free(text);
-    if (f)
-        fclose(f);
 }
 
-/* What of the budget that was asked for can be had. */
 static void doctor_mount_budget(struct doctor *d, const char *path, uint64_t budget_bytes, uint64_t effective_bytes)
 {
     char budget[16], effective[16];
@@ -300,10 +331,12 @@ static void doctor_mount(struct doctor *d, const char *path)
         top_text(text, "serving_path", serving, sizeof(serving));
         top_text(text, "serving_reason", reason, sizeof(reason));
         top_text(text, "passthrough_reason", better, sizeof(better));
-        bool best = strcmp(serving, "passthrough") == 0, known = best || strcmp(better, "-") == 0;
+        bool best = strcmp(serving, "passthrough") == 0,
+             known = best || strcmp(better, "-") == 0 || strstr(reason, better);
         tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
              known ? "" : "; no passthrough: ", known ? "" : better);
         doctor_mount_budget(d, path, top_number(text, "budget_bytes"), top_number(text, "effective_budget_bytes"));
+        doctor_mount_errors(d, path);
         doctor_mount_profile(d, path);
         top_text(text, "store", store, sizeof(store));
         tools_line_unescape(store);

@@ -150,8 +150,8 @@ static void print_time(const struct estimate *e)
     printf("tokens       ");
     if (tokens_per_second(e) > 0)
         printf("about %.*f a second: %.3g ms of reading, %.3g ms of computing at least\n",
-               tokens_per_second(e) < 10 ? 2 : tokens_per_second(e) < 100, tokens_per_second(e), e->read_ns / 1e6,
-               e->compute_ns / 1e6);
+               tokens_per_second(e) < 10 ? 2 : tokens_per_second(e) < 100, tokens_per_second(e),
+               e->read_ns < 1000 ? 0 : e->read_ns / 1e6, e->compute_ns / 1e6);
     else
         printf("not reckoned: its files are too small to measure the disk\n");
     printf("             %.0f %% of the experts found in memory, whole or in part (skew: %s)", 100 * e->hit_part,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
+#include "failure.h"
 #include "expertctl.h"
 
 #include "expertfs.h"
@@ -7,6 +8,7 @@
 
 #include <argp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {&ctl_info,  &ctl_verify, &ctl_unpack,   &ctl_profile,
@@ -76,7 +78,7 @@ int main(int argc, char **argv)
         snprintf(name, sizeof(name), "expertctl %s", word);
         argv[1] = name;
         int status = commands[i]->run(argc - 1, argv + 1);
-        return fflush(stdout) == 0 ? status : CTL_FAILED;
+        return status != CTL_OK || tools_end_output("expertctl") == EXIT_SUCCESS ? status : CTL_FAILED;
     }
     if (word)
         print_unknown(word);

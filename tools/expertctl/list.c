@@ -65,15 +65,12 @@ static uint64_t sample_effective_bytes(const struct top_sample *s)
 
 static void row_print(const char *mount, const struct top_sample *s)
 {
-    char source[16], store[16], budget[16], effective[16], held[16];
-    uint64_t budget_bytes = top_number(s->stat, "budget_bytes"), held_bytes = sample_held_bytes(s),
-             asked = sample_asked(s);
-    printf("%8s %8s %8s %9s %8s %4.0f %8llu",
+    char source[16], store[16], budget[16], held[16];
+    uint64_t budget_bytes = sample_effective_bytes(s), held_bytes = sample_held_bytes(s), asked = sample_asked(s);
+    printf("%8s %8s %8s %8s %4.0f %8llu",
            tools_size_print(top_number(s->config, "source_bytes"), source, sizeof(source)),
            tools_size_print(top_number(s->config, "store_bytes"), store, sizeof(store)),
-           tools_size_print(budget_bytes, budget, sizeof(budget)),
-           tools_size_print(sample_effective_bytes(s), effective, sizeof(effective)),
-           tools_size_print(held_bytes, held, sizeof(held)),
+           tools_size_print(budget_bytes, budget, sizeof(budget)), tools_size_print(held_bytes, held, sizeof(held)),
            budget_bytes ? 100 * (double)held_bytes / (double)budget_bytes : 0.0, (unsigned long long)asked);
     for (size_t p = 0; p < sizeof(TOP_POOLS) - 1; p++)
         if (asked)
@@ -158,9 +155,10 @@ static int list_run(int argc, char **argv)
     const struct argp argp = {
         .options = options,
         .parser = list_parse,
-        .doc = "List all mounts of expertfs: sizes of their files and of the store, the budget, what can be had of it "
-               "and what is held, "
-               "how many experts were asked for, and the part of these that was found full in memory (F), coded (C), "
+        .doc = "List all mounts of expertfs: sizes of their files and of the store, what can be had of the budget and "
+               "what "
+               "is held, how many experts were asked for, and the part of these that was found full in memory (F), "
+               "coded (C), "
                "with one of two components there (S, E), or missing (M).\vA mount that does not answer is told on "
                "standard error; the exit status is 1 then."};
     struct ctl_mounts mounts;
@@ -173,8 +171,8 @@ static int list_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     json_t *rows = json ? json_array() : NULL;
     if (!json && mounts.count)
-        printf("%8s %8s %8s %9s %8s %4s %8s %3s %3s %3s %3s %3s %s\n", "FILES", "STORE", "BUDGET", "EFFECTIVE", "USED",
-               "USE%", "ASKED", "F%", "C%", "S%", "E%", "M%", "MOUNT");
+        printf("%8s %8s %8s %8s %4s %8s %3s %3s %3s %3s %3s %s\n", "FILES", "STORE", "BUDGET", "USED", "USE%", "ASKED",
+               "F%", "C%", "S%", "E%", "M%", "MOUNT");
     for (size_t i = 0; i < mounts.count; i++) {
         struct top_sample sample;
         rc = glance_take(mounts.paths[i], &sample, &err);

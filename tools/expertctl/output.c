@@ -34,6 +34,6 @@ int ctl_print_json(json_t *json)
     if (good)
         putchar('\n');
     else
-        fprintf(stderr, "expertctl: no memory for JSON, or standard output is full\n");
+        fprintf(stderr, "expertctl: JSON was not written: no memory, or standard output is full\n");
     return good ? CTL_OK : CTL_FAILED;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - mkexpertfs SRC OUT: pack a checkpoint into a store. */
+#include "failure.h"
 #include "mkexpertfs.h"
 
 #include "interrupt.h"
@@ -239,5 +240,5 @@ int main(int argc, char **argv)
     } else if (!a.quiet) {
         print_report(&report, a.out);
     }
-    return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return tools_end_output("mkexpertfs");
 }
