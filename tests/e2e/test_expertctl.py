@@ -127,6 +127,9 @@ hung.daemon.wait()
 result = ctl("list")
 check("list: a mount whose daemon has died is told, the others are listed", result.returncode == 1 and
       hung.path in result.stderr and mount.path in result.stdout and hung.path not in result.stdout, result)
+for command in "get", "doctor", "top":
+    result = ctl(command, hung.path)
+    check(f"{command}: likewise, with the way out", result.returncode == 1 and "fusermount3 -u" in result.stdout + result.stderr, result)
 hung.abandon()
 result = ctl("list", mount.path)
 check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)

@@ -16,7 +16,8 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
         fprintf(stderr, "%s: interrupted\n", program);
         return TOOLS_EXIT_INTERRUPTED;
     }
-    fprintf(stderr, "%s: %s\n", program, err->text[0] ? err->text : strerror(-rc));
+    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc),
+            rc == -ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "");
     return EXIT_FAILURE;
 }
 

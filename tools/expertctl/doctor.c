@@ -313,6 +313,11 @@ static void doctor_flag(void *arg, const char *program, const char *flag, const 
     tell(arg, SLOWER, "flags", "%s: %s %s; leave it out", program, flag, text);
 }
 
+static const char *why_not_connected(int error)
+{
+    return error == ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "";
+}
+
 static void doctor_mount(struct doctor *d, const char *path)
 {
     char name[4200], serving[64], reason[1200], better[1200], store[4200], hash[32];
@@ -322,7 +327,8 @@ static void doctor_mount(struct doctor *d, const char *path)
     int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* in a mount it is a file; elsewhere it may be a FIFO */
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
-        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s)", path, name, strerror(errno));
+        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s%s)", path, name, strerror(errno),
+             why_not_connected(errno));
         if (fd >= 0)
             close(fd);
         return;
@@ -384,7 +390,7 @@ static int doctor_run(int argc, char **argv)
     for (int i = 0; i < d.path_count; i++) {
         struct stat st;
         if (stat(d.paths[i], &st) < 0)
-            tell(&d, WRONG, "path", "%s: %s", d.paths[i], strerror(errno));
+            tell(&d, WRONG, "path", "%s: %s%s", d.paths[i], strerror(errno), why_not_connected(errno));
         else if (S_ISDIR(st.st_mode))
             doctor_mount(&d, d.paths[i]);
         else
