@@ -148,6 +148,19 @@ static void prepare_process(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
+/* What to do where there is no store of that name. */
+static const char *store_hint(const char *store)
+{
+    char *begun;
+    bool reclaimed = asprintf(&begun, "%s.reclaim", store) >= 0;
+    if (reclaimed) {
+        reclaimed = access(begun, F_OK) == 0;
+        free(begun);
+    }
+    return reclaimed ? "; mkexpertfs --reclaim has begun it, and --resume goes on"
+                     : "; a store is wanted, which mkexpertfs makes";
+}
+
 int main(int argc, char **argv)
 {
     prepare_process();
@@ -168,7 +181,7 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
     efsd_log_open(true); /* until the daemon is ready, its terminal is still there */
-    errint_t rc = make_absolute(&options.store, "; a store is wanted, which mkexpertfs makes", &err);
+    errint_t rc = make_absolute(&options.store, store_hint(options.store), &err);
     if (!rc)
         rc = make_absolute(&options.mountpoint, "; make the directory first (mkdir)", &err);
     if (!rc && options.history)

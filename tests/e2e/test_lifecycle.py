@@ -61,7 +61,9 @@ def background():
 
 def failures():
     print("-- what is refused, with a reason")
-    for file, at, says in ((scratch("none.efs"), scratch("x"), "which mkexpertfs makes"), (store, scratch("none"), "mkdir")):
+    os.makedirs(scratch("begun.efs.reclaim"), exist_ok=True)
+    for file, at, says in ((scratch("none.efs"), scratch("x"), "which mkexpertfs makes"),
+                           (scratch("begun.efs"), scratch("x"), "--resume goes on"), (store, scratch("none"), "mkdir")):
         result = run(expertfs, file, at)
         check(f"a path that is not there: {says}", result.returncode == 1 and says in result.stderr, result)
     folder = scratch("target")
