@@ -224,8 +224,8 @@ errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, vo
 /* ---- extent_load.c ---- */
 /* On the I/O thread (arg is the struct efs): all loads that have ended are told of, in one turn with the lock. */
 void efs_extents_ended(void *arg);
-void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line */
-void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS */
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line (extent_wait.c) */
+void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS (extent_ask.c) */
 /* EFS_AGAIN_MOVE: what nobody uses leaves the segments that leave: to others, if it is kept. */
 void efs_extents_move(struct efs *fs);
 

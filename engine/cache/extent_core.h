@@ -7,7 +7,9 @@
  *     cache_lost.c     the cache state is told of what went
  *     extent_pass.c    what streams bring
  *     extent_evict.c   who goes
+ *     extent_wait.c    who waits for it, and who has it
  *     extent_load.c    reading
+ *     extent_ask.c     asking
  */
 #ifndef EFS_EXTENT_CORE_H
 #define EFS_EXTENT_CORE_H
@@ -144,6 +146,20 @@ bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
 enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
 enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what);
 
+/* ---- extent_wait.c ---- */
+static inline bool efs_extent_is_whole(const struct efs_extent *x)
+{
+    return x->state == EFS_EXTENT_REST && x->have == x->needs;
+}
+
+/* A reference more, for who waited, or did not have to. */
+void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter);
+/* Who waited, and is not in the extent's list any more, or all who are, are told the error, or 0 with a reference. */
+void efs_extent_tell_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
+void efs_extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
+/* The extent at this place of the line leaves it, and is to be loaded or to rest. */
+void efs_extent_leave_line(struct efs *fs, struct efs_extent **at);
+
 /* ---- extent_decode.c ---- */
 /* Raw bytes [begin, begin + bytes) of the object, all in that shard (index into the store's), from its chunks there;
  * NULL: it has none of that kind. They are checked first. Without lock. 0, -EUCLEAN. */
@@ -169,5 +185,7 @@ bool efs_extents_more_memory(struct efs *fs, enum efs_load why);
  * -ENOMEM.
  */
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why);
+/* Somebody has come for it: if it is being loaded for nobody, its reads do not wait behind others any more. */
+void efs_extent_load_raise(struct efs *fs, uint32_t extent);
 
 #endif

@@ -4,9 +4,6 @@
  *
  * States: REST -> (NO_MEMORY: waits for some) -> LOADING -> REST. An extent that rests has some, all or none of its
  * components; waiters come only while it is not whole.
- *
- * Whoever decodes lets go of an extent when it is done, so that its memory comes free for the next in line. Chunks that
- * are handed out coded do not come free by themselves: see line_unblock().
  */
 #include "extent_core.h"
 
@@ -18,51 +15,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool extent_is_whole(const struct efs_extent *x)
-{
-    return x->state == EFS_EXTENT_REST && x->have == x->needs;
-}
-
-/* ---- references, and who waits for one ---- */
-
-static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, bool hold)
-{
-    const struct efs_block *blocks[] = {&x->e, &x->sm};
-    for (unsigned i = 0; i < 2; i++)
-        if (blocks[i]->data)
-            fs->arena.segments[blocks[i]->segment].held += hold ? 1u : -1u;
-    efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
-}
-
-static void extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
-{
-    x->refs++;
-    fs->extents->refs++;
-    fs->extents->held += waiter->holds;
-    if (waiter->holds && x->held++ == 0)
-        extent_hold_segments(fs, x, true);
-}
-
-/* It is in the list of nobody any more. */
-static void waiter_tell(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
-{
-    w->error = error;
-    if (error == 0)
-        extent_ref(fs, x, w);
-    if (error < 0 || !w->loaded || !w->loaded(fs, w))
-        efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
-}
-
-/* All who wait for the extent are told. */
-static void extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
-{
-    struct efs_extent_waiter *w = x->waiters, *next;
-    for (x->waiters = NULL; w; w = next) {
-        next = w->next;
-        waiter_tell(fs, x, w, error);
-    }
-}
 
 /* ---- memory ---- */
 
@@ -171,11 +123,11 @@ void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
     x->state = EFS_EXTENT_REST;
     efs_extent_enlist(fs, extent);
     bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
-    if (x->waiters && read_on && !extent_is_whole(x)) {
+    if (x->waiters && read_on && !efs_extent_is_whole(x)) {
         /* part of what is wanted is not there yet: read it as soon as there is room */
         efs_extent_wait_for_memory(fs, extent);
     } else {
-        extent_tell_waiters(fs, x, error);
+        efs_extent_tell_waiters(fs, x, error);
         efs_extent_released(fs, extent);
     }
     efs_again(fs, EFS_AGAIN_EXTENTS);
@@ -217,6 +169,13 @@ static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t e
     while (load && load->extent != extent)
         load = load->next;
     return load;
+}
+
+void efs_extent_load_raise(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = load_unwanted_of(fs, extent);
+    if (load)
+        load_raise(fs, load);
 }
 
 /* Lock held: the last of a load. */
@@ -358,202 +317,6 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
         efs_again(fs, EFS_AGAIN_PREFAULT);
     efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
     return 0;
-}
-
-/* ---- waiting for memory ---- */
-
-void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    x->state = EFS_EXTENT_NO_MEMORY;
-    x->next_no_memory = NULL;
-    *fs->extents->no_memory_tail = x;
-    fs->extents->no_memory_tail = &x->next_no_memory;
-    if (fs->extents->held) /* maybe nobody will say that there is more */
-        efs_again(fs, EFS_AGAIN_EXTENTS);
-}
-
-/* The extent at this place of the line leaves it, and is to be loaded or to rest. */
-static void line_remove(struct efs *fs, struct efs_extent **at)
-{
-    struct efs_extents *extents = fs->extents;
-    if (extents->no_memory_tail == &(*at)->next_no_memory)
-        extents->no_memory_tail = at;
-    *at = (*at)->next_no_memory;
-}
-
-bool efs_extents_only_held(const struct efs *fs)
-{
-    const struct efs_extents *extents = fs->extents;
-    bool loading = false;
-    for (unsigned why = 0; why < EFS_LOADS; why++)
-        loading |= extents->loads[why] != 0;
-    return extents->refs == extents->held && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
-           !fs->deferred.supply;
-}
-
-static bool line_load_any(struct efs *fs)
-{
-    for (struct efs_extent **at = &fs->extents->no_memory; *at; at = &(*at)->next_no_memory)
-        if (efs_extent_load(fs, (uint32_t)(*at - fs->extents->at), EFS_LOAD_WANTED) == 0) {
-            line_remove(fs, at);
-            return true;
-        }
-    return false;
-}
-
-/* Who waits for the extent and lets go when it has decoded does without the pool; who holds waits on. true: nobody. */
-static bool extent_send_past(struct efs *fs, struct efs_extent *x)
-{
-    for (struct efs_extent_waiter **at = &x->waiters, *w; (w = *at);) {
-        if (w->holds) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        waiter_tell(fs, x, w, -ENOMEM);
-    }
-    return !x->waiters;
-}
-
-/* Experts with extents in the line; efs_group of the first in *first. */
-static uint32_t line_experts(const struct efs *fs, uint32_t *first)
-{
-    uint32_t count = 0;
-    for (const struct efs_extent *x = fs->extents->no_memory; x; x = x->next_no_memory) {
-        uint32_t expert = fs->store->objects[x->object].group;
-        const struct efs_extent *before = fs->extents->no_memory;
-        while (before != x && fs->store->objects[before->object].group != expert)
-            before = before->next_no_memory;
-        count += before == x;
-    }
-    *first = count ? fs->store->objects[fs->extents->no_memory->object].group : EFS_NONE;
-    return count;
-}
-
-/*
- * The first in line has no room, and nothing frees any but a client that drops coded experts, which may be long. One
- * that has room goes before it. If none has, who only decodes goes past the pool; and if all coded experts lack
- * something, so that no client has one to drop, the first gives back what it has got (its fetch fails).
- */
-static void line_unblock(struct efs *fs)
-{
-    uint32_t first;
-    if (line_load_any(fs) || fs->deferred.supply)
-        return;
-    for (struct efs_extent **at = &fs->extents->no_memory; *at;) {
-        struct efs_extent *x = *at;
-        if (extent_send_past(fs, x)) {
-            x->state = EFS_EXTENT_REST;
-            line_remove(fs, at);
-        } else {
-            at = &x->next_no_memory;
-        }
-    }
-    if (fs->extents->no_memory == NULL || line_experts(fs, &first) < fs->account.coded_experts)
-        return;
-    for (struct efs_extent **at = &fs->extents->no_memory; *at;) {
-        struct efs_extent *x = *at;
-        if (fs->store->objects[x->object].group != first) {
-            at = &x->next_no_memory;
-            continue;
-        }
-        line_remove(fs, at);
-        x->state = EFS_EXTENT_REST;
-        extent_tell_waiters(fs, x, -ENOMEM);
-    }
-}
-
-/* In order, as far as there is room. */
-void efs_extents_retry(struct efs *fs)
-{
-    while (fs->extents->no_memory) {
-        struct efs_extent *x = fs->extents->no_memory;
-        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_WANTED);
-        if (rc == -EAGAIN) {
-            if (fs->extents->held && efs_extents_only_held(fs))
-                line_unblock(fs);
-            break;
-        }
-        line_remove(fs, &fs->extents->no_memory);
-        if (rc < 0) {
-            x->state = EFS_EXTENT_REST;
-            extent_tell_waiters(fs, x, rc);
-        }
-    }
-}
-
-/* ---- asking for extents ---- */
-
-bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                          struct efs_extent_waiter *waiter)
-{
-    efs_extent_asked(fs, extent, pace, bytes);
-    return efs_extent_ask(fs, extent, waiter);
-}
-
-bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    efs_extent_used(fs, x);
-    x->awaited = false;
-    if (extent_is_whole(x)) {
-        extent_ref(fs, x, waiter);
-        x->evict_first = false;
-        efs_extent_enlist(fs, extent);
-        return true;
-    }
-    waiter->extent = extent;
-    waiter->error = 0;
-    waiter->next = x->waiters;
-    x->waiters = waiter;
-    if (x->state != EFS_EXTENT_REST) {
-        struct efs_extent_load *load = load_unwanted_of(fs, extent);
-        if (load)
-            load_raise(fs, load);
-        return false;
-    }
-    bool leave = fs->account.coded_again && !waiter->holds;
-    errint_t rc = fs->closing              ? -ECANCELED
-                  : leave                  ? -ENOMEM
-                  : fs->extents->no_memory ? -EAGAIN
-                                           : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
-    if (rc == -EAGAIN)
-        efs_extent_wait_for_memory(fs, extent);
-    else if (rc < 0)
-        extent_tell_waiters(fs, x, rc);
-    return false;
-}
-
-void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
-{
-    if (used_up)
-        efs_extent_evict_first(fs, extent);
-    fs->extents->refs--;
-    if (--fs->extents->at[extent].refs == 0) {
-        efs_extent_released(fs, extent);
-        efs_again(fs, EFS_AGAIN_EXTENTS);
-        efs_again(fs, EFS_AGAIN_SEGMENTS);
-        efs_again(fs, EFS_AGAIN_REST);
-    } else if (fs->extents->no_memory && fs->extents->refs == fs->extents->held) {
-        efs_again(fs, EFS_AGAIN_EXTENTS);
-    }
-}
-
-void efs_extent_unhold(struct efs *fs, uint32_t extent)
-{
-    struct efs_extent *x = &fs->extents->at[extent];
-    fs->extents->held--;
-    if (--x->held == 0)
-        extent_hold_segments(fs, x, false);
-    efs_extent_unref(fs, extent, false);
-}
-
-void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
-{
-    efs_lock(fs);
-    efs_extent_unref(fs, extent, used_up);
-    efs_unlock(fs);
 }
 
 /* Never more than half of the pool's first segments ahead: what was read ahead must not push itself out. */

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * extent_wait.c - who waits for an extent, who has a reference on it, and which extents wait for memory, in line.
+ */
+#include "extent_core.h"
+
+static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, bool hold)
+{
+    const struct efs_block *blocks[] = {&x->e, &x->sm};
+    for (unsigned i = 0; i < 2; i++)
+        if (blocks[i]->data)
+            fs->arena.segments[blocks[i]->segment].held += hold ? 1u : -1u;
+    efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
+}
+
+void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
+{
+    x->refs++;
+    fs->extents->refs++;
+    fs->extents->held += waiter->holds;
+    if (waiter->holds && x->held++ == 0)
+        extent_hold_segments(fs, x, true);
+}
+
+void efs_extent_tell_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
+{
+    w->error = error;
+    if (error == 0)
+        efs_extent_ref(fs, x, w);
+    if (error < 0 || !w->loaded || !w->loaded(fs, w))
+        efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
+}
+
+void efs_extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
+{
+    struct efs_extent_waiter *w = x->waiters, *next;
+    for (x->waiters = NULL; w; w = next) {
+        next = w->next;
+        efs_extent_tell_waiter(fs, x, w, error);
+    }
+}
+
+void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
+{
+    if (used_up)
+        efs_extent_evict_first(fs, extent);
+    fs->extents->refs--;
+    if (--fs->extents->at[extent].refs == 0) {
+        efs_extent_released(fs, extent);
+        efs_again(fs, EFS_AGAIN_EXTENTS);
+        efs_again(fs, EFS_AGAIN_SEGMENTS);
+        efs_again(fs, EFS_AGAIN_REST);
+    } else if (fs->extents->no_memory && fs->extents->refs == fs->extents->held) {
+        efs_again(fs, EFS_AGAIN_EXTENTS);
+    }
+}
+
+void efs_extent_unhold(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    fs->extents->held--;
+    if (--x->held == 0)
+        extent_hold_segments(fs, x, false);
+    efs_extent_unref(fs, extent, false);
+}
+
+void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
+{
+    efs_lock(fs);
+    efs_extent_unref(fs, extent, used_up);
+    efs_unlock(fs);
+}
+
+/* ---- in line ---- */
+
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    x->state = EFS_EXTENT_NO_MEMORY;
+    x->next_no_memory = NULL;
+    *fs->extents->no_memory_tail = x;
+    fs->extents->no_memory_tail = &x->next_no_memory;
+    if (fs->extents->held) /* maybe nobody will say that there is more */
+        efs_again(fs, EFS_AGAIN_EXTENTS);
+}
+
+void efs_extent_leave_line(struct efs *fs, struct efs_extent **at)
+{
+    struct efs_extents *extents = fs->extents;
+    if (extents->no_memory_tail == &(*at)->next_no_memory)
+        extents->no_memory_tail = at;
+    *at = (*at)->next_no_memory;
+}
+
+bool efs_extents_only_held(const struct efs *fs)
+{
+    const struct efs_extents *extents = fs->extents;
+    bool loading = false;
+    for (unsigned why = 0; why < EFS_LOADS; why++)
+        loading |= extents->loads[why] != 0;
+    return extents->refs == extents->held && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
+           !fs->deferred.supply;
+}
