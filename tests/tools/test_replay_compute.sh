@@ -92,7 +92,7 @@ for real, simulated in zip(beside, beside[2:]):
     costs = real["costs"]
     assert simulated["costs_from"] == "run" and simulated["costs"] == costs, (real, simulated)
     assert costs["layer_ns"] >= 300000 and costs["run_ns"] > 0 and costs["read_turn_ns"] > 0 and costs["plans"] >= 1, costs
-    assert simulated["plan_bytes"]["C"] > 0 and simulated["tpot_ns_median"] > 4 * costs["layer_ns"], simulated
+    assert simulated["plan_bytes"]["C"] > 0 and simulated["tpot_ns_median"] > 3 * costs["layer_ns"], simulated
 everything = coded + guessed + beside[:2] + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
 assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
 assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
