@@ -65,7 +65,7 @@ for options in ("", ",threads=1", ",budget=64M"):  # the last: one buffer for su
         bad = in_order(mount, names[0], block)
         after = counted(mount)
         asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
-        check(f"reads of {block} are the same, and mostly parts of what was decoded already", not bad and hits > asked / 2,
+        check(f"reads of {block} are the same, and often parts of what was decoded already", not bad and hits > asked / 4,
               (asked, hits, bad))
     bad = [wrong for name in names for most in (BLOCK, 2 * BLOCK + 5) for wrong in in_order(mount, name, BLOCK, 0, most)]
     bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK, 777)]
