@@ -341,6 +341,9 @@ uninstall:
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
 	rm -f $(call TO,$(UNITDIR))expertfs@.service
+	@case '$(PREFIX)' in /usr|/usr/local) ;; *) cd $(call TO,$(PREFIX)) 2>/dev/null && rmdir -p --ignore-fail-on-non-empty $(patsubst $(PREFIX)/%,%,\
+	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
+	  $(sort $(foreach m,$(MAN),$(PREFIX)/share/man/man$(lastword $(subst ., ,$(m))))))) 2>/dev/null || : ;; esac
 
 # Kernels for graphics processors into build/gpu. The tests run the same sources without one: tests/kernels/gpu_twin.h.
 gpu:

@@ -57,7 +57,7 @@ if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ]; then
 fi
 
 make -s uninstall BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix || wrong "make uninstall failed"
-left=$(find "$root" ! -type d)
+left=$(find "$root" ! -type d; find "$root$prefix" -mindepth 1)
 [ -z "$left" ] || wrong "make uninstall left: $left"
 
 # An own PREFIX: programs find the library there, mount(8) the daemon. The loader's list of this machine is left alone.
@@ -81,5 +81,5 @@ if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ] && [ "$(id -u)" = 0 ] && command 
     mounted=
 fi
 make -s uninstall BUILD="$BUILD" PREFIX="$own" || wrong "make uninstall failed"
-left=$(find "$own" ! -type d)
+left=$(find "$own" -mindepth 1)
 [ -z "$left" ] || wrong "make uninstall left: $left"
