@@ -19,7 +19,7 @@ SAN ?=
 comma := ,
 NDEBUG ?=
 BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(NDEBUG),-ndebug)
-ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+ARCH := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
 Q := $(if $(V),,@)
 
 PKGS := fuse3 liburing libzstd liblz4 libxxhash jansson numa
