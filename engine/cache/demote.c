@@ -136,12 +136,27 @@ static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32
     return NULL;
 }
 
-/* Only where the smallest chunk pool is left beside it. */
+/* Lock held: segments that stay whatever happens: the smallest chunk pool, or those with chunks that are held. */
+static uint64_t segments_staying_bytes(const struct efs *fs)
+{
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < fs->arena.segment_max; i++)
+        held += fs->arena.segments[i].held != 0;
+    return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
+}
+
+/* Only where room is left beside it for what is held now, and for the largest expert at any time. */
 static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
+    uint64_t most = 0;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        if (efs_memfile_bytes(fs, e) > most)
+            most = efs_memfile_bytes(fs, e);
     efs_lock(fs);
-    uint64_t least = fs->account.floor_segments * fs->arena.segment_bytes;
-    bool room = fs->account.fixed_bytes + bytes + least <= fs->account.budget_bytes;
+    uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
+    uint64_t always = fs->account.fixed_bytes + bytes + least + most;
+    uint64_t now = fs->account.fixed_bytes + bytes + segments_staying_bytes(fs) + efs_full_held_bytes(fs);
+    bool room = always <= left && now <= left;
     if (room) {
         fs->account.fixed_bytes += bytes;
         efs_again(fs, EFS_AGAIN_BUDGET);

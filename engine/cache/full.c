@@ -209,6 +209,16 @@ bool efs_full_any_held(const struct efs *fs)
     return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
 }
 
+uint64_t efs_full_held_bytes(const struct efs *fs)
+{
+    uint64_t bytes = 0;
+    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
+        const struct efs_full *f = &fs->full->at[e];
+        bytes += f->state == EFS_FULL_FILLING || f->leases || f->readers ? efs_memfile_bytes(fs, e) : 0;
+    }
+    return bytes;
+}
+
 bool efs_full_any_held_but(const struct efs *fs, uint32_t leased)
 {
     return fs->full->leased_count > leased || fs->full->filling_count + fs->full->copied_count > 0;

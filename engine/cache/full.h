@@ -60,6 +60,7 @@ void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert);
 bool efs_full_any_held(const struct efs *fs); /* leased, being filled, or copied from: its memory may come back */
 bool efs_full_any_held_but(const struct efs *fs, uint32_t leased); /* by others than who has so many of them leased */
+uint64_t efs_full_held_bytes(const struct efs *fs); /* of experts that are leased, being filled, or copied from */
 /* A NONE expert is being filled for this waiter, in memory without pages if it is fresh; others that come for it wait,
  * too: who waited before. It is READY in this memory, or NONE again (NULL): who waited, the last first. */
 void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh);

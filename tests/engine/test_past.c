@@ -154,6 +154,30 @@ static void test_open(void **state)
     efs_close(fs);
 }
 
+/* What an expert is coded again with takes memory for as long as the store is open: not the room of the largest one. */
+static void test_demoted(void **state)
+{
+    (void)state;
+    struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
+    struct efs_stats after;
+    struct efs_lease *lease;
+    fixture_set_and_plan(fs, "plan", "F=100");
+    for (unsigned turn = 0; turn < 4; turn++) {
+        assert_int_equal(lease_wait(fs, files[0], &lease), 0);
+        efs_lease_release(lease);
+    }
+    for (uint32_t e = 1; e < LAYERS * EXPERTS; e++)
+        check_read(fs, e, 0, bytes[e]);
+    fixture_set_and_plan(fs, "plan", "C=100");
+    do
+        efs_stats(fs, &after, sizeof(after));
+    while (after.inflight);
+    assert_true(after.fixed_bytes + SEGMENT + bytes[0] <= after.budget_bytes);
+    assert_int_equal(lease_wait(fs, files[1], &lease), 0);
+    efs_lease_release(lease);
+    efs_close(fs);
+}
+
 struct crowd {
     struct efs *fs;
     uint64_t seed;
@@ -248,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_held),
         cmocka_unit_test(test_open),
+        cmocka_unit_test(test_demoted),
         cmocka_unit_test(test_crowd),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
