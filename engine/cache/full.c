@@ -206,7 +206,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert)
 
 bool efs_full_any_held(const struct efs *fs)
 {
-    return fs->full->leased_count + fs->full->filling_count + fs->full->copied_count > 0;
+    return efs_full_any_held_but(fs, 0);
 }
 
 uint64_t efs_full_held_bytes(const struct efs *fs)

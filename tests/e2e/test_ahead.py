@@ -61,11 +61,14 @@ for options in ("", ",threads=1", ",budget=64M"):  # the last: one buffer for su
     bad = [wrong for block in (BLOCK - 4096, 300000, 3 * BLOCK + 1, 1000) for wrong in in_order(mount, names[0], block)]
     check("blocks of other sizes are the same", not bad, bad)
     for block in (4096, 16384, 65536, 5000):
-        before = counted(mount)
-        bad = in_order(mount, names[0], block)
-        after = counted(mount)
-        asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
-        check(f"reads of {block} are the same, and often parts of what was decoded already", not bad and hits > asked / 4,
+        for _ in range(3):  # on a busy machine a turn's blocks may come too late
+            before = counted(mount)
+            bad = in_order(mount, names[0], block)
+            after = counted(mount)
+            asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
+            if bad or hits > asked / 2:
+                break
+        check(f"reads of {block} are the same, and mostly parts of what was decoded already", not bad and hits > asked / 2,
               (asked, hits, bad))
     bad = [wrong for name in names for most in (BLOCK, 2 * BLOCK + 5) for wrong in in_order(mount, name, BLOCK, 0, most)]
     bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK, 777)]

@@ -10,14 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *tools_way_out(errint_t rc)
+{
+    return rc == -ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "";
+}
+
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
 {
     if (rc == -ECANCELED && tools_interrupted()) {
         fprintf(stderr, "%s: interrupted\n", program);
         return TOOLS_EXIT_INTERRUPTED;
     }
-    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc),
-            rc == -ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "");
+    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc), tools_way_out(rc));
     return EXIT_FAILURE;
 }
 

@@ -8,6 +8,8 @@
 /* Print what went wrong, after the program's name, and return the exit status for it. rc: -errno; err's text may be
  * empty. */
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
+/* What to do about the -errno of a mount, to be told behind it; "": nothing is known. */
+const char *tools_way_out(errint_t rc);
 /* The exit status of a tool that has done its work: not success, and told, if any of its output was not written. */
 int tools_end_output(const char *program);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
+#include "failure.h"
 #include "expertctl.h"
 
 #include "doctor_flags.h"
@@ -313,11 +314,6 @@ static void doctor_flag(void *arg, const char *program, const char *flag, const 
     tell(arg, SLOWER, "flags", "%s: %s %s; leave it out", program, flag, text);
 }
 
-static const char *why_not_connected(int error)
-{
-    return error == ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "";
-}
-
 static void doctor_mount(struct doctor *d, const char *path)
 {
     char name[4200], serving[64], reason[1200], better[1200], store[4200], hash[32];
@@ -328,7 +324,7 @@ static void doctor_mount(struct doctor *d, const char *path)
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     if (!f) {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s%s)", path, name, strerror(errno),
-             why_not_connected(errno));
+             tools_way_out(-errno));
         if (fd >= 0)
             close(fd);
         return;
@@ -390,7 +386,7 @@ static int doctor_run(int argc, char **argv)
     for (int i = 0; i < d.path_count; i++) {
         struct stat st;
         if (stat(d.paths[i], &st) < 0)
-            tell(&d, WRONG, "path", "%s: %s%s", d.paths[i], strerror(errno), why_not_connected(errno));
+            tell(&d, WRONG, "path", "%s: %s%s", d.paths[i], strerror(errno), tools_way_out(-errno));
         else if (S_ISDIR(st.st_mode))
             doctor_mount(&d, d.paths[i]);
         else
