@@ -12,7 +12,6 @@
 
 #define PREDICTOR_SHARE 64u /* of the budget; as much for the copy that is saved */
 #define PREDICTOR_LEAST (1u << 20)
-#define PREDICTOR_MOST (64u << 20)
 #define QUEUE_UNIT_BYTES 64u /* of an expert, in the queue and here */
 
 errint_t efs_guess_build(struct efs *fs)
@@ -73,7 +72,7 @@ struct efs_guess_tuning efs_guess_tuning(const struct efs *fs)
 uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes)
 {
     uint64_t bytes = PREDICTOR_LEAST;
-    while (bytes < PREDICTOR_MOST && 2 * bytes <= budget_bytes / PREDICTOR_SHARE)
+    while (bytes < EFS_GUESS_PREDICTOR_MOST && 2 * bytes <= budget_bytes / PREDICTOR_SHARE)
         bytes *= 2;
     return bytes;
 }

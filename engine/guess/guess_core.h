@@ -151,8 +151,9 @@ void efs_guess_load(struct efs *fs, struct efs_predictor *predictor);
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);
 #define EFS_GUESS_THREAD_BYTES (256u << 10) /* that it holds beside the predictor */
-/* Memory that a predictor may take in this budget: a power of two, so that what was saved still fits where the budget
- * is not quite the same. */
+/* Memory that a predictor may take in this budget: a power of two, so that all that was saved still fits where the
+ * budget is not quite the same. */
 uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes);
+#define EFS_GUESS_PREDICTOR_MOST (64u << 20)
 
 #endif

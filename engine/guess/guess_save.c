@@ -17,6 +17,7 @@
 
 #define MAGIC "EFSLEARN"
 #define HEADER_BYTES 16u
+#define TABLES_BYTES 4096u /* at most, of what stands beside the tables' numbers */
 
 static void guess_header(const struct efs *fs, uint8_t header[HEADER_BYTES])
 {
@@ -51,18 +52,22 @@ void efs_guess_save(struct efs *fs, const struct efs_predictor *predictor)
     free(data);
 }
 
-/* The bytes of an open file, which is as long as they are to be. */
-static errint_t guess_read(const struct efs *fs, int fd, size_t bytes, struct efs_predictor *predictor)
+static int guess_read_piece(void *from, uint64_t at, void *bytes, size_t size)
 {
-    uint8_t header[HEADER_BYTES], *data = efs_sys_malloc(bytes);
-    errint_t rc = data ? efs_sys_pread_all(fd, data, bytes, 0) : -ENOMEM;
-    guess_header(fs, header);
-    if (rc == 0 && memcmp(data, header, HEADER_BYTES) != 0)
+    return efs_sys_pread_all(*(const int *)from, bytes, size, HEADER_BYTES + at);
+}
+
+/* An open file of that size, which may be of a mount with a larger budget than this. */
+static errint_t guess_read(const struct efs *fs, int fd, uint64_t bytes, struct efs_predictor *predictor)
+{
+    uint8_t wanted[HEADER_BYTES], header[HEADER_BYTES];
+    if (bytes < HEADER_BYTES || bytes > EFS_GUESS_PREDICTOR_MOST + TABLES_BYTES)
+        return -EINVAL;
+    errint_t rc = efs_sys_pread_all(fd, header, HEADER_BYTES, 0);
+    guess_header(fs, wanted);
+    if (rc == 0 && memcmp(header, wanted, HEADER_BYTES) != 0)
         rc = -EINVAL;
-    if (rc == 0)
-        rc = efs_predict_load(predictor, data + HEADER_BYTES, bytes - HEADER_BYTES);
-    free(data);
-    return rc;
+    return rc < 0 ? rc : efs_predict_load_from(predictor, guess_read_piece, &fd, bytes - HEADER_BYTES);
 }
 
 void efs_guess_load(struct efs *fs, struct efs_predictor *predictor)
@@ -79,11 +84,10 @@ void efs_guess_load(struct efs *fs, struct efs_predictor *predictor)
         efs_log(fs, EFS_LOG_WARNING, "what was learned for guesses is not used: %s", err.text);
         return;
     }
-    size_t bytes = HEADER_BYTES + efs_predict_save(predictor, NULL, 0);
-    errint_t rc = (uint64_t)st.st_size == bytes ? guess_read(fs, fd, bytes, predictor) : -EINVAL;
+    errint_t rc = guess_read(fs, fd, (uint64_t)st.st_size, predictor);
     efs_sys_close(fd);
     if (rc == -EINVAL)
-        efs_log(fs, EFS_LOG_INFO, "guesses begin anew: %s is of another store, predictor or budget", path);
+        efs_log(fs, EFS_LOG_INFO, "guesses begin anew: %s is of another store or predictor", path);
     else if (rc < 0)
         efs_log(fs, EFS_LOG_WARNING, "what was learned for guesses is not used: %s: %s", path,
                 rc == -EUCLEAN ? "damaged; it is replaced when the store is closed" : strerror(-rc));

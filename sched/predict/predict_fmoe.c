@@ -57,7 +57,7 @@ static int fmoe_open(struct efs_predictor *p)
     f->sequences = efs_predict_table(p, sequences, sizeof(*f->sequences));
     f->weights = efs_predict_table(p, p->experts, sizeof(*f->weights));
     f->scores = efs_predict_table(p, p->width, sizeof(*f->scores));
-    rc = efs_maps_open(&f->maps, p, sequences * (2 * sizeof(*products) + sizeof(*semantics)));
+    rc = efs_maps_open(&f->maps, p, sequences * (2 * sizeof(*products) + sizeof(*semantics)), NULL);
     if (rc < 0)
         return rc;
     products = efs_predict_table(p, sequences * f->maps.room, sizeof(*products));

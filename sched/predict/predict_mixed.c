@@ -95,16 +95,19 @@ static int mixed_links_and_maps(struct efs_predictor *p, struct mixed *x)
 {
     size_t sequences = p->config.sequences, rows = x->rows * p->experts,
            input = rows * (p->experts + 1) * sizeof(float);
+    struct efs_predict_rows links;
     float *likeness;
     int rc;
 
     /* A quarter of what is left is for maps. */
     x->inputs = p->room_bytes / 4 * 3 / input < INPUTS ? (unsigned)(p->room_bytes / 4 * 3 / input) : INPUTS;
-    x->link = efs_predict_learned(p, rows * x->inputs * p->experts, sizeof(*x->link));
-    x->link_squares = efs_predict_learned(p, rows * x->inputs, sizeof(*x->link_squares));
+    links = (struct efs_predict_rows){x->rows, x->inputs, p->experts * p->experts, sizeof(*x->link), .ring = NULL};
+    x->link = efs_predict_learned_rows(p, &links);
+    links.inner = p->experts;
+    x->link_squares = efs_predict_learned_rows(p, &links);
     if (!x->link || !x->link_squares)
         return efs_predict_table_error(p);
-    rc = efs_maps_open(&x->maps, p, (sequences + 1) * sizeof(*likeness));
+    rc = efs_maps_open(&x->maps, p, (sequences + 1) * sizeof(*likeness), x->next);
     if (rc < 0)
         return rc;
     likeness = efs_predict_table(p, sequences * x->maps.room, sizeof(*likeness));

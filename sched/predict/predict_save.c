@@ -4,7 +4,7 @@
  *
  *     u8[8]  "EFSGUESS"
  *     u32    version (1), kind, layers, experts, chosen, distances, sequences; maps, requests and width of the tuning
- *     u64    memory_bytes, by which tables are sized
+ *     u64    memory_bytes, by which rows are as many as they are: another one may load them
  *     u64    checksum of all else: FNV-1a of 64 bits
  *     the tables in the order in which the predictor makes them: u64 numbers, u64 bytes of each, the numbers
  */
@@ -14,16 +14,22 @@
 
 #define VERSION 1u
 #define HEADER_BYTES 64u
+#define MEMORY_AT 48u
 #define CHECKSUM_AT 56u
+#define PIECE_BYTES 4096u
 
 struct writer {
     uint8_t *bytes;
     size_t room, at; /* at goes on beyond room, where nothing is written */
 };
 
+/* What is loaded, piece by piece: what is saved may be larger than all that this predictor may hold. */
 struct reader {
-    const uint8_t *bytes;
-    size_t size, at;
+    efs_predict_read_fn *read;
+    void *from;
+    uint64_t size, at;
+    int error; /* the first one: zeroes follow */
+    uint8_t piece[PIECE_BYTES];
 };
 
 static void put(struct writer *out, uint64_t value, size_t size)
@@ -33,33 +39,50 @@ static void put(struct writer *out, uint64_t value, size_t size)
             out->bytes[out->at] = (uint8_t)(value >> 8 * i);
 }
 
+/* Not beyond the end: the caller has looked. */
+static uint8_t get_byte(struct reader *in)
+{
+    size_t in_piece = in->at % PIECE_BYTES;
+    uint64_t left = in->size - in->at;
+
+    if (in_piece == 0 && !in->error)
+        in->error = in->read(in->from, in->at, in->piece, left < PIECE_BYTES ? (size_t)left : PIECE_BYTES);
+    in->at++;
+    return in->error ? 0 : in->piece[in_piece];
+}
+
 static uint64_t get(struct reader *in, size_t size)
 {
     uint64_t value = 0;
 
     for (size_t i = 0; i < size; i++)
-        value |= (uint64_t)in->bytes[in->at++] << 8 * i;
+        value |= (uint64_t)get_byte(in) << 8 * i;
     return value;
 }
 
+static uint64_t checksum_add(uint64_t hash, uint64_t at, uint8_t byte)
+{
+    return at < CHECKSUM_AT || at >= HEADER_BYTES ? (hash ^ byte) * UINT64_C(0x100000001b3) : hash;
+}
+#define CHECKSUM_FIRST UINT64_C(0xcbf29ce484222325)
+
 static uint64_t checksum(const uint8_t *bytes, size_t size)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = CHECKSUM_FIRST;
 
     for (size_t i = 0; i < size; i++)
-        if (i < CHECKSUM_AT || i >= HEADER_BYTES)
-            hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+        hash = checksum_add(hash, i, bytes[i]);
     return hash;
 }
 
 static uint64_t number_at(const struct efs_predict_learned_table *table, size_t i)
 {
-    const uint8_t *at = (const uint8_t *)table->at + i * table->size;
+    const uint8_t *at = (const uint8_t *)table->at + i * table->rows.size;
     uint16_t two;
     uint32_t four;
     uint64_t eight;
 
-    switch (table->size) {
+    switch (table->rows.size) {
     case 1:
         return *at;
     case 2:
@@ -76,11 +99,11 @@ static uint64_t number_at(const struct efs_predict_learned_table *table, size_t 
 
 static void set_number(const struct efs_predict_learned_table *table, size_t i, uint64_t value)
 {
-    uint8_t *at = (uint8_t *)table->at + i * table->size;
+    uint8_t *at = (uint8_t *)table->at + i * table->rows.size;
     uint16_t two = (uint16_t)value;
     uint32_t four = (uint32_t)value;
 
-    switch (table->size) {
+    switch (table->rows.size) {
     case 1:
         *at = (uint8_t)value;
         break;
@@ -118,9 +141,9 @@ size_t efs_predict_save(const struct efs_predictor *p, void *bytes, size_t room)
     put_header(p, &out);
     for (unsigned t = 0; t < p->learned_count; t++) {
         put(&out, p->learned[t].count, 8);
-        put(&out, p->learned[t].size, 8);
+        put(&out, p->learned[t].rows.size, 8);
         for (size_t i = 0; i < p->learned[t].count; i++)
-            put(&out, number_at(&p->learned[t], i), p->learned[t].size);
+            put(&out, number_at(&p->learned[t], i), p->learned[t].rows.size);
     }
     if (out.at <= room) {
         sum = (struct writer){bytes, room, CHECKSUM_AT};
@@ -129,16 +152,96 @@ size_t efs_predict_save(const struct efs_predictor *p, void *bytes, size_t room)
     return out.at;
 }
 
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+/* Which rows of those that were saved are taken: kept ones from first on, around the end. */
+struct span {
+    uint64_t saved, first, kept;
+};
+
+static bool span_of_ring(const struct efs_predict_ring *ring, uint64_t saved, uint64_t rows, struct span *span)
+{
+    uint64_t count = *ring->count, next = ring->next ? *ring->next : saved > 0 ? count % saved : 0;
+
+    *span = (struct span){saved, 0, rows};
+    if (saved == rows)
+        return true;
+    span->kept = count < rows ? count : rows;
+    span->first = saved > 0 ? (next + saved - span->kept) % saved : 0;
+    return count <= saved && next < saved;
+}
+
+/* A row as it is numbered now; the kept ones' number, and more, if it is not taken. */
+static uint64_t span_row(const struct span *span, uint64_t row)
+{
+    return (row + span->saved - span->first) % span->saved;
+}
+
+static uint64_t span_link(const struct span *span, uint64_t link)
+{
+    uint64_t row;
+
+    if (link == 0 || link > span->saved)
+        return link; /* 0, or what is not valid, nor will be */
+    row = span_row(span, link - 1);
+    return row < span->kept ? row + 1 : 0;
+}
+
+static void take_rows(const struct efs_predict_learned_table *table, const struct span *span, struct reader *in)
+{
+    const struct efs_predict_rows *r = &table->rows;
+
+    for (uint64_t outer = 0; outer < r->outer; outer++)
+        for (uint64_t saved = 0; saved < span->saved; saved++) {
+            uint64_t row = span_row(span, saved), at = (outer * r->rows + row) * r->inner;
+
+            for (uint64_t i = 0; i < r->inner; i++) {
+                uint64_t value = get(in, r->size);
+
+                if (row < span->kept)
+                    set_number(table, (size_t)(at + i), r->links ? span_link(span, value) : value);
+            }
+        }
+}
+
+static bool take_table(const struct efs_predict_learned_table *table, struct span *of_ring, struct reader *in)
+{
+    const struct efs_predict_rows *r = &table->rows;
+    uint64_t each = (uint64_t)r->outer * r->inner, left = in->size - in->at, count, size;
+    struct span span;
+
+    if (left < 16)
+        return false;
+    count = get(in, 8);
+    size = get(in, 8);
+    if (size != r->size || count > (left - 16) / size || (each > 0 ? count % each : count) > 0)
+        return false;
+    span = (struct span){each > 0 ? count / each : r->rows, 0, r->rows};
+    if (r->fixed && span.saved != r->rows)
+        return false;
+    span.kept = span.saved < r->rows ? span.saved : r->rows;
+    if (r->ring && of_ring->saved == 0 && !span_of_ring(r->ring, span.saved, r->rows, of_ring))
+        return false;
+    if (r->ring && of_ring->saved != span.saved)
+        return false;
+    take_rows(table, r->ring ? of_ring : &span, in);
+    return true;
+}
+
 static bool take_tables(struct efs_predictor *p, struct reader *in)
 {
-    for (unsigned t = 0; t < p->learned_count; t++) {
-        const struct efs_predict_learned_table *table = &p->learned[t];
+    struct span of_ring = {0, 0, 0};
+    const struct efs_predict_rows *ring = NULL;
 
-        if (in->size - in->at < 16 || get(in, 8) != table->count || get(in, 8) != table->size ||
-            in->size - in->at < table->count * table->size)
+    for (unsigned t = 0; t < p->learned_count; t++) {
+        if (!take_table(&p->learned[t], &of_ring, in))
             return false;
-        for (size_t i = 0; i < table->count; i++)
-            set_number(table, i, get(in, table->size));
+        ring = p->learned[t].rows.ring ? &p->learned[t].rows : ring;
+    }
+    if (ring && of_ring.saved != ring->rows) {
+        *ring->ring->count = (uint32_t)of_ring.kept;
+        if (ring->ring->next)
+            *ring->ring->next = of_ring.kept < ring->rows ? (uint32_t)of_ring.kept : 0;
     }
     return in->at == in->size;
 }
@@ -146,26 +249,62 @@ static bool take_tables(struct efs_predictor *p, struct reader *in)
 static void learned_forget(struct efs_predictor *p)
 {
     for (unsigned t = 0; t < p->learned_count; t++)
-        memset(p->learned[t].at, 0, p->learned[t].count * p->learned[t].size);
+        memset(p->learned[t].at, 0, p->learned[t].count * p->learned[t].rows.size);
 }
 
-int efs_predict_load(struct efs_predictor *p, const void *bytes, size_t size)
+/* The header, if all is as it was saved. */
+static int load_check(struct reader *in, uint8_t header[HEADER_BYTES])
 {
-    uint8_t mine[HEADER_BYTES];
-    struct writer header = {mine, sizeof(mine), 0};
-    struct reader in = {bytes, size, CHECKSUM_AT};
+    uint64_t hash = CHECKSUM_FIRST, saved = 0;
+
+    if (in->size < HEADER_BYTES)
+        return -EUCLEAN;
+    while (in->at < in->size) {
+        uint64_t at = in->at;
+        uint8_t byte = get_byte(in);
+
+        hash = checksum_add(hash, at, byte);
+        if (at < HEADER_BYTES)
+            header[at] = byte;
+    }
+    for (unsigned i = 0; i < 8; i++)
+        saved |= (uint64_t)header[CHECKSUM_AT + i] << 8 * i;
+    return in->error ? in->error : hash == saved ? 0 : -EUCLEAN;
+}
+
+int efs_predict_load_from(struct efs_predictor *p, efs_predict_read_fn *read, void *from, uint64_t size)
+{
+    uint8_t mine[HEADER_BYTES], header[HEADER_BYTES];
+    struct writer out = {mine, sizeof(mine), 0};
+    struct reader in = {.read = read, .from = from, .size = size};
+    int rc;
 
     for (unsigned s = 0; s < p->config.sequences; s++)
         if (p->sequences[s].used)
             return -EBUSY;
     learned_forget(p);
-    put_header(p, &header);
-    if (size < HEADER_BYTES || get(&in, 8) != checksum(bytes, size))
-        return -EUCLEAN;
-    if (memcmp(bytes, mine, CHECKSUM_AT) != 0)
+    rc = load_check(&in, header);
+    if (rc < 0)
+        return rc;
+    put_header(p, &out);
+    if (memcmp(header, mine, MEMORY_AT) != 0)
         return -EINVAL;
-    if (take_tables(p, &in) && (!p->ops->valid || p->ops->valid(p)))
+    in.at = 0;
+    while (in.at < HEADER_BYTES)
+        get_byte(&in);
+    if (take_tables(p, &in) && !in.error && (!p->ops->valid || p->ops->valid(p)))
         return 0;
     learned_forget(p);
-    return -EUCLEAN;
+    return in.error ? in.error : -EUCLEAN;
+}
+
+static int read_memory(void *from, uint64_t at, void *bytes, size_t size)
+{
+    memcpy(bytes, (const uint8_t *)from + at, size);
+    return 0;
+}
+
+int efs_predict_load(struct efs_predictor *p, const void *bytes, size_t size)
+{
+    return efs_predict_load_from(p, read_memory, (void *)(uintptr_t)bytes, size);
 }

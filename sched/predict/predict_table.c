@@ -25,13 +25,21 @@ void *efs_predict_table(struct efs_predictor *p, size_t count, size_t size)
     return table;
 }
 
-void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size)
+void *efs_predict_learned_rows(struct efs_predictor *p, const struct efs_predict_rows *rows)
 {
-    void *table = efs_predict_table(p, count, size);
+    size_t count = rows->outer * rows->rows * rows->inner;
+    void *table = efs_predict_table(p, count, rows->size);
 
     if (table)
-        p->learned[p->learned_count++] = (struct efs_predict_learned_table){table, count, size};
+        p->learned[p->learned_count++] = (struct efs_predict_learned_table){table, count, *rows};
     return table;
+}
+
+void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size)
+{
+    const struct efs_predict_rows rows = {.outer = count, .rows = 1, .inner = 1, .size = size, .fixed = true};
+
+    return efs_predict_learned_rows(p, &rows);
 }
 
 int efs_predict_table_error(const struct efs_predictor *p)

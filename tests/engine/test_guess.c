@@ -436,21 +436,27 @@ static void teach(struct efs *fs, uint32_t passes)
     when_calm(fs);
 }
 
-static struct efs *open_with_state(const char *prefetch)
+static struct efs *open_with_state(uint64_t budget_bytes)
 {
     return fixture_open(
-        &model, (struct efs_options){
-                    .budget_bytes = 256 * MIB, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = prefetch});
+        &model,
+        (struct efs_options){
+            .budget_bytes = budget_bytes, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = "always"});
 }
 
 /* Recall at 2K of the next layer in the first passes after a store is opened. */
-static double first_recall(void)
+static double first_recall_within(uint64_t budget_bytes)
 {
-    struct efs *fs = open_with_state("always");
+    struct efs *fs = open_with_state(budget_bytes);
     teach(fs, 4);
     double recall = told(fs, "1", 3);
     efs_close(fs);
     return recall;
+}
+
+static double first_recall(void)
+{
+    return first_recall_within(256 * MIB);
 }
 
 static void find_saved(const char *state, char *path, size_t room)
@@ -475,7 +481,8 @@ static void flip(const char *path, long at)
     assert_int_equal(fclose(f), 0);
 }
 
-/* What was learned is there at the next mount; what is damaged, of another store, or cut is not used. */
+/* What was learned is there at the next mount, whatever its budget; what is damaged, of another store, or cut is not
+ * used. */
 static void learned_stays(void **unused)
 {
     (void)unused;
@@ -485,11 +492,13 @@ static void learned_stays(void **unused)
     assert_non_null(mkdtemp(state));
     setenv("EXPERTFS_STATE", state, 1);
     double nothing = first_recall(); /* too little to be saved */
-    struct efs *fs = open_with_state("always");
+    struct efs *fs = open_with_state(256 * MIB);
     teach(fs, PASSES);
     efs_close(fs);
     find_saved(state, path, sizeof(path));
     double learned = first_recall();
+    assert_true(first_recall_within(64 * MIB) > 0.9);
+    assert_true(first_recall_within(1024 * MIB) > 0.9);
     for (unsigned i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
         struct stat st;
         assert_int_equal(stat(path, &st), 0);
