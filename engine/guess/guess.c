@@ -181,12 +181,12 @@ static errint_t guess_set(struct efs *fs, const struct efs_guess_tuning *tuning,
     errint_t rc = on && !was ? guess_on(fs, *queue, err) : 0;
     if (rc < 0)
         return rc;
-    if (on && !was) {
+    if (on && !was)
         *queue = NULL;
+    if (on && g->governor.layers == 0)
         efs_governor_init(&g->governor, efs_cache_layers(fs), &tuning->governor);
-    } else {
+    else
         efs_governor_set(&g->governor, &tuning->governor);
-    }
     if (!on && was)
         *queue = guess_off(fs);
     g->tuning = *tuning;

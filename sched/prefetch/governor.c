@@ -24,8 +24,12 @@ void efs_governor_init(struct efs_governor *g, unsigned layers, const struct efs
 
 void efs_governor_set(struct efs_governor *g, const struct efs_governor_config *config)
 {
-    if (config->mode != g->config.mode)
+    bool off = config->mode == EFS_GOVERNOR_OFF || g->config.mode == EFS_GOVERNOR_OFF;
+
+    if (config->mode != g->config.mode && !off)
         efs_trial_init(&g->trial, BLOCK_ITERATIONS * g->layers);
+    else if (config->mode != g->config.mode)
+        efs_trial_break(&g->trial);
     g->config = *config;
 }
 

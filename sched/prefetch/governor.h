@@ -64,7 +64,7 @@ struct efs_governor {
 
 /* layers: positions of an iteration, 1 or more. */
 void efs_governor_init(struct efs_governor *governor, unsigned layers, const struct efs_governor_config *config);
-/* New settings; a mode that has changed begins its trial anew. */
+/* New settings; a mode that has changed begins its trial anew, but for off, which keeps what was found. */
 void efs_governor_set(struct efs_governor *governor, const struct efs_governor_config *config);
 
 /*

@@ -593,6 +593,21 @@ static void memory_is_in_the_budget(void **state)
     efs_close(fs);
 }
 
+/* What turns have found so far is there when it is switched on again. */
+static void off_keeps_what_turns_found(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store(256 * MIB, "auto");
+    teach(fs, PASSES);
+    double ratio = told(fs, "time_ratio", 0);
+    assert_true(ratio != 1);
+    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0);
+    assert_true(told(fs, "time_ratio", 0) == 1);
+    assert_int_equal(efs_set(fs, "prefetch", "auto", NULL, NULL), 0);
+    assert_true(told(fs, "time_ratio", 0) == ratio);
+    efs_close(fs);
+}
+
 /* Off, on and closed at any time, with guesses under way. */
 static void switched_at_any_time(void **state)
 {
@@ -655,6 +670,7 @@ int main(void)
         cmocka_unit_test(learned_stays),
         cmocka_unit_test(the_cliff_is_told),
         cmocka_unit_test(memory_is_in_the_budget),
+        cmocka_unit_test(off_keeps_what_turns_found),
         cmocka_unit_test(switched_at_any_time),
     };
     return cmocka_run_group_tests_name("guess", tests, setup, fixture_teardown);

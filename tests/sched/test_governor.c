@@ -185,6 +185,22 @@ static void time_decides(void **state)
     assert_null(efs_governor_mode_name((enum efs_governor_mode)9));
 }
 
+/* What turns have found is there when guesses are switched on again; what passed meanwhile is not compared. */
+static void off_forgets_nothing(void **state)
+{
+    struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
+    double ratio;
+
+    (void)state;
+    assert_true(play(&g, 400, 800000) > 0.9);
+    ratio = efs_trial_ratio(&g.trial);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
+    ask(&g, 10, 1500000, 4, 1);
+    efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_AUTO});
+    assert_true(efs_trial_ratio(&g.trial) == ratio);
+    assert_true(play(&g, 12, 800000) > 0.8);
+}
+
 /* A part of the budget is for guesses that are made: not before, not where none is worth a read, or they are slower. */
 static void memory_follows_use(void **state)
 {
@@ -256,6 +272,7 @@ int main(void)
         cmocka_unit_test(what_comes_too_late_saves_less),
         cmocka_unit_test(a_prompt_reads_the_next_layer_in_order),
         cmocka_unit_test(time_decides),
+        cmocka_unit_test(off_forgets_nothing),
         cmocka_unit_test(memory_follows_use),
         cmocka_unit_test(pauses_are_not_measured),
         cmocka_unit_test(caps_follow_the_budget),

@@ -41,6 +41,10 @@ run 0 --mount "$dir/m.efs" --policy lru:full,lru:coded --budget 40M --batch 1,16
 # What is guessed, and read ahead, changes no number
 run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded --predict mixed \
     --prefetch always --json "$dir/guessed.json" "$trace"
+# The same by turns within a run
+run 0 --mount "$dir/m.efs" --policy lru --budget 40M --compute ffn-coded --predict mixed --turns 8 --json "$dir/turns.json" "$trace"
+run 2 --mount "$dir/m.efs" --turns 8 "$trace"
+warns 'turns goes with'
 # The simulator beside a run of the library goes by what that was like
 run 0 --simulate --mount "$dir/m.efs" --policy lru --budget 10% --compute ffn-coded --predict mixed --layer-us 300 \
     --prefetch always --json "$dir/beside.json" "$trace"
@@ -86,6 +90,11 @@ for r in guessed[1::2]:
     g = r["guesses"]
     assert g["predictor"] == "mixed" and g["used"] + g["late"] <= g["missing"], g
     assert g["wasted_bytes_per_token"] <= g["read_bytes_per_token"] <= r["read_bytes_per_token"], r
+turns = runs("turns")
+assert [r["turns"]["begins"] for r in turns] == ["without", "with"], turns
+for r in turns:
+    assert r["turns"]["passes"] == 8 and len(r["turns"]["pass_ns"]) == r["passes"] and min(r["turns"]["pass_ns"]) > 0, r
+assert all(r["turns"] is None for r in coded + guessed)
 beside = runs("beside")
 assert [(r["runner"], bool(r["guesses"])) for r in beside] == [(n, g) for n in ("expertfs", "simulate") for g in (False, True)]
 for real, simulated in zip(beside, beside[2:]):
@@ -93,7 +102,7 @@ for real, simulated in zip(beside, beside[2:]):
     assert simulated["costs_from"] == "run" and simulated["costs"] == costs, (real, simulated)
     assert costs["layer_ns"] >= 300000 and costs["run_ns"] > 0 and costs["read_turn_ns"] > 0 and costs["plans"] >= 1, costs
     assert simulated["plan_bytes"]["C"] > 0 and simulated["tpot_ns_median"] > 3 * costs["layer_ns"], simulated
-everything = coded + guessed + beside[:2] + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
+everything = coded + guessed + turns + beside[:2] + runs("full") + runs("zstd") + runs("plain") + runs("mount") + runs("shared") + runs("shared-coded")
 assert {r["runner"] for r in everything} >= {"expertfs", "mmap", "read-lru"}
 assert all(r["tokens"] == 60 and r["tpot_ns_median"] > 0 for r in everything)
 assert len({r["check"] for r in everything}) == 1, {(r["runner"], r["compute"], r["batch"], r["check"]) for r in everything}

@@ -32,6 +32,7 @@ enum {
     OPT_UNIT,
     OPT_PREDICT,
     OPT_PREFETCH,
+    OPT_TURNS,
     OPT_SCHEDULE,
     OPT_WORKERS,
     OPT_COMPUTE,
@@ -86,6 +87,10 @@ static const struct argp_option options[] = {
      "a mount has mixed, fmoe and moe-infinity",
      0},
     {"prefetch", OPT_PREFETCH, "MODE", 0, "Guesses are read while that is faster (auto, the default), or always", 0},
+    {"turns", OPT_TURNS, "N", 0,
+     "Of a mount, with one predictor: N passes with guesses and N without by turns in a run, which begins with them or "
+     "without, a run each; --json has the time of every pass",
+     0},
     {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
     {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
     {"compute", OPT_COMPUTE, "WHAT", 0,
@@ -268,6 +273,8 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
         parse_predictors(state, a);
     if (a->mount)
         check_guesses(state, a);
+    if (a->turns && (!a->mount || a->simulate || a->predictor_count != 1))
+        argp_error(state, "--turns goes with --mount and one predictor of --predict, without --simulate");
     for (uint32_t i = 0; i < a->policy_count; i++)
         if (!replay_policy_parse(a->policies[i], a->planned, a->single, &a->policy[i]))
             argp_error(state,
@@ -318,6 +325,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         if (strcmp(value, "auto") != 0 && strcmp(value, "always") != 0)
             argp_error(state, "--prefetch %s: auto or always", value);
         a->setup.governor.mode = value[1] == 'l' ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
+        return 0;
+    case OPT_TURNS:
+        a->turns = (uint32_t)tools_option_number(state, "turns", value, 1, 1000000);
         return 0;
     case OPT_SCHEDULE:
         a->setup.schedule = replay_schedule_by_name(value);

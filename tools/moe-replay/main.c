@@ -36,6 +36,7 @@ struct choice {
     enum replay_runner runner;
     struct replay_policy policy;
     uint32_t predictor; /* of the arguments' list, counted from 1; 0: nothing is guessed */
+    bool begins_without;
 };
 
 struct session {
@@ -119,6 +120,7 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     live->allowance_bytes = a->allowance_bytes;
     live->prealloc = a->prealloc;
     live->warm = a->warm;
+    live->turns = a->turns;
     if (a->predictor_count > 0)
         replay_mount_print_prefetch(&a->setup.governor, live->prefetch, sizeof(live->prefetch));
     session->live_open = true;
@@ -136,13 +138,15 @@ static bool can_guess(const struct session *session, enum replay_runner runner, 
     return runner == REPLAY_SIMULATE && policy->keeper == REPLAY_KEEP_NONE && policy->pools != REPLAY_RAW;
 }
 
-/* A policy by itself, then with each predictor that it can be with. */
+/* A policy by itself, then with each predictor that it can be with; with turns of these beginning without, then with.
+ */
 static void session_add_choice(struct session *session, enum replay_runner runner, const struct replay_policy *policy)
 {
-    session->choices[session->choice_count++] = (struct choice){runner, *policy, 0};
+    bool turns = session->a->turns && runner == REPLAY_EXPERTFS;
+    session->choices[session->choice_count++] = (struct choice){runner, *policy, turns, turns};
     for (uint32_t p = 0; p < session->a->predictor_count; p++)
         if (can_guess(session, runner, policy, p))
-            session->choices[session->choice_count++] = (struct choice){runner, *policy, p + 1};
+            session->choices[session->choice_count++] = (struct choice){runner, *policy, p + 1, false};
 }
 
 static void session_make_choices(struct session *session)
@@ -275,6 +279,7 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
     const struct replay_setup *s = &session->a->setup;
     *record = (struct replay_run_record){
         .runner = choice->runner, .policy = choice->policy, .batch = w->batch, .budget = budget};
+    record->begins_without = choice->begins_without;
     if (choice->predictor)
         record->predictor = session->a->predictors[choice->predictor - 1].name;
     double raw_bytes = (double)s->bytes[EFS_POOL_F] * s->layers * s->experts;
@@ -443,7 +448,8 @@ static errint_t open_report(struct session *session, struct efs_error *err)
                                              .history = a->shared.plan_from,
                                              .budgets = (const char *const *)a->budgets,
                                              .budget_count = a->budget_count,
-                                             .live = session->live_open};
+                                             .live = session->live_open,
+                                             .turns = a->turns};
     session->live.compares = runs > 1;
     session->report.runs = calloc(runs + 1, sizeof(*session->report.runs));
     return session->report.runs ? 0 : efs_fail(err, -ENOMEM, "no memory");
@@ -513,6 +519,8 @@ int main(int argc, char **argv)
         replay_live_close(&session->live);
     efs_route_free(&session->trace);
     efs_route_free(&session->history);
+    for (size_t i = 0; i < session->report.count; i++)
+        free(session->report.runs[i].pass_ns);
     free(session->report.runs);
     free(session);
     if (rc < 0)

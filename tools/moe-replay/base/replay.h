@@ -237,12 +237,14 @@ struct replay_run_record {
     enum replay_runner runner;
     struct replay_policy policy;
     const char *predictor; /* NULL: nothing is guessed */
+    bool begins_without;   /* with turns of passes with guesses and without */
     uint32_t batch, budget;
     uint64_t budget_bytes;
     struct replay_plan plan; /* layer_bytes is not kept */
     struct replay_result result;
     /* of live runs: */
     const char *compute;  /* NULL: simulated */
+    uint64_t *pass_ns;    /* [result.passes] with turns; else NULL */
     char path[24];        /* by which the mount served; "" */
     uint64_t limit_bytes; /* of the memory cgroup; 0: there was none */
     uint64_t peak_bytes;  /* of what was in it */

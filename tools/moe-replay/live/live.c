@@ -103,6 +103,8 @@ static errint_t live_play(struct replay_live *live, const struct replay_play *wh
         if (what->library)
             record->learned = *replay_stand_learned(stand);
         rc = replay_stand_result(stand, what->workload, &record->result, &record->check, err);
+        if (live->turns && what->guesses && record->result.passes > 0)
+            record->pass_ns = replay_stand_passes(stand);
         if (rc == 0 && WIFSIGNALED(status) && !tools_interrupted())
             rc = replay_cgroup_kills(&live->stage.cgroup) > 0
                      ? efs_fail(err, -ENOMEM, "%s needs more memory than its cgroup allows",
@@ -206,14 +208,18 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
                                .library = server == SERVER_LIBRARY ? &options : NULL,
                                .budget_bytes = record->budget_bytes,
                                .guesses = record->predictor != NULL,
+                               .begins_without = record->begins_without,
                                .layer_ns = setup->layer_ns};
     record->compute = replay_compute_name(what.compute);
+    if (live->turns && what.guesses)
+        replay_record_note(record, "begins with", record->begins_without ? "out guesses" : " guesses");
     what.limited = server != SERVER_FOREIGN && live_set_limit(live, record);
     errint_t rc = server_begin(server, live, setup, record, &options, err);
     if (rc == 0 && server == SERVER_FOREIGN && live->compares && !live->played) {
         struct replay_run_record unmeasured = *record;
         live->played = true;
         rc = live_play(live, &what, progress, arg, &unmeasured, err);
+        free(unmeasured.pass_ns);
     }
     if (rc == 0)
         rc = live_play(live, &what, progress, arg, record, err);

@@ -24,6 +24,7 @@ struct replay_live {
     bool prealloc;            /* a run takes all its memory before its first token */
     bool warm;                /* expertfs fills memory that is still empty while the disk rests */
     char prefetch[64];        /* expertfs's option for runs that guess; "": none does */
+    uint32_t turns;           /* of so many passes, with guesses and without; 0: none */
     uint64_t allowance_bytes; /* of a cgroup, above the budget: for the process that plays and the kernel's tables */
     /* what replay_live_open() makes: */
     struct replay_model model;
@@ -99,8 +100,9 @@ struct replay_play {
     enum efs_form form;                /* of experts that the library runs from a mount */
     const struct efs_options *library; /* the store in the player's process, in place of a mount; NULL: no */
     uint64_t budget_bytes, layer_ns;
-    bool limited; /* goes into the stage's cgroup */
-    bool guesses; /* something is guessed */
+    bool limited;        /* goes into the stage's cgroup */
+    bool guesses;        /* something is guessed */
+    bool begins_without; /* of live->turns */
 };
 /* Start it. Returns its pid or -errno. */
 pid_t replay_player_start(const struct replay_play *play, struct replay_stand *stand);
@@ -112,6 +114,8 @@ uint32_t replay_stand_moments(const struct replay_stand *stand, struct replay_mo
                               uint64_t *run_ns);
 /* After its end: what was learned of a store in its process. */
 const struct replay_learned *replay_stand_learned(const struct replay_stand *stand);
+/* After its end: the time of each pass that was played, to be freed; NULL: no memory. */
+uint64_t *replay_stand_passes(const struct replay_stand *stand);
 /* After its end: times, hits, bytes into result; the error that ended it, or 0. */
 errint_t replay_stand_result(const struct replay_stand *stand, const struct replay_workload *workload,
                              struct replay_result *result, uint64_t *check, struct efs_error *err);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -115,6 +116,21 @@ static errint_t play_layer(const struct replay_play *p, struct replay_reader *re
     return rc;
 }
 
+/* What is guessed from this pass on, if another turn begins with it. */
+static errint_t take_turn(const struct replay_play *p, const struct replay_reader *reader, uint64_t pass,
+                          struct replay_stand *s)
+{
+    uint32_t turns = p->guesses ? p->live->turns : 0;
+    if (turns == 0 || pass % turns)
+        return 0;
+    const char *prefetch = (pass / turns % 2 != 0) == p->begins_without ? p->live->prefetch : "off";
+    if (reader->fs)
+        return efs_set(reader->fs, "prefetch", prefetch, NULL, &s->err);
+    if (setxattr(p->mountpoint, "user.expertfs.prefetch", prefetch, strlen(prefetch), 0) == 0)
+        return 0;
+    return efs_fail(&s->err, -errno, "%s: prefetch=%s: %s", p->mountpoint, prefetch, strerror(errno));
+}
+
 static errint_t play_all(const struct replay_play *p, struct replay_reader *reader, struct replay_compute *compute,
                          struct replay_notes *notes, struct replay_stand *s)
 {
@@ -123,6 +139,7 @@ static errint_t play_all(const struct replay_play *p, struct replay_reader *read
     errint_t rc = reader->count(reader, &s->before, &s->err);
     s->now = s->before;
     for (uint64_t pass = 0; rc == 0 && pass < w->passes && !atomic_load(&s->stop); pass++) {
+        rc = take_turn(p, reader, pass, s);
         uint64_t began = tools_now_ns(), off = reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
             rc = atomic_load(&s->stop) ? -ECANCELED : play_layer(p, reader, compute, pass, at, l, notes, s);
@@ -229,6 +246,14 @@ uint32_t replay_stand_moments(const struct replay_stand *s, struct replay_moment
 }
 
 /* ---- afterwards --------------------------------------------------------------------------------------------- */
+
+uint64_t *replay_stand_passes(const struct replay_stand *s)
+{
+    uint64_t *pass_ns = calloc(s->passes + 1, sizeof(*pass_ns));
+    if (pass_ns)
+        memcpy(pass_ns, s->pass_ns, s->passes * sizeof(*pass_ns));
+    return pass_ns;
+}
 
 errint_t replay_stand_result(const struct replay_stand *s, const struct replay_workload *w, struct replay_result *r,
                              uint64_t *check, struct efs_error *err)

@@ -126,20 +126,33 @@ static json_t *guesses_json(const struct replay_run_record *run)
                      json_share((double)g->wasted_bytes, tokens));
 }
 
-static json_t *live_json(const struct replay_run_record *run)
+/* The turns of a run, or null: it has none. */
+static json_t *turns_json(const struct replay_report *report, const struct replay_run_record *run)
+{
+    if (!run->pass_ns)
+        return json_null();
+    json_t *list = json_array();
+    for (uint64_t i = 0; list && i < run->result.passes; i++)
+        json_array_append_new(list, json_integer((json_int_t)run->pass_ns[i]));
+    return json_pack("{s:I, s:s, s:o}", "passes", (json_int_t)report->turns, "begins",
+                     run->begins_without ? "without" : "with", "pass_ns", list);
+}
+
+static json_t *live_json(const struct replay_report *report, const struct replay_run_record *run)
 {
     char check[24];
     snprintf(check, sizeof(check), "%016llx", (unsigned long long)run->check);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o, s:o}", "compute", run->compute, "serving_path",
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o, s:o, s:o}", "compute", run->compute, "serving_path",
                      run->path, "memory_limit_bytes", (json_int_t)run->limit_bytes, "memory_peak_bytes",
                      (json_int_t)run->peak_bytes, "check", check, "schedule_ns_mean", run->result.schedule_ns_mean,
-                     "note", run->note, "costs", learned_json(&run->learned), "guesses", guesses_json(run));
+                     "note", run->note, "costs", learned_json(&run->learned), "guesses", guesses_json(run), "turns",
+                     turns_json(report, run));
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)
 {
     json_t *all = common_json(report, run);
-    json_t *more = run->runner == REPLAY_SIMULATE ? simulated_json(report, run) : live_json(run);
+    json_t *more = run->runner == REPLAY_SIMULATE ? simulated_json(report, run) : live_json(report, run);
     if (!all || !more || json_object_update(all, more) != 0) {
         json_decref(all);
         all = NULL;

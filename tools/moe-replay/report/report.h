@@ -12,7 +12,8 @@ struct replay_report {
     size_t count;
     const char *const *budgets; /* as the user wrote them */
     uint32_t budget_count;
-    bool live; /* some runs are not simulated */
+    bool live;      /* some runs are not simulated */
+    uint32_t turns; /* passes with guesses and without by turns; 0: none */
 };
 /* "zipmoe:io", "expertfs lru:coded", "mmap": what the rows of a table are called. */
 void replay_run_name(const struct replay_report *report, const struct replay_run_record *run, char *name, size_t room);

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bench/prefetch: time per token with guesses over that without, to one percent.
+
+Whole runs differ by more than a percent, since the disk does. So one run changes between --prefetch and off after every
+--turns tokens (moe-replay --turns), and is played twice: one begins with guesses, the other without, and each token is
+played both ways. A turn of the one over the same turn of the other is a ratio of the same tokens; of a turn and the next
+one, in which the runs have changed places, the geometric mean has neither how fast the disk was in either run nor what
+these tokens ask for. The interval is of 95 %, by bootstrap over such pairs of turns. The first --leave tokens of a turn
+are left out, in which the cache and the predictor follow the change; so is the first pair, in which memory fills.
+
+off gives back the predictor's memory to the experts, so that its ratio has all that guesses cost. The predictor is loaded
+anew with every turn, from what it has saved, and begins in the middle of an answer: with guesses it is a little faster
+than told here."""
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from replay import WORK, Replay, arguments, prepare, traced  # noqa: E402
+
+SAMPLES = 10000
+
+
+def options():
+    p = arguments("prefetch", __doc__, "10%,25%,50%", 1, 400, "zipmoe:io", "of the library that runs the experts")
+    p.add_argument("--store", help="a store, in place of that of --model")
+    p.add_argument("--turns", type=int, default=20, help="tokens of a turn, 18 or more: what was learned of 16 passes is kept (20)")
+    p.add_argument("--leave", type=int, default=4, help="tokens at the begin of a turn that are not counted (4)")
+    p.add_argument("--prefetch", default="auto", help="auto or always (auto)")
+    p.add_argument("--layer-us", default="840", help="all else in a layer (840)")
+    p.add_argument("--tune", help="of moe-replay; token_mib=0.00001 reads nothing: what the predictor alone costs")
+    p.add_argument("--busy", metavar="FILE", help="a large file on the same disk that fio reads meanwhile, 1 MiB at random, 32 at once")
+    a = traced(p)
+    if not a.trace:
+        p.error("no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
+    if a.turns <= a.leave:
+        p.error("--leave leaves nothing of --turns")
+    return a
+
+
+def busy(path):
+    return subprocess.Popen(["fio", "--name=busy", "--readonly", "--rw=randread", "--bs=1M", "--iodepth=32", "--direct=1",
+                             "--ioengine=io_uring", "--time_based", "--runtime=1d", f"--filename={path}", "--output-format=json"],
+                            stdout=subprocess.PIPE, text=True)
+
+
+def end(fio):
+    fio.send_signal(signal.SIGINT)
+    text = fio.communicate()[0]
+    job = json.loads(text[text.index("{"):])["jobs"][0]["read"]
+    print(f"fio: {job['bw_bytes'] / 1e9:.2f} GB/s")
+
+
+def times(run, turns, leave):
+    """Seconds of each whole turn."""
+    ns = run["turns"]["pass_ns"]
+    return [sum(ns[at + leave:at + turns]) / 1e9 for at in range(0, len(ns) - turns + 1, turns)]
+
+
+def pairs(first, second, turns, leave):
+    """log(time with / without) of each pair of turns; first begins with guesses, second without."""
+    logs = [math.log(a / b) for a, b in zip(times(first, turns, leave), times(second, turns, leave))]
+    return [(logs[i] - logs[i + 1]) / 2 for i in range(2, len(logs) - 1, 2)]
+
+
+def interval(logs, seed=1):
+    r = random.Random(seed)
+    means = sorted(sum(r.choices(logs, k=len(logs))) / len(logs) for _ in range(SAMPLES))
+    return [math.exp(x) for x in (sum(logs) / len(logs), means[SAMPLES // 40], means[-SAMPLES // 40])]
+
+
+def tell(budget, runs, a):
+    ends = {kind: [r for r in runs if r["turns"]["begins"] == kind] for kind in ("with", "without")}
+    logs = [x for first, second in zip(ends["with"], ends["without"]) for x in pairs(first, second, a.turns, a.leave)]
+    if len(logs) < 2:
+        print(f"budget {budget}: too few turns, more --tokens are needed")
+        return
+    ratio, low, high = interval(logs)
+    tokens = a.turns - a.leave
+    ms = [1e3 * t / tokens for r in runs for t in times(r, a.turns, a.leave)[2:]]
+    read = [sum(r["guesses"][k] for r in runs) for k in ("missing", "used", "late", "wasted")]
+    print(f"budget {budget:>4}, {a.prefetch}{' beside fio' if a.busy else ''}: tokens a second {1 / ratio:.4f} of those without "
+          f"guesses ({1 / high:.4f} to {1 / low:.4f}); {len(logs)} pairs of turns, {2 * len(logs) * tokens} tokens each way of "
+          f"{sum(ms) / len(ms):.0f} ms; experts missing {read[0]}, read ahead {read[1]}, late {read[2]}, in vain {read[3]}")
+
+
+def main():
+    a = options()
+    raw, store = (None, a.store) if a.store else prepare(a.model)
+    folder = os.path.join(WORK, "prefetch-results")
+    os.makedirs(folder, exist_ok=True)
+    replay = Replay(a, raw, store, folder)
+    command = ["--mount", store, "--policy", a.policies, "--compute", "ffn-coded", "--layer-us", a.layer_us, "--predict", "mixed",
+               "--prefetch", a.prefetch, "--turns", str(a.turns), *(["--tune", a.tune] if a.tune else [])]
+    fio = busy(a.busy) if a.busy else None
+    try:
+        for budget in a.budgets.split(",") * a.rounds:
+            a.budgets = budget
+            replay.run(*command, tokens=a.tokens)
+            tell(budget, [r for r in replay.all if r["budget"] == budget and r["turns"]], a)
+    finally:
+        if fio:
+            end(fio)
+    with open(os.path.join(folder, "runs.json"), "w") as f:
+        json.dump(replay.all, f)
+    return 1 if replay.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
