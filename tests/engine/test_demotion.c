@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A demotion reads the full form of an expert while others hold it, copy from it, ask for it again, want its memory or
+ * close the store. It is made to stand still at each of its gaps while they do, and they while it ends: the bytes are
+ * right whoever is last, and what is held is the budget's again.
+ *
+ * The gaps are put in by the linker (--wrap, see Makefile): before a chunk of an extent is made from the full form,
+ * before the extent is told to be made, and after that, which with the last extent is before the full form is let go.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "cache_core.h"
+#include "codec.h"
+#include "expertfs-private.h"
+#include "fixture.h"
+#include "lease.h"
+#include "waiting.h"
+
+#define EXPERTS 4
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static uint8_t *raw[EXPERTS]; /* the experts' files */
+static uint32_t files[EXPERTS];
+static size_t bytes[EXPERTS];
+
+/* 11 MiB an expert, coded almost a segment. */
+static int setup(void **state)
+{
+    *state = &model;
+    fixture_store(&model, 1, EXPERTS, 1920, 1024);
+    struct efs *fs = fixture_open(&model, (struct efs_options){.no_state = true});
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        struct efs_expert_info info;
+        struct efs_file_info file;
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
+        files[e] = info.file;
+        bytes[e] = file.bytes;
+        raw[e] = malloc(file.bytes);
+        assert_int_equal(read_wait(fs, info.file, NULL, 0, raw[e], file.bytes), file.bytes);
+    }
+    efs_close(fs);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        free(raw[e]);
+    return fixture_teardown(state);
+}
+
+/* ---- gaps ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned seen, at; /* of the demotion; at: where it stands still, from 1; 0: nowhere */
+    bool stands, go;
+    bool copier_stands, copier_go;
+} gaps = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local unsigned demoting; /* 2: makes chunks of an extent, 1: has made them */
+static _Thread_local bool copies;       /* the next turn pins what this thread copies then */
+
+static void stand(bool *stands, const bool *go)
+{
+    *stands = true;
+    pthread_cond_broadcast(&gaps.changed);
+    while (!*go)
+        pthread_cond_wait(&gaps.changed, &gaps.lock);
+    *stands = false;
+}
+
+static void gap(void)
+{
+    pthread_mutex_lock(&gaps.lock);
+    if (++gaps.seen == gaps.at)
+        stand(&gaps.stands, &gaps.go);
+    pthread_mutex_unlock(&gaps.lock);
+}
+
+static void wait_for(const bool *stands)
+{
+    pthread_mutex_lock(&gaps.lock);
+    while (!*stands)
+        pthread_cond_wait(&gaps.changed, &gaps.lock);
+    pthread_mutex_unlock(&gaps.lock);
+}
+
+static void let_go(bool *go)
+{
+    pthread_mutex_lock(&gaps.lock);
+    *go = true;
+    pthread_cond_broadcast(&gaps.changed);
+    pthread_mutex_unlock(&gaps.lock);
+}
+
+errint_t __real_efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *from, size_t n,
+                                 uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
+                                 struct efs_codec_scratch *scratch);
+errint_t __wrap_efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *from, size_t n,
+                                 uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
+                                 struct efs_codec_scratch *scratch);
+void __real_efs_lock(struct efs *fs);
+void __wrap_efs_lock(struct efs *fs);
+void __real_efs_unlock(struct efs *fs);
+void __wrap_efs_unlock(struct efs *fs);
+
+/* Of an open store only demotions encode, and the thread that measures how fast it does. */
+static bool is_worker(void)
+{
+    char name[16] = "";
+    return pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 && strcmp(name, "efs-decode") == 0;
+}
+
+errint_t __wrap_efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *from, size_t n,
+                                 uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
+                                 struct efs_codec_scratch *scratch)
+{
+    if (demoting != 2 && is_worker()) {
+        gap();
+        demoting = 2;
+    }
+    return __real_efs_shard_encode(format, choice, from, n, e, sm, coded, scratch);
+}
+
+void __wrap_efs_lock(struct efs *fs)
+{
+    if (demoting) {
+        gap();
+        demoting--;
+    }
+    __real_efs_lock(fs);
+}
+
+void __wrap_efs_unlock(struct efs *fs)
+{
+    __real_efs_unlock(fs);
+    if (!copies)
+        return;
+    copies = false;
+    pthread_mutex_lock(&gaps.lock);
+    stand(&gaps.copier_stands, &gaps.copier_go);
+    pthread_mutex_unlock(&gaps.lock);
+}
+
+/* ---- who comes meanwhile ---- */
+
+static void check_read(struct efs *fs, uint32_t expert)
+{
+    uint8_t *got = malloc(bytes[expert]);
+    assert_int_equal(read_wait(fs, files[expert], NULL, 0, got, bytes[expert]), bytes[expert]);
+    assert_memory_equal(got, raw[expert], bytes[expert]);
+    free(got);
+}
+
+static void *copy(void *arg)
+{
+    uint8_t *got = malloc(bytes[0]);
+    copies = true;
+    ssize_t n = read_wait(arg, files[0], NULL, 0, got, bytes[0]);
+    bool good = n == (ssize_t)bytes[0] && memcmp(got, raw[0], bytes[0]) == 0;
+    free(got);
+    return good ? arg : NULL;
+}
+
+static void *close_store(void *arg)
+{
+    efs_close(arg);
+    return arg;
+}
+
+static void join(pthread_t thread, const void *result)
+{
+    void *got;
+    pthread_join(thread, &got);
+    assert_ptr_equal(got, result);
+}
+
+/* Another expert, for which the full form of the first has to go. */
+static struct efs_request *begin_other(struct efs *fs)
+{
+    const struct efs_need need = {1, 1};
+    struct efs_request *r;
+    struct efs_error err = {""};
+    assert_int_equal(efs_request_submit(fs, &need, 1, &(struct efs_request_how){.form = EFS_FORM_FULL}, &r, &err), 0);
+    return r;
+}
+
+static bool is_demoting(struct efs *fs)
+{
+    efs_lock(fs);
+    bool is = fs->cache->expert[0].demoting;
+    efs_unlock(fs);
+    return is;
+}
+
+static void demotion_goes_on(struct efs *fs)
+{
+    let_go(&gaps.go);
+    while (is_demoting(fs))
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+/* ---- rounds ---- */
+
+static struct efs *open_store(void)
+{
+    static struct efs_options options = {.workers = 2, .no_state = true, .full_pool = true, .lease_wait = true};
+    static uint64_t fixed;
+    for (;;) { /* that depends on the budget, which has room for one full expert */
+        struct efs *fs = fixture_open(&model, options);
+        struct efs_stats s;
+        efs_stats(fs, &s, sizeof(s));
+        if (s.fixed_bytes == fixed)
+            return fs;
+        efs_close(fs);
+        fixed = s.fixed_bytes;
+        options.budget_bytes = fixed + 8 * MIB + bytes[0] + 4 * MIB;
+    }
+}
+
+struct round {
+    struct efs *fs;
+    void *mapped; /* by who has the first expert's file; NULL: it was given out as a window */
+};
+
+/* The last lease of the first expert goes, its demotion begins and stands at the gap. */
+static struct round begin_round(unsigned at, bool window)
+{
+    struct round r = {.fs = open_store()};
+    struct efs_lease *lease;
+    struct efs_window given;
+    fixture_set_and_plan(r.fs, "plan", "F=100");
+    for (unsigned turn = 0; turn < 2; turn++) {
+        assert_int_equal(lease_wait(r.fs, files[0], &lease), 0);
+        if (turn == 0)
+            efs_lease_release(lease);
+    }
+    if (!window || efs_lease_window(lease, &given) < 0) { /* where there is no tmpfs of our own */
+        int fd = efs_lease_fd(lease);
+        assert_true(fd >= 0);
+        r.mapped = mmap(NULL, bytes[0], PROT_READ, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(r.mapped, MAP_FAILED);
+    }
+    for (uint32_t e = 1; e < EXPERTS; e++) /* its chunks go */
+        check_read(r.fs, e);
+    gaps.at = at;
+    gaps.seen = 0;
+    gaps.go = gaps.copier_go = false;
+    fixture_set_and_plan(r.fs, "plan", "C=100");
+    efs_lease_release(lease);
+    if (at)
+        wait_for(&gaps.stands);
+    return r;
+}
+
+static void end_round(struct round *r)
+{
+    struct efs_stats s;
+    if (r->mapped) { /* whose memory it is, is for good */
+        assert_memory_equal(r->mapped, raw[0], bytes[0]);
+        munmap(r->mapped, bytes[0]);
+    }
+    if (!r->fs)
+        return;
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        check_read(r->fs, e);
+    do
+        efs_stats(r->fs, &s, sizeof(s));
+    while (s.inflight);
+    assert_int_equal(s.leased_experts + s.coded_experts + s.chunks_damaged + s.read_errors, 0);
+    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    efs_close(r->fs);
+}
+
+static void end_other(struct efs_request *other)
+{
+    assert_int_equal(efs_request_wait(other), 0);
+    efs_request_release(other);
+}
+
+static void memory_is_wanted(struct round *r)
+{
+    struct efs_request *other = begin_other(r->fs);
+    let_go(&gaps.go);
+    end_other(other);
+}
+
+static struct efs_lease *lease_again(struct round *r)
+{
+    struct efs_lease *lease;
+    assert_int_equal(lease_wait(r->fs, files[0], &lease), 0);
+    assert_memory_equal(efs_lease_data(lease), raw[0], bytes[0]);
+    return lease;
+}
+
+static void lease_ends_first(struct round *r)
+{
+    struct efs_lease *lease = lease_again(r);
+    struct efs_request *other = begin_other(r->fs);
+    efs_lease_release(lease);
+    let_go(&gaps.go);
+    end_other(other);
+}
+
+static void lease_ends_last(struct round *r)
+{
+    struct efs_lease *lease = lease_again(r);
+    struct efs_request *other = begin_other(r->fs);
+    demotion_goes_on(r->fs);
+    assert_memory_equal(efs_lease_data(lease), raw[0], bytes[0]);
+    efs_lease_release(lease);
+    end_other(other);
+}
+
+static void copier_ends_first(struct round *r)
+{
+    pthread_t copier;
+    assert_int_equal(pthread_create(&copier, NULL, copy, r->fs), 0);
+    wait_for(&gaps.copier_stands);
+    struct efs_request *other = begin_other(r->fs);
+    let_go(&gaps.copier_go);
+    join(copier, r->fs);
+    let_go(&gaps.go);
+    end_other(other);
+}
+
+static void copier_ends_last(struct round *r)
+{
+    pthread_t copier;
+    assert_int_equal(pthread_create(&copier, NULL, copy, r->fs), 0);
+    wait_for(&gaps.copier_stands);
+    demotion_goes_on(r->fs);
+    struct efs_request *other = begin_other(r->fs);
+    let_go(&gaps.copier_go);
+    join(copier, r->fs);
+    end_other(other);
+}
+
+static void store_closes(struct round *r)
+{
+    pthread_t closer;
+    struct efs *fs = r->fs;
+    assert_int_equal(pthread_create(&closer, NULL, close_store, fs), 0);
+    let_go(&gaps.go);
+    join(closer, fs);
+    r->fs = NULL;
+}
+
+/* Nobody wants its memory: all is coded again, and nothing read. */
+static unsigned count_gaps(void)
+{
+    struct efs_stats before, after;
+    struct round r = begin_round(0, false);
+    efs_stats(r.fs, &before, sizeof(before));
+    while (is_demoting(r.fs))
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    do
+        efs_stats(r.fs, &after, sizeof(after));
+    while (after.inflight);
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(r.fs, efs_id(0), &info, sizeof(info)), 0);
+    assert_true(after.recoded_bytes >= info.coded_bytes);
+    assert_int_equal(after.disk_reads, before.disk_reads);
+    end_round(&r);
+    return gaps.seen;
+}
+
+/* Those of the first, the second and the last extent. */
+static void each_gap(void (*what)(struct round *))
+{
+    unsigned count = count_gaps();
+    assert_true(count > 9 && count % 3 == 0);
+    for (unsigned at = 1; at <= count; at += at == 6 ? count - 8 : 1)
+        for (unsigned window = 0; window < 2; window++) {
+            struct round r = begin_round(at, window);
+            what(&r);
+            end_round(&r);
+        }
+}
+
+#define AT_EACH_GAP(what)                                                                                              \
+    static void test_##what(void **state)                                                                              \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        each_gap(what);                                                                                                \
+    }
+AT_EACH_GAP(memory_is_wanted)
+AT_EACH_GAP(lease_ends_first)
+AT_EACH_GAP(lease_ends_last)
+AT_EACH_GAP(copier_ends_first)
+AT_EACH_GAP(copier_ends_last)
+AT_EACH_GAP(store_closes)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_is_wanted), cmocka_unit_test(test_lease_ends_first),
+        cmocka_unit_test(test_lease_ends_last),  cmocka_unit_test(test_copier_ends_first),
+        cmocka_unit_test(test_copier_ends_last), cmocka_unit_test(test_store_closes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
