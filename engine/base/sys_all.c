@@ -3,6 +3,7 @@
 #include "sys.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 
 int efs_sys_pread_least(int fd, void *buf, size_t bytes, size_t least, uint64_t offset)
 {
@@ -29,4 +30,10 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
         done += (size_t)n;
     }
     return 0;
+}
+
+int efs_sys_have_pages(void *addr, size_t bytes)
+{
+    int rc = efs_sys_madvise(addr, bytes, MADV_POPULATE_WRITE);
+    return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM;
 }

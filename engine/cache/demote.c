@@ -114,6 +114,14 @@ static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent 
     return true;
 }
 
+static bool demotion_has_pages(const struct efs *fs, const struct efs_extent *x, unsigned components)
+{
+    return (!(components & EFS_COMPONENT_E) ||
+            efs_sys_have_pages(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E)) == 0) &&
+           (!(components & EFS_COMPONENT_SM) ||
+            efs_sys_have_pages(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM)) == 0);
+}
+
 static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
 {
     struct efs *fs = d->fs;
@@ -211,7 +219,8 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     efs_unlock(fs);
     if (rc < 0)
         return !again;
-    bool good = demotion_make_extent(d, extent, components, raw);
+    bool good = demotion_has_pages(fs, &fs->extents->at[extent], components) &&
+                demotion_make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
     efs_lock(fs);
     efs_extent_loaded(fs, extent, components, good ? 0 : -EAGAIN);

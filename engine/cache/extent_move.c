@@ -7,6 +7,7 @@
 #include "extent_core.h"
 
 #include "container.h"
+#include "sys.h"
 
 #include <string.h>
 
@@ -72,10 +73,18 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs_extent *x = &fs->extents->at[m->extent];
     struct efs_block *block = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     (void)scratch;
-    memcpy(m->to.data, block->data, efs_extent_span(fs, x, m->component));
+    size_t bytes = efs_extent_span(fs, x, m->component);
+    bool good = efs_sys_have_pages(m->to.data, bytes) == 0;
+    if (good)
+        memcpy(m->to.data, block->data, bytes);
     efs_lock(fs);
-    efs_arena_free(&fs->arena, block);
-    *block = m->to;
+    if (good) {
+        efs_arena_free(&fs->arena, block);
+        *block = m->to;
+    } else {
+        efs_arena_free(&fs->arena, &m->to);
+        efs_extent_give_up(fs, m->extent, m->component);
+    }
     efs_extent_rests(fs, m->extent, 0);
     m->busy = move_next(fs);
     bool ended = !m->busy;

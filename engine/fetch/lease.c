@@ -209,16 +209,20 @@ void efs_leases_retry(struct efs *fs)
 
 /* ---- beginning, without lock ---- */
 
-/* The memory file gets its size and its pages, the header of the expert's file, and zeros after its end. */
-static void fill_prepare(struct efs_fetch *fetch)
+/* The memory file gets its size and its pages, the header of the expert's file, and zeros after its end. -ENOMEM: there
+ * are no pages. */
+static errint_t fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
     uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
     if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
         fetch->error = -EIO;
-    efs_memfile_reserve(fetch->memfile);
+    errint_t rc = efs_memfile_reserve(fetch->memfile);
+    if (rc < 0)
+        return rc;
     efs_view_expert_header(view, fetch->expert, (char *)fetch->memfile->data);
     memset(fetch->memfile->data + file_bytes, 0, fetch->memfile->bytes - file_bytes);
+    return 0;
 }
 
 /* There is no memory to begin with. Room that there is in the budget is not tried again at once: it would not help. */
@@ -248,16 +252,16 @@ static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *
     struct efs_fetch *fetch = efs_fetch_new(fs, w->expert);
     if (fetch && !memfile)
         memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, w->expert));
-    if (!fetch || !memfile) {
-        free(fetch);
-        fill_fail(fs, w->expert, memfile, w->fresh);
-        return NULL;
+    if (fetch && memfile) {
+        fetch->memfile = memfile;
+        fetch->tokens = w->tokens;
+        fetch->ended = lease_filled;
+        if (fill_prepare(fetch) == 0)
+            return fetch;
     }
-    fetch->memfile = memfile;
-    fetch->tokens = w->tokens;
-    fetch->ended = lease_filled;
-    fill_prepare(fetch);
-    return fetch;
+    free(fetch);
+    fill_fail(fs, w->expert, memfile, w->fresh);
+    return NULL;
 }
 
 void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches)

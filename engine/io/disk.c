@@ -163,7 +163,8 @@ static void disk_pin(struct efs_disk *d, uint32_t segment)
     struct efs_segment *s = &d->o.arena->segments[segment];
     if (!d->pins || s->pinned || atomic_load(&s->populating))
         return;
-    efs_arena_populate(d->o.arena, segment);
+    if (efs_arena_populate(d->o.arena, segment) < 0)
+        return; /* it may later */
     if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0) {
         s->pinned = true;
     } else {
@@ -279,6 +280,8 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
     }
     if (result == -EAGAIN || result == -EINTR)
         result = 0;
+    else if (result == -EFAULT) /* the memory to read into cannot have its pages */
+        result = -ENOMEM;
     else if (result == 0)
         result = -EIO; /* the store ended early: it was checked to be long enough */
     if (result > 0) {

@@ -117,8 +117,8 @@ void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
 void efs_arena_give_back(struct efs_arena *arena, uint32_t segment);
 /* The I/O thread, without the lock, when the segment is first used: have its pages all at once, and see whether they
- * are huge. */
-void efs_arena_populate(struct efs_arena *arena, uint32_t segment);
+ * are huge. -ENOMEM: not all of them can be had; 0 also where older kernels leave it to who touches them. */
+errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment);
 /* The same by another thread, part by part, of a segment that was marked as populating before it got blocks: the pages
  * from byte offset on; then, or to give up, _done(). 0, -errno: older kernels cannot. */
 #define EFS_ARENA_PART ((size_t)2 << 20)

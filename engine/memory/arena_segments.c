@@ -239,11 +239,13 @@ static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
     atomic_fetch_add(&arena->huge_bytes, s->huge_bytes);
 }
 
-void efs_arena_populate(struct efs_arena *arena, uint32_t segment)
+errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
-    if (!s->populated && efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE) == 0)
-        arena_populated(arena, s); /* older kernels: pages come when they are touched */
+    int rc = s->populated ? 0 : efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE);
+    if (rc == 0 && !s->populated)
+        arena_populated(arena, s);
+    return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM; /* older kernels: pages come when they are touched */
 }
 
 errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)

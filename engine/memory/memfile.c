@@ -109,10 +109,12 @@ errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
     return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : efs_sys_ftruncate(memfile->fd, file_bytes);
 }
 
-void efs_memfile_reserve(struct efs_memfile *memfile)
+errint_t efs_memfile_reserve(struct efs_memfile *memfile)
 {
-    if (memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->populated)
-        efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    if (memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ||
+        efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes) == 0)
+        return 0;
+    return efs_sys_have_pages(memfile->data, memfile->bytes);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)

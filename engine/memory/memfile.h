@@ -66,9 +66,9 @@ errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *mem
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* It is to be filled: have the pages that it lacks, as large as they can be, and leave it to the fill to clear each of
  * them. A fault gets huge pages and, after the last whole one, pages of 4 KiB: of an expert of 9 MiB and a header that
- * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. Where
- * that fails, faults do it. After efs_memfile_resize(). Takes some 20 us. */
-void efs_memfile_reserve(struct efs_memfile *memfile);
+ * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. After
+ * efs_memfile_resize(). Takes some 20 us. -ENOMEM: it cannot have them, and must not be written to. */
+errint_t efs_memfile_reserve(struct efs_memfile *memfile);
 /* Have all its pages, whose content is anything then. PRIVATE. May take a millisecond for each MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 

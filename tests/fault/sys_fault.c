@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sys_fault.c - see sys_fault.h: the real calls under other names, and wrappers that fail on demand. */
+#define fsconfig fault_fsconfig
 #define efs_sys_open real_open
 #define efs_sys_openat real_openat
 #define efs_sys_close real_close
@@ -37,6 +38,7 @@
 #define efs_sys_uring_submit real_uring_submit
 #define efs_sys_uring_result real_uring_result
 #include "../../engine/base/sys.c"
+#undef fsconfig
 #undef efs_sys_open
 #undef efs_sys_openat
 #undef efs_sys_close
@@ -319,9 +321,42 @@ int efs_sys_add_seals(int fd, int seals)
     return fails(FAULT_SEALS) ? -plan.error : real_add_seals(fd, seals);
 }
 
+static struct {
+    bool sized;
+    int fd;
+} tmpfs;
+
+extern int fsconfig(int context, unsigned command, const char *key, const void *value, int number);
+
+/* One that is made without a size can be given none later. */
+int fault_fsconfig(int context, unsigned command, const char *key, const void *value, int number)
+{
+    return fsconfig(context, command, key, tmpfs.sized && key && strcmp(key, "size") == 0 ? "1t" : value, number);
+}
+
 int efs_sys_huge_tmpfs(void)
 {
-    return fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs();
+    return tmpfs.fd = fails(FAULT_HUGE_TMPFS) ? -plan.error : real_huge_tmpfs();
+}
+
+void fault_tmpfs_room(uint64_t bytes)
+{
+    struct statvfs now;
+    char size[24] = "1t";
+    tmpfs.sized = true;
+    if (tmpfs.fd <= 0 || fstatvfs(tmpfs.fd, &now) < 0)
+        return;
+    if (bytes != UINT64_MAX) { /* 0 would be no limit */
+        unsigned long long used = (now.f_blocks - now.f_bfree) * now.f_bsize;
+        snprintf(size, sizeof(size), "%llu", used + bytes ? used + bytes : 1ull);
+    }
+    int context = fspick(tmpfs.fd, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+    if (context < 0 || fsconfig(context, FSCONFIG_SET_STRING, "size", size, 0) < 0 ||
+        fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0) {
+        perror("the size of a tmpfs");
+        abort();
+    }
+    close(context);
 }
 
 static bool old_kernel;
@@ -354,6 +389,7 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd, uint64
 int efs_sys_close(int fd)
 {
     bool failed = fails(FAULT_CLOSE);
+    tmpfs.fd = fd == tmpfs.fd ? -1 : tmpfs.fd;
     int rc = real_close(fd);
     return failed ? -plan.error : rc;
 }

@@ -57,6 +57,10 @@ void fault_named_files(bool on);
 /* From now on only what is mounted somewhere can be cloned, as before Linux 6.15. */
 void fault_old_kernel(bool on);
 
+/* A tmpfs of our own that is made from now on has a size, and so much of it is free now; less has no room for a page.
+ * UINT64_MAX: enough for all. */
+void fault_tmpfs_room(uint64_t bytes);
+
 /* From now on the process ends, with POWER_EXIT, at the nth call that changes files; lose: as when the power fails,
  * with what was not synced lost. nth 0: calls are only counted. */
 #define POWER_EXIT 99
