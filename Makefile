@@ -180,6 +180,12 @@ $(BUILD)/tests/engine/libcuda-fake.so: $(BUILD)/obj/tests/engine/fake_cuda.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared -lpthread -lm
+# Preloaded into a daemon.
+TEST_PROGRAMS += $(BUILD)/tests/e2e/libsized-tmpfs.so
+$(BUILD)/tests/e2e/libsized-tmpfs.so: $(BUILD)/obj/tests/e2e/sized_tmpfs.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) -shared
 # tests/fault puts failing system calls in the place of engine/base/sys.c
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No space in the tmpfs that a daemon has its memory in: readers, mappings and clients of the socket get the right bytes or
+an error, the daemon lives, and with space again all is as before."""
+import ctypes
+import errno
+
+from e2e import *
+from handout import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
+
+need_fuse()
+if SANITIZED:
+    skip("a sanitizer's library has to be loaded first")
+preload = program("tests/e2e/libsized-tmpfs.so")
+EXPERTS = 8
+store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", str(EXPERTS), "-l", "2", "--vocab", "500"))
+want = experts_by_the_daemon(store)
+with open(store, "rb") as file:
+    stored = file.read()
+libc = ctypes.CDLL(None, use_errno=True)
+if not hasattr(libc, "fspick"):
+    skip("a C library without fspick(2)")
+mount = Mount(store, "budget=128M", environment={"LD_PRELOAD": preload, "EFS_TEST_TMPFS": "1t"})
+
+
+def roots():
+    """Descriptors of the daemon's tmpfs."""
+    folder = f"/proc/{mount.daemon.pid}/fd"
+    return [f"{folder}/{n}" for n in os.listdir(folder) if os.readlink(f"{folder}/{n}") == "/" and
+            os.statvfs(f"{folder}/{n}").f_blocks << 12 == 1 << 40]
+
+
+if not mount.passthrough() or not roots():
+    mount.unmount()
+    skip("the daemon has no tmpfs of its own here")
+root = roots()[0]
+
+
+def leave(room):
+    """So many bytes of the tmpfs are free."""
+    now = os.statvfs(root)
+    size = 1 << 40 if room is None else (now.f_blocks - now.f_bfree) * now.f_bsize + room
+    context = libc.fspick(-100, root.encode(), 1)
+    failed = context < 0 or libc.fsconfig(context, 1, b"size", str(max(size, 1)).encode(), 0) or libc.fsconfig(context, 7, None, None, 0)
+    check(f"{'all' if room is None else f'{room >> 10} KiB'} free of the tmpfs", not failed, errno.errorcode.get(ctypes.get_errno()))
+    os.close(context)
+
+
+def read_all(what):
+    """How many experts were read; no error is another one, and no byte is wrong."""
+    good, wrong = 0, []
+    for name in sorted(want):
+        try:
+            with open(mount / name, "rb", buffering=0) as file:
+                if file.read() != want[name]:
+                    wrong.append(name)
+                good += 1
+        except OSError as error:
+            if error.errno not in (errno.ENOMEM, errno.EIO):
+                wrong.append((name, str(error)))
+    check(f"{what}: {good} of {len(want)} experts read, no byte is wrong", not wrong, wrong)
+    return good
+
+
+def ask_all(what):
+    """The same for coded ones of a client."""
+    client, good, wrong = Client(mount), 0, []
+    for layer in range(2):
+        client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
+        for _ in range(EXPERTS):
+            tag, error, layout, places = client.coded()
+            if error:
+                wrong += [(tag, error)] if error not in (-errno.ENOMEM, -errno.EIO) else []
+                continue
+            tensors, header = client.chunks(layout, places)
+            if not want[f"experts/L{layer:02}/E{tag:03}.safetensors"].startswith(header) or not all(
+                    e in stored and sm in stored for tensor in tensors for _, _, e, sm in tensor):
+                wrong.append(tag)
+            good += 1
+            client.send(DROP, [(0, 0, tag)])
+    client.close()
+    check(f"{what}: {good} of {2 * EXPERTS} came coded, no byte is wrong", not wrong, wrong)
+    return good
+
+
+for room in (0, 1 << 20, 9 << 20, 20 << 20):
+    print(f"-- {room >> 10} KiB")
+    leave(room)
+    for what in ("first", "again"):
+        read_all(what)
+        ask_all(what)
+    os.setxattr(mount.path, "user.expertfs.budget", b"64M")
+    read_all("a smaller budget")
+    os.setxattr(mount.path, "user.expertfs.budget", b"128M")
+    if not check("the daemon lives", mount.daemon.poll() is None, mount.printed()[-2000:]):
+        break
+    leave(None)
+    check("with room all is read", read_all("room") == len(want) and ask_all("room") == 2 * EXPERTS)
+    with open(mount / "experts/L00/E000.safetensors", "rb") as file:
+        check("and leased", mount.count("leased_experts") == 1, mount.stat())
+note(f"the log: {len(mount.printed().splitlines())} lines")
+mount.unmount()
+done()
