@@ -60,6 +60,7 @@ struct efs_request_how {
      * for that one, it is as with bring, in the form that was asked for. */
     efs_arrived_fn *arrived;
     void *const *args;
+    bool opened; /* with arrived: each is for who opens its file, in memory that is shown as one */
 };
 /*
  * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: scheduled as a
@@ -89,7 +90,8 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
                              uint32_t *count);
 /* This one is not needed any more. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
-/* After efs_close(), in place of it, of one that came by arrived: what held it is gone with the store. */
+/* In place of it, of one that came by arrived: after efs_close(), what held it is gone with the store; or its lease is
+ * another's now. */
 void efs_request_forget(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 void efs_request_release(struct efs_request *request);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * budget.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
- * memfds. It decides who gives way. All with efs.lock held, but for giving a segment back,
- * efs_budget_wait() and efs_budget_now().
+ * memfds. It decides who gives way. All with efs.lock held, but for giving a segment back and efs_budget_wait().
  */
 #include "budget.h"
 
@@ -31,14 +30,6 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
     uint64_t segments = (bytes - fixed) / segment, floor = segments / FLOOR_SHARE;
     fs->account.floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
     efs_extents_set_ahead(fs, segments * segment / 2);
-}
-
-uint64_t efs_budget_now(struct efs *fs)
-{
-    efs_lock(fs);
-    uint64_t bytes = fs->account.budget_bytes;
-    efs_unlock(fs);
-    return bytes;
 }
 
 uint64_t efs_budget_coded(const struct efs *fs)

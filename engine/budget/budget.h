@@ -55,8 +55,6 @@ struct efs_budget {
 };
 
 /* ---- budget.c ---- */
-/* Without lock: what can be had of the budget now. efs_set() and others' needs change it under everybody's feet. */
-uint64_t efs_budget_now(struct efs *fs);
 /* With lock held: */
 /* What is held, if the chunk pool had so many segments, should it have fewer. */
 static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - leases on full experts: joined, filled, waited for, released.
- *
- * Leases that come at about the same time and find their experts not full are gathered and brought as one batch: a
- * reader that opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
+ * lease.c - leases on full experts: joined, filled, waited for, released. Who asks for them: lease_open.c,
+ * request_begin.c.
  */
 #include "lease.h"
-#include "container.h"
 #include "expertfs-private.h"
 
 #include "budget.h"
@@ -20,7 +17,7 @@
 #include <string.h>
 #include <sys/types.h>
 
-#define GATHER_MAX 64u /* leases that are brought as one */
+#define RETRY_MAX 64u /* leases of the line that begin in one turn */
 
 struct efs_lease { /* one an expert: all leases on it are counted in struct efs_full */
     struct efs *fs;
@@ -164,18 +161,12 @@ static void lease_wait(struct efs *fs, struct efs_full_waiter *w, bool for_a_mom
     efs_plan_thread_kick(fs);
 }
 
-/* Lock held: lease_take() for one that comes now. */
-static void lease_take_or_wait(struct efs *fs, struct efs_full_waiter *w)
-{
-    errint_t rc = lease_take(fs, w, false);
-    if (rc < 0)
-        lease_wait(fs, w, rc == -EBUSY);
-}
-
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
 {
     efs_active_begin(fs);
-    lease_take_or_wait(fs, w);
+    errint_t rc = lease_take(fs, w, false);
+    if (rc < 0)
+        lease_wait(fs, w, rc == -EBUSY);
 }
 
 /* This one of the line gets room, or is answered: it leaves the line. false: it waits on. */
@@ -194,7 +185,7 @@ static bool line_take(struct efs *fs, struct efs_full_waiter **at)
 void efs_leases_retry(struct efs *fs)
 {
     for (uint32_t taken = 0; fs->leases->queue; taken++) {
-        if (taken == GATHER_MAX) {
+        if (taken == RETRY_MAX) {
             efs_again(fs, EFS_AGAIN_LEASES);
             return;
         }
@@ -277,93 +268,6 @@ void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct e
         efs_fetch_submit(fs, all);
 }
 
-/* ---- gathered leases ---- */
-
-/* Lock held: take leases of one layer off the gathered ones, each expert once, and tell the cache state of them
- * together. */
-static uint32_t gather_take_layer(struct efs *fs, struct efs_full_waiter **taken)
-{
-    uint32_t experts[GATHER_MAX], count = 0, layer = 0;
-    for (struct efs_full_waiter **p = &fs->leases->gathered; *p && count < GATHER_MAX;) {
-        struct efs_full_waiter *w = *p;
-        bool take = count == 0 || efs_cache_layer_of(fs, w->expert) == layer;
-        for (uint32_t i = 0; i < count && take; i++)
-            take = experts[i] != w->expert;
-        if (!take) {
-            p = &w->next;
-            continue;
-        }
-        *p = w->next;
-        layer = efs_cache_layer_of(fs, w->expert);
-        taken[count] = w;
-        experts[count++] = w->expert;
-    }
-    if (count)
-        efs_cache_request(fs, experts, NULL, count, false);
-    return count;
-}
-
-static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
-{
-    struct efs *fs = EFS_CONTAINER(job, struct efs_leases, gather_job)->fs;
-    struct efs_full_waiter *taken[GATHER_MAX];
-    uint32_t count;
-    (void)scratch;
-    do {
-        efs_lock(fs);
-        count = gather_take_layer(fs, taken);
-        for (uint32_t i = 0; i < count; i++)
-            lease_take_or_wait(fs, taken[i]);
-        fs->leases->gathering = count > 0;
-        efs_unlock(fs);
-    } while (count);
-    efs_active_end(fs);
-}
-
-/* Lock held: it is brought together with others that come about now. */
-static void lease_gather(struct efs *fs, struct efs_full_waiter *w)
-{
-    struct efs_full_waiter **tail = &fs->leases->gathered;
-    while (*tail)
-        tail = &(*tail)->next;
-    w->next = NULL;
-    *tail = w;
-    efs_active_begin(fs);
-    if (fs->leases->gathering)
-        return;
-    fs->leases->gathering = true;
-    efs_active_begin(fs);
-    efs_defer_job(fs, &fs->leases->gather_job, EFS_JOB_FIRST);
-}
-
-void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
-{
-    const enum efs_memfile_kind use = EFS_MEMFILE_SHOWN;
-    struct efs_file_info info;
-    errint_t rc = efs_view_info(&fs->view, file, &info);
-    if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
-        rc = -EINVAL;
-    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;
-    efs_count(&fs->stats, leases, 1);
-    if (!w) {
-        efs_count(&fs->stats, lease_errors, 1);
-        done(arg, rc ? rc : -ENOMEM, NULL);
-        return;
-    }
-    w->use = use;
-    efs_lock(fs);
-    fs->leases->last_use = use;
-    efs_cache_touched(fs, info.expert.number);
-    const struct efs_full *f = efs_full_of(fs, info.expert.number);
-    if (f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, use))) {
-        efs_cache_request(fs, &info.expert.number, NULL, 1, false);
-        efs_lease_ask(fs, w);
-    } else {
-        lease_gather(fs, w);
-    }
-    efs_unlock(fs);
-}
-
 /* While it is leased an expert stays where it is: no lock is needed to see that. */
 static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 {
@@ -416,7 +320,6 @@ errint_t efs_leases_build(struct efs *fs)
     fs->leases->fs = fs;
     fs->leases->queue_tail = &fs->leases->queue;
     fs->leases->coded_tail = &fs->leases->coded_waiting;
-    fs->leases->gather_job.run = gather_run;
     return 0;
 }
 

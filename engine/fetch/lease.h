@@ -12,9 +12,10 @@ struct efs_leases {
     struct efs_lease *handles;                   /* by expert */
     uint32_t *coded_holds;                       /* by expert: coded items of requests that hold it, or will */
     struct efs_full_waiter *queue, **queue_tail; /* those that wait for room: fs->leases_waiting */
-    struct efs_full_waiter *gathered;            /* those that are to be brought together */
+    /* Opens that are to be brought together, the last one first, and who does that, queued while there are some: put
+     * there with the lock, taken without (lease_open.c). */
+    _Atomic(struct efs_full_waiter *) gathered;
     struct efs_job gather_job;
-    bool gathering;                                       /* the job is queued or runs */
     enum efs_memfile_kind last_use;                       /* that a lease was asked for: SHOWN or WINDOW */
     struct efs_request_item *coded_waiting, **coded_tail; /* coded experts that do: fs->coded_waiting (coded_line.c) */
     _Atomic uint8_t *brought; /* by expert, a bit for each form: comes, and nobody comes for it (request.c) */

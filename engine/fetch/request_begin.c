@@ -58,6 +58,12 @@ static bool start_for_nobody(const struct start *s, uint32_t i)
     return s->how->bring || (s->how->arrived && !s->how->args[i]);
 }
 
+/* What its full experts are for. */
+static enum efs_memfile_kind start_use(const struct start *s)
+{
+    return !s->how->arrived ? EFS_MEMFILE_PRIVATE : s->how->opened ? EFS_MEMFILE_SHOWN : EFS_MEMFILE_WINDOW;
+}
+
 /* Nothing has begun. */
 static void start_undo(struct efs *fs, struct start *s)
 {
@@ -70,20 +76,23 @@ static void start_undo(struct efs *fs, struct start *s)
  * coded. */
 static void start_choose_forms(struct efs *fs, struct start *s)
 {
-    enum efs_form form = s->how->form;
-    uint64_t bytes = 0, most = efs_budget_now(fs) / BRING_SHARE;
-    efs_lock(fs);
+    const struct efs_request_how *how = s->how;
+    bool looks = how->bring || how->form == EFS_FORM_ANY;
+    uint64_t bytes = 0;
+    if (looks)
+        efs_lock(fs);
     for (uint32_t i = 0; i < s->count; i++) {
-        bool full = form == EFS_FORM_FULL;
-        if (s->how->bring) {
+        bool full = how->form == EFS_FORM_FULL;
+        if (how->bring) {
             bytes += efs_memfile_bytes(fs, s->experts[i]);
-            full = bytes <= most;
-        } else if (form == EFS_FORM_ANY) {
-            full = fs->options.full_pool && efs_full_of(fs, s->experts[i])->state != EFS_FULL_NONE;
+            full = bytes <= fs->account.budget_bytes / BRING_SHARE;
+        } else if (looks) {
+            full = efs_full_of(fs, s->experts[i])->state != EFS_FULL_NONE;
         }
         s->forms[i] = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     }
-    efs_unlock(fs);
+    if (looks)
+        efs_unlock(fs);
 }
 
 static bool start_new(struct efs *fs, const struct efs_need *needs, uint32_t count, const struct efs_request_how *how,
@@ -146,8 +155,8 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, efs_item_leased, item);
             good = s->waiters[i] != NULL;
-            if (good && request->arrived)
-                s->waiters[i]->use = EFS_MEMFILE_WINDOW;
+            if (good)
+                s->waiters[i]->use = start_use(s);
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
             good = item->fetch != NULL;
@@ -173,7 +182,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     efs_lock(fs);
     for (uint32_t i = 0; s->how->bring && i < s->count; i++) /* named again is another use, come for it or not */
         efs_cache_announce(fs, s->experts[i], false);
-    efs_cache_request(fs, s->experts, s->tokens, s->count, true);
+    efs_cache_request(fs, s->experts, s->tokens, s->count, !s->how->opened);
     for (uint32_t i = 0; i < s->count; i++) {
         efs_cache_touched(fs, s->experts[i]);
         if (s->how->bring)
@@ -186,7 +195,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
             if (request->arrived)
-                fs->leases->last_use = EFS_MEMFILE_WINDOW;
+                fs->leases->last_use = start_use(s);
             efs_lease_ask(fs, s->waiters[i]);
         } else {
             efs_coded_wait(fs, item);

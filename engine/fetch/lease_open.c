@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease_open.c - leases for opens of experts' files. What is full, or comes, is answered by itself; opens that come at
+ * about the same time and find their experts not full are gathered, and those of a layer are one request: a reader that
+ * opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
+ */
+#include "lease.h"
+#include "container.h"
+#include "request_core.h"
+
+#include "cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define GATHER_MAX 64u /* opens that are one request */
+
+/* It was never asked for. */
+static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t error)
+{
+    efs_count(&fs->stats, leases, 1);
+    efs_count(&fs->stats, lease_errors, 1);
+    done(arg, error, NULL);
+}
+
+/* The lease is of who has the file open; no request holds it. */
+static void open_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+{
+    struct efs_full_waiter *w = arg;
+    struct efs_lease *lease = request ? request->items[index].lease : NULL;
+    if (request)
+        efs_request_forget(request, index);
+    w->done(w->arg, error, lease);
+    free(w);
+}
+
+/* Take opens of the first one's layer off the list, each expert once. */
+static uint32_t gather_take_layer(const struct efs *fs, struct efs_full_waiter **list, struct efs_need *needs,
+                                  void **taken)
+{
+    uint32_t count = 0, layer = efs_cache_layer_of(fs, (*list)->expert);
+    for (struct efs_full_waiter **p = list, *w; (w = *p) && count < GATHER_MAX;) {
+        bool take = efs_cache_layer_of(fs, w->expert) == layer;
+        for (uint32_t i = 0; i < count && take; i++)
+            take = needs[i].expert != w->expert;
+        if (!take) {
+            p = &w->next;
+            continue;
+        }
+        *p = w->next;
+        needs[count] = (struct efs_need){.expert = w->expert, .tokens = w->tokens};
+        taken[count++] = w;
+    }
+    return count;
+}
+
+static void gather_submit(struct efs *fs, struct efs_full_waiter **list)
+{
+    struct efs_need needs[GATHER_MAX];
+    void *taken[GATHER_MAX];
+    struct efs_request *none;
+    const struct efs_request_how how = {.arrived = open_arrived, .args = taken, .opened = true};
+    uint32_t count = gather_take_layer(fs, list, needs, taken);
+    errint_t rc = efs_request_submit(fs, needs, count, &how, &none, NULL);
+    for (uint32_t i = 0; rc < 0 && i < count; i++) {
+        struct efs_full_waiter *w = taken[i];
+        open_failed(fs, w->done, w->arg, rc);
+        free(w);
+    }
+}
+
+static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs_leases *leases = EFS_CONTAINER(job, struct efs_leases, gather_job);
+    struct efs *fs = leases->fs;
+    struct efs_full_waiter *list = NULL, *next;
+    (void)scratch;
+    for (struct efs_full_waiter *w = atomic_exchange(&leases->gathered, NULL); w; w = next) {
+        next = w->next;
+        w->next = list; /* the first one first */
+        list = w;
+    }
+    while (list)
+        gather_submit(fs, &list);
+    efs_active_end(fs);
+}
+
+/* Lock held: it is brought together with others that come about now. */
+static void open_gather(struct efs *fs, struct efs_full_waiter *w)
+{
+    struct efs_leases *leases = fs->leases;
+    struct efs_full_waiter *before = atomic_load(&leases->gathered);
+    do
+        w->next = before;
+    while (!atomic_compare_exchange_weak(&leases->gathered, &before, w));
+    if (before) /* the job that takes it is queued */
+        return;
+    leases->gather_job.run = gather_run;
+    efs_active_begin(fs);
+    efs_defer_job(fs, &leases->gather_job, EFS_JOB_FIRST);
+}
+
+/* Lock held: it is full, or comes, in memory that can be shown. */
+static bool open_joins(const struct efs *fs, uint32_t expert)
+{
+    const struct efs_full *f = efs_full_of(fs, expert);
+    return f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, EFS_MEMFILE_SHOWN));
+}
+
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
+{
+    struct efs_file_info info;
+    errint_t rc = efs_view_info(&fs->view, file, &info);
+    if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
+        rc = -EINVAL;
+    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;
+    if (!w) {
+        open_failed(fs, done, arg, rc ? rc : -ENOMEM);
+        return;
+    }
+    w->use = EFS_MEMFILE_SHOWN;
+    efs_lock(fs);
+    if (open_joins(fs, w->expert)) {
+        efs_count(&fs->stats, leases, 1);
+        fs->leases->last_use = w->use;
+        efs_cache_touched(fs, w->expert);
+        efs_cache_request(fs, &w->expert, NULL, 1, false);
+        efs_lease_ask(fs, w);
+    } else {
+        open_gather(fs, w);
+    }
+    efs_unlock(fs);
+}
