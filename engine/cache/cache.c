@@ -217,15 +217,32 @@ static void cache_ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
         cache_place(fs, r->layer_first[layer] + r->placements[i].expert, (enum efs_pool)r->placements[i].target, full);
 }
 
-void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named)
+/* What the expert has in full: so much is read of it in a use. */
+static uint64_t cache_use_bytes(const struct efs_cache *r, const struct efs_cache_expert *x)
+{
+    return r->bytes[(size_t)x->layer * r->width + x->index][EFS_POOL_F];
+}
+
+/* Its last use was counted as it was named, and nobody has come for it since. */
+static bool cache_was_asked_ahead(const struct efs_cache_expert *x)
+{
+    return x->pass == 0 && x->left_bytes != 0;
+}
+
+void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
+                       enum efs_asked asked)
 {
     struct efs_cache *r = fs->cache;
+    bool named = asked != EFS_ASKED_OPENED;
     uint32_t fresh = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct efs_cache_expert *x = &r->expert[experts[i]];
         x->holds++;
-        if (x->announced) {
-            x->announced = false;
+        if (asked == EFS_ASKED_AHEAD) {
+            x->pass = 0;
+            x->left_bytes = cache_use_bytes(r, x);
+        } else if (cache_was_asked_ahead(x)) {
+            x->left_bytes = 0;
             if (r->policy)
                 efs_policy_pin(r->policy, x->layer, x->index);
             continue;
@@ -259,11 +276,6 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
     efs_cache_apply(fs, moves, count);
 }
 
-void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced)
-{
-    fs->cache->expert[expert].announced = announced;
-}
-
 void efs_cache_touched(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].touches++;
@@ -273,18 +285,16 @@ void efs_cache_touched(struct efs *fs, uint32_t expert)
  * A pass ends when readers come back to a layer well before the one that they had reached. Inside one, an expert is
  * used once more when more of it was read than there is.
  */
-static bool cache_is_another_use(struct efs_cache *r, uint32_t expert, uint64_t bytes)
+static bool cache_is_another_use(struct efs_cache *r, struct efs_cache_expert *x, uint64_t bytes)
 {
-    struct efs_cache_expert *x = &r->expert[expert];
     if (x->layer + 2 <= r->pass_layer || (r->layers <= 2 && x->layer < r->pass_layer))
         r->pass++;
     r->pass_layer = x->layer;
-    uint64_t whole = r->bytes[(size_t)x->layer * r->width + x->index][EFS_POOL_F];
-    bool another = x->pass != r->pass + 1 || x->pass_bytes >= whole;
+    bool another = x->pass != r->pass + 1 || x->left_bytes == 0;
     if (another)
-        x->pass_bytes = 0;
+        x->left_bytes = cache_use_bytes(r, x);
     x->pass = r->pass + 1;
-    x->pass_bytes += bytes;
+    x->left_bytes -= bytes < x->left_bytes ? bytes : x->left_bytes;
     return another;
 }
 
@@ -292,13 +302,12 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     struct efs_cache *r = fs->cache;
     struct efs_cache_expert *x = &r->expert[expert];
-    if (!cache_is_another_use(r, expert, bytes))
+    bool counted = cache_was_asked_ahead(x); /* in whatever pass: who names is often ahead of who reads */
+    if (!cache_is_another_use(r, x, bytes))
         return;
     x->touches++;
-    if (x->announced) {
-        x->announced = false;
+    if (counted)
         return;
-    }
     cache_count_found(fs, expert);
     r->ids[0] = x->index;
     efs_record_request(fs, x->layer, r->ids, NULL, 1, false);

@@ -37,14 +37,15 @@ uint64_t efs_cache_bytes(const struct efs_store *store);
 
 /* ---- requests ---- */
 
+/* How experts are asked for: as their files are opened, one by one; named, all that a layer needs; or named ahead of
+ * who comes for them: the next open, request or read of each is that use, and not another. */
+enum efs_asked { EFS_ASKED_OPENED, EFS_ASKED_NAMED, EFS_ASKED_AHEAD };
 /* Experts of one layer are asked for, to be full: counted, recorded, their places decided, moves applied; each is held
- * until efs_cache_release(). Those that were announced only get the hold. tokens may be NULL: one each. named: as
- * efs_record_request() has it. */
-void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count, bool named);
+ * until efs_cache_release(). Those that were asked for ahead only get the hold. tokens may be NULL: one each. */
+void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
+                       enum efs_asked asked);
 void efs_cache_release(struct efs *fs, uint32_t expert);
-/* The next lease or read of these experts is the use that was counted already; or, again, is not. */
-void efs_cache_announce(struct efs *fs, uint32_t expert, bool announced);
-/* One that was asked for, announced or not: efs_expert_info.touches. */
+/* One that was asked for, ahead or not: efs_expert_info.touches. */
 void efs_cache_touched(struct efs *fs, uint32_t expert);
 /* Of experts of a layer, by the policy's numbers: their ranks. */
 void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks);

@@ -9,10 +9,9 @@
 struct efs_cache_expert {  /* by expert number */
     uint32_t layer, index; /* of the policy */
     uint32_t holds;
-    uint32_t pass;       /* in which it was read last */
-    uint64_t pass_bytes; /* read of it in that pass */
+    uint32_t pass;       /* in which its last use began to be read; 0: it was named, and nobody has come for it yet */
+    uint64_t left_bytes; /* of that use: what is read of it in that pass is not another */
     uint64_t touches;    /* how often it was asked for */
-    uint8_t announced;   /* a request named it: the next lease or read is not another use */
     uint8_t demoting;    /* demote.c has it */
 };
 

@@ -124,7 +124,7 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
         efs_count(&fs->stats, leases, 1);
         fs->leases->last_use = w->use;
         efs_cache_touched(fs, w->expert);
-        efs_cache_request(fs, &w->expert, NULL, 1, false);
+        efs_cache_request(fs, &w->expert, NULL, 1, EFS_ASKED_OPENED);
         efs_lease_ask(fs, w);
     } else {
         open_gather(fs, w);

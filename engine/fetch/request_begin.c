@@ -180,13 +180,12 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
 {
     uint32_t coded = 0;
     efs_lock(fs);
-    for (uint32_t i = 0; s->how->bring && i < s->count; i++) /* named again is another use, come for it or not */
-        efs_cache_announce(fs, s->experts[i], false);
-    efs_cache_request(fs, s->experts, s->tokens, s->count, !s->how->opened);
+    efs_cache_request(fs, s->experts, s->tokens, s->count,
+                      s->how->bring    ? EFS_ASKED_AHEAD
+                      : s->how->opened ? EFS_ASKED_OPENED
+                                       : EFS_ASKED_NAMED);
     for (uint32_t i = 0; i < s->count; i++) {
         efs_cache_touched(fs, s->experts[i]);
-        if (s->how->bring)
-            efs_cache_announce(fs, s->experts[i], true);
         if (!s->comes[i])
             efs_cache_release(fs, s->experts[i]);
     }

@@ -69,15 +69,29 @@ static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
     efs_lease_release(l);
 }
 
-static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
+/* Of its file these parts of so many, the first is 0. */
+static void read_parts(struct efs *fs, uint32_t layer, uint32_t expert, unsigned first, unsigned end, unsigned parts)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
     assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
     assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
-    uint8_t *data = malloc(f.bytes);
-    assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
+    uint64_t begin = f.bytes * first / parts, bytes = f.bytes * end / parts - begin;
+    uint8_t *data = malloc(bytes);
+    assert_int_equal(read_wait(fs, e.file, NULL, begin, data, bytes), bytes);
     free(data);
+}
+
+static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
+{
+    read_parts(fs, layer, expert, 0, 1, 1);
+}
+
+static uint64_t uses(struct efs *fs)
+{
+    struct efs_stats s;
+    efs_stats(fs, &s, sizeof(s));
+    return s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m;
 }
 
 /* The trace in words: "0 1 | 2 2 | ...\n" a token; NULL: whatever the kinds are. */
@@ -191,12 +205,58 @@ static void test_named_again(void **state)
 {
     (void)state;
     struct efs *fs = open_store();
-    struct efs_stats s;
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
-    efs_stats(fs, &s, sizeof(s));
-    assert_int_equal(s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m, 8);
+    assert_int_equal(uses(fs), 8);
     expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
+}
+
+/* A pass is named as a whole where the one before has ended, in its last layers: what is read of it was counted. */
+static void test_named_then_read(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
+        for (uint32_t l = 0; l < LAYERS; l++)
+            read_expert(fs, l, 1);
+    }
+    assert_int_equal(uses(fs), 12);
+    expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
+}
+
+/* Named while it is read: the rest is what was named, and the next pass is one more use. */
+static void test_named_while_read(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    read_parts(fs, 0, 1, 0, 1, 2);
+    want(fs, "0: 1");
+    read_parts(fs, 0, 1, 1, 2, 2);
+    assert_int_equal(uses(fs), 2);
+    read_expert(fs, 3, 1);
+    read_expert(fs, 0, 1);
+    assert_int_equal(uses(fs), 4);
+    efs_close(fs);
+}
+
+/* Who opens what was named comes for it; who opens or reads it then uses it once more. */
+static void test_named_once(void **state)
+{
+    (void)state;
+    struct efs *fs = open_store();
+    want(fs, "0: 1 2");
+    lease(fs, 0, 1);
+    read_parts(fs, 0, 2, 0, 1, 2);
+    assert_int_equal(uses(fs), 2);
+    lease(fs, 0, 1);
+    lease(fs, 0, 2);
+    assert_int_equal(uses(fs), 4);
+    read_parts(fs, 0, 2, 1, 2, 2);
+    assert_int_equal(uses(fs), 4);
+    read_expert(fs, 0, 1);
+    assert_int_equal(uses(fs), 5);
+    efs_close(fs);
 }
 
 /* The ring goes round: what is there is the end of what was asked for. */
@@ -229,9 +289,11 @@ static void test_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing), cmocka_unit_test(test_named),   cmocka_unit_test(test_again),
-        cmocka_unit_test(test_gaps),    cmocka_unit_test(test_unnamed), cmocka_unit_test(test_named_again),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_nothing),         cmocka_unit_test(test_named),
+        cmocka_unit_test(test_again),           cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_unnamed),         cmocka_unit_test(test_named_again),
+        cmocka_unit_test(test_named_then_read), cmocka_unit_test(test_named_while_read),
+        cmocka_unit_test(test_named_once),      cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, setup, fixture_teardown);
 }
