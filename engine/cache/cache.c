@@ -6,6 +6,7 @@
 #include "sys.h"
 #include "extent_core.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,10 +131,13 @@ static void cache_follow(struct efs *fs, uint32_t expert, enum efs_pool to)
 void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
+    assert(!fs->extents->giving_way);
+    fs->extents->giving_way = true; /* who goes changes the policy, and with it the moves */
     for (size_t i = 0; i < count; i++) {
         cache_follow(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
+    fs->extents->giving_way = false;
 }
 
 static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)

@@ -95,6 +95,7 @@ struct efs_extents {
     unsigned load_count, idle_count;            /* made so far; of them idle */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole ones */
+    bool giving_way;      /* somebody goes for memory, or moves of the policy are applied: neither inside the other */
     pthread_mutex_t
         past_lock; /* efs_extent_decode_past(): memory of one shard at a time; nothing else is locked then */
 };

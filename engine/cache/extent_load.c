@@ -12,6 +12,7 @@
 #include "cache.h"
 #include "sys.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
                                              efs_extent_room(fs, x, component), component == EFS_COMPONENT_SM, block);
 }
 
-bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
+static bool extents_give_way(struct efs *fs, enum efs_load why)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
@@ -39,6 +40,16 @@ bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
     if (evicted == EFS_EVICTED_NONE)
         return efs_extents_evict_protected(fs);
     return evicted == EFS_EVICTED_ONE;
+}
+
+/* The policy is told what has gone (efs_policy_set), and decides nothing meanwhile. */
+bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
+{
+    assert(!fs->extents->giving_way);
+    fs->extents->giving_way = true;
+    bool more = extents_give_way(fs, why);
+    fs->extents->giving_way = false;
+    return more;
 }
 
 static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
