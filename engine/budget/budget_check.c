@@ -13,7 +13,7 @@ static uint64_t budget_can_take(struct efs *fs, uint64_t budget)
 {
     uint64_t segment = fs->arena.segment_bytes;
     efs_lock(fs);
-    uint64_t most = fs->account.fixed_bytes;
+    uint64_t most = fs->account.fixed_bytes - fs->account.measuring_bytes;
     efs_unlock(fs);
     most += (fs->store->sb.store_bytes / segment * 9 / 8 + 4) * segment;
     for (uint32_t e = 0; fs->options.full_pool && e < fs->store->expert_count; e++)
@@ -40,12 +40,15 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
         efs_fail(
             err, 0,
             "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): pools are planned for "
-            "what can be had of it (effective_budget_bytes); budget=auto takes what there is",
+            "what can be had of it (effective_budget); budget=auto takes what there is",
             fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
             (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)
-        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store takes at most %llu MiB",
+        efs_fail(err, 0,
+                 "%s: a budget of %llu MiB is above %s of %llu MiB: %llu MiB of it are available "
+                 "(effective_budget), of which this store fills at most %llu MiB",
                  fs->store->path, (unsigned long long)(budget / MIB), whose,
-                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
+                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),
+                 (unsigned long long)(take / MIB));
     return 0;
 }

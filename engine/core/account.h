@@ -8,6 +8,7 @@
 struct efs_account {
     uint64_t budget_bytes;     /* what can be had of the budget that was asked for: the limit of all that follows */
     uint64_t fixed_bytes;      /* never given back: tables, threads, buffers */
+    uint64_t measuring_bytes;  /* of fixed_bytes: for a moment, while the machine is measured */
     uint64_t full_bytes;       /* memory files, free ones included */
     uint64_t freeing_bytes;    /* memory files that a thread gives back just now */
     uint64_t fresh_bytes;      /* of memory files that are being filled and have no pages yet */

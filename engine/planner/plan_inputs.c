@@ -54,8 +54,10 @@ static bool reserve_for_measuring(struct efs *fs)
     efs_lock(fs);
     bool room =
         efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->account.budget_bytes && !fs->closing;
-    if (room)
+    if (room) {
         fs->account.fixed_bytes += MEASURE_BYTES;
+        fs->account.measuring_bytes += MEASURE_BYTES;
+    }
     efs_unlock(fs);
     return room;
 }
@@ -70,6 +72,7 @@ static bool profile_measure(struct efs_plan_thread *s, struct efs_profile *profi
     errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, profile, &err);
     efs_lock(fs);
     fs->account.fixed_bytes -= MEASURE_BYTES;
+    fs->account.measuring_bytes -= MEASURE_BYTES;
     efs_unlock(fs);
     if (rc < 0)
         efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);

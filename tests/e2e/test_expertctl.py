@@ -19,7 +19,8 @@ root = os.geteuid() == 0
 expertctl = program("expertctl")
 os.environ["EXPERTFS_STATE"] = scratch("state")
 model = make_model()
-mount = Mount(make_store(model), f"budget=128M{',allow_other' if root else ''}")
+store = make_store(model)
+mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
 EXPERT = mount / "experts/L01/E003.safetensors"
 
 
@@ -55,7 +56,15 @@ result = ctl("set", mount.path, "plan=F=10:C=50")
 check("a plan that leaves a part of the pools' memory says so", result.returncode == 0 and "40 %" in result.stdout and
       "sum to 60" in result.stdout, result)
 result = ctl("set", mount.path, "budget=900G")
-check("a budget above the machine's memory says so", result.returncode == 0 and "is above" in result.stdout, result)
+check("a budget above the machine's memory says so, and what is available", result.returncode == 0 and
+      "is above" in result.stdout and "are available (effective_budget)" in result.stdout, result)
+again = Mount(store, "budget=900G")
+told = [re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", text).group()) for text in
+        (again.printed(), ctl("set", again.path, "budget=900G").stdout)]
+wait_until(lambda: "source: assumed" not in again.control("profile"))
+told.append(re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", ctl("set", again.path, "budget=900G").stdout).group()))
+check("the mount says the same as a budget that is set, while it measures and later", len(set(told)) == 1, told)
+again.unmount()
 ctl("set", mount.path, "budget=64M", "plan=C=60:S=40")
 check("set of a pin", ctl("set", EXPERT, "pin=C").returncode == 0 and ctl("get", EXPERT, "pin").stdout == "C\n" and
       ctl("get", mount / "experts/L01", "pin").stdout == "mixed\n")
