@@ -236,11 +236,11 @@ help:
 	@echo "make gpu        compile the kernels for graphics processors (nvcc; tools/setup gpu fetches it)"
 	@echo "make install    programs, library, headers, man pages into PREFIX ($(PREFIX)), DESTDIR is honoured;"
 	@echo "                NDEBUG=1 builds them without assertions"
-	@echo "make deb        Debian packages into build/deb"
+	@echo "make deb        Debian packages into build/deb (V=1 shows how)"
 	@echo "make format tidy clean"
 
 demo:
-	@tools/setup build test
+	@tools/setup build demo
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/demo $(if $(MODEL),"$(MODEL)")

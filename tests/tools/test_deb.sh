@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What tools/packaging/deb prints: a line a package, of a build that fails its end and where all of it is. The build is
+# a script here; the packages themselves are tried by hand.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+. tests/tools/tools.sh
+version=$(sed -n 's/^VERSION := //p' Makefile)
+mkdir "$dir/bin"
+cat >"$dir/bin/dpkg-buildpackage" <<'EOF'
+#!/bin/bash
+[ -f debian/control ] && [ -f Makefile ] || exit 2
+seq -f 'line %g' 1000
+[ ! -e "${0%/*}/fails" ] || { echo "the compiler stopped" >&2; exit 2; }
+touch ../one.deb ../two.deb
+EOF
+chmod +x "$dir/bin/dpkg-buildpackage"
+PATH=$dir/bin:$PATH
+unset V
+ran 0 tools/packaging/deb "$dir/deb" "$version"
+[ "$(cat "$dir/out")" = "$dir/deb/one.deb
+$dir/deb/two.deb" ] || complain "a line a package: $(head -5 "$dir/out")"
+grep -q line "$dir/err" && complain "the build is shown: $(head -5 "$dir/err")"
+[ "$(grep -c line "$dir/deb/build.log")" = 1000 ] || complain "the log is not whole"
+V=1 ran 0 tools/packaging/deb "$dir/deb" "$version"
+says '^line 1000$'
+touch "$dir/bin/fails"
+ran 1 tools/packaging/deb "$dir/deb" "$version"
+warns 'the compiler stopped'
+warns "all that it said: $dir/deb/build.log"
+[ "$(wc -l <"$dir/err")" -le 24 ] || complain "a build that fails prints $(wc -l <"$dir/err") lines"
+grep -q 'line 1$' "$dir/deb/build.log" || complain "the log of a build that failed is not whole"
+[ $bad = 0 ] && echo "tools/packaging/deb: well"
+exit $bad
