@@ -136,5 +136,10 @@ interrupted() { # COMMAND...: SIGINT after ever shorter times, until it comes be
 interrupted verify -q --decode -t 1 "$dir/large.efs"
 interrupted unpack -q -t 1 "$dir/large.efs" "$dir/zeros"
 [ ! -e "$dir/zeros" ] || complain "interrupted unpack left $(find "$dir/zeros")"
+mkdir "$dir/state"
+"$mkexpertfs" -q "$dir/model" "$dir/measured.efs" || complain "packing again: exit $?"
+EXPERTFS_STATE=$dir/state timeout --preserve-status -s INT 1 "$expertctl" profile --seconds 60 "$dir/measured.efs" >"$dir/out" 2>"$dir/err"
+[ $? = 130 ] && [ "$(cat "$dir/err")" = "expertctl: interrupted" ] || complain "interrupted profile: $(cat "$dir/err")"
+[ ! -s "$dir/out" ] && [ -z "$(ls -A "$dir/state")" ] || complain "interrupted profile left $(ls -A "$dir/state")"
 [ $bad = 0 ] && echo "expertctl: well"
 exit $bad

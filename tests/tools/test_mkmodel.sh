@@ -97,7 +97,7 @@ else
     echo "no mount namespace here: the full disk is not tested"
 fi
 mkdir "$dir/stop"
-"$mkmodel" -q -t 1 --family=qwen3-moe --size=8G "$dir/stop/model" 2>/dev/null &
+"$mkmodel" -q -t 1 --family=qwen3-moe --size=8G "$dir/stop/model" 2>"$dir/err" &
 pid=$!
 for _ in $(seq 200); do
     ls -d "$dir"/stop/*mkmodel-*/*.safetensors >/dev/null 2>&1 && break
@@ -106,6 +106,7 @@ done
 kill -TERM "$pid"
 wait "$pid"
 status_term=$?
+grep -q '^mkmodel: interrupted; nothing was left behind$' "$dir/err" || complain "SIGTERM: $(cat "$dir/err")"
 [ "$status_term" = 130 ] || complain "SIGTERM: exit $status_term"
 [ -z "$(ls -A "$dir/stop")" ] || complain "interrupted: left $(ls -A "$dir/stop")"
 

@@ -4,8 +4,10 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A signal handler has nowhere else to put what it knows. */
 static volatile sig_atomic_t mark;
@@ -24,16 +26,37 @@ static void set_mark(int signal_number)
     }
 }
 
-void tools_interrupt_catch(void)
+static void interrupt_take(void (*handler)(int))
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action, before;
     memset(&action, 0, sizeof(action));
-    action.sa_handler = set_mark;
+    action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     for (unsigned i = 0; i < sizeof(caught) / sizeof(caught[0]); i++)
         if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
             sigaction(caught[i], &action, NULL);
+}
+
+void tools_interrupt_catch(void)
+{
+    interrupt_take(set_mark);
+}
+
+static char last_words[64];
+
+static void end_now(int signal_number)
+{
+    (void)signal_number;
+    ssize_t told = write(STDERR_FILENO, last_words, strlen(last_words));
+    (void)told;
+    _exit(TOOLS_EXIT_INTERRUPTED);
+}
+
+void tools_interrupt_end(const char *program)
+{
+    snprintf(last_words, sizeof(last_words), "%s: interrupted\n", program);
+    interrupt_take(end_now);
 }
 
 bool tools_interrupted(void)

@@ -9,6 +9,8 @@
 
 /* From now on SIGINT, SIGTERM and SIGHUP only set a mark. */
 void tools_interrupt_catch(void);
+/* From now on they end the program at once, with a line and status 130: for those with nothing on disk to clean up. */
+void tools_interrupt_end(const char *program);
 bool tools_interrupted(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include "expertctl.h"
 
 #include "expertfs.h"
+#include "interrupt.h"
 #include "surroundings.h"
 
 #include <argp.h>
@@ -77,6 +78,8 @@ int main(int argc, char **argv)
             continue;
         snprintf(name, sizeof(name), "expertctl %s", word);
         argv[1] = name;
+        if (commands[i] != &ctl_run) /* which hands signals on; some commands clean up first, and say so themselves */
+            tools_interrupt_end("expertctl");
         int status = commands[i]->run(argc - 1, argv + 1);
         return status != CTL_OK || tools_end_output("expertctl") == EXIT_SUCCESS ? status : CTL_FAILED;
     }

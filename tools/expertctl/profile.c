@@ -3,6 +3,7 @@
 #include "expertctl.h"
 
 #include "expertfs-private.h"
+#include "interrupt.h"
 #include "options.h"
 #include "size.h"
 
@@ -117,6 +118,7 @@ static int profile_run(int argc, char **argv)
         profile_print_text(a.store, &profile);
     if (a.no_save)
         return status;
+    tools_interrupt_catch(); /* what is saved is saved whole */
     rc = efs_profile_save(&profile, &err);
     if (rc == 0)
         rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);

@@ -94,12 +94,12 @@ static void take_name(struct argp_state *state, int key, const char *text, struc
     if (key == 'F') {
         model->family = mk_family_find(text);
         if (!model->family)
-            argp_error(state, "--family: '%s' is not known", text);
+            argp_error(state, "--family: '%s' is not known: mixtral, qwen3-moe, deepseek-v2, gpt-oss or switch", text);
         return;
     }
     if (key == KEY_FORMAT) {
         if (strcmp(text, "safetensors") != 0 && strcmp(text, "gguf") != 0)
-            argp_error(state, "--format: '%s' is not known", text);
+            argp_error(state, "--format: '%s' is not known: safetensors or gguf", text);
         model->format = strcmp(text, "gguf") ? MK_SAFETENSORS : MK_GGUF;
         return;
     }
@@ -109,7 +109,7 @@ static void take_name(struct argp_state *state, int key, const char *text, struc
             return;
         }
     }
-    argp_error(state, "--dtype: '%s' is not known", text);
+    argp_error(state, "--dtype: '%s' is not known: bf16, f16, f32 or fp8", text);
 }
 
 static void take_weights(const char *text, struct arguments *arguments)
@@ -290,7 +290,7 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
         return EXIT_USAGE;
     if (arguments.preset && !mk_model_preset(&arguments.model, arguments.preset)) {
-        fprintf(stderr, "mkmodel: --preset: '%s' is not known; see --help\n", arguments.preset);
+        fprintf(stderr, "mkmodel: --preset: '%s' is not known. Presets:\n%s\n", arguments.preset, mk_preset_help);
         return EXIT_USAGE;
     }
     int rc = mk_model_derive(&arguments.model, &error);
@@ -307,8 +307,10 @@ int main(int argc, char **argv)
     if (!rc)
         rc = write_out(&arguments, &made, &error);
     made_free(&made);
-    if (rc == -ECANCELED)
+    if (rc == -ECANCELED) {
+        fprintf(stderr, "mkmodel: interrupted; nothing was left behind\n");
         return TOOLS_EXIT_INTERRUPTED;
+    }
     if (rc)
         fprintf(stderr, "mkmodel: %s\n", error.text[0] ? error.text : strerror(-rc));
     return rc ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -37,7 +37,8 @@ static const struct preset presets[] = {
 
 const char mk_preset_help[] = "demo: about 1 GiB of qwen3-moe, 9 MiB experts\n"
                               "replay: 7 GiB of qwen3-moe, 24 layers of 32 experts\n"
-                              "tiny-FAMILY: a few MiB, for tests";
+                              "tiny-mixtral, tiny-qwen3-moe, tiny-deepseek-v2, tiny-gpt-oss, tiny-switch: a few\n"
+                              "MiB, for tests";
 
 static void set_default(uint32_t *field, uint32_t value)
 {
