@@ -19,6 +19,14 @@ bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
+
+/* What efs_pack() with options->weights refuses before it reads a weight: none are there, not all, some twice.
+ * -ENODATA, -EUCLEAN, -ENOENT, ... */
+errint_t efs_pack_check(const char *src, struct efs_error *err);
+/* Whether OUT.reclaim of an efs_reclaim() that did not end has bytes of src, which are not in src any more. */
+bool efs_reclaim_is_of(const char *out, const char *src);
+
 /* ---- texts ---------------------------------------------------------------------------------------------------------
  */
 

@@ -2,6 +2,7 @@
 /* pack_weights.c - is this a checkpoint, and all of one? By the names of its files, and those in its index: no weight
  * is read. */
 #include "pack.h"
+#include "expertfs-private.h"
 #include "regular.h"
 #include "sys.h"
 
@@ -186,5 +187,17 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
                          "the same",
                          src);
     free(path);
+    return rc;
+}
+
+errint_t efs_pack_check(const char *src, struct efs_error *err)
+{
+    const struct efs_pack_options options = {.size = sizeof(options), .weights = true};
+    struct efs_catalog catalog;
+    errint_t rc = efs_catalog_read(src, &catalog, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_pack_check_weights(src, &catalog, &options, err);
+    efs_catalog_free(&catalog);
     return rc;
 }

@@ -2,6 +2,7 @@
 /* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the order of the work, and what of it is left
  * when it ends early. */
 #include "reclaim.h"
+#include "expertfs-private.h"
 #include "clock.h"
 #include "sized.h"
 #include "source.h"
@@ -432,4 +433,34 @@ bool efs_reclaim_unfinished(const char *out)
     bool there = reclaim_begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
     reclaim_end(&r);
     return there;
+}
+
+/* By number: it may lie elsewhere than it did. */
+static bool is_file(const char *path, const struct efs_reclaim_file *file, dev_t device)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == file->inode && st.st_dev == device;
+}
+
+bool efs_reclaim_is_of(const char *out, const char *src)
+{
+    struct efs_reclaim r;
+    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
+    struct stat st = {0};
+    errint_t rc = reclaim_begin(&r, out, &options, NULL);
+    if (rc == 0 && store_stat(&r, r.parent, folder_name(&r), &st)) /* unlocked: another may be at it just now */
+        r.dir = efs_sys_openat(r.parent, folder_name(&r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+    if (r.dir >= 0)
+        r.journal = efs_sys_openat(r.dir, EFS_RECLAIM_JOURNAL, O_RDONLY | O_NOFOLLOW, 0);
+    bool is_of = false;
+    if (r.journal >= 0 && efs_reclaim_load(&r, NULL) == 0)
+        for (uint32_t f = 0; r.step_count && f < r.catalog.file_count && !is_of; f++) {
+            char *path = NULL;
+            is_of =
+                is_file(src, &r.files[f], st.st_dev) ||
+                (asprintf(&path, "%s/%s", src, r.catalog.files[f].path) >= 0 && is_file(path, &r.files[f], st.st_dev));
+            free(path);
+        }
+    reclaim_end(&r);
+    return is_of;
 }

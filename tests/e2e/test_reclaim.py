@@ -229,6 +229,10 @@ if said is None:
     note("it was done before it could be interrupted")
 else:
     check("Ctrl-C tells how to go on", "--resume" in said and "--undo" in said, said)
+    for source, other in (("model", "other.efs"), ("model", "out.efs"), ("model/config.json", "other.efs")):
+        told = mkexpertfs("--any", disk / source, disk / other)
+        check(f"{source} to {other}: what is left of a source cannot be packed, and the way out is told", told.returncode == 1 and
+              all(f"--{way} {disk / 'out.efs'}`" in told.stderr for way in ("resume", "undo")), told)
     told = run(program("expertctl"), "verify", disk / "out.efs.reclaim/store")
     check("what is there so far is no store", told.returncode != 0, told)
     told = mkexpertfs("--resume", "--json", disk / "out.efs")

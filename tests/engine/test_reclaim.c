@@ -6,6 +6,7 @@
  */
 #include "fixture.h"
 #include "expertfs-pack.h"
+#include "expertfs-private.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -124,7 +125,11 @@ static void interrupted(void **state)
     left = 2;
     errint_t rc = efs_reclaim(model.source, out, &options, &report, sizeof(report), &err);
     for (; rc == -ECANCELED; cancels++) {
+        char copy[300];
+        snprintf(copy, sizeof(copy), "%s/copy", model.directory);
         assert_true(cancels < 50);
+        assert_true(efs_reclaim_is_of(out, model.source)); /* it cannot be packed now */
+        assert_false(efs_reclaim_is_of(out, copy));
         assert_true(efs_reclaim_unfinished(out));
         assert_int_equal(access(out, F_OK), -1);
         options.threads = 1 + cancels % 3;

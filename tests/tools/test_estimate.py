@@ -188,6 +188,18 @@ def foreign(gguf):
         refused(option, option.split("=")[0], option, gguf, status=2)
 
 
+def parts():
+    """What did not come whole is refused in the words of mkexpertfs."""
+    model = make_model("parts", "--preset=tiny-qwen3-moe", "--shard-size=1M")
+    names = sorted(name for name in os.listdir(model) if name.endswith(".safetensors"))
+    refused("one part", f"is one part of {len(names)}", f"{model}/{names[1]}")
+    os.remove(f"{model}/{names[0]}")
+    refused("a part is missing", f"{names[0]} is missing", model)
+    packed = run(program("mkexpertfs"), model, scratch("parts.efs"))
+    check("mkexpertfs says the same", packed.returncode == 1 and packed.stderr.split(": ", 1)[1] ==
+          estimate(model).stderr.split(": ", 1)[1], packed.stderr)
+
+
 def paths(gguf):
     """What is printed to be typed can be typed, whatever the path; a projector beside a model is not the model."""
     folder = scratch("it's a $path; `x`")
@@ -247,6 +259,7 @@ def main():
     windows()
     memory()
     foreign(f"{gguf}/model.gguf")
+    parts()
     paths(f"{gguf}/model.gguf")
     if os.path.exists("/dev/fuse"):
         command_runs(command)

@@ -3,6 +3,7 @@
 #include "estimate.h"
 
 #include "checkpoint.h"
+#include "expertfs-private.h"
 #include "read_wait.h"
 #include "rows.h"
 
@@ -151,6 +152,8 @@ static errint_t model_of_checkpoint(struct estimate *e, struct efs_error *err)
 {
     struct tools_checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
     errint_t rc = checkpoint ? tools_checkpoint_read(e->path, checkpoint, err) : efs_fail(err, -ENOMEM, "no memory");
+    if (rc == 0 && checkpoint->row_count)
+        rc = efs_pack_check(e->path, err); /* of a part there would be wrong numbers */
     if (rc == 0) {
         snprintf(e->family, sizeof(e->family), "%s", checkpoint->family);
         model_rows(e, checkpoint->rows, checkpoint->row_count, false);

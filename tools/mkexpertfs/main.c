@@ -224,9 +224,10 @@ int main(int argc, char **argv)
     a.options.progress = tools_progress_tell;
     a.options.progress_arg = &progress;
     bool done = true;
-    errint_t rc = a.reclaim.mode == RECLAIM_NONE
-                      ? efs_pack(a.src, a.out, &a.options, &report, sizeof(report), &err)
-                      : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
+    errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? reclaim_check(a.src, a.out, &err) : 0;
+    if (rc == 0)
+        rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, sizeof(report), &err)
+                                            : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
     tools_progress_clear(&progress);
     if (rc < 0)
         return report_failure(&a, rc, &err);
