@@ -31,7 +31,7 @@
     X(opens_cached, "opens whose reads go through the page cache")                                                     \
     X(opens_control, "opens of files below .expertfs")                                                                 \
     X(open_errors, "opens that failed")                                                                                \
-    X(open_interrupts, "opens whose caller gave up while they waited for room")                                        \
+    X(open_interrupts, "opens whose caller gave up while they waited for room, or was ended")                          \
     X(handouts, "experts handed out over the socket, without a file")                                                  \
     X(handout_errors, "experts asked for over the socket that were not handed out")                                    \
     X(handouts_coded, "of them, coded ones")                                                                           \
@@ -49,6 +49,7 @@
     X(load_signposts, "pages left out of such reading ahead, to see how far the program is")                           \
     X(load_signpost_hits, "pages left out that were asked for while they were kept")                                   \
     X(load_signpost_errors, "pages left out that could not be read")                                                   \
+    X(read_interrupts, "reads whose caller was ended while they waited")                                               \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
     X(reply_errors, "reads that were answered with an error")
 

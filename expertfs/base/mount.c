@@ -35,9 +35,11 @@ void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const 
 {
     if (error) {
         efsd_count(&daemon->counters.reply_errors, 1);
-        fuse_reply_err(req, errno_of_read(error));
+        if (req)
+            fuse_reply_err(req, errno_of_read(error));
     } else {
         efsd_count(&daemon->counters.reply_bytes, bytes);
-        fuse_reply_buf(req, data, bytes);
+        if (req)
+            fuse_reply_buf(req, data, bytes);
     }
 }

@@ -25,7 +25,7 @@ const char *efsd_serving_path(const struct efsd *daemon);
 bool efsd_node_of(const struct efsd *daemon, fuse_ino_t ino, uint32_t *node);
 /* May who sent this request tune the mount? Who mounted it, and root. */
 bool efsd_may_tune(const struct efsd *daemon, fuse_req_t req);
-/* Answer a read of a file, and count it. */
+/* Answer a read of a file, and count it. req NULL: its caller was ended and has its answer, it is only counted. */
 void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const void *data, size_t bytes);
 
 /* What memory there is for us and for the page cache, which can be given back: of our cgroups, or of the machine. */

@@ -11,6 +11,9 @@
  */
 #include "decode_ahead.h"
 
+#include <errno.h>
+
+#include "caller.h"
 #include "daemon.h"
 
 #define LARGE_BYTES (128u << 10) /* a block for each such read; smaller ones share one */
@@ -66,14 +69,37 @@ static size_t file_bytes_within(const struct efsd *daemon, uint32_t node, uint64
     return left < bytes ? (size_t)left : bytes;
 }
 
+/* Who waits for the block is ended; it may stand still with the disk. */
+static void ahead_interrupted(fuse_req_t req, void *arg)
+{
+    struct efsd *daemon = arg;
+    struct efsd_buffers *buffers = &daemon->buffers;
+    bool waited = false;
+    if (!efsd_caller_ends(req))
+        return;
+    pthread_mutex_lock(&buffers->lock);
+    for (size_t i = 0; i < buffers->ahead_count && !waited; i++) {
+        struct efsd_decode_ahead *a = &buffers->ahead[i];
+        waited = a->state == AWAITED && a->req == req;
+        a->state = waited ? COMING : a->state;
+    }
+    pthread_mutex_unlock(&buffers->lock);
+    if (waited) {
+        efsd_count(&daemon->counters.read_interrupts, 1);
+        fuse_reply_err(req, EINTR);
+    }
+}
+
 bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes)
 {
     struct efsd_buffers *buffers = &daemon->buffers;
     bytes = file_bytes_within(daemon, node, offset, bytes);
+    fuse_req_interrupt_func(req, ahead_interrupted, daemon);
     pthread_mutex_lock(&buffers->lock);
     struct efsd_decode_ahead *a = bytes ? ahead_find(buffers, node, offset, bytes) : NULL;
-    /* a read of a part does not wait: the rest may be damaged */
-    bool coming = a && a->state == COMING && a->bytes == bytes, here = a && a->state == HERE;
+    /* a read of a part does not wait: the rest may be damaged; nor does one whose interrupt came before */
+    bool coming = a && a->state == COMING && a->bytes == bytes && !fuse_req_interrupted(req),
+         here = a && a->state == HERE;
     if (coming) {
         a->state = AWAITED;
         a->req = req;
@@ -102,6 +128,8 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     struct efsd_buffers *buffers = &daemon->buffers;
     pthread_mutex_lock(&buffers->lock);
     bool awaited = a->state == AWAITED;
+    fuse_req_t req = a->req;
+    a->req = NULL; /* ahead_interrupted() does not find it any more */
     if (!awaited)
         a->state = error ? FREE : HERE; /* the reader tries again itself */
     pthread_mutex_unlock(&buffers->lock);
@@ -112,7 +140,7 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     }
     efsd_count(&daemon->counters.ahead_hit_bytes, bytes);
     answered = true;
-    efsd_reply_read(daemon, a->req, error, ahead_bytes_at(a, a->offset), bytes);
+    efsd_reply_read(daemon, req, error, ahead_bytes_at(a, a->offset), bytes);
     pthread_mutex_lock(&buffers->lock);
     a->state = FREE;
     pthread_mutex_unlock(&buffers->lock);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "caller.h"
 #include "control.h"
 #include "daemon.h"
 #include "log.h"
@@ -240,10 +241,11 @@ static int share_open_error(const struct efsd *daemon, errint_t lease_error)
     return lease_error == -ENOMEM && daemon->options.lease == EFSD_LEASE_FAIL ? ENOMEM : 0;
 }
 
-/* Filling an expert takes milliseconds and is not interrupted; a wait for room can take for ever. */
-static bool opens_may_wait_long(const struct efsd *daemon)
+/* Filling an expert takes milliseconds, and is given up only by who is ended: the disk may stand still. A wait for room
+ * can take for ever: any signal gives it up. */
+static bool open_may_be_interrupted(const struct efsd *daemon, fuse_req_t req)
 {
-    return daemon->options.lease == EFSD_LEASE_WAIT;
+    return daemon->options.lease == EFSD_LEASE_WAIT || efsd_caller_ends(req);
 }
 
 static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
@@ -291,6 +293,8 @@ static void open_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
     fuse_req_t taken;
+    if (!open_may_be_interrupted(daemon, req))
+        return;
     struct efsd_open *open = opens_take_waiting(daemon, NULL, req, &taken);
     if (open) {
         assert(taken == req);
@@ -319,7 +323,8 @@ static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_o
     open->share = *at;
     open->share->users++;
     if (open->share->state == SHARE_FILLING)
-        joined = opens_may_wait_long(daemon) && fuse_req_interrupted(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
+        joined =
+            fuse_req_interrupted(req) && open_may_be_interrupted(daemon, req) ? JOINED_INTERRUPTED : JOINED_WAITING;
     if (joined == JOINED_WAITING) {
         open->req = req;
         open_list_remove(open);
@@ -338,8 +343,7 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         return;
     }
     *fresh = (struct efsd_share){.daemon = daemon, .state = SHARE_FILLING, .expert = node->expert, .users = 1};
-    if (opens_may_wait_long(daemon))
-        fuse_req_interrupt_func(req, open_interrupted, daemon);
+    fuse_req_interrupt_func(req, open_interrupted, daemon);
     efsd_shrink_leased(daemon);
     bool begun;
     switch (share_join(daemon, req, open, fresh, &begun)) {

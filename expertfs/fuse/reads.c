@@ -2,6 +2,7 @@
 /* reads.c - a read request: a reply buffer, the engine, the answer from the thread that has the bytes. */
 #include <errno.h>
 
+#include "caller.h"
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "ops.h"
@@ -11,13 +12,24 @@
 /* The same for a run from the file's begin, where no expert lies: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
+/* The caller is ended: the disk may never answer. What is read goes to its buffer all the same. */
+static void read_interrupted(fuse_req_t req, void *arg)
+{
+    struct efsd_buffer *buffer = arg;
+    fuse_req_t waiting = req;
+    if (efsd_caller_ends(req) && atomic_compare_exchange_strong(&buffer->req, &waiting, NULL)) {
+        efsd_count(&buffer->daemon->counters.read_interrupts, 1);
+        fuse_reply_err(req, EINTR);
+    }
+}
+
 static void read_done(void *arg, errint_t error, size_t bytes)
 {
     struct efsd_buffer *buffer = arg;
     struct efsd *daemon = buffer->daemon;
     struct efsd_open *open = buffer->open;
     bool followed = buffer->followed;
-    efsd_reply_read(daemon, buffer->req, error, buffer->begin, bytes);
+    efsd_reply_read(daemon, atomic_exchange(&buffer->req, NULL), error, buffer->begin, bytes);
     if (!error)
         efsd_decode_ahead_answered();
     efsd_buffer_give(&daemon->buffers, buffer);
@@ -68,8 +80,9 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
     buffer->daemon = daemon;
     buffer->open = open;
     buffer->followed = followed;
-    buffer->req = req;
     buffer->begin = buffer->data + efsd_answer_begin(bytes);
+    atomic_store(&buffer->req, req);
+    fuse_req_interrupt_func(req, read_interrupted, buffer);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
 }
 

@@ -101,4 +101,48 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     check(f"then {right} files are in memory, {refused} give an error", not wrong and refused, wrong)
     mount.unmount("the disk is gone")
     under.abandon()
+
+HANDLED = """
+import ctypes, os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+fd, libc, room = os.open(sys.argv[1], os.O_RDONLY), ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(4096)
+print("reads", flush=True)
+sys.exit(libc.read(fd, room, 4096) != 4096)
+"""
+shutil.copy(store, f"{disk}/cut.efs")
+plain = max((name for name in want if name not in experts), key=lambda name: len(want[name]))
+for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budget there is a reply buffer each 64 MiB
+    print(f"-- stands still, and readers are ended, {options}")
+    under = Mount(disk, "nopassthrough", fake=True, name="under")
+    mount = Mount(under / "cut.efs", options)
+    with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, what it describes is not
+        file.read(4096)
+    under.daemon.send_signal(signal.SIGSTOP)
+    for name in (plain, sorted(experts)[-1]):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
+            reader = subprocess.Popen(["sh", "-c", 'ulimit -c 0; exec cat "$0"', mount / name], stdout=subprocess.DEVNULL)
+            time.sleep(0.5)
+            waited = reader.poll() is None
+            reader.send_signal(number)
+            try:
+                status = reader.wait(30)
+            except subprocess.TimeoutExpired:
+                status = "it waits for the disk"
+            check(f"{name}: {number.name} ends who waits for the disk", waited and status == -number, (waited, status))
+    handled = subprocess.Popen([sys.executable, "-c", HANDLED, mount / plain], stdout=subprocess.PIPE)
+    stopped = subprocess.Popen(["cmp", f"{model}/{plain}", mount / plain])
+    handled.stdout.readline()
+    time.sleep(0.5)
+    handled.send_signal(signal.SIGUSR1)
+    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    stopped.send_signal(signal.SIGCONT)
+    under.daemon.send_signal(signal.SIGCONT)
+    check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,
+          (handled.returncode, stopped.returncode))
+    right, refused, wrong = read_all(mount)
+    check("and all goes on", right == len(want), (right, refused, wrong))
+    check("that is counted", mount.count("fuse_read_interrupts") + mount.count("fuse_open_interrupts") > 0)
+    mount.unmount()
+    under.abandon()
 done()

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* caller.c - see caller.h: the signals that are pending for a thread. */
+#include "caller.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+#define SIGNAL_BIT(number) (UINT64_C(1) << ((number)-1))
+
+/* What these do unless they are handled is not to end the process. */
+static const uint64_t harmless = SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(SIGCONT) | SIGNAL_BIT(SIGURG) | SIGNAL_BIT(SIGWINCH) |
+                                 SIGNAL_BIT(SIGSTOP) | SIGNAL_BIT(SIGTSTP) | SIGNAL_BIT(SIGTTIN) | SIGNAL_BIT(SIGTTOU);
+
+bool efsd_caller_ends(fuse_req_t req)
+{
+    char path[64], line[256];
+    unsigned long long signals, pending = 0, taken = 0;
+    snprintf(path, sizeof(path), "/proc/%ld/status", (long)fuse_req_ctx(req)->pid); /* a thread's, too */
+    FILE *status = fopen(path, "re");
+    while (status && fgets(line, sizeof(line), status))
+        if (sscanf(line, "SigPnd: %llx", &signals) == 1 || sscanf(line, "ShdPnd: %llx", &signals) == 1)
+            pending |= signals;
+        else if (sscanf(line, "SigBlk: %llx", &signals) == 1 || sscanf(line, "SigIgn: %llx", &signals) == 1 ||
+                 sscanf(line, "SigCgt: %llx", &signals) == 1)
+            taken |= signals;
+    if (status)
+        fclose(status);
+    return pending & ~taken & ~harmless; /* SIGKILL can be neither blocked nor handled */
+}
