@@ -121,7 +121,8 @@ struct efs_store_info {
     bool direct;    /* it can be read with O_DIRECT */
     unsigned mode;  /* who may read it: bits of 0444; those that an access control list leaves in doubt are off */
     unsigned group; /* gid of its group */
-    struct timespec mtime; /* when it was written */
+    struct timespec mtime;  /* when it was written */
+    uint64_t device, inode; /* st_dev, st_ino */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes);
 
@@ -462,9 +463,10 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
  * the same at each call, gone when it is released; only to be polled. -EMFILE, ...
  */
 EFS_API int efs_client_event(struct efs_client_request *request);
-/* Wait for all. 0, or the error of the first in needs that has one. All have to fit into the budget at once, coded ones
- * into half of it: -EDEADLK where what still waits for room has none beside what this request holds, of a mount if its
- * socket hands them out. Nothing of the request changes by that: it goes on by efs_client_wait_any() and drops. */
+/* Wait for all. 0, or the error of the first in needs that has one. All have to fit in at once, coded ones into half of
+ * the planned chunk pool: -EDEADLK where what still waits for room cannot have it beside what this request holds, or
+ * nobody else holds any; of a mount if its socket hands them out. Nothing of the request changes by that: it goes on by
+ * efs_client_wait_any() and drops. */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
 /* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
  * its error; -EINVAL: no such index, or it was dropped; -ENOMEM. */

@@ -113,6 +113,8 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out, s
         .mode = may_read(store),
         .group = store->seen.st_gid,
         .mtime = store->seen.st_mtim,
+        .device = store->seen.st_dev,
+        .inode = store->seen.st_ino,
     };
     for (uint32_t g = 0; g < store->expert_count; g++) {
         const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;

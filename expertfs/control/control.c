@@ -85,6 +85,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     efs_stats(daemon->fs, &stats, sizeof(stats));
     render_path(out, "store", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
+    fprintf(out, "store_device: %llu\nstore_inode: %llu\n", U(daemon->info.device), U(daemon->info.inode));
     render_size(out, "store", daemon->info.store_bytes);
     render_size(out, "source", daemon->info.source_bytes);
     render_path(out, "mountpoint", options->mountpoint);

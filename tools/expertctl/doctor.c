@@ -216,9 +216,11 @@ static void doctor_store(struct doctor *d, const char *path)
     efs_store_close(store);
 }
 
-/* Is the store that a mount serves still the file of its name? */
-static void doctor_mount_store(struct doctor *d, const char *path, const char *name, const char *hash)
+/* Is the store that a mount serves, which config tells of, still the file of its name? */
+static void doctor_mount_store(struct doctor *d, const char *path, const char *name, const char *config)
 {
+    char hash[32];
+    struct stat st;
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
@@ -232,9 +234,15 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     if (rc < 0)
         return;
     efs_store_info(store, &info, sizeof(info));
-    if (info.content_hash != strtoull(hash, NULL, 16))
+    if (info.content_hash != strtoull(top_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
         tell(d, WRONG, "store",
              "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
+             path, name);
+    else if (stat(name, &st) == 0 &&
+             (st.st_dev != top_number(config, "store_device") || st.st_ino != top_number(config, "store_inode")))
+        tell(d, WRONG, "store",
+             "%s: serves a file that is not %s any more, which has the same content: if the old one was deleted, its "
+             "disk space is taken until you unmount; mount again to serve the new one",
              path, name);
     efs_store_close(store);
 }
@@ -316,7 +324,7 @@ static void doctor_flag(void *arg, const char *program, const char *flag, const 
 
 static void doctor_mount(struct doctor *d, const char *path)
 {
-    char name[4200], serving[64], reason[1200], better[1200], store[4200], hash[32];
+    char name[4200], serving[64], reason[1200], better[1200], store[4200];
     char *text = NULL;
     size_t room = 0;
     snprintf(name, sizeof(name), "%s/.expertfs/config", path);
@@ -342,7 +350,7 @@ static void doctor_mount(struct doctor *d, const char *path)
         doctor_mount_profile(d, path);
         top_text(text, "store", store, sizeof(store));
         tools_line_unescape(store);
-        doctor_mount_store(d, path, store, top_text(text, "store_hash", hash, sizeof(hash)));
+        doctor_mount_store(d, path, store, text);
     } else {
         tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
     }
