@@ -6,7 +6,7 @@ Whole runs differ by more than a percent, since the disk does. So one run change
 played both ways. A turn of the one over the same turn of the other is a ratio of the same tokens; of a turn and the next
 one, in which the runs have changed places, the geometric mean has neither how fast the disk was in either run nor what
 these tokens ask for. The interval is of 95 %, by bootstrap over such pairs of turns. The first --leave tokens of a turn
-are left out, in which the cache and the predictor follow the change; so is the first pair, in which memory fills.
+are left out, in which the cache and the predictor follow the change. Memory fills in the first turns of both runs alike.
 
 off gives back the predictor's memory to the experts, so that its ratio has all that guesses cost. The predictor is loaded
 anew with every turn, from what it has saved, and begins in the middle of an answer: with guesses it is a little faster
@@ -64,7 +64,7 @@ def times(run, turns, leave):
 def pairs(first, second, turns, leave):
     """log(time with / without) of each pair of turns; first begins with guesses, second without."""
     logs = [math.log(a / b) for a, b in zip(times(first, turns, leave), times(second, turns, leave))]
-    return [(logs[i] - logs[i + 1]) / 2 for i in range(2, len(logs) - 1, 2)]
+    return [(logs[i] - logs[i + 1]) / 2 for i in range(0, len(logs) - 1, 2)]
 
 
 def interval(logs, seed=1):
@@ -81,7 +81,7 @@ def tell(budget, runs, a):
         return
     ratio, low, high = interval(logs)
     tokens = a.turns - a.leave
-    ms = [1e3 * t / tokens for r in runs for t in times(r, a.turns, a.leave)[2:]]
+    ms = [1e3 * t / tokens for r in runs for t in times(r, a.turns, a.leave)]
     read = [sum(r["guesses"][k] for r in runs) for k in ("missing", "used", "late", "wasted")]
     print(f"budget {budget:>4}, {a.prefetch}{' beside fio' if a.busy else ''}: tokens a second {1 / ratio:.4f} of those without "
           f"guesses ({1 / high:.4f} to {1 / low:.4f}); {len(logs)} pairs of turns, {2 * len(logs) * tokens} tokens each way of "
