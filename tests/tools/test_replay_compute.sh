@@ -43,6 +43,9 @@ run 0 --mount "$dir/m.efs" --policy lru,zipmoe --budget 40M --compute ffn-coded 
     --prefetch always --json "$dir/guessed.json" "$trace"
 # The same by turns within a run
 run 0 --mount "$dir/m.efs" --policy lru --budget 40M --compute ffn-coded --predict mixed --turns 8 --json "$dir/turns.json" "$trace"
+run 0 --mount "$dir/m.efs" --policy lru --budget 40M --compute ffn-coded --predict mixed --turns 4:auto:token=1 "$trace"
+run 1 --mount "$dir/m.efs" --policy lru --budget 40M --compute ffn-coded --predict mixed --turns 4:never "$trace"
+warns 'prefetch'
 run 2 --mount "$dir/m.efs" --turns 8 "$trace"
 warns 'turns goes with'
 # The simulator beside a run of the library goes by what that was like

@@ -8,9 +8,9 @@ one, in which the runs have changed places, the geometric mean has neither how f
 these tokens ask for. The interval is of 95 %, by bootstrap over such pairs of turns. The first --leave tokens of a turn
 are left out, in which the cache and the predictor follow the change. Memory fills in the first turns of both runs alike.
 
-off gives back the predictor's memory to the experts, so that its ratio has all that guesses cost. The predictor is loaded
-anew with every turn, from what it has saved, and begins in the middle of an answer: with guesses it is a little faster
-than told here."""
+off gives the predictor's memory back to the experts, so that its ratio has all that guesses cost, and more: with every
+turn the predictor is loaded anew, from what it has saved, begins in the middle of an answer, and drops experts from its
+memory. --without auto:token=1 goes on learning and keeps its memory: its ratio has what reads of guesses cost and gain."""
 import json
 import math
 import os
@@ -32,7 +32,8 @@ def options():
     p.add_argument("--leave", type=int, default=4, help="tokens at the begin of a turn that are not counted (4)")
     p.add_argument("--prefetch", default="auto", help="auto or always (auto)")
     p.add_argument("--layer-us", default="840", help="all else in a layer (840)")
-    p.add_argument("--tune", help="of moe-replay; token_mib=0.00001 reads nothing: what the predictor alone costs")
+    p.add_argument("--without", default="off", help="what takes turns with --prefetch: off (default), or auto:token=1, which predicts and\n"
+                   "reads nothing: then it is of the reads alone, and --turns may be less than 18")
     p.add_argument("--busy", metavar="FILE", help="a large file on the same disk that fio reads meanwhile, 1 MiB at random, 32 at once")
     a = traced(p)
     if not a.trace:
@@ -44,13 +45,18 @@ def options():
 
 def busy(path):
     return subprocess.Popen(["fio", "--name=busy", "--readonly", "--rw=randread", "--bs=1M", "--iodepth=32", "--direct=1",
-                             "--ioengine=io_uring", "--time_based", "--runtime=1d", f"--filename={path}", "--output-format=json"],
+                             "--ioengine=io_uring", "--thread", "--time_based", "--runtime=1d", f"--filename={path}", "--output-format=json"],
                             stdout=subprocess.PIPE, text=True)
 
 
 def end(fio):
     fio.send_signal(signal.SIGINT)
-    text = fio.communicate()[0]
+    try:
+        text = fio.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:  # the signal came before it was ready for one
+        fio.kill()
+        fio.wait()
+        return
     job = json.loads(text[text.index("{"):])["jobs"][0]["read"]
     print(f"fio: {job['bw_bytes'] / 1e9:.2f} GB/s")
 
@@ -83,8 +89,8 @@ def tell(budget, runs, a):
     tokens = a.turns - a.leave
     ms = [1e3 * t / tokens for r in runs for t in times(r, a.turns, a.leave)]
     read = [sum(r["guesses"][k] for r in runs) for k in ("missing", "used", "late", "wasted")]
-    print(f"budget {budget:>4}, {a.prefetch}{' beside fio' if a.busy else ''}: tokens a second {1 / ratio:.4f} of those without "
-          f"guesses ({1 / high:.4f} to {1 / low:.4f}); {len(logs)} pairs of turns, {2 * len(logs) * tokens} tokens each way of "
+    print(f"budget {budget:>4}, {a.prefetch}{' beside fio' if a.busy else ''}: tokens a second {1 / ratio:.4f} of those with "
+          f"{a.without} ({1 / high:.4f} to {1 / low:.4f}); {len(logs)} pairs of turns, {2 * len(logs) * tokens} tokens each way of "
           f"{sum(ms) / len(ms):.0f} ms; experts missing {read[0]}, read ahead {read[1]}, late {read[2]}, in vain {read[3]}")
 
 
@@ -95,7 +101,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     replay = Replay(a, raw, store, folder)
     command = ["--mount", store, "--policy", a.policies, "--compute", "ffn-coded", "--layer-us", a.layer_us, "--predict", "mixed",
-               "--prefetch", a.prefetch, "--turns", str(a.turns), *(["--tune", a.tune] if a.tune else [])]
+               "--prefetch", a.prefetch, "--turns", f"{a.turns}:{a.without}"]
     fio = busy(a.busy) if a.busy else None
     try:
         for budget in a.budgets.split(",") * a.rounds:

@@ -89,7 +89,8 @@ static const struct argp_option options[] = {
     {"prefetch", OPT_PREFETCH, "MODE", 0, "Guesses are read while that is faster (auto, the default), or always", 0},
     {"turns", OPT_TURNS, "N", 0,
      "Of a mount, with one predictor: N passes with guesses and N without by turns in a run, which begins with them or "
-     "without, a run each; --json has the time of every pass",
+     "without, a run each; --json has the time of every pass. N:WITHOUT has "
+     "that option prefetch in place of off there: auto:token=1 predicts and reads nothing",
      0},
     {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
     {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
@@ -283,6 +284,16 @@ static void finish_options(struct argp_state *state, struct replay_arguments *a)
                        a->policies[i]);
 }
 
+static void parse_turns(struct argp_state *state, struct replay_arguments *a, char *value)
+{
+    char *colon = strchr(value, ':');
+    if (colon) {
+        *colon = '\0';
+        a->without = colon + 1;
+    }
+    a->turns = (uint32_t)tools_option_number(state, "turns", value, 1, 1000000);
+}
+
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
     struct replay_arguments *a = state->input;
@@ -327,7 +338,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->setup.governor.mode = value[1] == 'l' ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
         return 0;
     case OPT_TURNS:
-        a->turns = (uint32_t)tools_option_number(state, "turns", value, 1, 1000000);
+        parse_turns(state, a, value);
         return 0;
     case OPT_SCHEDULE:
         a->setup.schedule = replay_schedule_by_name(value);
@@ -393,6 +404,7 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
                "Exit status: 0 all ran, 1 failed or runs differ in what they saw, 2 wrong usage, 130 interrupted."};
     *a = (struct replay_arguments){.planned = REPLAY_MAKESPAN,
                                    .single = REPLAY_CODED,
+                                   .without = "off",
                                    .compute = REPLAY_COMPUTE_TOUCH,
                                    .allowance_bytes = ALLOWANCE_DEFAULT,
                                    .shared = {.seed = 1, .batch = {1}, .batch_count = 1},

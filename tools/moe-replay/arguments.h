@@ -21,7 +21,8 @@ struct replay_arguments {
     char *predict; /* NULL: nothing is guessed */
     struct predict_choice predictors[REPLAY_LIST_MAX];
     uint32_t predictor_count;
-    uint32_t turns; /* passes with guesses and without by turns; 0: none */
+    uint32_t turns;      /* passes with guesses and without by turns; 0: none */
+    const char *without; /* the option prefetch in the latter */
     uint32_t budget_count, policy_count, peer_count;
     bool simulate;
     enum replay_pools planned, single;

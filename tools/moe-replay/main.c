@@ -121,6 +121,7 @@ static errint_t open_live(struct session *session, struct efs_error *err)
     live->prealloc = a->prealloc;
     live->warm = a->warm;
     live->turns = a->turns;
+    live->without = a->without;
     if (a->predictor_count > 0)
         replay_mount_print_prefetch(&a->setup.governor, live->prefetch, sizeof(live->prefetch));
     session->live_open = true;

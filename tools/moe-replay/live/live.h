@@ -25,6 +25,7 @@ struct replay_live {
     bool warm;                /* expertfs fills memory that is still empty while the disk rests */
     char prefetch[64];        /* expertfs's option for runs that guess; "": none does */
     uint32_t turns;           /* of so many passes, with guesses and without; 0: none */
+    const char *without;      /* the option in the latter */
     uint64_t allowance_bytes; /* of a cgroup, above the budget: for the process that plays and the kernel's tables */
     /* what replay_live_open() makes: */
     struct replay_model model;

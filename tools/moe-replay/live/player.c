@@ -123,7 +123,7 @@ static errint_t take_turn(const struct replay_play *p, const struct replay_reade
     uint32_t turns = p->guesses ? p->live->turns : 0;
     if (turns == 0 || pass % turns)
         return 0;
-    const char *prefetch = (pass / turns % 2 != 0) == p->begins_without ? p->live->prefetch : "off";
+    const char *prefetch = (pass / turns % 2 != 0) == p->begins_without ? p->live->prefetch : p->live->without;
     if (reader->fs)
         return efs_set(reader->fs, "prefetch", prefetch, NULL, &s->err);
     if (setxattr(p->mountpoint, "user.expertfs.prefetch", prefetch, strlen(prefetch), 0) == 0)
