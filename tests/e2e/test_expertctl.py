@@ -197,6 +197,7 @@ for arguments, status, says in (
         (["set", SCRATCH, "pin=C"], 1, "not in a mount"), (["get", SCRATCH], 1, "not in a mount"),
         (["get", mount.path, "budgets"], 1, "no budgets"), (["get", mount / "nothing"], 1, "No such file"),
         (["info", mount.path], 1, "`expertctl top`"), (["verify", mount.path], 1, "`expertctl get`"),
+        (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 1, "a mount; estimate takes its store"),
         (["top", SCRATCH], 1, "not in a mount"), (["set"], 2, "needed"), (["set", mount.path], 2, "needed"),
         (["set", "policy=lru", mount.path], 2, "the mount comes first"),
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),

@@ -4,6 +4,7 @@
 #include "estimate.h"
 
 #include "expertctl.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "size.h"
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define CONTEXT_DEFAULT 4096
@@ -239,6 +241,14 @@ static json_t *estimate_to_json(const struct estimate *e)
     return json;
 }
 
+/* A mount's files are the checkpoint's and more: experts/ would count twice. */
+static errint_t estimate_refuse_mount(const char *path, struct efs_error *err)
+{
+    if (getxattr(path, CTL_XATTR "answer", NULL, 0) < 0)
+        return 0;
+    return efs_fail(err, -EINVAL, "%s: a mount; estimate takes its store, which `expertctl list' names", path);
+}
+
 static int estimate_run(int argc, char **argv)
 {
     const struct argp argp = {
@@ -254,7 +264,9 @@ static int estimate_run(int argc, char **argv)
     efs_memory(&memory, sizeof(memory));
     a.e.ram_bytes = memory.limit_bytes;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = estimate_model(&a.e, &err);
+    errint_t rc = estimate_refuse_mount(a.e.path, &err);
+    if (rc == 0)
+        rc = estimate_model(&a.e, &err);
     if (rc == 0)
         estimate_memory(&a.e);
     if (rc == 0 && a.e.fits && a.e.config.chosen)

@@ -37,7 +37,8 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     if (getxattr(at, CTL_XATTR "answer", NULL, 0) < 0) {
         free(at);
         return efs_fail(err, -ENODEV,
-                        "%s: not in a mount of expertfs that can be tuned; `expertctl list' shows the mounts", path);
+                        "%s: not in a mount of expertfs that can be tuned; %s`expertctl list' shows the mounts", path,
+                        S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
     }
     *root = at;
     return 0;
