@@ -12,11 +12,18 @@
 /* The same for a run from the file's begin, where no expert lies: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
+/* While this thread is in fuse_req_interrupt_func(): what is answered in there is unlocked after it was freed. */
+static _Thread_local enum { ARMED, ARMING, CAME_BEFORE } arming;
+
 /* The caller is ended: the disk may never answer. What is read goes to its buffer all the same. */
 static void read_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd_buffer *buffer = arg;
     fuse_req_t waiting = req;
+    if (arming != ARMED) {
+        arming = CAME_BEFORE;
+        return;
+    }
     if (efsd_caller_ends(req) && atomic_compare_exchange_strong(&buffer->req, &waiting, NULL)) {
         efsd_count(&buffer->daemon->counters.read_interrupts, 1);
         fuse_reply_err(req, EINTR);
@@ -82,7 +89,12 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
     buffer->followed = followed;
     buffer->begin = buffer->data + efsd_answer_begin(bytes);
     atomic_store(&buffer->req, req);
+    arming = ARMING;
     fuse_req_interrupt_func(req, read_interrupted, buffer);
+    bool came_before = arming == CAME_BEFORE;
+    arming = ARMED;
+    if (came_before)
+        read_interrupted(req, buffer);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
 }
 

@@ -145,4 +145,22 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     check("that is counted", mount.count("fuse_read_interrupts") + mount.count("fuse_open_interrupts") > 0)
     mount.unmount()
     under.abandon()
+
+print("-- stands still, more readers than reply buffers are ended")
+under = Mount(disk, "nopassthrough", fake=True, name="under")
+mount = Mount(under / "cut.efs", "budget=64M,nopassthrough,direct_io=on")
+under.daemon.send_signal(signal.SIGSTOP)
+readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL) for name in sorted(want)[:24]]
+time.sleep(1)
+waited = sum(reader.poll() is None for reader in readers)
+for reader in readers:
+    reader.kill()
+time.sleep(0.5)
+under.daemon.send_signal(signal.SIGCONT)
+for reader in readers:
+    reader.wait(60)
+right, refused, wrong = read_all(mount)
+check(f"{waited} of {len(readers)} waited; the mount goes on", waited > 4 and right == len(want), (right, refused, wrong))
+mount.unmount()
+under.abandon()
 done()
