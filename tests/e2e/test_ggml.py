@@ -14,6 +14,8 @@ from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_sto
 
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 PLUGIN = os.path.join(BUILD, "libggml-expertfs.so")
+PRELOADED = scratch(os.path.basename(PLUGIN))  # blanks stand between names in LD_PRELOAD
+os.symlink(PLUGIN, PRELOADED)
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
 LOADS = os.path.join(ROOT, "tests", "clients", "ggml_loads.py")
 SHAPE = ("-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "16", "--experts-per-token", "4", "-l", "4", "--vocab",
@@ -36,7 +38,7 @@ def client(file, *options, store=None, plugin="path", name="out", **more):
     """What came of ggml.py; its logits are at scratch(name + ".npz")."""
     environment = surroundings(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
     if plugin:
-        environment["GGML_BACKEND_PATH" if plugin == "path" else "LD_PRELOAD"] = PLUGIN
+        environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
     out = scratch(name + ".npz")
     if os.path.exists(out):
         os.remove(out)
@@ -119,7 +121,7 @@ def loads(model, store):
         out.write(os.urandom(8 << 20))
     for path in (model, other, file):
         drop(path)
-    environment = {**surroundings(store), "LD_PRELOAD": PLUGIN, "GGML_BACKEND_PATH": copy}
+    environment = {**surroundings(store), "LD_PRELOAD": PRELOADED, "GGML_BACKEND_PATH": copy}
     result = run(PYTHON, LOADS, model, other, file, env=environment, timeout=240)
     if not check("loads: run", result.returncode == 0, result.stdout + result.stderr[-1500:]):
         return

@@ -3,7 +3,7 @@
 # What `make install` puts into a folder works from there, and `make uninstall` takes all of it away again.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-BUILD=${BUILD:-build}
+BUILD=${BUILD:-build} BUILD=${BUILD#"$PWD"/} # make takes no path with a blank
 work=$(mktemp -d "${TMPDIR:-/tmp}/expertfs-XXXXXX") # mount(8) cuts a type at its last dot
 mounted=
 cleanup() { [ -z "$mounted" ] || fusermount3 -u -z "$mounted"; rm -rf "$work"; }
