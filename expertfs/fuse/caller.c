@@ -15,6 +15,7 @@ bool efsd_caller_ends(fuse_req_t req)
 {
     char path[64], line[256];
     unsigned long long signals, pending = 0, taken = 0;
+    int tracer = 0;
     snprintf(path, sizeof(path), "/proc/%ld/status", (long)fuse_req_ctx(req)->pid); /* a thread's, too */
     FILE *status = fopen(path, "re");
     while (status && fgets(line, sizeof(line), status))
@@ -23,7 +24,11 @@ bool efsd_caller_ends(fuse_req_t req)
         else if (sscanf(line, "SigBlk: %llx", &signals) == 1 || sscanf(line, "SigIgn: %llx", &signals) == 1 ||
                  sscanf(line, "SigCgt: %llx", &signals) == 1)
             taken |= signals;
+        else
+            sscanf(line, "TracerPid: %d", &tracer);
     if (status)
         fclose(status);
+    if (tracer != 0) /* it is asked first, and may drop all but this one */
+        taken |= ~SIGNAL_BIT(SIGKILL);
     return pending & ~taken & ~harmless; /* SIGKILL can be neither blocked nor handled */
 }

@@ -2,6 +2,7 @@
 """The store is on a disk that loses its end, stands still, or is gone: readers of every kind get right bytes or an error,
 what is in memory is served on, the mount is told of and ends; and when the disk is well again, so is the mount. The disk
 is a FUSE daemon of the tests, or the store's file is cut."""
+import ctypes
 import threading
 
 import crowd
@@ -109,6 +110,15 @@ fd, libc, room = os.open(sys.argv[1], os.O_RDONLY), ctypes.CDLL(None, use_errno=
 print("reads", flush=True)
 sys.exit(libc.read(fd, room, 4096) != 4096)
 """
+TRACED = """
+import ctypes, os, sys
+fd, libc, room = os.open(sys.argv[1], os.O_RDONLY), ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(4096)
+libc.ptrace(0, 0, None, None)  # PTRACE_TRACEME
+print("reads", flush=True)
+os._exit(libc.pread(fd, room, 4096, ctypes.c_long(os.fstat(fd).st_size // 2)) != 4096)
+"""
+trace = ctypes.CDLL(None, use_errno=True).ptrace
+trace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 shutil.copy(store, f"{disk}/cut.efs")
 plain = max((name for name in want if name not in experts), key=lambda name: len(want[name]))
 for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budget there is a reply buffer each 64 MiB
@@ -131,8 +141,11 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
             check(f"{name}: {number.name} ends who waits for the disk", waited and status == -number, (waited, status))
     handled = subprocess.Popen([sys.executable, "-c", HANDLED, mount / plain], stdout=subprocess.PIPE)
     stopped = subprocess.Popen(["cmp", f"{model}/{plain}", mount / plain])
+    traced = subprocess.Popen([sys.executable, "-c", TRACED, mount / plain], stdout=subprocess.PIPE)
     handled.stdout.readline()
+    traced.stdout.readline()
     time.sleep(0.5)
+    traced.send_signal(signal.SIGTERM)
     handled.send_signal(signal.SIGUSR1)
     stopped.send_signal(signal.SIGSTOP)
     time.sleep(0.5)
@@ -140,6 +153,9 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     under.daemon.send_signal(signal.SIGCONT)
     check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,
           (handled.returncode, stopped.returncode))
+    if os.WIFSTOPPED(os.waitpid(traced.pid, 0)[1]):
+        trace(7, traced.pid, None, None)  # PTRACE_CONT without the signal
+    check("nor does one that a debugger drops", traced.wait(60) == 0, traced.returncode)
     right, refused, wrong = read_all(mount)
     check("and all goes on", right == len(want), (right, refused, wrong))
     check("that is counted", mount.count("fuse_read_interrupts") + mount.count("fuse_open_interrupts") > 0)

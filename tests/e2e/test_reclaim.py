@@ -5,6 +5,7 @@ the disk full in between; what is left of a disk whose power failed; other files
 Needs root and loop devices. EXPERTFS_TEST_DISK=DIR: where the disks' files are made (2.5 GB), else in the scratch folder.
 """
 import hashlib
+import shlex
 import threading
 
 from e2e import *
@@ -217,7 +218,7 @@ small_model(disk / "model")
 told = mkexpertfs("--reclaim", disk / "model", disk / "out.efs", stdin=subprocess.DEVNULL)
 check("nobody to ask: --yes is needed", told.returncode == 1 and "--yes" in told.stderr, told)
 if shutil.which("script"):
-    command = " ".join([program("mkexpertfs"), "-q", "--reclaim", disk / "model", disk / "out.efs"])
+    command = shlex.join([program("mkexpertfs"), "-q", "--reclaim", disk / "model", disk / "out.efs"])
     told = run("script", "-qec", command, "/dev/null", input="no\n")
     check("asked on a terminal: no", "Type yes" in told.stdout and "nothing was done" in told.stdout and
           same_files(disk / "model"), told)
