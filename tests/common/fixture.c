@@ -269,6 +269,20 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
     return count;
 }
 
+unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes)
+{
+    struct efs_expert_info info;
+    struct efs_file_info of_file;
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
+    assert_int_equal(efs_file_info(fs, info.file, &of_file, sizeof(of_file)), 0);
+    unsigned char *data = malloc(of_file.bytes);
+    assert_non_null(data);
+    assert_int_equal(read_wait(fs, info.file, NULL, 0, data, of_file.bytes), of_file.bytes);
+    *file = info.file;
+    *bytes = of_file.bytes;
+    return data;
+}
+
 errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
                        struct efs_error *err)
 {

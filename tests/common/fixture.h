@@ -49,6 +49,8 @@ void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);
 /* The whole of a file; free() it. */
 unsigned char *fixture_read(const char *path, size_t *bytes);
+/* An expert's file as fs serves it, and its number; free() it. */
+unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes);
 /* A byte of the file is changed. */
 void fixture_damage(const char *path, uint64_t offset);
 /* How many descriptors this process has open. */

@@ -37,12 +37,9 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     assert_non_null(mount->file_bytes);
     for (uint32_t e = 0; e < mount->experts; e++) {
         struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
-        mount->files[e] = malloc(file.bytes);
-        assert_non_null(mount->files[e]);
-        mount->file_bytes[e] = file.bytes;
-        assert_int_equal(read_wait(fs, info.file, NULL, 0, mount->files[e], file.bytes), file.bytes);
+        uint32_t number;
+        mount->files[e] = fixture_expert(fs, e, &number, &mount->file_bytes[e]);
+        assert_int_equal(efs_file_info(fs, number, &file, sizeof(file)), 0);
         fixture_mount_file(mount, file.path, mount->files[e], file.bytes);
     }
     efs_close(fs);

@@ -37,16 +37,8 @@ static int setup(void **state)
     *state = &model;
     fixture_store(&model, LAYERS, EXPERTS, 1920, 1024);
     struct efs *fs = fixture_open(&model, (struct efs_options){.no_state = true});
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
-        struct efs_expert_info info;
-        struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
-        files[e] = info.file;
-        bytes[e] = file.bytes;
-        raw[e] = malloc(file.bytes);
-        assert_int_equal(read_wait(fs, info.file, NULL, 0, raw[e], file.bytes), file.bytes);
-    }
+    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
+        raw[e] = fixture_expert(fs, e, &files[e], &bytes[e]);
     efs_close(fs);
     return 0;
 }

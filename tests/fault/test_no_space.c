@@ -35,16 +35,8 @@ static int setup(void **state)
     fault_none();
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* an expert: 3 MiB full, 2 MiB coded */
     struct efs *fs = fixture_open(&model, (struct efs_options){.no_state = true});
-    for (uint32_t e = 0; e < ALL; e++) {
-        struct efs_expert_info info;
-        struct efs_file_info file;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
-        files[e] = info.file;
-        bytes[e] = file.bytes;
-        raw[e] = malloc(file.bytes);
-        assert_int_equal(read_wait(fs, info.file, NULL, 0, raw[e], file.bytes), file.bytes);
-    }
+    for (uint32_t e = 0; e < ALL; e++)
+        raw[e] = fixture_expert(fs, e, &files[e], &bytes[e]);
     efs_close(fs);
     return 0;
 }
