@@ -41,10 +41,20 @@ void efs_estimator_profile(struct efs_estimator *e, const struct efs_profile *pr
     pthread_mutex_unlock(&e->lock);
 }
 
+/* At once: this machine serves as it is now, whatever it was when it was measured. */
+static void believe_samples(struct efs_rates *rates)
+{
+    struct efs_rates_doubt doubt;
+    efs_rates_doubt(rates, &doubt);
+    if (efs_rates_doubtful(doubt.disk) || efs_rates_doubtful(doubt.decode))
+        efs_rates_believe(rates, &doubt);
+}
+
 void efs_estimator_burst(struct efs_estimator *e, const struct efs_rates_burst *burst)
 {
     pthread_mutex_lock(&e->lock);
     efs_rates_burst(&e->rates, burst);
+    believe_samples(&e->rates);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -52,6 +62,7 @@ void efs_estimator_decode(struct efs_estimator *e, enum efs_rates_decode kind, u
 {
     pthread_mutex_lock(&e->lock);
     efs_rates_decode(&e->rates, kind, raw_bytes, ns);
+    believe_samples(&e->rates);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -76,18 +87,23 @@ void efs_estimator_now(struct efs_estimator *e, struct efs_rates_now *now, uint6
 void efs_estimator_doubt(struct efs_estimator *e, struct efs_rates_doubt *doubt)
 {
     pthread_mutex_lock(&e->lock);
-    efs_rates_doubt(&e->rates, doubt);
+    efs_rates_doubt_profile(&e->rates, doubt);
     pthread_mutex_unlock(&e->lock);
 }
 
-void efs_estimator_believe(struct efs_estimator *e, struct efs_profile *profile)
+bool efs_estimator_faster(struct efs_estimator *e, struct efs_profile *profile)
 {
     struct efs_rates_doubt doubt;
     pthread_mutex_lock(&e->lock);
-    efs_rates_doubt(&e->rates, &doubt);
-    efs_rates_believe(&e->rates, &doubt);
-    profile->disk_bytes_per_second = e->rates.start.disk_bytes_per_second;
-    profile->read_latency_ns = e->rates.start.read_latency_ns;
-    profile->decode_bytes_per_second = e->rates.start.decode_bytes_per_second;
+    efs_rates_doubt_profile(&e->rates, &doubt);
+    bool disk = doubt.disk < 1 && efs_rates_doubtful(doubt.disk);
+    bool decode = doubt.decode < 1 && efs_rates_doubtful(doubt.decode);
+    if (disk) {
+        profile->disk_bytes_per_second = e->rates.start.disk_bytes_per_second;
+        profile->read_latency_ns = e->rates.start.read_latency_ns;
+    }
+    if (decode)
+        profile->decode_bytes_per_second = e->rates.start.decode_bytes_per_second;
     pthread_mutex_unlock(&e->lock);
+    return disk || decode;
 }

@@ -153,32 +153,38 @@ static bool is_quiet(struct efs_plan_thread *s)
     return now - quiet->since_ns >= QUIET_NS && atomic_load(&s->fs->active) <= 1;
 }
 
+/* The profile with what was served faster than it says. */
+static bool profile_serve(struct efs_plan_thread *s, struct efs_profile *profile)
+{
+    struct timespec clock;
+    if (!efs_estimator_faster(s->fs->estimator, profile))
+        return false;
+    clock_gettime(CLOCK_REALTIME, &clock);
+    profile->measured_at = clock.tv_sec;
+    efs_profile_derive(profile);
+    return true;
+}
+
 bool efs_plan_thread_mend(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
     char doubt[128];
-    if (fs->options.no_state || !is_quiet(s) || efs_now_ns() < s->quiet.not_before_ns)
-        return false;
+    bool quiet = is_quiet(s) && efs_now_ns() >= s->quiet.not_before_ns;
     efs_plan_thread_doubt(s, doubt, sizeof(doubt));
-    if (!*doubt)
+    if (fs->options.no_state || !*doubt)
         return false;
     struct efs_profile profile = s->profile;
-    bool measured = profile_measure(s, &profile);
-    if (!measured) {
-        struct timespec clock;
-        efs_estimator_believe(fs->estimator, &profile);
-        clock_gettime(CLOCK_REALTIME, &clock);
-        profile.measured_at = clock.tv_sec;
-        snprintf(profile.cpu_path, sizeof(profile.cpu_path), "%s", efs_cpu_name());
-        efs_profile_derive(&profile);
-    }
+    bool served = profile_serve(s, &profile), measured = !served && quiet && profile_measure(s, &profile);
+    if (!served && !measured)
+        return false;
     efs_log(fs, EFS_LOG_INFO, "the profile was in doubt (%s): %s; disk %.3g to %.3g GB/s, decode %.3g to %.3g", doubt,
             measured ? "measured again" : "taken from what was served", s->profile.disk_bytes_per_second / 1e9,
             profile.disk_bytes_per_second / 1e9, s->profile.decode_bytes_per_second / 1e9,
             profile.decode_bytes_per_second / 1e9);
     profile_save(fs, &profile);
     profile_take(s, &profile, measured ? EFS_PROFILE_MEASURED : EFS_PROFILE_SERVED);
-    s->quiet.not_before_ns = efs_now_ns() + (measured ? MEND_EVERY_NS : 0); /* believing goes by steps */
+    if (measured)
+        s->quiet.not_before_ns = efs_now_ns() + MEND_EVERY_NS;
     return true;
 }
 

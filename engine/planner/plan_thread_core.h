@@ -55,8 +55,8 @@ void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *profile);
 void efs_plan_thread_profile(struct efs_plan_thread *s);
 /* Why the profile is not to be trusted, in words; "" when nothing speaks against it. */
 void efs_plan_thread_doubt(const struct efs_plan_thread *s, char *text, size_t room);
-/* If it is in doubt and nothing was asked for lately: measured anew or, where the budget has no room for that, taken
- * from what was measured while serving; and saved. Returns whether it is another one now. */
+/* Where what was served is plainly faster: taken from that, at once. If it is in doubt otherwise, nothing was asked for
+ * lately and the budget has room: measured anew. And saved; returns whether it is another one now. */
 bool efs_plan_thread_mend(struct efs_plan_thread *s);
 /* From a trace (its path), else what earlier mounts counted. -errno of the trace, -ENOMEM, with err. */
 errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err);

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #define BURSTS_LATELY 1024.0               /* a burst's weight falls to 1/e after so many more */
+#define LOAD_BURSTS_LATELY 16.0            /* the same while bursts are much faster: what was before was load */
 #define DECODED_LATELY (16.0 * (1u << 30)) /* as do decodes after that many bytes */
 #define PRIOR_BURSTS 3.0 /* what was measured first counts as that many empty and that many full ones */
 #define PRIOR_BURST_BYTES (8.0 * (1u << 20))
@@ -15,6 +16,7 @@
 #define TOKEN_SHARE (1. / 16) /* assumed: of running an expert for one token what each more token takes */
 #define DOUBT_BURSTS 32       /* from so many on they are known, and from so many bytes decodes */
 #define DOUBT_DECODED (64.0 * (1u << 20))
+#define FELT 0.25 /* of the time of samples: a latency below that is not what they contradict */
 #define BURST_BYTES_MOST (64.0 * (1u << 20)) /* of a request's reads; what is longer is a stream */
 #define SERIAL_SHARE 0.2 /* the rest of a burst after its first read must be that part of it to tell how they end */
 
@@ -23,10 +25,10 @@ static double clamp(double value, double least, double most)
     return !(value > least) ? least : value < most ? value : most;
 }
 
-/* One measurement counts for no more than so many times what was expected, and no less. */
+/* One measurement counts for no more than so many times what was expected: load makes slower, nothing makes faster. */
 static double clip(double measured, double expected)
 {
-    return clamp(measured, expected / EFS_RATES_CLIP, expected * EFS_RATES_CLIP);
+    return fmin(measured, expected * EFS_RATES_CLIP);
 }
 
 static bool rates_start_valid(const struct efs_rates_start *s)
@@ -36,9 +38,15 @@ static bool rates_start_valid(const struct efs_rates_start *s)
            s->run_ns >= 0 && s->run_ns <= 1e12;
 }
 
+static double rates_start_ns(const struct efs_rates_start *s, double waves, double bytes)
+{
+    return waves * s->read_latency_ns + bytes * 1e9 / s->disk_bytes_per_second;
+}
+
 void efs_rates_init(struct efs_rates *r, const struct efs_rates_start *start)
 {
     *r = (struct efs_rates){.start = {1.5e9, 1e5, 5e9, 1e6}};
+    r->profile = r->start;
     efs_rates_from(r, start);
 }
 
@@ -51,6 +59,7 @@ void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
     r->start = *start;
     if (start->run_ns == 0)
         r->start.run_ns = run_ns;
+    r->profile = r->start;
 }
 
 /* ns of a burst: waves * latency_ns + bytes * ns_per_byte. */
@@ -84,8 +93,9 @@ static void rates_add_together(struct efs_rates *r, const struct efs_rates_burst
 
 void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
 {
-    double keep = exp(-1 / BURSTS_LATELY), x = (double)b->bytes, y = (double)b->ns, w = (double)b->waves;
-    double latency, slope, expected;
+    double x = (double)b->bytes, y = (double)b->ns, w = (double)b->waves;
+    double latency, slope, expected, keep;
+    bool faster;
 
     if (b->bytes == 0 || b->reads == 0 || b->waves == 0)
         return;
@@ -95,9 +105,11 @@ void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
         w *= BURST_BYTES_MOST / x;
         x = BURST_BYTES_MOST;
     } else {
-        rates_add_together(r, b, latency, keep);
+        rates_add_together(r, b, latency, exp(-1 / BURSTS_LATELY));
     }
     expected = w * latency + x * slope;
+    faster = r->ww > 2 * DOUBT_BURSTS && y * EFS_RATES_DOUBT < rates_start_ns(&r->start, w, x);
+    keep = exp(-1 / (faster ? LOAD_BURSTS_LATELY : BURSTS_LATELY));
     y = clip(y, expected);
     r->ww = keep * r->ww + w * w;
     r->wx = keep * r->wx + w * x;
@@ -179,7 +191,7 @@ void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
 void efs_rates_doubt(const struct efs_rates *r, struct efs_rates_doubt *doubt)
 {
     double bytes = 0, ns = 0;
-    double expected = r->ww * r->start.read_latency_ns + r->wx * 1e9 / r->start.disk_bytes_per_second;
+    double expected = rates_start_ns(&r->start, r->ww, r->wx);
 
     *doubt = (struct efs_rates_doubt){1, 1};
     if (r->ww >= DOUBT_BURSTS && expected > 0)
@@ -194,12 +206,28 @@ void efs_rates_doubt(const struct efs_rates *r, struct efs_rates_doubt *doubt)
 
 void efs_rates_believe(struct efs_rates *r, const struct efs_rates_doubt *doubt)
 {
-    r->start.disk_bytes_per_second /= doubt->disk;
-    r->start.read_latency_ns *= doubt->disk;
-    r->start.decode_bytes_per_second /= doubt->decode;
+    struct efs_rates_start start = r->start;
+
+    if (doubt->disk != 1) {
+        if (start.read_latency_ns * r->ww > FELT * r->wy)
+            start.read_latency_ns *= doubt->disk;
+        start.disk_bytes_per_second = r->wx * 1e9 / (r->wy - start.read_latency_ns * r->ww);
+    }
+    start.decode_bytes_per_second /= doubt->decode;
+    if (!rates_start_valid(&start))
+        return;
+    r->start = start;
     r->ww = r->wx = r->wy = r->xx = r->xy = 0;
     for (unsigned kind = 0; kind < EFS_DECODES; kind++)
         r->decode_bytes[kind] = r->decode_ns[kind] = 0;
+}
+
+void efs_rates_doubt_profile(const struct efs_rates *r, struct efs_rates_doubt *doubt)
+{
+    double x = r->bursts ? (double)r->read_bytes / (double)r->bursts : PRIOR_BURST_BYTES;
+
+    doubt->disk = rates_start_ns(&r->start, 1, x) / rates_start_ns(&r->profile, 1, x);
+    doubt->decode = r->profile.decode_bytes_per_second / r->start.decode_bytes_per_second;
 }
 
 bool efs_rates_doubtful(double part)

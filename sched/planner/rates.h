@@ -14,8 +14,9 @@
  *   over the layers that were run. Experts that are run from the coded form are counted apart.
  *
  * The profile counts as some bursts and bytes, so that few samples change little. A burst counts as at most
- * EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from the profile: one bad
- * sample spoils no plan. Pure: no clock, no lock. Rates are bytes a second.
+ * EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from where it started: one
+ * bad sample spoils no plan. A start that samples contradict (the profile was measured while others used the disk, or
+ * on another) is left for what they say, by efs_rates_believe(). Pure: no clock, no lock. Rates are bytes a second.
  */
 #ifndef EFS_RATES_H
 #define EFS_RATES_H
@@ -56,8 +57,8 @@ struct efs_rates_burst {
 };
 
 struct efs_rates {
-    struct efs_rates_start start;
-    double ww, wx, wy, xx, xy; /* sums over the bursts of products; w waves, x bytes, y ns */
+    struct efs_rates_start profile, start; /* start: the profile, or what was believed since */
+    double ww, wx, wy, xx, xy;             /* sums over the bursts of products; w waves, x bytes, y ns */
     double together, together_weight;
     double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
     struct efs_rates_runs run[EFS_RUNS];
@@ -84,16 +85,18 @@ void efs_rates_decode(struct efs_rates *rates, enum efs_rates_decode kind, uint6
 void efs_rates_run(struct efs_rates *rates, enum efs_rates_run kind, uint32_t experts, uint64_t tokens, uint64_t ns);
 void efs_rates_now(const struct efs_rates *rates, struct efs_rates_now *now);
 
-/* What reading and decoding took of late over what the profile says they take; 1 where too little is known. Beyond
- * EFS_RATES_DOUBT times, or below one part in so many, the profile is not to be trusted. */
+/* What reading and decoding took of late over what the start says they take; 1 where too little is known. Beyond
+ * EFS_RATES_DOUBT times, or below one part in so many, it is not to be trusted. */
 struct efs_rates_doubt {
     double disk, decode;
 };
 void efs_rates_doubt(const struct efs_rates *rates, struct efs_rates_doubt *doubt);
 bool efs_rates_doubtful(double part);
-/* Make the profile as fast as the samples say, and forget them: they were clipped by what it said, so that several
- * times may be needed. */
+/* Start from what the samples say, and forget them: slow ones were clipped by what it said, so that several times may
+ * be needed. */
 void efs_rates_believe(struct efs_rates *rates, const struct efs_rates_doubt *doubt);
+/* What is believed over what the profile says, for a burst of the mean size. */
+void efs_rates_doubt_profile(const struct efs_rates *rates, struct efs_rates_doubt *doubt);
 
 #ifdef __cplusplus
 }

@@ -297,7 +297,8 @@ static void doctor_mount_profile(struct doctor *d, const char *path)
              strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
              gigabytes(top_number(text, "disk_bytes_per_second")),
              gigabytes(top_number(text, "decode_bytes_per_second")),
-             doubted ? "; in doubt, measured again when it rests: " : "", doubted ? doubt : "");
+             doubted ? "; in doubt, measured again when it rests with 450M of its budget free: " : "",
+             doubted ? doubt : "");
     }
     free(text);
 }

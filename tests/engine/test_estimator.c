@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_estimator.c - a profile that was measured while others used the machine, or another machine: what is served
+ * corrects it after few reads, both ways and however wrong; what is worth saving of it is only what is faster.
+ */
+#include "estimator.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct efs_estimator *estimator_of(double disk_bytes_per_second, double read_latency_ns)
+{
+    const struct efs_profile profile = {.disk_bytes_per_second = disk_bytes_per_second,
+                                        .read_latency_ns = read_latency_ns,
+                                        .decode_bytes_per_second = 4e9};
+    struct efs_estimator *e;
+
+    assert_int_equal(efs_estimator_new(&e), 0);
+    efs_estimator_profile(e, &profile);
+    return e;
+}
+
+/* Bursts of some MiB from a disk of that bandwidth and a latency of 0.1 ms, so many times slower. */
+static void serve(struct efs_estimator *e, unsigned bursts, double disk_bytes_per_second, double slower)
+{
+    for (unsigned i = 0; i < bursts; i++) {
+        double bytes = (double)((1 + i % 8) * MIB);
+        const struct efs_rates_burst b = {.bytes = (uint64_t)bytes,
+                                          .ns = (uint64_t)((1e5 + bytes / disk_bytes_per_second * 1e9) * slower),
+                                          .first_bytes = MIB,
+                                          .first_ns = (uint64_t)(slower * 1e6),
+                                          .reads = 1 + i % 8,
+                                          .waves = 1};
+        efs_estimator_burst(e, &b);
+    }
+}
+
+/* Within a fifth. */
+static void assert_near(double value, double wanted)
+{
+    if (value < 0.8 * wanted || value > 1.2 * wanted)
+        fail_msg("%g, wanted %g", value, wanted);
+}
+
+static void assert_disk(struct efs_estimator *e, double bytes_per_second)
+{
+    struct efs_rates_now now;
+
+    efs_estimator_now(e, &now, NULL, NULL);
+    assert_near(now.disk_bytes_per_second, bytes_per_second);
+}
+
+/* As in the field: 0.025 GB/s for 0.8; a disk cannot be faster than itself. */
+static void a_disk_that_was_busy_is_faster(void **state)
+{
+    const double latencies_ns[] = {1e5, 4e6};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(latencies_ns) / sizeof(*latencies_ns); i++) {
+        struct efs_estimator *e = estimator_of(0.025e9, latencies_ns[i]);
+        struct efs_profile profile = {
+            .disk_bytes_per_second = 0.025e9, .read_latency_ns = latencies_ns[i], .decode_bytes_per_second = 4e9};
+        struct efs_rates_now now;
+
+        serve(e, 31, 0.8e9, 1);
+        assert_false(efs_estimator_faster(e, &profile));
+        serve(e, 9, 0.8e9, 1);
+        assert_disk(e, 0.8e9);
+        efs_estimator_now(e, &now, NULL, NULL);
+        assert_true(now.read_latency_ns > 3e4 && now.read_latency_ns < 3e5);
+        assert_true(efs_estimator_faster(e, &profile));
+        assert_near(profile.disk_bytes_per_second, 0.8e9);
+        assert_true(profile.read_latency_ns > 3e4 && profile.read_latency_ns < 3e5);
+        assert_true(profile.decode_bytes_per_second == 4e9);
+        efs_estimator_profile(e, &profile);
+        assert_false(efs_estimator_faster(e, &profile));
+        efs_estimator_free(e);
+    }
+}
+
+/* Slower for a while: rates follow, the profile is in doubt and stays, and then they are what they were. */
+static void load_makes_nothing_worse_for_long(void **state)
+{
+    struct efs_estimator *e = estimator_of(0.8e9, 1e5);
+    struct efs_profile profile = {
+        .disk_bytes_per_second = 0.8e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 4e9};
+    struct efs_rates_doubt doubt;
+
+    (void)state;
+    serve(e, 5000, 0.8e9, 30);
+    assert_disk(e, 0.8e9 / 30);
+    efs_estimator_doubt(e, &doubt);
+    assert_near(doubt.disk, 30);
+    assert_false(efs_estimator_faster(e, &profile));
+    assert_true(profile.disk_bytes_per_second == 0.8e9);
+    serve(e, 160, 0.8e9, 1);
+    assert_disk(e, 0.8e9);
+    efs_estimator_doubt(e, &doubt);
+    assert_false(efs_rates_doubtful(doubt.disk));
+    assert_false(efs_estimator_faster(e, &profile));
+    efs_estimator_free(e);
+}
+
+/* A store that was carried from a disk of 3 GB/s to one of 20 MB/s, and the other way round. */
+static void no_bound_keeps_rates_wrong(void **state)
+{
+    struct efs_estimator *e = estimator_of(3e9, 1e5);
+
+    (void)state;
+    serve(e, 200, 0.02e9, 1);
+    assert_disk(e, 0.02e9);
+    serve(e, 200, 6e9, 1);
+    assert_disk(e, 6e9);
+    efs_estimator_free(e);
+}
+
+static void decoding_is_corrected_as_reading_is(void **state)
+{
+    struct efs_estimator *e = estimator_of(0.8e9, 1e5);
+    struct efs_profile profile = {
+        .disk_bytes_per_second = 0.8e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 0.2e9};
+    struct efs_rates_now now;
+
+    (void)state;
+    efs_estimator_profile(e, &profile);
+    for (unsigned i = 0; i < 40; i++)
+        efs_estimator_decode(e, EFS_DECODE_KEPT, 2 * MIB, 2 * MIB / 4);
+    efs_estimator_now(e, &now, NULL, NULL);
+    assert_near(now.decode_bytes_per_second, 4e9);
+    assert_true(efs_estimator_faster(e, &profile));
+    assert_near(profile.decode_bytes_per_second, 4e9);
+    assert_true(profile.disk_bytes_per_second == 0.8e9);
+    efs_estimator_free(e);
+}
+
+/* Nobody has measured: what is assumed is no profile that is wrong. */
+static void without_a_profile_nothing_is_faster(void **state)
+{
+    struct efs_estimator *e;
+    struct efs_profile profile = {
+        .disk_bytes_per_second = 1.5e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 5e9};
+
+    (void)state;
+    assert_int_equal(efs_estimator_new(&e), 0);
+    assert_false(efs_estimator_faster(e, &profile));
+    serve(e, 40, 1.5e9, 1);
+    assert_false(efs_estimator_faster(e, &profile));
+    efs_estimator_free(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_disk_that_was_busy_is_faster),      cmocka_unit_test(load_makes_nothing_worse_for_long),
+        cmocka_unit_test(no_bound_keeps_rates_wrong),          cmocka_unit_test(decoding_is_corrected_as_reading_is),
+        cmocka_unit_test(without_a_profile_nothing_is_faster),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
