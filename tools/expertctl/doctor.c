@@ -6,6 +6,7 @@
 #include "doctor_flags.h"
 #include "expertfs-private.h"
 #include "lines.h"
+#include "mountpoint.h"
 #include "rates.h"
 #include "size.h"
 #include "top_sample.h"
@@ -247,26 +248,9 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     efs_store_close(store);
 }
 
-/* What the rates are that a mount goes by, and whether what it serves contradicts them. */
-/* The text of one of its files, for free(); NULL: it has none of that name. */
-static char *mount_text(const char *path, const char *file)
-{
-    char name[4200], *text = NULL;
-    size_t room = 0;
-    snprintf(name, sizeof(name), "%s/.expertfs/%s", path, file);
-    FILE *f = fopen(name, "re");
-    if (f && getdelim(&text, &room, '\0', f) <= 0) {
-        free(text);
-        text = NULL;
-    }
-    if (f)
-        fclose(f);
-    return text;
-}
-
 static void doctor_mount_errors(struct doctor *d, const char *path)
 {
-    char *text = mount_text(path, "stat");
+    char *text = ctl_mount_text(path, "stat");
     unsigned long long damaged = text ? top_number(text, "chunks_damaged") : 0;
     unsigned long long failed = text ? top_number(text, "disk_errors") : 0;
     if (damaged)
@@ -286,9 +270,10 @@ static double gigabytes(uint64_t bytes)
     return bytes < 1000 ? 0 : (double)bytes / 1e9;
 }
 
+/* What the rates are that a mount goes by, and whether what it serves contradicts them. */
 static void doctor_mount_profile(struct doctor *d, const char *path)
 {
-    char source[32], doubt[160], age[32], *text = mount_text(path, "profile");
+    char source[32], doubt[160], age[32], *text = ctl_mount_text(path, "profile");
     if (text && tools_line_value(text, "doubt")) {
         top_text(text, "source", source, sizeof(source));
         bool doubted = *top_text(text, "doubt", doubt, sizeof(doubt)) != '-';

@@ -3,6 +3,7 @@
 #include "expertctl.h"
 
 #include "expertfs-pack.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "rows.h"
 #include "size.h"
@@ -92,11 +93,13 @@ static int info_run(int argc, char **argv)
     static const struct argp argp = {options, info_parse, "STORE", "Show what STORE holds and what packing measured.",
                                      NULL,    NULL,       NULL};
     struct arguments a = {0};
+    static const struct ctl_mount_hint of_a_mount = {
+        "info", "", "tells of its store, `expertctl get` and `expertctl top` of the mount"};
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = efs_store_open(a.store, &store, &err);
+    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     efs_store_info(store, &info, sizeof(info));

@@ -2,6 +2,9 @@
 /* mountpoint.c - see mountpoint.h. */
 #include "mountpoint.h"
 
+#include "expertfs-pack.h"
+#include "lines.h"
+
 #include <errno.h>
 #include <mntent.h>
 #include <stdio.h>
@@ -42,6 +45,37 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     }
     *root = at;
     return 0;
+}
+
+char *ctl_mount_text(const char *root, const char *file)
+{
+    char name[4200], *text = NULL;
+    size_t room = 0;
+    snprintf(name, sizeof(name), "%s/.expertfs/%s", root, file);
+    FILE *f = fopen(name, "re");
+    if (f && getdelim(&text, &room, '\0', f) <= 0) {
+        free(text);
+        text = NULL;
+    }
+    if (f)
+        fclose(f);
+    return text;
+}
+
+errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, struct efs_store **store,
+                        struct efs_error *err)
+{
+    errint_t rc = efs_store_open(path, store, err);
+    char *config = rc == -EISDIR ? ctl_mount_text(path, "config") : NULL;
+    const char *value = config ? tools_line_value(config, "store") : NULL;
+    char *name = value ? strndup(value, strcspn(value, "\n")) : NULL;
+    if (name) {
+        tools_line_unescape(name);
+        efs_fail(err, rc, "%s: a mount; `expertctl %s %s%s` %s", path, hint->command, name, hint->more, hint->does);
+    }
+    free(name);
+    free(config);
+    return rc;
 }
 
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)

@@ -4,6 +4,7 @@
 
 #include "expertfs-private.h"
 #include "interrupt.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "size.h"
 
@@ -99,12 +100,14 @@ static int profile_run(int argc, char **argv)
                "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
                "$XDG_STATE_HOME/expertfs."};
     struct arguments a = {.seconds = SECONDS_DEFAULT};
+    static const struct ctl_mount_hint of_a_mount = {
+        "profile", "", "measures; the rates that the mount goes by are in its .expertfs/profile"};
     struct efs_store *store;
     struct efs_profile profile;
     struct efs_error err = {""};
     char path[4096];
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = efs_store_open(a.store, &store, &err);
+    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     rc = efs_profile_measure(store, a.threads, (double)a.seconds, &profile, &err);

@@ -4,6 +4,7 @@
 
 #include "interrupt.h"
 #include "expertfs-pack.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -65,13 +66,15 @@ static int unpack_run(int argc, char **argv)
         .doc = "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is "
                "complete; if anything fails, the files that were made are removed again."};
     struct arguments a = {0};
+    static const struct ctl_mount_hint of_a_mount = {
+        "unpack", " DIR", "restores its files; those in the mount, beside experts/, can be copied, too"};
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
     struct tools_progress progress;
     char size[16];
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = efs_store_open(a.store, &store, &err);
+    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();

@@ -4,6 +4,7 @@
 
 #include "interrupt.h"
 #include "expertfs-pack.h"
+#include "mountpoint.h"
 #include "options.h"
 #include "progress.h"
 #include "size.h"
@@ -105,13 +106,15 @@ static int verify_run(int argc, char **argv)
         .doc = "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with "
                "the file, the tensor and the place in the store; the exit status is 1 if there is any."};
     struct arguments a = {0};
+    static const struct ctl_mount_hint of_a_mount = {
+        "verify", "", "reads its store; of the mount, `expertctl get` and `expertctl top` tell"};
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
     uint64_t damaged = 0;
     char size[16];
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = efs_store_open(a.store, &store, &err);
+    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();
