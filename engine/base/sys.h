@@ -9,6 +9,7 @@
 #define EFS_SYS_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -61,9 +62,9 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
 int efs_sys_munmap(void *addr, size_t bytes);
 int efs_sys_madvise(void *addr, size_t bytes, int advice);
 /* Have the pages of a mapped range (whole pages). -ENOMEM: they cannot be had (a tmpfs may be full, the system may
- * promise no more memory than it has), and who touched them would get SIGBUS. 0 before Linux 5.14, which cannot tell.
- */
-int efs_sys_have_pages(void *addr, size_t bytes);
+ * promise no more memory than it has), and who touched them would get SIGBUS. 0 before Linux 5.14, which cannot tell:
+ * *there (may be NULL) is false then, and pages come when they are touched. */
+int efs_sys_have_pages(void *addr, size_t bytes, bool *there);
 /* pthread_create(3): 0 or -errno. */
 int efs_sys_thread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 int efs_sys_mprotect(void *addr, size_t bytes, int prot);

@@ -32,8 +32,10 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
     return 0;
 }
 
-int efs_sys_have_pages(void *addr, size_t bytes)
+int efs_sys_have_pages(void *addr, size_t bytes, bool *there)
 {
     int rc = efs_sys_madvise(addr, bytes, MADV_POPULATE_WRITE);
+    if (there)
+        *there = rc == 0;
     return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM;
 }

@@ -117,9 +117,9 @@ static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent 
 static bool demotion_has_pages(const struct efs *fs, const struct efs_extent *x, unsigned components)
 {
     return (!(components & EFS_COMPONENT_E) ||
-            efs_sys_have_pages(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E)) == 0) &&
+            efs_sys_have_pages(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
            (!(components & EFS_COMPONENT_SM) ||
-            efs_sys_have_pages(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM)) == 0);
+            efs_sys_have_pages(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
 }
 
 static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)

@@ -74,7 +74,7 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs_block *block = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     (void)scratch;
     size_t bytes = efs_extent_span(fs, x, m->component);
-    bool good = efs_sys_have_pages(m->to.data, bytes) == 0;
+    bool good = efs_sys_have_pages(m->to.data, bytes, NULL) == 0;
     if (good)
         memcpy(m->to.data, block->data, bytes);
     efs_lock(fs);

@@ -242,10 +242,11 @@ static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
 errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
-    int rc = s->populated ? 0 : efs_sys_madvise(s->base, arena->segment_bytes, MADV_POPULATE_WRITE);
-    if (rc == 0 && !s->populated)
+    bool there = true;
+    int rc = s->populated ? 0 : efs_sys_have_pages(s->base, arena->segment_bytes, &there);
+    if (rc == 0 && there && !s->populated)
         arena_populated(arena, s);
-    return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM; /* older kernels: pages come when they are touched */
+    return rc;
 }
 
 errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset)

@@ -114,7 +114,7 @@ errint_t efs_memfile_reserve(struct efs_memfile *memfile)
     if (memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ||
         efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes) == 0)
         return 0;
-    return efs_sys_have_pages(memfile->data, memfile->bytes);
+    return efs_sys_have_pages(memfile->data, memfile->bytes, NULL);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)
