@@ -10,7 +10,8 @@ static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, boo
     for (unsigned i = 0; i < 2; i++)
         if (blocks[i]->data)
             fs->arena.segments[blocks[i]->segment].held += hold ? 1u : -1u;
-    efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
+    if (fs->leases_waiting)
+        efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
 }
 
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
