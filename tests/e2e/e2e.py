@@ -86,6 +86,18 @@ def need_fuse():
         skip("neither root nor fusermount3")
 
 
+def need_cgroup(limit_bytes):
+    """A memory cgroup, for who can make one; a sanitizer takes memory of its own."""
+    if SANITIZED:
+        skip("a sanitizer takes memory of its own")
+    sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
+    from cgroup import Cgroup
+    try:
+        return Cgroup(limit_bytes)
+    except OSError as error:
+        skip(str(error))
+
+
 def scratch(name):
     return os.path.join(SCRATCH, name)
 

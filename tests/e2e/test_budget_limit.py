@@ -8,16 +8,8 @@ import json
 from e2e import *
 from e2e import _mounts
 
-sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
-from cgroup import Cgroup
-
 need_fuse()
-if SANITIZED:
-    skip("a sanitizer takes memory of its own")
-try:
-    group = Cgroup(160 << 20)
-except OSError as error:
-    skip(str(error))
+group = need_cgroup(160 << 20)
 small = make_store(make_model("small", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500"))
 large_model = make_model("large", "-F", "qwen3-moe", "-d", "1024", "-i", "1024", "-e", "16", "-l", "4", "--vocab", "1000")
 large = make_store(large_model)

@@ -9,16 +9,8 @@ from e2e import *
 from e2e import _mounts
 from handout import AS_CODED, ASK, WITH_LAYOUT, Client
 
-sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
-from cgroup import Cgroup
-
 need_fuse()
-if SANITIZED:
-    skip("a sanitizer takes memory of its own")
-try:
-    group = Cgroup(256 << 20)
-except OSError as error:
-    skip(str(error))
+group = need_cgroup(256 << 20)
 LAYERS, EXPERTS = 4, 16
 store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "1024", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS),
                               "--vocab", "1000"))
