@@ -107,12 +107,8 @@ static errint_t check_folder(const char *folder, const char *src, struct efs_err
 
 errint_t reclaim_check(const char *src, const char *out, struct efs_error *err)
 {
-    char beside[PATH_MAX], real[PATH_MAX], same[PATH_MAX];
+    char beside[PATH_MAX], real[PATH_MAX];
     snprintf(beside, sizeof(beside), "%s", out);
-    const char *of_out = dirname(beside);
-    errint_t rc = check_folder(of_out, src, err);
-    if (rc < 0 || !realpath(src, real))
-        return rc;
-    const char *of_src = dirname(real);
-    return realpath(of_out, same) && strcmp(same, of_src) == 0 ? 0 : check_folder(of_src, src, err);
+    errint_t rc = check_folder(dirname(beside), src, err);
+    return rc == 0 && realpath(src, real) ? check_folder(dirname(real), src, err) : rc;
 }
