@@ -36,7 +36,12 @@ expect 'expertfs -' -f -d --version
 expect 'expertfs -o po' policy=lru pools=
 expect 'expertfs -o pol' policy=zipmoe policy=lru
 expect 'expertfs -o policy=l' lru lfu
-expect 'expertfs -o policy=lru,no' policy=lru,nopassthrough policy=lru,noexec
+expect 'expertfs -o policy=' zipmoe lru
+expect 'expertfs -o warm,po' warm,policy=lru warm,pools=
+# bash replaces what is behind the last "="
+expect 'expertfs -o policy=lru,no' lru,nopassthrough lru,noexec
+expect 'expertfs -o policy=lru,po' lru,policy=lfu lru,pools=
+expect 'expertfs -o policy=lru,goal=m' makespan
 expect 'expertctl ' info verify set top run estimate doctor
 expect 'expertctl run -' -o --options
 expect 'expertctl estimate --' --ram --ctx --json
