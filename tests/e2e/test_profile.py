@@ -41,6 +41,14 @@ def mended(what, mount, source):
 result = run(expertctl, "profile", "--seconds=1", store)
 check("a profile is saved", result.returncode == 0, result)
 
+print("-- more than 10 GB/s")
+was = change(disk_bytes_per_second=12.5e9, decode_bytes_per_second=15.25e9)
+mount = Mount(store, "budget=64M")
+found = re.search(r"^\w+ +profile .*", run(expertctl, "doctor", mount.path).stdout, re.M)
+check("doctor tells such rates of a mount", found and "disk 12.5 GB/s, decode 15.2 GB/s" in found.group(), found)
+mount.unmount()
+change(**was)
+
 print("-- the processor is another")
 change(cpu_path="abacus")
 mount = Mount(store, "budget=1G")

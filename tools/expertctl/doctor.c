@@ -264,10 +264,12 @@ static void doctor_mount_errors(struct doctor *d, const char *path)
     free(text);
 }
 
-/* A second; a rate that could not be measured is one byte. */
-static double gigabytes(uint64_t bytes)
+/* A second, of a line such as `NAME: 1.25e+10`; a rate that could not be measured is one byte. */
+static double gigabytes(const char *lines, const char *name)
 {
-    return bytes < 1000 ? 0 : (double)bytes / 1e9;
+    const char *value = tools_line_value(lines, name);
+    double bytes = value ? strtod(value, NULL) : 0;
+    return bytes < 1000 ? 0 : bytes / 1e9;
 }
 
 /* What the rates are that a mount goes by, and whether what it serves contradicts them. */
@@ -280,8 +282,7 @@ static void doctor_mount_profile(struct doctor *d, const char *path)
         tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
              source, strcmp(source, "assumed") == 0 ? "" : " rates of ",
              strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
-             gigabytes(top_number(text, "disk_bytes_per_second")),
-             gigabytes(top_number(text, "decode_bytes_per_second")),
+             gigabytes(text, "disk_bytes_per_second"), gigabytes(text, "decode_bytes_per_second"),
              doubted ? "; in doubt, measured again when it rests with 450M of its budget free: " : "",
              doubted ? doubt : "");
     }
