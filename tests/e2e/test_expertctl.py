@@ -261,7 +261,7 @@ SHOWN = "\033\\[\\?25l"  # ends each screen: no cursor
 class Terminal:
     """top in a terminal of its own."""
 
-    def __init__(self, rows, columns, *arguments):
+    def __init__(self, rows, columns, *arguments, shell=False):
         self.control, self.device = pty.openpty()
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.device)
@@ -270,7 +270,8 @@ class Terminal:
         def own():
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        self.top = subprocess.Popen([expertctl, "top", *arguments, mount.path], stdin=self.device, stdout=self.device,
+        top = ["bash", "--norc", "--noprofile", "-i"] if shell else [expertctl, "top", *arguments, mount.path]
+        self.top = subprocess.Popen(top, stdin=self.device, stdout=self.device,
                                     stderr=self.device, preexec_fn=own)
 
     def resize(self, rows, columns):
@@ -289,18 +290,19 @@ class Terminal:
     def lines(self, screen):
         return [re.sub(r"\033\[[^a-zA-Z]*[a-zA-Z]", "", line) for line in screen.split("\r\n")]
 
-    def end(self, what, status=0):
+    def end(self, what, status=0, opened=1):
         got = self.top.wait(20)
         while select.select([self.control], [], [], 0.2)[0]:
             self.text += os.read(self.control, 65536).decode(errors="replace")
-        check(f"{what}: exit {status}, terminal as before", got == status and self.text.count("\033[?1049h") == 1 and
-              "\033[?25h\033[?1049l" in self.text and termios.tcgetattr(self.device) == self.before,
+        check(f"{what}: exit {status}, terminal as before", got == status and self.text.count("\033[?1049h") == opened and
+              ("\033[?25h\033[?1049l" in self.text) == (opened > 0) and termios.tcgetattr(self.device) == self.before,
               (got, self.text[-300:], termios.tcgetattr(self.device), self.before))
         os.close(self.control)
         os.close(self.device)
 
 
 print("-- top in a terminal")
+os.environ["TERM"] = "xterm"
 terminal = Terminal(30, 200, "-d", "60")
 check("a screen", terminal.read_until("EXPERT +STATE.*" + SHOWN))
 screen = terminal.lines(terminal.text[terminal.text.index("\033[H"):])
@@ -324,8 +326,28 @@ os.write(terminal.control, b" ")
 check("space: the next one now", terminal.read_until("(\033\\[H.*){2}" + SHOWN))
 os.write(terminal.control, b"\x03")
 terminal.end("Ctrl-C")
-terminal = Terminal(24, 80, "-n", "2", "-d", "0.1")
-terminal.end("-n 2")
+for number in "1", "2":
+    terminal = Terminal(24, 80, "-n", number, "-d", "0.1")
+    terminal.end(f"-n {number}")
+    left = terminal.text.split("\033[?1049l")[-1].splitlines()
+    check(f"-n {number}: the last one stays in the terminal, as text, and fits", left and left[0].startswith(mount.path) and
+          "\033" not in "".join(left) and len(left) <= 23 and left[-1].startswith("L0"), left)
+terminal = Terminal(24, 80, shell=True)
+os.write(terminal.control, f"'{expertctl}' top -d 60 '{mount.path}'\n".encode())
+terminal.read_until("EXPERT.*" + SHOWN)
+os.write(terminal.control, b"\x1a")
+check("Ctrl-Z: the shell gets its screen back", terminal.read_until("\033\\[\\?25h\033\\[\\?1049l.*Stopped"), terminal.text[-300:])
+os.write(terminal.control, b"fg\n")
+check("fg: all is there again", terminal.read_until("Stopped.*1049h.*EXPERT.*" + SHOWN), terminal.text[-300:])
+os.write(terminal.control, b"q")
+check("and keys are taken", terminal.read_until("Stopped.*1049l"), terminal.text[-300:])
+os.write(terminal.control, b"exit\n")
+terminal.end("exit of the shell", opened=2)
+os.environ["TERM"] = "dumb"
+terminal = Terminal(24, 80, "-n", "1")
+terminal.end("TERM=dumb", opened=0)
+check("a terminal that only prints gets text", "\033" not in terminal.text and "EXPERT " in terminal.text, terminal.text)
+os.environ["TERM"] = "xterm"
 terminal = Terminal(24, 80, "-d", "0.2")
 terminal.read_until("EXPERT.*" + SHOWN)
 mount.stop()

@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "interrupt.h"
 #include "size.h"
+#include "surroundings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,10 +14,11 @@
 
 #define LINE_SECONDS 5.0 /* between lines when stderr is no terminal */
 #define BAR_COLUMNS_MAX 40
+#define ECHO_COLUMNS 2 /* for the ^C of who interrupts: a line that wraps cannot be drawn again */
 
 void tools_progress_init(struct tools_progress *p, bool quiet)
 {
-    *p = (struct tools_progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO), .last = tools_now_s()};
+    *p = (struct tools_progress){.quiet = quiet, .terminal = tools_terminal(STDERR_FILENO), .last = tools_now_s()};
 }
 
 static int terminal_columns(void)
@@ -64,7 +66,7 @@ static void draw_bar(const struct state *s, const char *phase)
     int text = s->part < 1 ? snprintf(line, sizeof(line), "%s %3.0f%% of %s, %10s/s, %6s left", phase, 100 * s->part,
                                       s->total, s->speed, s->left)
                            : snprintf(line, sizeof(line), "%s %s", phase, s->total);
-    int room = terminal_columns() - text - 4;
+    int columns = terminal_columns() - 1 - ECHO_COLUMNS, room = columns - text - 3;
     int bar = room > BAR_COLUMNS_MAX ? BAR_COLUMNS_MAX : room;
     fputs("\r\033[K", stderr);
     if (bar >= 8) {
@@ -74,7 +76,7 @@ static void draw_bar(const struct state *s, const char *phase)
             fputc(i < full ? '#' : '.', stderr);
         fputs("] ", stderr);
     }
-    fputs(line, stderr);
+    fprintf(stderr, "%.*s", columns > 0 ? columns : 0, line);
     fflush(stderr);
 }
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void tools_surroundings(void)
@@ -14,4 +15,10 @@ void tools_surroundings(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
             _exit(EXIT_FAILURE);
     signal(SIGXFSZ, SIG_IGN);
+}
+
+bool tools_terminal(int fd)
+{
+    const char *kind = getenv("TERM");
+    return isatty(fd) && !(kind && strcmp(kind, "dumb") == 0);
 }

@@ -5,6 +5,7 @@
 #include "interrupt.h"
 #include "mountpoint.h"
 #include "size.h"
+#include "surroundings.h"
 #include "top_view.h"
 
 #include <argp.h>
@@ -67,19 +68,18 @@ static error_t top_parse(int key, char *value, struct argp_state *state)
 
 /* ---- the terminal ---- */
 
-static volatile sig_atomic_t resized; /* a signal handler has nowhere else to put it */
+static volatile sig_atomic_t resized, stopping; /* a signal handler has nowhere else to put it */
 
-static void on_resize(int number)
+static void on_signal(int number)
 {
-    (void)number;
-    resized = 1;
+    *(number == SIGWINCH ? &resized : &stopping) = 1;
 }
 
 struct screen {
     bool terminal; /* else lines are printed one after the other */
     bool json;
-    bool keys; /* the keyboard is ours */
-    unsigned rows, columns;
+    bool keys;              /* the keyboard is ours */
+    unsigned rows, columns; /* 0: not of a terminal */
     struct termios before;
 };
 
@@ -96,10 +96,12 @@ static void screen_open(struct screen *s)
 {
     if (!s->terminal)
         return;
-    struct sigaction action;
+    struct sigaction action, before;
     memset(&action, 0, sizeof(action));
-    action.sa_handler = on_resize; /* no SA_RESTART: it ends ppoll() */
+    action.sa_handler = on_signal; /* no SA_RESTART: it ends ppoll() */
     sigaction(SIGWINCH, &action, NULL);
+    if (sigaction(SIGTSTP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* no shell that has jobs */
+        sigaction(SIGTSTP, &action, NULL);
     s->keys = tcgetattr(STDIN_FILENO, &s->before) == 0;
     if (s->keys) {
         struct termios raw = s->before;
@@ -118,6 +120,22 @@ static void screen_close(struct screen *s)
         tcsetattr(STDIN_FILENO, TCSANOW, &s->before);
     fputs("\033[?25h\033[?1049l", stdout);
     fflush(stdout);
+}
+
+/* Stop as Ctrl-Z asks: the shell gets the terminal as it was, and what it left is made again behind `fg`. */
+static void screen_stop(struct screen *s)
+{
+    sigset_t stop, before;
+    stopping = 0;
+    screen_close(s);
+    signal(SIGTSTP, SIG_DFL);
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    raise(SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &stop, &before); /* here it stops */
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    screen_open(s);
+    resized = 1;
 }
 
 /* Text of top_view() onto the screen: lines are cut at its edge. */
@@ -172,7 +190,7 @@ static errint_t screen_update(const struct screen *s, const char *root, const st
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         return efs_fail(err, -ENOMEM, "no memory for a screen");
-    if (s->terminal)
+    if (s->rows)
         rows = s->rows > TOP_VIEW_LINES + 1 ? s->rows - TOP_VIEW_LINES - 1 : 0; /* the last line tells the keys */
     top_view(out, root, before, now, rows);
     if (fclose(out) == 0 && text)
@@ -196,7 +214,7 @@ static char screen_wait_for_key(const struct screen *s, const sigset_t *unblocke
 static bool screen_wait_for_next(struct screen *s, const char *root, const struct top_sample *before,
                                  const struct top_sample *now, double seconds)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGTSTP};
     sigset_t blocked, unblocked; /* so that none comes between a look at its mark and the wait */
     double end = tools_now_s() + seconds, left = seconds;
     char key = 0;
@@ -205,6 +223,8 @@ static bool screen_wait_for_next(struct screen *s, const char *root, const struc
         sigaddset(&blocked, signals[i]);
     sigprocmask(SIG_BLOCK, &blocked, &unblocked);
     while (left > 0 && !tools_interrupted() && key != 'q' && key != ' ') {
+        if (s->terminal && stopping)
+            screen_stop(s);
         if (s->terminal && resized) {
             struct efs_error err;
             screen_measure(s);
@@ -226,6 +246,11 @@ static errint_t top_loop(const struct arguments *a, struct screen *s, const char
         rc = top_sample_take(root, before, now, err);
         if (rc == 0)
             rc = screen_update(s, root, before, now, err);
+        if (rc == 0 && n == a->screens && s->terminal) { /* the last one stays */
+            screen_close(s);
+            s->terminal = false;
+            rc = screen_update(s, root, before, now, err);
+        }
         if (rc < 0 || n == a->screens || !screen_wait_for_next(s, root, before, now, a->seconds))
             break;
         if (!s->terminal && !s->json)
@@ -255,7 +280,7 @@ static int top_run(int argc, char **argv)
     errint_t rc = a.path ? ctl_mount_of(a.path, &root, &err) : ctl_mount_only(&root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    struct screen screen = {.terminal = !a.batch && !a.json && isatty(STDOUT_FILENO), .json = a.json};
+    struct screen screen = {.terminal = !a.batch && !a.json && tools_terminal(STDOUT_FILENO), .json = a.json};
     tools_interrupt_catch();
     screen_open(&screen);
     rc = top_loop(&a, &screen, root, &err);
