@@ -2,6 +2,8 @@
 /* interrupt.c - a mark that signals set. */
 #include "interrupt.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -26,9 +28,10 @@ static void set_mark(int signal_number)
     }
 }
 
+static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+
 static void interrupt_take(void (*handler)(int))
 {
-    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action, before;
     memset(&action, 0, sizeof(action));
     action.sa_handler = handler;
@@ -62,4 +65,18 @@ void tools_interrupt_end(const char *program)
 bool tools_interrupted(void)
 {
     return mark != 0;
+}
+
+bool tools_interrupt_wait(int fd)
+{
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    sigset_t blocked, before; /* so that none comes between a look at the mark and the wait */
+    sigemptyset(&blocked);
+    for (unsigned i = 0; i < sizeof(caught) / sizeof(caught[0]); i++)
+        sigaddset(&blocked, caught[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &before);
+    while (!mark && ppoll(&input, 1, NULL, &before) < 0 && errno == EINTR) {
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return !mark;
 }

@@ -12,5 +12,7 @@ void tools_interrupt_catch(void);
 /* From now on they end the program at once, with a line and status 130: for those with nothing on disk to clean up. */
 void tools_interrupt_end(const char *program);
 bool tools_interrupted(void);
+/* Wait until fd can be read. false: interrupted, before it or now. */
+bool tools_interrupt_wait(int fd);
 
 #endif

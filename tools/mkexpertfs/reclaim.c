@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +30,12 @@ static void print_need(FILE *stream, const char *src, const char *out, const str
 /* Whether the user typed yes. */
 static bool ask_user(const char *out)
 {
-    struct pollfd keyboard = {.fd = STDIN_FILENO, .events = POLLIN};
     char answer[16] = "";
     fprintf(stderr,
             "The source is freed step by step: from the first on, only what is left of it and %s.reclaim\n"
             "together are the checkpoint. Nothing else may write to it meanwhile. Type yes to begin: ",
             out);
-    while (poll(&keyboard, 1, -1) < 0 && errno == EINTR && !tools_interrupted()) {
-    }
-    if (tools_interrupted() || !fgets(answer, sizeof(answer), stdin)) /* which signals do not end */
+    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* which signals do not end */
         fputc('\n', stderr);
     return strcmp(answer, "yes\n") == 0;
 }
