@@ -38,6 +38,11 @@ def refused(what, words, *arguments, status=1):
           f"{result.returncode} {result.stderr} {result.stdout}")
 
 
+def fits_a_terminal(what, text):
+    wide = [line for line in text.splitlines()[1:] if len(line) > 80 and line.split()[0] not in ("pack", "run")]
+    check(f"{what}: no line is wider than a terminal but for commands", not wide, wide)
+
+
 def the_same(model, gguf):
     """A model as safetensors and as GGUF, plain and packed."""
     config = json.load(open(f"{model}/config.json"))
@@ -63,6 +68,11 @@ def the_same(model, gguf):
     text = estimate("--ram=2G", sources["its store"]).stdout
     for word in ("KV cache", "the budget", "a second", "expertctl run -o budget="):
         check(f"text: {word}", word in text, text)
+    for name, path in sources.items():
+        fits_a_terminal(name, estimate("--ram=2G", path).stdout)
+    lines = estimate("--ram=2G", model).stdout.splitlines()
+    check("text: how a checkpoint is packed, and run", f"pack         mkexpertfs {model} OUT.efs" in lines and
+          [line for line in lines if re.match(r"run +expertctl run -o budget=\d+M OUT.efs -- PROGRAM \{\}$", line)], lines)
     return sources["its store"], seen["its store"]["command"]
 
 
@@ -97,8 +107,9 @@ def windows():
         for context in (100, 5000):
             one = told("--ram=2G", f"--ctx={context}", path)
             check(f"{family} as GGUF, {context} tokens", one["kv_bytes"] == want(context), (one["kv_bytes"], want(context)))
-    check("text: what a window keeps", "layers with a sliding window keep 1024" in
-          estimate("--ram=2G", "--ctx=5000", path).stdout)
+    text = estimate("--ram=2G", "--ctx=5000", path).stdout
+    check("text: what a window keeps", "layers with a sliding window keep 1024" in text)
+    fits_a_terminal("windows", text)
 
 
 def memory():

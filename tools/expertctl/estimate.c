@@ -24,6 +24,8 @@
 #define PROGRAM_BYTES (64 << 20)         /* code, tokenizer and the like */
 #define FLOOR_BYTES (UINT64_C(64) << 20) /* a mount with less does nothing but read */
 
+#define INDENT "             "
+
 enum { OPT_JSON = 256, OPT_RAM, OPT_CTX };
 
 struct arguments {
@@ -151,35 +153,42 @@ static void print_time(const struct estimate *e)
     }
     printf("tokens       ");
     if (tokens_per_second(e) > 0)
-        printf("about %.*f a second: %.3g ms of reading, %.3g ms of computing at least\n",
+        printf("about %.*f a second: %.3g ms to read, %.3g ms or more to compute\n",
                tokens_per_second(e) < 10 ? 2 : tokens_per_second(e) < 100, tokens_per_second(e),
                e->read_ns < 1000 ? 0 : e->read_ns / 1e6, e->compute_ns / 1e6);
     else
         printf("not reckoned: its files are too small to measure the disk\n");
-    printf("             %.0f %% of the experts found in memory, whole or in part (skew: %s)", 100 * e->hit_part,
-           e->skew);
+    printf(INDENT "%.0f %% of the experts in memory, whole or in part (skew: %s)\n" INDENT, 100 * e->hit_part, e->skew);
     if (e->disk_bytes_per_second > 0)
-        printf(", disk %.3g GB/s (%s)", e->disk_bytes_per_second / 1e9, e->rates);
-    printf(", memory %.1f GB/s\n", e->memory_bytes_per_second / 1e9);
+        printf("disk %.3g GB/s (%s), ", e->disk_bytes_per_second / 1e9, e->rates);
+    printf("memory %.1f GB/s\n", e->memory_bytes_per_second / 1e9);
 }
 
-static void print_flags(const struct estimate *e)
+static void print_llama(const struct estimate *e, const char *command)
 {
-    if (!e->gguf) {
-        printf("run          llama.cpp reads GGUF files alone; for other programs {} is the mount: `expertctl run`\n");
-        return;
-    }
+    printf("run          %s\n"
+           "flags        -c: without it the context is the model's own, %llu tokens\n" INDENT
+           "-t: one core is the mount's\n",
+           command, (unsigned long long)e->config.context);
+    if (!estimate_coded(e))
+        printf(INDENT "--no-repack: repacking copies experts; in %s llama.cpp\n" INDENT "computes them itself\n",
+               e->dtype);
+    printf(INDENT "leave out --mlock, --no-mmap, --load-mode, --cpu-moe:\n" INDENT "`expertctl doctor` says why\n");
+}
+
+static void print_commands(const struct estimate *e)
+{
     char *command = estimate_command(e);
     char *path = path_quoted(e->path);
     if (!e->packed)
         printf("pack         mkexpertfs %s OUT.efs\n", path ? path : "?");
+    if (!e->gguf)
+        printf("run          expertctl run -o budget=%lluM %s -- PROGRAM {}\n" INDENT
+               "{} is the mount; llama.cpp reads GGUF files alone\n",
+               (unsigned long long)(e->budget_bytes >> 20), e->packed && path ? path : "OUT.efs");
+    else
+        print_llama(e, command ? command : "?");
     free(path);
-    printf("run          %s\n", command ? command : "?");
-    printf("flags        -c: without it the context is the model's own, %llu tokens; -t: one core is the mount's\n",
-           (unsigned long long)e->config.context);
-    if (!estimate_coded(e))
-        printf("             --no-repack: repacking copies experts; in %s llama.cpp computes them itself\n", e->dtype);
-    printf("             leave out --mlock, --no-mmap, --load-mode, --cpu-moe: `expertctl doctor` says why\n");
     free(command);
 }
 
@@ -195,8 +204,8 @@ static void estimate_print(const struct estimate *e)
     print_bytes("system", e->system_bytes, "and other programs");
     print_bytes("dense", e->dense_bytes, "attention and the like, which each token reads");
     if (e->window_tokens && e->window_tokens < e->context)
-        print_bytes("KV cache", e->kv_bytes, "%llu tokens, in F16; layers with a sliding window keep %llu",
-                    (unsigned long long)e->context, (unsigned long long)e->window_tokens);
+        print_bytes("KV cache", e->kv_bytes, "%llu tokens, in F16;\n%24slayers with a sliding window keep %llu",
+                    (unsigned long long)e->context, "", (unsigned long long)e->window_tokens);
     else if (e->kv_bytes)
         print_bytes("KV cache", e->kv_bytes, "%llu tokens, in F16", (unsigned long long)e->context);
     else
@@ -210,7 +219,7 @@ static void estimate_print(const struct estimate *e)
     print_bytes("experts", e->budget_bytes, "the budget: %.0f %% of %s coded, %s plain", 100 * coded_part(e),
                 tools_size_print(e->coded_bytes, a, sizeof(a)), tools_size_print(e->expert_bytes, b, sizeof(b)));
     print_time(e);
-    print_flags(e);
+    print_commands(e);
 }
 
 /* ---- JSON ---- */
