@@ -146,8 +146,9 @@ errint_t efs_unpack_files_begin(const struct efs_store *store, const char *direc
     int made = u->root_path ? efs_sys_mkdirat(AT_FDCWD, directory, 0777) : -ENOMEM;
     u->made_root = made == 0;
     u->root = made == 0 || made == -EEXIST ? efs_sys_open(directory, O_RDONLY | O_DIRECTORY, 0) : made;
-    errint_t rc =
-        u->root < 0 ? efs_fail(err, u->root, "%s: cannot open directory: %s", directory, strerror(-u->root)) : 0;
+    errint_t rc = u->root < 0 ? efs_fail(err, u->root, "%s: cannot %s directory: %s", directory,
+                                         made == 0 || made == -EEXIST ? "open" : "make", strerror(-u->root))
+                              : 0;
     for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
         rc = check_absent(u, f, err);
     if (rc == 0)

@@ -96,6 +96,7 @@ echo other >"$dir/back/config.json"
 run 0 unpack --force -q "$dir/m.efs" "$dir/back"
 diff -r "$dir/model" "$dir/back" || complain "--force: other files came back"
 run 1 unpack "$dir/m.efs" "$dir/missing/deep"
+warns "missing/deep: cannot make directory"
 
 # unpack on a full disk: nothing is left, and what is needed is said; files that --force would replace stay
 full_disk() { # in a mount namespace of its own; SIZE of the disk

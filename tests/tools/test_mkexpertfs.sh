@@ -237,6 +237,7 @@ full_disk() { # in a mount namespace of its own
 if result=$(full_disk -m) || result=$(full_disk -rm); then
     [ "$result" = "exit 1, left: " ] || complain "full disk: $result"
     grep -q 'No space left.*may take' "$dir/err" || complain "full disk: $(cat "$dir/err")"
+    grep -q -- '--reclaim packs' "$dir/err" || complain "full disk, no way out: $(cat "$dir/err")"
 else
     echo "no mount namespace here: the full disk is not tested"
 fi

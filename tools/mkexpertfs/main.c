@@ -194,6 +194,8 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
                 a->src);
     if (rc == -EUCLEAN && a->reclaim.mode == RECLAIM_NONE)
         fprintf(stderr, "mkexpertfs: maybe SRC did not come whole: compare its sizes with where it came from\n");
+    if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE)
+        fprintf(stderr, "mkexpertfs: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
         reclaim_tell_left(a->out);
     return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
