@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packing in a terminal: the bar in narrow ones and in those that cannot go back, Ctrl-C at the question of --reclaim."""
+"""Packing in a terminal: the bar in narrow ones and in those that cannot go back, none in the background; Ctrl-C at the question of --reclaim."""
 import fcntl
 import os
 import pty
 import re
 import select
+import shlex
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ mkexpertfs = program("mkexpertfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "16", "-l", "3", "--vocab", "1000")
 
 
-def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b""):
+def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b"", command=(mkexpertfs,)):
     """Status and what its standard error showed; keys are typed when that has wait_for."""
     control, device = pty.openpty()
     fcntl.ioctl(control, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
@@ -28,7 +29,7 @@ def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b""):
     def own():
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    process = subprocess.Popen([mkexpertfs, *arguments], stdin=device, stdout=subprocess.DEVNULL, stderr=device,
+    process = subprocess.Popen([*command, *arguments], stdin=device, stdout=subprocess.DEVNULL, stderr=device,
                                preexec_fn=own, env={**os.environ, "TERM": term})
     text, end = "", time.monotonic() + 60
     while time.monotonic() < end:
@@ -56,6 +57,11 @@ for columns in (10, 40, 60, 80, 200):
         note("packed before the first bar")
 status, text = in_terminal(80, "-f", model, scratch("bar.efs"), term="dumb")
 check("TERM=dumb: no bar", status == 0 and "\033" not in text and "\r" not in text.replace("\r\n", ""), (status, text))
+
+job = f"{shlex.quote(mkexpertfs)} -f -t 1 {shlex.quote(model)} {shlex.quote(scratch('job.efs'))} & wait"
+status, text = in_terminal(80, "--norc", "--noprofile", "-i", "-c", job, command=("bash",))
+check("in the background: no bar on the line that another types on", status == 0 and "packing" not in text and
+      os.path.exists(scratch("job.efs")), (status, text))
 
 before = sorted(files_below(model))
 asked = "Type yes to begin: "

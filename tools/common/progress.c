@@ -80,6 +80,13 @@ static void draw_bar(const struct state *s, const char *phase)
     fflush(stderr);
 }
 
+/* Where the line is another's, who types on it. */
+static bool in_background(void)
+{
+    pid_t front = tcgetpgrp(STDERR_FILENO);
+    return front >= 0 && front != getpgrp();
+}
+
 bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
     struct tools_progress *p = arg;
@@ -95,8 +102,9 @@ bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *p
         state_describe(p, done, total, now, &s);
         p->told = now;
         if (p->terminal) {
-            draw_bar(&s, phase);
-            p->drawn = true;
+            p->drawn = !in_background();
+            if (p->drawn)
+                draw_bar(&s, phase);
         } else {
             fprintf(stderr, "%s: %s of %s (%.0f%%), %s/s, %s left\n", phase, s.done, s.total, 100 * s.part, s.speed,
                     s.left);
@@ -107,7 +115,7 @@ bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *p
 
 void tools_progress_clear(struct tools_progress *p)
 {
-    if (p->drawn)
+    if (p->drawn && !in_background())
         fputs("\r\033[K", stderr);
     p->drawn = false;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * progress.h - how far a long work is, on stderr: a bar that is redrawn on a terminal, else a line every few seconds.
- * Used from one thread.
+ * progress.h - how far a long work is, on stderr: a bar that is redrawn on a terminal, while the program is in its
+ * foreground, else a line every few seconds. Used from one thread.
  */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
