@@ -32,8 +32,9 @@ static bool ask_user(const char *out)
 {
     char answer[16] = "";
     fprintf(stderr,
-            "The source is freed step by step: from the first on, only what is left of it and %s.reclaim\n"
-            "together are the checkpoint. Nothing else may write to it meanwhile. Type yes to begin: ",
+            "The source is freed step by step: from the first on, only what is left of it and\n"
+            "%s.reclaim together are the checkpoint. Nothing else may write to it meanwhile.\n"
+            "Type yes to begin: ",
             out);
     if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* which signals do not end */
         fputc('\n', stderr);
