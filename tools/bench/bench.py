@@ -87,7 +87,7 @@ def packed(source):
 
 
 class SteadyDisk:
-    """A disk of a known rate, for daemons that are started in it: a blkio cgroup (v1) that reads no faster."""
+    """A disk of a known rate, for who joins, and those that he starts: a blkio cgroup (v1) that reads no faster."""
 
     def __init__(self, path, bytes_per_second):
         self.group = f"/sys/fs/cgroup/blkio/expertfs-bench-{os.getpid()}"
@@ -110,6 +110,9 @@ class SteadyDisk:
                 f.write("0")
 
     def __exit__(self, *_):
+        if self.group and os.path.isdir(self.group):
+            with open("/sys/fs/cgroup/blkio/cgroup.procs", "w") as f:
+                f.write("0")  # if it was we who joined
         for _ in range(100):  # daemons end a little after their mounts are gone
             try:
                 if self.group and os.path.isdir(self.group):
@@ -117,6 +120,21 @@ class SteadyDisk:
                 return
             except OSError:
                 time.sleep(0.1)
+
+
+def daemons(store):
+    """Processes of the daemon that serves a store: it, and the guard beside it."""
+    told = subprocess.run(["pgrep", "-f", f"expertfs {store} "], stdout=subprocess.PIPE, text=True).stdout
+    return told.split()
+
+
+def daemon_memory(store):
+    """Resident MiB of the daemon that serves a store, and of the guard beside it."""
+    kib = 0
+    for pid in daemons(store):
+        with open(f"/proc/{pid}/status") as f:
+            kib += next(int(line.split()[1]) for line in f if line.startswith("VmRSS:"))
+    return kib / 1024
 
 
 class Mounted:
@@ -130,7 +148,7 @@ class Mounted:
 
     def __exit__(self, *_):
         run("fusermount3", "-u", self.where)
-        while os.path.ismount(self.where):
+        while os.path.ismount(self.where) or daemons(self.store):  # its memory is free for who comes next
             time.sleep(0.05)
 
 
@@ -404,9 +422,7 @@ def mount():
             seconds.append(time.monotonic() - begin)
             while int(stat()["plans"]) == 0:  # idle: it has measured the machine, if it was the first mount, and planned
                 time.sleep(0.02)
-            pid = stat().get("pid") or run("pgrep", "-n", "-f", f"expertfs {store}").strip()
-            with open(f"/proc/{pid}/status") as f:
-                resident += [int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:")]
+            resident.append(daemon_memory(store))
     row("mount of 20,000 experts until the first byte, s", f"{statistics.median(seconds):.3f}", "<= 0.3")
     row("resident memory of an idle mount of it, MiB", f"{statistics.median(resident):.0f}", "<= 64")
 
@@ -414,30 +430,25 @@ def mount():
 LARGE = (("60 GB", "--layers=48", "--experts=128", "--hidden=2048", "--inner=768", "--distinct=64"),
          ("600 GB", "--layers=60", "--experts=384", "--hidden=4096", "--inner=1056", "--distinct=32"))
 STRETCH = 256 << 20  # bytes read at either end
+MAPPED_STRETCH = 1 << 30  # mapped: a daemon knows a loader that begins within a file after 64 MiB
 
 
 def stretch(path, from_end, mapped):
-    """GB/s of reading STRETCH bytes of a file by 1 MiB, from its first byte or up to its last."""
+    """GB/s of reading a file by 1 MiB, or through a mapping, from its first byte or up to its last."""
     buffer = mmap.mmap(-1, 1 << 20)
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        first = (size - STRETCH if from_end else 0) & ~((1 << 20) - 1)
+        length = min(MAPPED_STRETCH if mapped else STRETCH, size & ~((1 << 20) - 1))
+        first = (size - length if from_end else 0) & ~((1 << 20) - 1)
         begin = time.monotonic()
         if mapped:
-            with mmap.mmap(file.fileno(), STRETCH, prot=mmap.PROT_READ, offset=first) as view:
-                for at in range(0, STRETCH, 4096):
+            with mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ, offset=first) as view:
+                for at in range(0, length, 4096):
                     view[at]
         else:
-            for at in range(first, first + STRETCH, 1 << 20):
+            for at in range(first, first + length, 1 << 20):
                 assert os.preadv(file.fileno(), [buffer], at) > 0
-        return STRETCH / (time.monotonic() - begin) / 1e9
-
-
-def daemon_memory(store):
-    """Resident MiB of the daemon that serves a store."""
-    pid = run("pgrep", "-n", "-f", f"expertfs {store}").strip()
-    with open(f"/proc/{pid}/status") as f:
-        return next(int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:"))
+        return length / (time.monotonic() - begin) / 1e9
 
 
 def floor_mib(store):

@@ -135,7 +135,7 @@ class Mounted(Ended):
 class Client(Ended):
     def __init__(self, path, options, cgroup, environment):
         command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
-                   "--threads", str(options.threads)]
+                   "--threads", str(options.threads), "--prompt", str(options.prompt)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
                                         preexec_fn=joins(cgroup, signal.SIGKILL))
@@ -177,11 +177,13 @@ def forget(path):
 
 def prepare(options):
     """The GGUF file and its store, made once."""
-    folder = os.path.join(options.dir, "llama-" + (options.preset or options.size))
+    folder = os.path.join(options.dir, "llama-" + (options.preset or options.size)
+                          + ("" if options.weights == "scaled" else "-" + os.path.basename(options.weights)))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
     if not os.path.exists(store):
         shape = ["--preset", options.preset] if options.preset else [*SHAPE, "--size", options.size]
-        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", *shape, folder], check=True)
+        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", "--weights", options.weights, *shape,
+                        folder], check=True)
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
     return gguf, store
 
@@ -251,7 +253,8 @@ def tell(name, ours, plain, bar, options, report):
     ours is better. The first one's of the first line."""
     first = None
     lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
-    lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0)]
+    lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0),
+              ("prompt_s", "s for the prompt", False, 0)]
     for measure, unit, higher, n in lines:
         own = {kind: median_of(runs, measure, n) for kind, runs in ours.items()}
         others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
@@ -332,6 +335,8 @@ def main():
     parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits: parts of the file, or sizes (512M); none")
     parser.add_argument("--tokens", type=lambda text: sorted({int(n) for n in text.split(",")}), default=[24, 96],
                         help="as many are generated as the largest says; the rate is told for each (24,96)")
+    parser.add_argument("--prompt", type=int, default=0, help="tokens of the prompt, drawn (0: a sentence of some twenty)")
+    parser.add_argument("--weights", default="scaled", help="of mkmodel: scaled (default), normal, heavy, or a checkpoint")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (all cores)")
     parser.add_argument("--options", default="", help="mount options")

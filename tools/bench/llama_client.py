@@ -41,12 +41,14 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--prompt", type=int, default=0, help="tokens, drawn; 0: a sentence")
     options = parser.parse_args()
     begin, threads, before = time.monotonic(), options.threads or None, disk_bytes()
-    model = llama_cpp.Llama(options.file, n_ctx=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads, verbose=False)
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
-    model.eval(model.tokenize(PROMPT, add_bos=False))
+    drawn = np.random.default_rng(2).integers(0, model.n_vocab(), options.prompt).tolist()
+    model.eval(drawn or model.tokenize(PROMPT, add_bos=False))
     for _ in range(options.tokens):
         tokens.append(choose(logits_of(model), generator))
         times.append(time.monotonic())
@@ -54,7 +56,7 @@ def main():
     times.append(time.monotonic())
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({
-        "load_s": loaded - begin, "first_s": times[0] - begin, "tokens_per_s": options.tokens / (times[-1] - times[0]),
+        "load_s": loaded - begin, "prompt_s": times[0] - loaded, "first_s": times[0] - begin, "tokens_per_s": options.tokens / (times[-1] - times[0]),
         "step_s": [b - a for a, b in zip(times, times[1:])], "tokens": tokens, "major_faults": usage.ru_majflt,
         "disk_bytes": disk_bytes() - before, "user_s": usage.ru_utime, "system_s": usage.ru_stime}))
 

@@ -11,6 +11,7 @@ are left out, in which the cache and the predictor follow the change. Memory fil
 off gives the predictor's memory back to the experts, so that its ratio has all that guesses cost, and more: with every
 turn the predictor is loaded anew, from what it has saved, begins in the middle of an answer, and drops experts from its
 memory. --without auto:token=1 goes on learning and keeps its memory: its ratio has what reads of guesses cost and gain."""
+import contextlib
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from bench import SteadyDisk  # noqa: E402
 from replay import WORK, Replay, arguments, prepare, traced  # noqa: E402
 
 SAMPLES = 10000
@@ -35,6 +37,7 @@ def options():
     p.add_argument("--without", default="off", help="what takes turns with --prefetch: off (default), or auto:token=1, which predicts and\n"
                    "reads nothing: then it is of the reads alone, and --turns may be less than 18")
     p.add_argument("--busy", metavar="FILE", help="a large file on the same disk that fio reads meanwhile, 1 MiB at random, 32 at once")
+    p.add_argument("--disk", type=float, metavar="GB/S", help="all of it, fio's too, reads no faster: a disk that does not swing")
     a = traced(p)
     if not a.trace:
         p.error("no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
@@ -102,6 +105,13 @@ def main():
     replay = Replay(a, raw, store, folder)
     command = ["--mount", store, "--policy", a.policies, "--compute", "ffn-coded", "--layer-us", a.layer_us, "--predict", "mixed",
                "--prefetch", a.prefetch, "--turns", f"{a.turns}:{a.without}"]
+    with SteadyDisk(store, int(a.disk * 1e9)) if a.disk else contextlib.nullcontext() as disk:
+        if disk:
+            disk.join()
+        return measure(a, replay, command)
+
+
+def measure(a, replay, command):
     fio = busy(a.busy) if a.busy else None
     try:
         for budget in a.budgets.split(",") * a.rounds:
@@ -111,7 +121,7 @@ def main():
     finally:
         if fio:
             end(fio)
-    with open(os.path.join(folder, "runs.json"), "w") as f:
+    with open(os.path.join(replay.folder, "runs.json"), "w") as f:
         json.dump(replay.all, f)
     return 1 if replay.failed else 0
 
