@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_store, note, program, run, scratch, skip
+from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_store, need_cgroup, note, program, run, scratch, skip
 
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 PLUGIN = os.path.join(BUILD, "libggml-expertfs.so")
@@ -46,7 +46,7 @@ def client(file, *options, store=None, plugin="path", name="out", **more):
     if more.pop("start", False):
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, errors="replace")
-    return run(*command, env=environment, timeout=240)
+    return run(*command, env=environment, timeout=240, preexec_fn=more.pop("join", None))
 
 
 def compare(name, want):
@@ -328,6 +328,22 @@ def unknown_versions():
               result.stdout + result.stderr)
 
 
+def large():
+    """An expert of 48 MiB, of which the budget while loading would not hold one, if it were a mere share."""
+    try:
+        cgroup = need_cgroup(500 << 20)
+    except SystemExit:
+        note("left out: large experts in little memory")
+        return
+    folder = make_model("large", "-F", "qwen3-moe", "-d", "2048", "-i", "4096", "-e", "4", "--experts-per-token", "2", "-l",
+                        "1", "--vocab", "2048", "--format", "gguf")
+    model, store = os.path.join(folder, "model.gguf"), make_store(folder)
+    client(model, "--prompts", "7", plugin=None, name="large-plain")
+    same("large experts", client(model, "--prompts", "7", store=store, budget="auto", name="large", join=cgroup.join),
+         "large", "large-plain")
+    cgroup.remove()
+
+
 def main():
     if not os.path.exists(PLUGIN):
         skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
@@ -354,6 +370,7 @@ def main():
     pages(model, store)
     loads(model, store)
     budgets(model, store)
+    large()
     halves()
     mounted(model, store)
     other_weights(store)

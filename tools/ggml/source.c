@@ -117,18 +117,23 @@ bool efsg_source_is_spared(uint64_t file_bytes)
     return memory.available_bytes / 5 * 4 > file_bytes;
 }
 
-/* A small budget until the model is loaded; sizes of buffers are those of the first one. Where it would be too small,
- * that one stays. */
+/* A small budget until the model is loaded, which holds the expert by which a weight is checked; sizes of buffers are
+ * those of the first one. Where it would be too small, that one stays. */
 static void source_hold_back(struct efsg_source *source)
 {
     struct efs *fs = efs_client_fs(source->client);
+    struct efs_store_info info;
     struct efs_stats stats;
     char text[32];
     if (!fs || source_budget())
         return;
+    efs_store_info(efs_get_store(fs), &info, sizeof(info));
     efs_stats(fs, &stats, sizeof(stats));
+    /* of the mean size, and decoded, which leaves room for a large one */
+    uint64_t two = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
     uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
-    uint64_t bytes = stats.fixed_bytes + pools / LOADING_SHARE;
+    uint64_t share = pools / LOADING_SHARE > two ? pools / LOADING_SHARE : two;
+    uint64_t bytes = stats.fixed_bytes + (share < pools ? share : pools);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
     if (efs_set(fs, "budget", text, NULL, NULL) == 0)
         efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s until a context decodes: %llu MiB", source->path,
