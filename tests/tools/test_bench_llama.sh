@@ -32,7 +32,7 @@ grep -q 'all runs generated the same 3 tokens' "$dir/out" || complain "no word o
 import json, sys
 rows = json.load(open(sys.argv[1]))
 assert {(r["limit"], r["measure"]) for r in rows} == {(l, m) for l in ("700M", "none, cold", "none, warm")
-                                                      for m in ("tokens_per_s", "first_s", "load_s")}, rows
+                                                      for m in ("tokens_per_s", "first_s", "load_s", "prompt_s")}, rows
 assert all(r["mount"] > 0 and r["ratio"] > 0 for r in rows), rows
 # the backend, where it is built, beside the mount, and on it
 ours = {"mount", "backend", "both"} if sys.argv[2:] else {"mount"}

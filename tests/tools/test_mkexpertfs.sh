@@ -62,7 +62,7 @@ sed -i 's/\.experts\./.unknown./g' "$dir/dense/model.safetensors" # as long: off
 "$mkexpertfs" --help | grep -q -- --shard-size || complain "--help"
 "$mkexpertfs" --version | grep -q '^mkexpertfs (expertfs) [0-9]' || complain "--version"
 if command -v script >/dev/null; then # on a terminal it draws a bar
-    script -qec "$(printf '%q ' "$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs")" "$dir/typescript" >/dev/null </dev/null
+    TERM=xterm script -qec "$(printf '%q ' "$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs")" "$dir/typescript" >/dev/null </dev/null
     grep -q '\[###' "$dir/typescript" || complain "no bar on a terminal: $(cat "$dir/typescript")"
 fi
 
