@@ -125,6 +125,7 @@ def memory():
     one = told("--ram=300M", store, status=1)
     check("too little", not one["fits"] and one["budget_bytes"] == 0 and one["command"] is None, one)
     refused("too little", r"does not fit: it takes .* at least", "--ram=300M", store)
+    refused("a size without its unit", "a size is written 32G", "--ram=32", store, status=2)
 
 
 def command_runs(command):

@@ -6,6 +6,7 @@
 #include "expertctl.h"
 #include "mountpoint.h"
 #include "options.h"
+#include "reclaim_left.h"
 #include "size.h"
 
 #include <argp.h>
@@ -22,6 +23,7 @@
 #define CONTEXT_MAX (UINT64_C(1) << 30)
 #define BATCH 512                        /* tokens that llama.cpp computes at a time */
 #define PROGRAM_BYTES (64 << 20)         /* code, tokenizer and the like */
+#define RAM_MIN 1024                     /* who writes less has left out the unit */
 #define FLOOR_BYTES (UINT64_C(64) << 20) /* a mount with less does nothing but read */
 
 #define INDENT "             "
@@ -46,6 +48,8 @@ static error_t estimate_parse(int key, char *value, struct argp_state *state)
     case OPT_RAM:
         if (!tools_size_parse(value, &a->e.ram_bytes) || !a->e.ram_bytes || a->e.ram_bytes > INT64_MAX)
             argp_error(state, "--ram %s: a size such as 32G", value);
+        if (a->e.ram_bytes < RAM_MIN)
+            argp_error(state, "--ram %s: so many bytes hold nothing; a size is written 32G", value);
         return 0;
     case OPT_CTX:
         a->e.context = tools_option_number(state, "ctx", value, 1, CONTEXT_MAX);
@@ -268,7 +272,7 @@ static int estimate_run(int argc, char **argv)
                "about how many tokens a second come of it; of a store, or of a checkpoint before it is packed.\vThe "
                "disk, and memory, are looked at for a second. The exit status is 1 if it does not fit."};
     struct arguments a = {.e = {.context = CONTEXT_DEFAULT}};
-    struct efs_error err = {""};
+    struct efs_error err = {""}, taken = {""};
     struct efs_memory memory;
     efs_memory(&memory, sizeof(memory));
     a.e.ram_bytes = memory.limit_bytes;
@@ -276,6 +280,8 @@ static int estimate_run(int argc, char **argv)
     errint_t rc = estimate_refuse_mount(a.e.path, &err);
     if (rc == 0)
         rc = estimate_model(&a.e, &err);
+    if (rc == -EUCLEAN && tools_reclaim_left(a.e.path, NULL, &taken) < 0)
+        err = taken;
     if (rc == 0)
         estimate_memory(&a.e);
     if (rc == 0 && a.e.fits && a.e.config.chosen)

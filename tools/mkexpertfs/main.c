@@ -6,6 +6,7 @@
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
+#include "reclaim_left.h"
 #include "size.h"
 #include "surroundings.h"
 
@@ -226,7 +227,7 @@ int main(int argc, char **argv)
     a.options.progress = tools_progress_tell;
     a.options.progress_arg = &progress;
     bool done = true;
-    errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? reclaim_check(a.src, a.out, &err) : 0;
+    errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_left(a.src, a.out, &err) : 0;
     if (rc == 0)
         rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, sizeof(report), &err)
                                             : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);

@@ -19,8 +19,6 @@ struct reclaim {
 errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
                      struct efs_error *err);
-/* -EBUSY: src was given to an --reclaim that did not end; looked for beside out and beside src. err: how to go on. */
-errint_t reclaim_check(const char *src, const char *out, struct efs_error *err);
 /* On standard error: what is left of a reclaiming that ended early, and the commands that go on from there. */
 void reclaim_tell_left(const char *out);
 

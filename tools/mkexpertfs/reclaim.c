@@ -6,16 +6,11 @@
 #include "interrupt.h"
 #include "size.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define SUFFIX ".reclaim"
 
 static void print_need(FILE *stream, const char *src, const char *out, const struct efs_reclaim_need *need)
 {
@@ -85,34 +80,4 @@ void reclaim_tell_left(const char *out)
                 "mkexpertfs: the source and %s.reclaim together hold everything: `mkexpertfs --resume %s` goes on, "
                 "`mkexpertfs --undo %s` goes back\n",
                 out, out, out);
-}
-
-static errint_t check_folder(const char *folder, const char *src, struct efs_error *err)
-{
-    const size_t suffix = strlen(SUFFIX);
-    errint_t rc = 0;
-    DIR *list = opendir(folder);
-    for (struct dirent *entry; list && rc == 0 && (entry = readdir(list));) {
-        size_t bytes = strlen(entry->d_name);
-        char out[PATH_MAX];
-        if (bytes <= suffix || strcmp(entry->d_name + bytes - suffix, SUFFIX) != 0)
-            continue;
-        snprintf(out, sizeof(out), "%s/%.*s", folder, (int)(bytes - suffix), entry->d_name);
-        if (efs_reclaim_is_of(out, src))
-            rc = efs_fail(err, -EBUSY,
-                          "%s: a --reclaim that did not end has taken parts of it, which are in %s" SUFFIX
-                          ": `mkexpertfs --resume %s` goes on, `mkexpertfs --undo %s` goes back",
-                          src, out, out, out);
-    }
-    if (list)
-        closedir(list);
-    return rc;
-}
-
-errint_t reclaim_check(const char *src, const char *out, struct efs_error *err)
-{
-    char beside[PATH_MAX], real[PATH_MAX];
-    snprintf(beside, sizeof(beside), "%s", out);
-    errint_t rc = check_folder(dirname(beside), src, err);
-    return rc == 0 && realpath(src, real) ? check_folder(dirname(real), src, err) : rc;
 }
