@@ -4,6 +4,7 @@
 process and from a mount, for prompts and single tokens, on one thread and two, in two contexts at once; experts are not
 read from the mapped file; what is not the store's is left to the processor; damage and a mount that goes are a failed
 decode, never another token."""
+import atexit
 import os
 import re
 import shutil
@@ -335,13 +336,13 @@ def large():
     except SystemExit:
         note("left out: large experts in little memory")
         return
+    atexit.register(cgroup.remove)
     folder = make_model("large", "-F", "qwen3-moe", "-d", "2048", "-i", "4096", "-e", "4", "--experts-per-token", "2", "-l",
                         "1", "--vocab", "2048", "--format", "gguf")
     model, store = os.path.join(folder, "model.gguf"), make_store(folder)
     client(model, "--prompts", "7", plugin=None, name="large-plain")
     same("large experts", client(model, "--prompts", "7", store=store, budget="auto", name="large", join=cgroup.join),
          "large", "large-plain")
-    cgroup.remove()
 
 
 def main():

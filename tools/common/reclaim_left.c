@@ -40,8 +40,9 @@ errint_t tools_reclaim_left(const char *src, const char *out, struct efs_error *
 {
     char beside[PATH_MAX], real[PATH_MAX];
     errint_t rc = 0;
-    snprintf(beside, sizeof(beside), "%s", out ? out : "");
-    if (out)
+    if (out) {
+        snprintf(beside, sizeof(beside), "%s", out);
         rc = check_folder(dirname(beside), src, err);
+    }
     return rc == 0 && realpath(src, real) ? check_folder(dirname(real), src, err) : rc;
 }
