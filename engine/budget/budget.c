@@ -95,9 +95,10 @@ static void segment_give_back(struct efs_job *job, struct efs_codec_scratch *scr
     struct efs *fs = r->fs;
     (void)scratch;
     efs_arena_give_back(&fs->arena, r->request.segment);
-    efs_supply(fs, true);
+    efs_supply(fs, fs->arena.segment_bytes);
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
+    atomic_fetch_sub(&fs->account.gone_bytes, fs->arena.segment_bytes);
     fs->account.segments_leaving--;
     r->busy = false;
     efs_again(fs, EFS_AGAIN_SEGMENTS);

@@ -115,8 +115,9 @@ void efs_budget_follow(struct efs *fs);
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
 /* ---- supply.c ---- */
-/* Without lock: get what turns may need; see efs_hooks. May wait for another thread that does. */
-void efs_supply(struct efs *fs, bool freed);
+/* Without lock: get what turns may need; see efs_hooks. May wait for another thread that does. gone_bytes: so much of
+ * what is counted as held has just been given back to the system; who says so takes it off both counts then. */
+void efs_supply(struct efs *fs, uint64_t gone_bytes);
 /* Without lock: look how much memory is left, though nobody asks for it. */
 void efs_supply_look(struct efs *fs);
 /* With lock held, both: -EAGAIN: as efs_defer_supply(), not now. */

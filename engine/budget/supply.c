@@ -42,6 +42,13 @@ static uint64_t supply_can_have(const struct efs *fs, uint64_t used, int64_t lef
     return (uint64_t)left > UINT64_MAX - have ? UINT64_MAX : have + (uint64_t)left;
 }
 
+/* With lock held: what is held, but for what has gone and is counted still: it is in what is left. */
+static uint64_t supply_used(const struct efs *fs)
+{
+    uint64_t used = efs_budget_used(fs), gone = atomic_load(&fs->account.gone_bytes);
+    return used > gone ? used - gone : 0;
+}
+
 static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
 {
     struct efs_coming_segment coming[EFS_SUPPLY_SEGMENTS];
@@ -54,7 +61,7 @@ static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
         count++;
     if (wanted)
         loads = efs_extent_loads_wanted(fs);
-    uint64_t taken = fs->account.taken_bytes, used = efs_budget_used(fs);
+    uint64_t taken = fs->account.taken_bytes, used = supply_used(fs);
     pthread_mutex_unlock(&fs->lock);
 
     uint32_t freed = atomic_load(&s->freed); /* what comes free while it is looked may be missed */
@@ -81,8 +88,7 @@ static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
         atomic_store(&s->looked_ns, efs_now_ns());
         atomic_store(&s->seen, freed);
         /* what came or went meanwhile may be in what is left, or not: rather too much for a moment */
-        if (efs_budget_used(fs) > used)
-            used = efs_budget_used(fs);
+        used = supply_used(fs) > used ? supply_used(fs) : used;
         s->found_bytes = left == INT64_MAX ? UINT64_MAX : supply_can_have(fs, used, left);
         s->has_found = true;
         efs_again(fs, EFS_AGAIN_BUDGET);
@@ -90,11 +96,13 @@ static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
     pthread_mutex_unlock(&fs->lock);
 }
 
-void efs_supply(struct efs *fs, bool freed)
+void efs_supply(struct efs *fs, uint64_t gone_bytes)
 {
     struct efs_supply *s = &fs->budget->supply;
-    if (freed)
+    if (gone_bytes) {
+        atomic_fetch_add(&fs->account.gone_bytes, gone_bytes);
         atomic_fetch_add(&s->freed, 1);
+    }
     if (!atomic_load(&fs->supply_wanted) && !supply_must_look(s))
         return;
     pthread_mutex_lock(&s->lock);

@@ -106,7 +106,7 @@ static void deferred_work_off(struct efs *fs, const struct efs_deferred *d)
 
 void efs_lock(struct efs *fs)
 {
-    fs->hooks->supply(fs, false);
+    fs->hooks->supply(fs, 0);
     pthread_mutex_lock(&fs->lock);
     fs->supply_failed = false; /* who asks in this turn is told at its end what came of it */
 }
@@ -130,12 +130,12 @@ static bool deferred_turn_ends(struct efs *fs)
     deferred_work_off(fs, &d);
     if (!again)
         return false;
-    fs->hooks->supply(fs, d.memfiles.head != NULL);
+    fs->hooks->supply(fs, d.memfile_bytes);
     pthread_mutex_lock(&fs->lock);
     if (d.from_lines)
         fs->lines_begin = false;
-    if (d.memfiles.head)
-        fs->account.freeing_bytes -= d.memfile_bytes;
+    fs->account.freeing_bytes -= d.memfile_bytes;
+    atomic_fetch_sub(&fs->account.gone_bytes, d.memfile_bytes);
     if (d.memfiles.head || d.supply) {
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_LEASES);

@@ -79,7 +79,7 @@ struct efs_hooks {
     void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of warming has ended */
     /* before each turn: what it may need and must not get with the lock. freed: there is more memory than a moment ago
      */
-    void (*supply)(struct efs *fs, bool freed);
+    void (*supply)(struct efs *fs, uint64_t gone_bytes);
     /* a load of efs_extents_guess() has ended, whoever wanted it in the end; cancelled: -ECANCELED */
     void (*guessed)(struct efs *fs, uint32_t expert, errint_t error);
     /* a layer asks for these, and for how many tokens (NULL: one each); named: for all that it needs, else for others

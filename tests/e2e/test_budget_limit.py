@@ -28,7 +28,20 @@ def refused(what, store, options, *says):
     return check(f"{what}: refused", result.returncode == 1 and all(word in result.stderr for word in says), result)
 
 
-other = None
+def another():
+    """A process in the same cgroup that takes 8 MiB for each line that it is told."""
+    return subprocess.Popen([*inside, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
+                             "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def take(process):
+    process.stdin.write("more\n")
+    process.stdin.flush()
+    return process.stdout.readline() == "taken\n"
+
+
+neighbour = other = None
 try:
     print("-- at the mount")
     refused("a budget of 1 GiB in 160 MiB", large, "budget=1G", "a budget of 1024 MiB", "limit is 160 MiB", "budget=auto", "memory.max")
@@ -48,6 +61,8 @@ try:
           said["skew"] == "assumed", result)
     mount.unmount()
     print("-- of which a part can be had")
+    neighbour = another() # without it all of the budget fits: what is fixed is not all touched
+    check("a neighbour has 24 MiB", all(take(neighbour) for _ in range(3)))
     mount = Mount(large, "budget=156M,lease=read,policy=lru,plan=C=100", prefix=inside)
 
     def effective():
@@ -84,13 +99,9 @@ try:
     check("expertctl tells", re.search("^slower +budget .* of 156 MiB can be had", say, re.M) and
           re.search("of 156 MiB, of which .* can be had:", run(program("expertctl"), "top", "-n1", mount.path, timeout=60).stdout), say)
     had = effective() >> 20
-    other = subprocess.Popen([*inside, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
-                              "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = another()
     for mib in range(8, 48, 8):
-        other.stdin.write("more\n")
-        other.stdin.flush()
-        if not check(f"another takes {mib} MiB", other.stdout.readline() == "taken\n") or not less("they are given up", mib):
+        if not check(f"another takes {mib} MiB", take(other)) or not less("they are given up", mib):
             break
     read_all()
     check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.poll() is None)
@@ -118,8 +129,9 @@ try:
     check("nothing was killed for the limit", group.out_of_memory() == 0 and mount.daemon.poll() is None)
     mount.unmount()
 finally:
-    if other:
-        other.kill()
+    for process in neighbour, other:
+        if process:
+            process.kill()
     for left in list(_mounts):
         left.abandon()
     group.remove()
