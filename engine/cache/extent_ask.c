@@ -90,8 +90,9 @@ static uint32_t line_experts(const struct efs *fs, uint32_t *first)
 
 /*
  * The first in line has no room, and nothing frees any but a client that drops coded experts, which may be long. One
- * that has room goes before it. If none has, who only decodes goes past the pool; and if all coded experts lack
- * something, so that no client has one to drop, the first gives back what it has got (its fetch fails).
+ * that has room goes before it. If none has, who only decodes goes past the pool, and for the others what is kept goes;
+ * and if all coded experts lack something, so that no client has one to drop, the first gives back what it has got (its
+ * fetch fails).
  */
 static void line_unblock(struct efs *fs)
 {
@@ -107,6 +108,9 @@ static void line_unblock(struct efs *fs)
             at = &x->next_no_memory;
         }
     }
+    while (fs->extents->no_memory && efs_extents_kept_give_way(fs))
+        if (line_load_any(fs))
+            return;
     if (fs->extents->no_memory == NULL || line_experts(fs, &first) < fs->account.coded_experts)
         return;
     for (struct efs_extent **at = &fs->extents->no_memory; *at;) {

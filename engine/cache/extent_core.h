@@ -181,6 +181,8 @@ void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
  * when all memory is kept the oldest of that. For a guess nothing goes that is kept, or that a reader comes for. false:
  * nobody can. */
 bool efs_extents_more_memory(struct efs *fs, enum efs_load why);
+/* The oldest goes that is kept, whoever else may yet let go. false: none is, or all are in use. */
+bool efs_extents_kept_give_way(struct efs *fs);
 /* Begin to load what is missing of an extent that rests. 0: its reads are deferred. -EAGAIN: no room now.
  * -ENOMEM.
  */

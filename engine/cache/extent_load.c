@@ -52,6 +52,15 @@ bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
     return more;
 }
 
+bool efs_extents_kept_give_way(struct efs *fs)
+{
+    assert(!fs->extents->giving_way);
+    fs->extents->giving_way = true;
+    bool more = efs_extents_evict_protected(fs);
+    fs->extents->giving_way = false;
+    return more;
+}
+
 static bool extent_alloc_components(struct efs *fs, struct efs_extent *x, unsigned components)
 {
     return (!(components & EFS_COMPONENT_E) || extent_alloc_component(fs, x, EFS_COMPONENT_E)) &&

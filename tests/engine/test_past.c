@@ -259,13 +259,39 @@ static void test_crowd(void **state)
     }
 }
 
+/* The pool is full of experts that are kept, but for what a client holds: these go for the next that it asks for,
+ * whether it drops what it has before or not. */
+static void test_kept_goes(void **state)
+{
+    (void)state;
+    struct efs *fs = open_small(4, 0, false);
+    struct efs_stats s;
+    fixture_set_and_plan(fs, "plan", "C=100");
+    for (uint32_t e = 0; e < 3; e++) {
+        assert_int_equal(efs_pin(fs, efs_id(e), false, 'C', NULL), 0);
+        struct efs_request *r = begin(fs, e, EFS_FORM_CODED);
+        assert_int_equal(efs_request_wait(r), 0);
+        efs_request_release(r);
+    }
+    struct efs_request *held = begin(fs, 4, EFS_FORM_CODED), *next;
+    assert_int_equal(efs_request_wait(held), 0);
+    next = begin(fs, 5, EFS_FORM_CODED);
+    uint32_t index;
+    errint_t status;
+    assert_int_equal(efs_request_wait_any(next, 5000, &index, &status), 1);
+    assert_int_equal(status, 0);
+    efs_stats(fs, &s, sizeof(s));
+    assert_int_equal(s.coded_experts, 2);
+    efs_request_release(next);
+    efs_request_release(held);
+    efs_close(fs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_held),
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_demoted),
-        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_held),      cmocka_unit_test(test_open),  cmocka_unit_test(test_demoted),
+        cmocka_unit_test(test_kept_goes), cmocka_unit_test(test_crowd),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
