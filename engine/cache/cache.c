@@ -263,6 +263,14 @@ void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *
         cache_ask(fs, r->expert[experts[0]].layer, fresh, true);
 }
 
+void efs_cache_fit(struct efs *fs)
+{
+    const struct efs_move *moves;
+    size_t count;
+    efs_policy_fit(fs->cache->policy, &moves, &count);
+    efs_cache_apply(fs, moves, count);
+}
+
 void efs_cache_release(struct efs *fs, uint32_t expert)
 {
     struct efs_cache_expert *x = &fs->cache->expert[expert];
@@ -274,10 +282,7 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
         return;
     if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
-    const struct efs_move *moves; /* it may be what was left when the plan became smaller */
-    size_t count;
-    efs_policy_fit(fs->cache->policy, &moves, &count);
-    efs_cache_apply(fs, moves, count);
+    efs_cache_fit(fs); /* it may be what was left when the plan became smaller */
 }
 
 void efs_cache_touched(struct efs *fs, uint32_t expert)

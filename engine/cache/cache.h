@@ -65,6 +65,8 @@ void efs_cache_leased(struct efs *fs); /* leased_evictable_bytes grew */
 
 /* Victims of the policy: memory follows. */
 void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count);
+/* With a policy: what is above the pools, and may go now, does. */
+void efs_cache_fit(struct efs *fs);
 
 /* ---- looking (cache_look.c) ---- */
 

@@ -61,8 +61,11 @@ errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, 
 void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
-    if (fs->cache->policy)
-        efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
+    if (!fs->cache->policy)
+        return;
+    efs_policy_user_pin(fs->cache->policy, x->layer, x->index, pool);
+    if (pool == EFS_POOL_M)
+        efs_cache_fit(fs);
 }
 
 struct efs_cache_tuning *efs_cache_tuning(struct efs *fs)

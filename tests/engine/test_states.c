@@ -457,6 +457,24 @@ static void test_plan_shrinks_under_leases(void **state)
     efs_close(fs);
 }
 
+/* What is kept only since it is pinned goes with the pin, without another request. */
+static void test_unpinned(void **state)
+{
+    (void)state;
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
+    fixture_set_and_plan(fs, "plan", "F=50:C=50");
+    lease_all(fs);
+    assert_int_equal(efs_pin(fs, efs_id(5), false, 'F', NULL), 0);
+    lease_all(fs);
+    assert_int_equal(info_of(fs, 5).kept, 'F');
+    fixture_set_and_plan(fs, "plan", "C=100");
+    assert_int_equal(count_kept(fs, 'F'), 1);
+    assert_int_equal(efs_pin(fs, efs_id(5), false, '-', NULL), 0);
+    assert_int_equal(count_kept(fs, 'F'), 0);
+    assert_int_equal(info_of(fs, 5).kept, 'C');
+    efs_close(fs);
+}
+
 /* ---- memory that cannot be had ---- */
 
 /* A machine of 4 GiB that has left what the test says; 64 MiB of it stay free. */
@@ -637,6 +655,7 @@ int main(void)
         cmocka_unit_test(test_shrink),
         cmocka_unit_test(test_held_back),
         cmocka_unit_test(test_plan_shrinks_under_leases),
+        cmocka_unit_test(test_unpinned),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test_teardown(test_less_can_be_had, machine_end),
         cmocka_unit_test_teardown(test_effective_budget_is_calm, machine_end),
