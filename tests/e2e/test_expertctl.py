@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """expertctl get, set and top on a mount: values, errors in words, screens on a pipe and in a terminal that changes its
 size and is left as it was."""
+import ctypes
 import fcntl
 import os
 import pty
@@ -10,6 +11,7 @@ import shutil
 import signal
 import struct
 import termios
+import threading
 import time
 
 from e2e import *
@@ -115,6 +117,35 @@ os.kill(hung.daemon.pid, signal.SIGCONT)
 check("list: a mount whose daemon is stopped does not stop it", result.returncode == 1 and
       f"{hung.path}: does not answer" in result.stderr and mount.path in result.stdout and hung.path not in result.stdout,
       result)
+if root:
+    silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)
+    os.mkdir(silent)
+    mounted = ctypes.CDLL(None, use_errno=True).mount(b"silent", silent.encode(), b"fuse.expertfs", 0,
+                                                      b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device)
+    check("a mount whose daemon takes what it is asked, and never answers", mounted == 0, os.strerror(ctypes.get_errno()))
+
+    def take_all():
+        unique = os.read(device, 1 << 20)[8:16]
+        os.write(device, struct.pack("<Ii8sIIIIHHII", 80, 0, unique, 7, 31, 0, 0, 0, 0, 4096, 1).ljust(80, b"\0"))  # INIT
+        while True:
+            try:
+                os.read(device, 1 << 20)
+            except OSError: # it is gone
+                return
+
+    taker = threading.Thread(target=take_all)
+    taker.start()
+    program_list = subprocess.Popen([expertctl, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, error = program_list.communicate(timeout=60)
+        check("list: it does not keep it", program_list.returncode == 1 and f"{silent}: does not answer" in error and
+              mount.path in out and silent not in out, (program_list.returncode, out, error))
+    except subprocess.TimeoutExpired:
+        check("list: it does not keep it", False, "60 s")
+    run("umount", "-f", "-l", silent)
+    program_list.communicate(timeout=60)
+    taker.join()
+    os.close(device)
 odd = Mount(make_store(make_model("odd")), "budget=64M", name="odd\nname")
 result = ctl("list")
 lines = [line for line in result.stdout.splitlines() if "name" in line]  # of other mounts there may be more

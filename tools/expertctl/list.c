@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* list.c - expertctl list: all mounts of expertfs, a line each. */
 #include "expertctl.h"
+#include "failure.h"
 #include "lines.h"
 #include "mountpoint.h"
 #include "size.h"
@@ -8,12 +9,16 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #define ANSWER_SECONDS 5 /* until a mount does not answer */
 
@@ -150,22 +155,11 @@ static errint_t glance_take(const char *root, struct top_sample *sample, struct 
     return rc;
 }
 
-static int list_run(int argc, char **argv)
+static int list_all(bool json)
 {
-    const struct argp argp = {
-        .options = options,
-        .parser = list_parse,
-        .doc = "List all mounts of expertfs: sizes of their files and of the store, what can be had of the budget and "
-               "what "
-               "is held, how many experts were asked for, and the part of these that was found full in memory (F), "
-               "coded (C), "
-               "with one of two components there (S, E), or missing (M).\vA mount that does not answer is told on "
-               "standard error; the exit status is 1 then."};
     struct ctl_mounts mounts;
     struct efs_error err = {""};
-    bool json = false;
     int status = CTL_OK;
-    argp_parse(&argp, argc, argv, 0, NULL, &json);
     errint_t rc = ctl_mounts_find(&mounts, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
@@ -194,6 +188,51 @@ static int list_run(int argc, char **argv)
         ctl_mounts_free(&mounts); /* else a thread may still have one of the names */
     int printed = json ? ctl_print_json(rows) : CTL_OK;
     return status == CTL_OK ? printed : status;
+}
+
+/* What a daemon has taken and does not answer keeps the thread that asked, even one that is killed, and with it its
+ * process: this one only waits for what comes of the other, which then keeps nothing that others wait for. */
+static int list_in_child(bool json)
+{
+    int told[2];
+    pid_t parent = getpid(), child;
+    unsigned char status = CTL_FAILED;
+    if (pipe2(told, O_CLOEXEC) < 0 || (child = fork()) < 0) {
+        fprintf(stderr, "expertctl: no process to look at mounts: %s\n", strerror(errno));
+        return CTL_FAILED;
+    }
+    if (child == 0) {
+        signal(SIGINT, SIG_IGN); /* the other one tells of it, and takes this one along */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent) {
+            status = (unsigned char)list_all(json);
+            if (tools_end_output("expertctl") != EXIT_SUCCESS)
+                status = CTL_FAILED;
+            close(STDOUT_FILENO);
+            close(STDERR_FILENO);
+        }
+        _exit(write(told[1], &status, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE);
+    }
+    close(told[1]);
+    while (read(told[0], &status, 1) < 0 && errno == EINTR)
+        ;
+    close(told[0]);
+    return status;
+}
+
+static int list_run(int argc, char **argv)
+{
+    const struct argp argp = {
+        .options = options,
+        .parser = list_parse,
+        .doc = "List all mounts of expertfs: sizes of their files and of the store, what can be had of the budget and "
+               "what "
+               "is held, how many experts were asked for, and the part of these that was found full in memory (F), "
+               "coded (C), "
+               "with one of two components there (S, E), or missing (M).\vA mount that does not answer is told on "
+               "standard error; the exit status is 1 then."};
+    bool json = false;
+    argp_parse(&argp, argc, argv, 0, NULL, &json);
+    return list_in_child(json);
 }
 
 const struct ctl_command ctl_list = {"list", "list all mounts: budget, use, hits", list_run};
