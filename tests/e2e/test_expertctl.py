@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """expertctl get, set and top on a mount: values, errors in words, screens on a pipe and in a terminal that changes its
 size and is left as it was."""
+import atexit
 import ctypes
 import fcntl
 import os
@@ -120,6 +121,7 @@ check("list: a mount whose daemon is stopped does not stop it", result.returncod
 if root:
     silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)
     os.mkdir(silent)
+    atexit.register(run, "umount", "-f", "-l", silent)
     mounted = ctypes.CDLL(None, use_errno=True).mount(b"silent", silent.encode(), b"fuse.expertfs", 0,
                                                       b"fd=%d,rootmode=40000,user_id=0,group_id=0" % device)
     check("a mount whose daemon takes what it is asked, and never answers", mounted == 0, os.strerror(ctypes.get_errno()))
@@ -130,10 +132,10 @@ if root:
         while True:
             try:
                 os.read(device, 1 << 20)
-            except OSError: # it is gone
+            except OSError:  # it is gone
                 return
 
-    taker = threading.Thread(target=take_all)
+    taker = threading.Thread(target=take_all, daemon=True)
     taker.start()
     program_list = subprocess.Popen([expertctl, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
