@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_assign_costs.c - the split of a layer follows what was measured, and no side is ever given up.
+ */
+#include "assign_costs.h"
+#include "cases.h"
+
+#define EXPERTS 8u
+
+static void layer(struct efs_assign_expert *experts, uint32_t count, uint32_t tokens, bool cached)
+{
+    for (uint32_t i = 0; i < count; i++)
+        experts[i] = (struct efs_assign_expert){.tokens = tokens, .cached = cached, .bytes = 1};
+}
+
+static uint32_t decide(struct efs_assign_costs *costs, uint32_t count, uint32_t tokens, bool cached)
+{
+    struct efs_assign_expert experts[EXPERTS];
+    uint8_t device[EXPERTS];
+    uint32_t there = 0;
+    layer(experts, count, tokens, cached);
+    assert_int_equal(efs_assign_by_costs(costs, experts, count, UINT64_MAX, device), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_true(device[i] == EFS_ASSIGN_CPU || device[i] == EFS_ASSIGN_GPU);
+        there += device[i] == EFS_ASSIGN_GPU;
+    }
+    return there;
+}
+
+static struct efs_assign_costs known(uint64_t cpu_ns, uint64_t gpu_ns, uint64_t link_ns)
+{
+    struct efs_assign_costs costs = {.rest = {EFS_ASSIGN_TRY, EFS_ASSIGN_TRY, EFS_ASSIGN_TRY}};
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
+    return costs;
+}
+
+static void figures_of_tokens(void **state)
+{
+    struct efs_assign_costs costs = {0};
+    (void)state;
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 1), 0);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 0, 5);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 5, 0);
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 5), 0);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 4, 1000);
+    for (uint32_t tokens = 1; tokens; tokens <<= 1)
+        assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, tokens), 1000);
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 4), 0);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 7, 2000); /* the same bucket */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 4), 1250);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 64, 9000);
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 8), 1250);  /* nearer */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 16), 1250); /* as near */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 32), 9000);
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, UINT32_MAX), 9000);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 64, 7); /* whatever the tokens */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_LINK, 1), 7);
+    assert_true(costs.ns[EFS_ASSIGN_COST_LINK][0] > 0);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, UINT32_MAX, UINT64_MAX);
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 1), EFS_ASSIGN_NS_MAX);
+}
+
+static void the_first_layers_go_to_both(void **state)
+{
+    (void)state;
+    for (unsigned cached = 0; cached < 2; cached++) {
+        struct efs_assign_costs costs = {0};
+        assert_int_equal(decide(&costs, EXPERTS, 1, cached), EXPERTS / 2);
+        struct efs_assign_costs alone = {0}; /* a layer of one expert: by turns */
+        uint32_t there = 0;
+        for (unsigned i = 0; i < 2; i++)
+            there += decide(&alone, 1, 1, cached);
+        assert_int_equal(there, 1);
+    }
+}
+
+static void the_split_follows_what_was_measured(void **state)
+{
+    (void)state;
+    struct efs_assign_costs costs = known(300, 100, 1000000);
+    assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 beside 600 */
+    assert_int_equal(decide(&costs, EXPERTS, 1, false), 0); /* none is worth bringing */
+    for (unsigned i = 0; i < 40; i++)                       /* the processor has become slow */
+        efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, 100000000);
+    assert_int_equal(decide(&costs, EXPERTS, 1, false), EXPERTS);
+    costs = known(100, 100, 300);
+    assert_int_equal(decide(&costs, EXPERTS, 1, false), 2); /* 600 beside 600 */
+    for (unsigned i = 0; i < 40; i++)                       /* another has work for the device */
+        efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
+    assert_int_equal(decide(&costs, EXPERTS, 1, true), 0);
+}
+
+/* However bad a side is, each cost is measured anew again and again. */
+static void no_side_is_given_up(void **state)
+{
+    static const uint64_t ns[][3] = {{1, 1000000, 1000000}, {1000000, 1, 1}, {100, 1, 1000000}};
+    (void)state;
+    for (unsigned n = 0; n < sizeof(ns) / sizeof(ns[0]); n++)
+        for (uint32_t count = 1; count <= EXPERTS; count += EXPERTS - 1) {
+            struct efs_assign_costs costs = known(ns[n][0], ns[n][1], ns[n][2]);
+            uint32_t here = 0, there = 0;
+            for (unsigned i = 0; i < 10 * (EFS_ASSIGN_TRY + 3); i++) {
+                const uint32_t on_device = decide(&costs, count, 1, false);
+                here += on_device < count;
+                there += on_device > 0;
+            }
+            assert_true(here >= 9 && there >= 9);
+        }
+}
+
+static void memory_and_bounds(void **state)
+{
+    static struct efs_assign_expert many[EFS_ASSIGN_EXPERTS_MAX + 1];
+    static uint8_t device[EFS_ASSIGN_EXPERTS_MAX + 1];
+    struct efs_assign_costs costs = known(1000, 1, 1);
+    uint32_t there = 0;
+    (void)state;
+    layer(many, EFS_ASSIGN_EXPERTS_MAX + 1, 1, false);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 3, device), 0);
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        there += device[i] == EFS_ASSIGN_GPU;
+    assert_int_equal(there, 3);
+    assert_int_equal(efs_assign_by_costs(&costs, many, 0, 0, device), -EINVAL);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX + 1, 0, device), -EINVAL);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX, 0, device), 0);
+    many[1].tokens = 0;
+    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 0, device), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(figures_of_tokens),
+        cmocka_unit_test(the_first_layers_go_to_both),
+        cmocka_unit_test(the_split_follows_what_was_measured),
+        cmocka_unit_test(no_side_is_given_up),
+        cmocka_unit_test(memory_and_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
